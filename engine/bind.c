@@ -35,10 +35,10 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, bo
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
     if (t && (t->format->type == TENSOR_I32) != integers) {
-        b->r = err_set(b->err, 0, NULL,
-                       integers ? "tensor '%s' has type %s, only I32 is supported there"
-                                : "tensor '%s' has type %s, which is not supported for weights",
-                       name, t->format->name);
+        bind_refuse(b,
+                    integers ? "tensor '%s' has type %s, only I32 is supported there"
+                             : "tensor '%s' has type %s, which is not supported for weights",
+                    name, t->format->name);
         return NULL;
     }
     if (t) {
@@ -50,20 +50,19 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, bo
         }
         *used = true;
     } else if (need == BIND_MUST) {
-        b->r = err_set(b->err, 0, NULL, "the model file has no tensor '%s', which %s models need",
-                       name, b->arch);
+        bind_refuse(b, "the model file has no tensor '%s', which %s models need", name, b->arch);
     }
     return t;
 }
 
 /* Calls take_named() with a name printed from @fmt. */
-static const struct tensor *take(struct binder *b, enum bind_need need, const char *fmt,
-                                 va_list ap) {
+static const struct tensor *take(struct binder *b, enum bind_need need, bool integers,
+                                 const char *fmt, va_list ap) {
     char name[96];
     int n = vsnprintf(name, sizeof(name), fmt, ap);
 
     assert(n > 0 && (size_t)n < sizeof(name));
-    return take_named(b, need, false, name);
+    return take_named(b, need, integers, name);
 }
 
 /* Checks that @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
@@ -71,8 +70,8 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
                       uint64_t n2) {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return true;
-    b->r = err_set(
-        b->err, 0, NULL,
+    bind_refuse(
+        b,
         "tensor '%s' is %llu x %llu x %llu x %llu, the hyperparameters require %llu x %llu x %llu",
         t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
         (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], (unsigned long long)n0,
@@ -84,8 +83,8 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
 static bool is_float(struct binder *b, const struct tensor *t) {
     if (t->format->type == TENSOR_F32)
         return true;
-    b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there", t->name,
-                   t->format->name);
+    bind_refuse(b, "tensor '%s' has type %s, only F32 is supported there", t->name,
+                t->format->name);
     return false;
 }
 
@@ -132,34 +131,14 @@ static const struct tensor *with_scale(struct binder *b, const struct tensor *t)
     return scaled;
 }
 
-const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t n_in,
-                                 uint64_t n_out, const char *fmt, ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    const struct tensor *t = take(b, need, fmt, ap);
-    va_end(ap);
-    return t && has_shape(b, t, n_in, n_out, 1) ? with_scale(b, t) : NULL;
-}
-
 const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64_t n_in,
                                    uint64_t n_out, uint64_t n, const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = take(b, need, fmt, ap);
+    const struct tensor *t = take(b, need, false, fmt, ap);
     va_end(ap);
     return t && has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
-}
-
-const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
-                                 ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    const struct tensor *t = take(b, need, fmt, ap);
-    va_end(ap);
-    return t && has_shape(b, t, n, 1, 1) && is_float(b, t) ? t : NULL;
 }
 
 const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
@@ -167,21 +146,32 @@ const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = take(b, need, fmt, ap);
+    const struct tensor *t = take(b, need, false, fmt, ap);
     va_end(ap);
     return t && has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
 }
 
+const struct tensor *layer_matrix(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
+                                  uint64_t n_out) {
+    return bind_matrix(b, BIND_MUST, n_in, n_out, "blk.%u.%s.weight", l, name);
+}
+
+const struct tensor *layer_matrices(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
+                                    uint64_t n_out, uint64_t n) {
+    return bind_matrices(b, BIND_MUST, n_in, n_out, n, "blk.%u.%s.weight", l, name);
+}
+
+const struct tensor *layer_vector(struct binder *b, uint32_t l, const char *name, uint64_t n) {
+    return bind_vector(b, BIND_MUST, n, "blk.%u.%s.weight", l, name);
+}
+
 const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, const char *fmt,
                                 ...) {
-    char name[96];
     va_list ap;
 
     va_start(ap, fmt);
-    int length = vsnprintf(name, sizeof(name), fmt, ap);
+    const struct tensor *t = take(b, BIND_MUST, true, fmt, ap);
     va_end(ap);
-    assert(length > 0 && (size_t)length < sizeof(name));
-    const struct tensor *t = take_named(b, BIND_MUST, true, name);
     return t && has_shape(b, t, n, n_rows, 1) ? t : NULL;
 }
 
@@ -242,6 +232,6 @@ void bind_only_blocks(struct binder *b, uint32_t first) {
 void bind_rest(struct binder *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file) && b->r == 0; i++)
         if (!b->used[i])
-            b->r = err_set(b->err, 0, NULL, "tensor '%s' is unknown for %s models",
-                           gguf_tensor(b->file, i)->name, b->arch);
+            bind_refuse(b, "tensor '%s' is unknown for %s models", gguf_tensor(b->file, i)->name,
+                        b->arch);
 }

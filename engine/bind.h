@@ -36,6 +36,9 @@ struct view {
 /* Frees a list of views; accepts NULL, returns NULL. */
 struct view *views_free(struct view *v);
 
+/* Sets the error of a binder without one: -EINVAL with a text, as err_set() does. */
+#define bind_refuse(b, ...) ((b)->r = err_set((b)->err, 0, NULL, __VA_ARGS__))
+
 /* Initialises a binder; reads nothing from @file yet. @file, @arch and @err stay the caller's.
  * Returns 0 or -ENOMEM. */
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err);
@@ -45,17 +48,22 @@ void bind_deinit(struct binder *b);
 /* Binds the matrix W of y = W x: @n_out rows of @n_in values, in any format. NVFP4 has tensor.scale
  * if the file has NAME.scale beside NAME.weight; NAME.input_scale, for devices that multiply
  * activations of 4 bits, is not read. */
-const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t n_in,
-                                 uint64_t n_out, const char *fmt, ...) PRINTF(5, 6);
+#define bind_matrix(b, need, n_in, n_out, ...) bind_matrices(b, need, n_in, n_out, 1, __VA_ARGS__)
 /* Binds @n such matrices in a tensor of three dimensions. */
 const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64_t n_in,
                                    uint64_t n_out, uint64_t n, const char *fmt, ...) PRINTF(6, 7);
 /* Binds @n values, F32: norms and biases. */
-const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
-                                 ...) PRINTF(4, 5);
+#define bind_vector(b, need, n, ...) bind_vectors(b, need, n, 1, __VA_ARGS__)
 /* Binds @n_rows such vectors in a tensor of two dimensions. */
 const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
                                   uint64_t n_rows, const char *fmt, ...) PRINTF(5, 6);
+
+/* Bind a tensor that layer @l must have, "blk.@l.@name.weight". */
+const struct tensor *layer_matrix(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
+                                  uint64_t n_out);
+const struct tensor *layer_matrices(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
+                                    uint64_t n_out, uint64_t n);
+const struct tensor *layer_vector(struct binder *b, uint32_t l, const char *name, uint64_t n);
 
 /* Binds @n_rows rows of @n integers, I32; the caller checks their values. */
 const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, const char *fmt, ...)

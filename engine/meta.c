@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A key with its architecture, returned by value. */
 struct full_key {
@@ -10,12 +11,19 @@ struct full_key {
 };
 
 /* Returns "<architecture>.<key>". */
-static struct full_key full(const struct meta *m, const char *key) {
+static struct full_key full(const struct binder *m, const char *key) {
     struct full_key k;
     int n = snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
 
     assert(n > 0 && (size_t)n < sizeof(k.s));
     return k;
+}
+
+bool meta_is_arch(const struct gguf *file, const char *name) {
+    struct gguf_str arch;
+
+    return gguf_string(file, "general.architecture", &arch) == 0 && arch.len == strlen(name) &&
+           memcmp(arch.data, name, arch.len) == 0;
 }
 
 /* Reads an array whose elements are all equal. Returns 0, -ENOENT, or -EINVAL: they differ or are
@@ -39,42 +47,42 @@ static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) 
 }
 
 /* Reads an integer in [lo, hi], or an array whose elements are all equal. */
-static void read_u32(struct meta *m, const char *key, bool required, uint32_t lo, uint32_t hi,
+static void read_u32(struct binder *b, const char *key, bool required, uint32_t lo, uint32_t hi,
                      uint32_t *out) {
-    struct full_key k = full(m, key);
+    struct full_key k = full(b, key);
     uint32_t v;
 
-    if (m->r < 0)
+    if (b->r < 0)
         return;
-    if (!gguf_has(m->file, k.s)) {
+    if (!gguf_has(b->file, k.s)) {
         if (required)
-            m->r = err_set(m->err, 0, NULL, "the model file has no '%s'", k.s);
+            bind_refuse(b, "the model file has no '%s'", k.s);
         return;
     }
-    if (gguf_u32(m->file, k.s, &v) < 0 && get_uniform(m->file, k.s, &v) < 0)
-        m->r = err_set(m->err, 0, NULL, "'%s' is not a number of 32 bits", k.s);
+    if (gguf_u32(b->file, k.s, &v) < 0 && get_uniform(b->file, k.s, &v) < 0)
+        bind_refuse(b, "'%s' is not a number of 32 bits", k.s);
     else if (v < lo || v > hi)
-        m->r = err_set(m->err, 0, NULL, "'%s' is %u; it must be from %u to %u", k.s, v, lo, hi);
+        bind_refuse(b, "'%s' is %u; it must be from %u to %u", k.s, v, lo, hi);
     else
         *out = v;
 }
 
-void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
-    read_u32(m, key, true, lo, hi, out);
+void meta_u32(struct binder *b, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
+    read_u32(b, key, true, lo, hi, out);
 }
 
-void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
-    read_u32(m, key, false, lo, hi, out);
+void meta_u32_opt(struct binder *b, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
+    read_u32(b, key, false, lo, hi, out);
 }
 
-void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
+void meta_u32_layers(struct binder *b, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
                      uint32_t *out) {
-    struct full_key k = full(m, key);
-    const struct gguf_array *a = m->r < 0 ? NULL : gguf_array(m->file, k.s);
+    struct full_key k = full(b, key);
+    const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
     uint32_t one = 0;
 
     if (!a) {
-        meta_u32(m, key, lo, hi, &one);
+        meta_u32(b, key, lo, hi, &one);
         for (uint32_t i = 0; i < n; i++)
             out[i] = one;
         return;
@@ -88,50 +96,65 @@ void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, 
         out[i] = fits ? (uint32_t)v : 0;
     }
     if (!fits)
-        m->r = err_set(m->err, 0, NULL, "'%s' must have %u integers from %u to %u", k.s, n, lo, hi);
+        bind_refuse(b, "'%s' must have %u integers from %u to %u", k.s, n, lo, hi);
 }
 
-void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out) {
-    struct full_key k = full(m, key);
+void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, double *out) {
+    struct full_key k = full(b, key);
     float v;
 
-    if (m->r < 0 || !gguf_has(m->file, k.s))
+    if (b->r < 0 || !gguf_has(b->file, k.s))
         return;
-    if (gguf_f32(m->file, k.s, &v) < 0)
-        m->r = err_set(m->err, 0, NULL, "'%s' is not a floating-point number", k.s);
+    if (gguf_f32(b->file, k.s, &v) < 0)
+        bind_refuse(b, "'%s' is not a floating-point number", k.s);
     else if (!((double)v >= lo && (double)v <= hi))
-        m->r = err_set(m->err, 0, NULL, "'%s' is %g; it must be from %g to %g", k.s, (double)v, lo,
-                       hi);
+        bind_refuse(b, "'%s' is %g; it must be from %g to %g", k.s, (double)v, lo, hi);
     else
         *out = (double)v;
 }
 
-void meta_string(struct meta *m, const char *key, char *out, size_t size) {
-    struct full_key k = full(m, key);
+void meta_string(struct binder *b, const char *key, char *out, size_t size) {
+    struct full_key k = full(b, key);
     struct gguf_str s;
 
     out[0] = 0;
-    if (m->r < 0 || !gguf_has(m->file, k.s))
+    if (b->r < 0 || !gguf_has(b->file, k.s))
         return;
-    if (gguf_string(m->file, k.s, &s) < 0 || s.len >= size)
-        m->r = err_set(m->err, 0, NULL, "'%s' is not a string of less than %zu bytes", k.s, size);
+    if (gguf_string(b->file, k.s, &s) < 0 || s.len >= size)
+        bind_refuse(b, "'%s' is not a string of less than %zu bytes", k.s, size);
     else
         snprintf(out, size, "%.*s", (int)s.len, s.data);
 }
 
-void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed) {
-    uint32_t v = 0;
+bool meta_bool(struct binder *b, const char *key) {
+    bool value = false;
 
-    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
-    if (m->r == 0 && v != 0 && v != allowed)
-        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
+    gguf_bool(b->file, full(b, key).s, &value);
+    return value;
 }
 
-void meta_must_be(struct meta *m, const char *key, uint32_t of_model) {
+const struct gguf_array *meta_array(struct binder *b, const char *key, uint64_t n) {
+    struct full_key k = full(b, key);
+    const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
+
+    if (!a || (gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n))
+        return a;
+    bind_refuse(b, "'%s' has no entry for some layers", k.s);
+    return NULL;
+}
+
+void meta_refuse_other(struct binder *b, const char *key, uint32_t allowed) {
+    uint32_t v = 0;
+
+    meta_u32_opt(b, key, 0, UINT32_MAX, &v);
+    if (b->r == 0 && v != 0 && v != allowed)
+        bind_refuse(b, "'%s.%s' is %u, which is not supported", b->arch, key, v);
+}
+
+void meta_must_be(struct binder *b, const char *key, uint32_t of_model) {
     uint32_t v = of_model;
 
-    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
-    if (m->r == 0 && v != of_model)
-        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", m->arch, key, v,
-                       of_model);
+    meta_u32_opt(b, key, 0, UINT32_MAX, &v);
+    if (b->r == 0 && v != of_model)
+        bind_refuse(b, "'%s.%s' is %u, but the model's is %u", b->arch, key, v, of_model);
 }

@@ -17,32 +17,31 @@ struct scaling {
 };
 
 /* Reads the parameters; without keys there is no scaling. */
-static void read_scaling(struct meta *m, const struct rope_defaults *d, struct scaling *out) {
+static void read_scaling(struct binder *b, const struct rope_defaults *d, struct scaling *out) {
     double betas[2] = {32, 1};
     char key[32];
 
     *out = (struct scaling){
         .base = d->base, .factor = 1, .attn_factor = 1, .original_context = d->context};
     snprintf(key, sizeof(key), "rope.freq_base%s", d->suffix);
-    meta_f32_opt(m, key, 1.5, 1e12, &out->base);
+    meta_f32_opt(b, key, 1.5, 1e12, &out->base);
     if (!d->scaled)
         return;
-    meta_string(m, "rope.scaling.type", out->type, sizeof(out->type));
-    meta_f32_opt(m, "rope.scale_linear", 1e-3, 1e6, &out->factor); /* files of 2023 */
-    meta_f32_opt(m, "rope.scaling.factor", 1e-3, 1e6, &out->factor);
-    meta_f32_opt(m, "rope.scaling.attn_factor", 1e-3, 1e3, &out->attn_factor);
-    meta_f32_opt(m, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &betas[0]);
-    meta_f32_opt(m, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &betas[1]);
+    meta_string(b, "rope.scaling.type", out->type, sizeof(out->type));
+    meta_f32_opt(b, "rope.scale_linear", 1e-3, 1e6, &out->factor); /* files of 2023 */
+    meta_f32_opt(b, "rope.scaling.factor", 1e-3, 1e6, &out->factor);
+    meta_f32_opt(b, "rope.scaling.attn_factor", 1e-3, 1e3, &out->attn_factor);
+    meta_f32_opt(b, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &betas[0]);
+    meta_f32_opt(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &betas[1]);
     out->beta_fast = d->fixed_betas ? 32 : betas[0];
     out->beta_slow = d->fixed_betas ? 1 : betas[1];
-    meta_f32_opt(m, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &out->log_multiplier);
-    meta_u32_opt(m, "rope.scaling.original_context_length", 1, 1u << 30, &out->original_context);
-    if (m->r == 0 && out->type[0] && strcmp(out->type, "none") != 0 &&
+    meta_f32_opt(b, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &out->log_multiplier);
+    meta_u32_opt(b, "rope.scaling.original_context_length", 1, 1u << 30, &out->original_context);
+    if (b->r == 0 && out->type[0] && strcmp(out->type, "none") != 0 &&
         strcmp(out->type, "linear") != 0 && strcmp(out->type, "yarn") != 0 &&
         !(d->long_rope && strcmp(out->type, "longrope") == 0))
-        m->r = err_set(m->err, 0, NULL,
-                       "RoPE scaling '%s' is not supported (known: none, linear, yarn%s)",
-                       out->type, d->long_rope ? ", longrope" : "");
+        bind_refuse(b, "RoPE scaling '%s' is not supported (known: none, linear, yarn%s)",
+                    out->type, d->long_rope ? ", longrope" : "");
 }
 
 /* YaRN (Peng et al. 2023): pairs that turn often within the original context keep their frequency,
@@ -73,10 +72,9 @@ float temper_at(const struct temper *t, uint32_t pos) {
 }
 
 /* Checks that the tensor has @n floats from 1e-6 to 1e30; else -EINVAL in @m. */
-static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
+static void check_divisors(struct binder *b, const struct tensor *t, uint32_t n) {
     if (t->format->type != TENSOR_F32 || t->ne[0] != n || t->n_dims != 1) {
-        m->r =
-            err_set(m->err, 0, NULL, "tensor '%s': %u values of type F32 are needed", t->name, n);
+        bind_refuse(b, "tensor '%s': %u values of type F32 are needed", t->name, n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -84,33 +82,33 @@ static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
 
         memcpy(&d, t->data + 4 * i, 4);
         if (!(d >= 1e-6f && d <= 1e30f))
-            m->r = err_set(m->err, 0, NULL, "tensor '%s': value %u is %g", t->name, i, (double)d);
+            bind_refuse(b, "tensor '%s': value %u is %g", t->name, i, (double)d);
     }
 }
 
 /* The frequency of pair i is base^(-2i / n_rot), divided by its divisor, then scaled as the file
  * says. */
-void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
+void rope_read(struct binder *b, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *s) {
     struct scaling y;
     char key[40];
 
-    assert(m->r < 0 || (d->dim > 0 && d->context > 0));
+    assert(b->r < 0 || (d->dim > 0 && d->context > 0));
     *s = (struct rope_set){.n_rot = d->dim, .mscale = 1};
     snprintf(key, sizeof(key), "rope.dimension_count%s", d->suffix);
-    meta_u32_opt(m, key, 2, d->dim, &s->n_rot);
+    meta_u32_opt(b, key, 2, d->dim, &s->n_rot);
     s->n_rot /= d->half ? 2 : 1;
-    read_scaling(m, d, &y);
-    if (m->r == 0 && s->n_rot % 2)
-        m->r = err_set(m->err, 0, NULL, "RoPE over %u values; their number must be even", s->n_rot);
-    if (m->r == 0 && divisors)
-        check_divisors(m, divisors,
+    read_scaling(b, d, &y);
+    if (b->r == 0 && s->n_rot % 2)
+        bind_refuse(b, "RoPE over %u values; their number must be even", s->n_rot);
+    if (b->r == 0 && divisors)
+        check_divisors(b, divisors,
                        d->half && divisors->ne[0] > s->n_rot / 2 ? s->n_rot : s->n_rot / 2);
-    if (m->r < 0)
+    if (b->r < 0)
         return;
     double *freq = malloc(MAX(s->n_rot / 2, 1) * sizeof(*freq));
     if (!freq) {
-        m->r = -ENOMEM;
+        b->r = -ENOMEM;
         return;
     }
     s->freq = freq;
@@ -145,13 +143,13 @@ static uint8_t axis_of(enum rope_sections kind, const uint32_t n[ROPE_AXES], uin
     return ROPE_TIME;
 }
 
-void rope_read_sections(struct meta *m, enum rope_sections kind, struct rope_set *s) {
+void rope_read_sections(struct binder *b, enum rope_sections kind, struct rope_set *s) {
     uint32_t n[ROPE_AXES] = {0};
     char key[96];
 
-    snprintf(key, sizeof(key), "%s.rope.dimension_sections", m->arch);
-    const struct gguf_array *a = gguf_array(m->file, key);
-    if (m->r < 0 || !a || kind == SECTIONS_NONE)
+    snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
+    const struct gguf_array *a = gguf_array(b->file, key);
+    if (b->r < 0 || !a || kind == SECTIONS_NONE)
         return;
     bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= ROPE_AXES;
     for (uint64_t i = 0; fits && i < MIN(gguf_array_n(a), ROPE_AXES + 1u); i++) {
@@ -162,12 +160,12 @@ void rope_read_sections(struct meta *m, enum rope_sections kind, struct rope_set
             n[i] = (uint32_t)v;
     }
     if (!fits) {
-        m->r = err_set(m->err, 0, NULL, "'%s' must be three numbers of pairs, and a zero", key);
+        bind_refuse(b, "'%s' must be three numbers of pairs, and a zero", key);
         return;
     }
     uint8_t *axis = malloc(MAX(s->n_rot / 2, 1u));
     if (!axis) {
-        m->r = -ENOMEM;
+        b->r = -ENOMEM;
         return;
     }
     for (uint32_t i = 0; i < s->n_rot / 2; i++)

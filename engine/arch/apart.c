@@ -6,32 +6,28 @@
 #include "engine/arch/dflash.h"
 #include "engine/meta.h"
 
-/* Checks that the block in @file belongs to a model of this architecture with as many layers, and
- * sets m->n_mtp. Returns 0, or -EINVAL with @err. */
-static int check_block(struct model *m, const struct apart_of *of, const struct gguf *file,
-                       struct err *err) {
-    struct meta meta = {.file = file, .arch = of->arch, .err = err};
+/* Checks that the block in the file of @b belongs to a model of this architecture with as many
+ * layers, and sets m->n_mtp. */
+static void check_block(struct binder *b, struct model *m, const struct apart_of *of) {
     struct gguf_str name = {0};
     uint32_t n_layer = 0;
 
-    gguf_string(file, "general.architecture", &name);
+    gguf_string(b->file, "general.architecture", &name);
     if ((!of->mtp && !of->own_block) || name.len != strlen(of->arch) ||
         memcmp(name.data, of->arch, name.len) != 0)
-        return err_set(err, 0, NULL,
-                       "the block belongs to a model of architecture %.*s, and this one is %s",
-                       (int)MIN(name.len, 64u), name.data, of->arch);
-    meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
-    meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
-    if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
-        meta.r =
-            err_set(err, 0, NULL, "the block belongs to a model of %u layers, and this one has %u",
+        bind_refuse(b, "the block belongs to a model of architecture %.*s, and this one is %s",
+                    (int)MIN(name.len, 64u), name.data, of->arch);
+    meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
+    meta_u32(b, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
+    if (b->r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
+        bind_refuse(b, "the block belongs to a model of %u layers, and this one has %u",
                     n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
-    return meta.r;
 }
 
 /* Binds the MTP block in the file of @b. */
 static void bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
-    if ((b->r = check_block(m, of, b->file, b->err)) < 0)
+    check_block(b, m, of);
+    if (b->r < 0)
         return;
     if (of->own_block)
         of->own_block(b, m);
@@ -51,8 +47,7 @@ void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
 
     b->r = b->r < 0 ? b->r : m->r;
     if (b->r == 0 && assistant && !of->assisted)
-        b->r = err_set(b->err, 0, NULL,
-                       "the assistant belongs to a gemma4 model, and this one is %s", of->arch);
+        bind_refuse(b, "the assistant belongs to a gemma4 model, and this one is %s", of->arch);
     if (b->r < 0 || (b->r = bind_init(&own, file, arch, b->err)) < 0)
         return;
     if (assistant)

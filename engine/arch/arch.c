@@ -462,144 +462,135 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
 }
 
 /* Reads the rule by which experts are picked from the keys of the file. */
-static void read_routing(struct meta *m, const struct arch *arch, struct model *model) {
+static void read_routing(struct binder *b, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     uint32_t func = 0, n_shared = 0, width = 0;
-    bool normed = false;
-    char key[96];
-
-    meta_u32_opt(m, "expert_gating_func", 0, arch->bind == deepseek4_bind ? 4 : 2, &func);
-    meta_u32_opt(m, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
-    meta_u32_opt(m, "expert_shared_count", 0, 64, &n_shared);
-    meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
-    snprintf(key, sizeof(key), "%s.expert_weights_norm", m->arch);
-    gguf_bool(m->file, key, &normed);
+    meta_u32_opt(b, "expert_gating_func", 0, arch->bind == deepseek4_bind ? 4 : 2, &func);
+    meta_u32_opt(b, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
+    meta_u32_opt(b, "expert_shared_count", 0, 64, &n_shared);
+    meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
     s->gating = func == 0 ? arch->routing.gating : func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
-    s->unnormed = !normed && !arch->routing.normed;
+    s->unnormed = !meta_bool(b, "expert_weights_norm") && !arch->routing.normed;
     model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
 }
 
 /* Reads the groups of experts. A single group is the same as no groups. */
-static void read_groups(struct meta *m, struct model_shape *s) {
+static void read_groups(struct binder *b, struct model_shape *s) {
     uint32_t n = 1, used = 1;
 
-    meta_u32_opt(m, "expert_group_count", 1, EXPERT_GROUPS_MAX, &n);
-    meta_u32_opt(m, "expert_group_used_count", 1, n, &used);
-    if (m->r < 0 || n == 1)
+    meta_u32_opt(b, "expert_group_count", 1, EXPERT_GROUPS_MAX, &n);
+    meta_u32_opt(b, "expert_group_used_count", 1, n, &used);
+    if (b->r < 0 || n == 1)
         return;
     s->n_expert_group = n;
     s->n_group_used = used;
     if (s->n_expert % n || s->n_expert / n * used < s->n_expert_used)
-        m->r = err_set(m->err, 0, NULL,
-                       "%u experts in %u groups, of which %u are used, do not give %u picks",
-                       s->n_expert, n, used, s->n_expert_used);
+        bind_refuse(b, "%u experts in %u groups, of which %u are used, do not give %u picks",
+                    s->n_expert, n, used, s->n_expert_used);
 }
 
 /* Reads the hyperparameters of experts, and refuses those that differ from OP_ROUTE (op.h). */
-static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
+static void read_experts(struct binder *b, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0;
 
     s->expert_scale = 1;
-    meta_u32_opt(m, "expert_count", 0, MODEL_EXPERTS_MAX, &s->n_expert);
-    if (m->r < 0 || (s->n_expert == 0 && arch->experts != EXPERTS_MUST))
+    meta_u32_opt(b, "expert_count", 0, MODEL_EXPERTS_MAX, &s->n_expert);
+    if (b->r < 0 || (s->n_expert == 0 && arch->experts != EXPERTS_MUST))
         return;
     if (arch->experts == EXPERTS_NEVER) {
-        m->r = err_set(m->err, 0, NULL, "%s models with experts (%u here) are not supported",
-                       m->arch, s->n_expert);
+        bind_refuse(b, "%s models with experts (%u here) are not supported", b->arch, s->n_expert);
         return;
     }
-    meta_u32(m, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
-    meta_u32(m, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
+    meta_u32(b, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
+    meta_u32(b, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
     s->n_ff_expert = s->n_ff;
-    meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
+    meta_u32_opt(b, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
     s->n_ff = s->n_ff ? s->n_ff : s->n_ff_expert;
-    if (m->r == 0 && !s->n_ff_expert)
-        meta_u32(m, "feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
-    meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
+    if (b->r == 0 && !s->n_ff_expert)
+        meta_u32(b, "feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
+    meta_f32_opt(b, "expert_weights_scale", 0, 1e3, &scale);
     if (arch->routing.by_keys)
-        read_groups(m, s);
+        read_groups(b, s);
     else
-        meta_refuse_other(m, "expert_group_count", 1);
+        meta_refuse_other(b, "expert_group_count", 1);
     if (scale > 0)
         s->expert_scale = (float)scale;
     if (arch->routing.by_keys) {
-        read_routing(m, arch, model);
+        read_routing(b, arch, model);
         return;
     }
-    meta_refuse_other(m, "expert_gating_func", 1);
+    meta_refuse_other(b, "expert_gating_func", 1);
     if (arch->bind == hybrid_bind || arch->bind == qwen4exp_bind) {
-        meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
-        meta_refuse_other(m, "expert_shared_count", 1);
+        meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
+        meta_refuse_other(b, "expert_shared_count", 1);
     } else {
-        meta_refuse_other(m, "expert_shared_count", 0);
+        meta_refuse_other(b, "expert_shared_count", 0);
     }
-    meta_refuse_other(m, "leading_dense_block_count", 0);
+    meta_refuse_other(b, "leading_dense_block_count", 0);
 }
 
 /* Reads an optional integer, or the largest of an array with a number for each layer. */
-static void read_most(struct meta *m, const struct arch *a, const char *key, uint32_t hi,
+static void read_most(struct binder *b, const struct arch *a, const char *key, uint32_t hi,
                       uint32_t n_layer, uint32_t *out) {
     uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
     char full[96];
 
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    if (m->r < 0 || !a->by_layer || !gguf_array(m->file, full)) {
-        meta_u32_opt(m, key, 1, hi, out);
+    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
+    if (b->r < 0 || !a->by_layer || !gguf_array(b->file, full)) {
+        meta_u32_opt(b, key, 1, hi, out);
         return;
     }
-    meta_u32_layers(m, key, 0, hi, n_layer, by_layer);
-    for (uint32_t i = 0; i < n_layer && m->r == 0; i++)
+    meta_u32_layers(b, key, 0, hi, n_layer, by_layer);
+    for (uint32_t i = 0; i < n_layer && b->r == 0; i++)
         most = MAX(most, by_layer[i]);
-    if (m->r == 0 && most > 0)
+    if (b->r == 0 && most > 0)
         *out = most;
 }
 
 /* Reads the hyperparameters that every architecture has. Sizes are bounded so that a product of two
  * fits into 64 bits, and a head's number of values into 32. */
-static void read_shape(struct meta *m, const struct arch *a, struct model *model) {
+static void read_shape(struct binder *b, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
     double eps = -1, scale = 0;
     uint32_t value_length;
 
-    meta_u32(m, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
-    meta_u32(m, "embedding_length", 1, 1u << 18, &s->n_embd);
+    meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
+    meta_u32(b, "embedding_length", 1, 1u << 18, &s->n_embd);
     if (a->by_layer)
-        read_most(m, a, "attention.head_count", 1u << 12, s->n_layer, &s->n_head);
+        read_most(b, a, "attention.head_count", 1u << 12, s->n_layer, &s->n_head);
     if (!s->n_head)
-        meta_u32(m, "attention.head_count", 1, 1u << 12, &s->n_head);
-    read_most(m, a, "feed_forward_length", 1u << 20, s->n_layer, &s->n_ff);
-    meta_u32(m, "context_length", 1, 1u << 26, &s->max_context);
+        meta_u32(b, "attention.head_count", 1, 1u << 12, &s->n_head);
+    read_most(b, a, "feed_forward_length", 1u << 20, s->n_layer, &s->n_ff);
+    meta_u32(b, "context_length", 1, 1u << 26, &s->max_context);
     s->n_head_kv = s->n_head;
     s->head_dim = s->n_head ? s->n_embd / s->n_head : 0;
-    read_most(m, a, "attention.head_count_kv", s->n_head, s->n_layer, &s->n_head_kv);
-    meta_u32_opt(m, "attention.key_length", 1, 1024, &s->head_dim);
+    read_most(b, a, "attention.head_count_kv", s->n_head, s->n_layer, &s->n_head_kv);
+    meta_u32_opt(b, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
-    meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
+    meta_u32_opt(b, "attention.value_length", 1, 1024, &value_length);
     if (a->bind == nemotron_bind ||
         a->bind == encoder_bind) /* these models use this key, most files use the next one */
-        meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
-    meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
-    meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
-    if (m->r < 0)
+        meta_f32_opt(b, "attention.layer_norm_epsilon", 0, 0.1, &eps);
+    meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    meta_f32_opt(b, "attention.scale", 0, 1e3, &scale);
+    if (b->r < 0)
         return;
     if (eps < 0)
-        m->r = err_set(m->err, 0, NULL, "the model file has no '%s.%s'", m->arch,
-                       "attention.layer_norm_rms_epsilon");
+        bind_refuse(b, "the model file has no '%s.%s'", b->arch,
+                    "attention.layer_norm_rms_epsilon");
     else if (s->n_head % s->n_head_kv && !a->by_layer)
-        m->r = err_set(m->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
-                       s->n_head_kv);
+        bind_refuse(b, "%u heads cannot share %u key heads evenly", s->n_head, s->n_head_kv);
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
-        m->r =
-            err_set(m->err, 0, NULL,
-                    "heads have %u values; an even number from 2 to 1024 is needed", s->head_dim);
+        bind_refuse(b, "heads have %u values; an even number from 2 to 1024 is needed",
+                    s->head_dim);
     else if (value_length != s->head_dim && a->bind != deepseek2_bind && a->bind != bailing3_bind)
-        m->r = err_set(
-            m->err, 0, NULL,
+        bind_refuse(
+            b,
             "heads with keys of %u and values of %u numbers are not supported; both must be equal",
             s->head_dim, value_length);
     if (a->mtp || a->own_block || a->no_drafts)
-        meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
+        meta_u32_opt(b, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;
     s->rms_eps = (float)eps;
     s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
@@ -607,33 +598,33 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
 
 /* Sets the size of the vocabulary to the number of rows of the embedding, which must not be less
  * than the number of the tokenizer's tokens. */
-static void read_vocab(struct meta *m, struct model_shape *s) {
-    const struct tensor *t = gguf_find(m->file, "token_embd.weight");
-    const struct gguf_array *tokens = gguf_array(m->file, "tokenizer.ggml.tokens");
+static void read_vocab(struct binder *b, struct model_shape *s) {
+    const struct tensor *t = gguf_find(b->file, "token_embd.weight");
+    const struct gguf_array *tokens = gguf_array(b->file, "tokenizer.ggml.tokens");
 
-    if (m->r < 0)
+    if (b->r < 0)
         return;
     if (!t)
-        m->r = err_set(m->err, 0, NULL, "the model file has no tensor 'token_embd.weight'");
+        bind_refuse(b, "the model file has no tensor 'token_embd.weight'");
     else if (t->ne[1] > 1u << 24)
-        m->r = err_set(m->err, 0, NULL, "a vocabulary of %llu tokens is not supported",
-                       (unsigned long long)t->ne[1]);
+        bind_refuse(b, "a vocabulary of %llu tokens is not supported",
+                    (unsigned long long)t->ne[1]);
     else if (tokens && gguf_array_n(tokens) > t->ne[1])
-        m->r = err_set(m->err, 0, NULL, "the tokenizer has %llu tokens, the model %llu",
-                       (unsigned long long)gguf_array_n(tokens), (unsigned long long)t->ne[1]);
+        bind_refuse(b, "the tokenizer has %llu tokens, the model %llu",
+                    (unsigned long long)gguf_array_n(tokens), (unsigned long long)t->ne[1]);
     else
         s->n_vocab = (uint32_t)t->ne[1];
 }
 
 /* Reads the scalar factors of activations. Granite and MiniCPM divide logits by theirs. */
-static void read_scales(struct meta *m, const struct arch *a, struct model *model) {
+static void read_scales(struct binder *b, const struct arch *a, struct model *model) {
     static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
     double v[3] = {0};
 
     for (int i = 0; i < 3 && a->scales; i++) {
-        meta_f32_opt(m, keys[i], 0, 1e6, &v[i]);
-        if (m->r == 0 && v[i] == 0 && a->scales == BIND_MUST)
-            m->r = err_set(m->err, 0, NULL, "the model file has no '%s.%s'", m->arch, keys[i]);
+        meta_f32_opt(b, keys[i], 0, 1e6, &v[i]);
+        if (b->r == 0 && v[i] == 0 && a->scales == BIND_MUST)
+            bind_refuse(b, "the model file has no '%s.%s'", b->arch, keys[i]);
     }
     model->scale.embedding = (float)v[0];
     model->scale.residual = (float)v[1];
@@ -642,18 +633,30 @@ static void read_scales(struct meta *m, const struct arch *a, struct model *mode
     model->temper.span = model->shape.max_context;
     if (!a->temper)
         return;
-    meta_f32_opt(m, "attention.temperature_scale", 0, 1e3, &slope);
-    meta_u32_opt(m, "rope.scaling.original_context_length", 1, 1u << 30, &model->temper.span);
+    meta_f32_opt(b, "attention.temperature_scale", 0, 1e3, &slope);
+    meta_u32_opt(b, "rope.scaling.original_context_length", 1, 1u << 30, &model->temper.span);
     model->temper.slope = (float)slope;
 }
 
 /* Reads the number of values of a picture's row, which includes those that the first layers add
  * (OP_DEEP). */
-static void read_pictures(struct meta *m, struct model *model) {
+static void read_pictures(struct binder *b, struct model *model) {
     uint32_t n_deep = 0;
 
-    meta_u32_opt(m, "n_deepstack_layers", 0, model->shape.n_layer, &n_deep);
+    meta_u32_opt(b, "n_deepstack_layers", 0, model->shape.n_layer, &n_deep);
     model->shape.n_picture = model->shape.n_embd * (1 + n_deep);
+}
+
+/* Reads the hyperparameters that every architecture has. */
+static void read_all(struct binder *b, struct model *m, const struct arch *a, bool pictures) {
+    read_shape(b, a, m);
+    read_experts(b, a, m);
+    if (!m->shape.n_ff) /* the key may be absent only if all layers have experts */
+        meta_u32(b, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
+    read_vocab(b, &m->shape);
+    read_scales(b, a, m);
+    if (pictures)
+        read_pictures(b, m);
 }
 
 /* Returns the tensor of divisors of RoPE's frequencies, or NULL. A file for LongRoPE has two; the
@@ -661,15 +664,13 @@ static void read_pictures(struct meta *m, struct model *model) {
  * is served, so that it does not change while a sequence grows. */
 static const struct tensor *rope_divisors(struct binder *b, const struct arch *a,
                                           const struct model *m, uint32_t max_context) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t context = max_context ? max_context : m->shape.max_context, original = context;
 
     if (!a->long_rope)
         return bind_any(b, "rope_freqs.weight");
     const struct tensor *near = bind_any(b, "rope_factors_short.weight");
     const struct tensor *far = bind_any(b, "rope_factors_long.weight");
-    meta_u32_opt(&meta, "rope.scaling.original_context_length", 1, 1u << 30, &original);
-    b->r = b->r < 0 ? b->r : meta.r;
+    meta_u32_opt(b, "rope.scaling.original_context_length", 1, 1u << 30, &original);
     return context > original ? far : near;
 }
 
@@ -678,25 +679,18 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
 static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                     struct err *err) {
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
-    struct meta meta = {.file = file, .arch = a->name, .err = err};
     struct binder b;
 
-    read_shape(&meta, a, m);
-    read_experts(&meta, a, m);
-    if (!m->shape.n_ff) /* the key may be absent only if all layers have experts */
-        meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
-    read_vocab(&meta, &m->shape);
-    read_scales(&meta, a, m);
-    if (o->projector)
-        read_pictures(&meta, m);
-    if (meta.r < 0)
-        return meta.r;
     if (bind_init(&b, file, a->name, err) < 0)
         return -ENOMEM;
+    read_all(&b, m, a, o->projector != NULL);
+    if (b.r < 0) {
+        bind_deinit(&b);
+        return b.r;
+    }
     a->bind(&b, m, &a->decoder);
     const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
     m->pass[PASS_MODEL].run[0].end = m->n_ops;
-    meta.r = b.r;
     const struct rope_defaults rope = {
         .dim = m->shape.head_dim,
         .context = m->shape.max_context,
@@ -709,9 +703,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         .scores_scaled = a->bind == deepseek2_bind,
     };
     if (!a->no_rope)
-        rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
-    rope_read_sections(&meta, a->sections, &m->shape.rope[0]);
-    b.r = b.r < 0 ? b.r : meta.r;
+        rope_read(&b, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
+    rope_read_sections(&b, a->sections, &m->shape.rope[0]);
     uint32_t own = drafts && (a->mtp || a->own_block) && !block ? mtp_found(&b, m) : 0;
     own = a->own_block ? MIN(own, 1u) : own;
     if (drafts && !block && m->n_mtp && !own)
@@ -737,7 +730,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         model_measure(m);
         if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW] &&
             !m->shape.condensed.window)
-            b.r = err_set(err, 0, NULL, "models without attention are not supported");
+            bind_refuse(&b, "models without attention are not supported");
         head_bind(&b, &m->head, m->shape.n_embd, output);
     }
     bind_rest(&b);

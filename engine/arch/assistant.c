@@ -43,67 +43,59 @@ struct plan {
 };
 
 bool assistant_found(const struct gguf *file) {
-    struct gguf_str name;
-
-    return gguf_string(file, "general.architecture", &name) == 0 &&
-           name.len == strlen(ASSISTANT_ARCH) && memcmp(name.data, ASSISTANT_ARCH, name.len) == 0;
+    return meta_is_arch(file, ASSISTANT_ARCH);
 }
 
 /* Sets p->source to the ATTEND ops of the model's last two layers. */
-static void find_source(struct meta *meta, const struct model *m, struct plan *p) {
+static void find_source(struct binder *b, const struct model *m, struct plan *p) {
     uint32_t n = m->shape.n_layer;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         if (m->op[i].kind == OP_ATTEND && m->op[i].layer + 2 >= n)
             p->source[m->op[i].layer + 2 == n] = m->op[i];
-    if (meta->r == 0 &&
+    if (b->r == 0 &&
         (!p->source[1].attn.window || p->source[0].attn.window || p->source[0].kind != OP_ATTEND))
-        meta->r = err_set(meta->err, 0, NULL,
-                          "the assistant reads the keys of the model's last two layers, which must "
-                          "be one with a window and one without");
+        bind_refuse(b, "the assistant reads the keys of the model's last two layers, which must "
+                       "be one with a window and one without");
 }
 
 /* Checks that each layer's heads fit the key heads that it reads, and sets p->has. */
-static void check_layers(struct meta *meta, struct plan *p) {
-    for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
+static void check_layers(struct binder *b, struct plan *p) {
+    for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++) {
         uint32_t n_kv = p->source[p->in_window[l]].heads.n_kv;
 
         p->has[p->in_window[l]] = true;
         if (p->n_head_kv[l] != n_kv)
-            meta->r =
-                err_set(meta->err, 0, NULL, "layer %u reads %u key heads, and the model has %u", l,
-                        p->n_head_kv[l], n_kv);
+            bind_refuse(b, "layer %u reads %u key heads, and the model has %u", l, p->n_head_kv[l],
+                        n_kv);
         else if (p->n_head[l] % n_kv)
-            meta->r =
-                err_set(meta->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
-                        l, p->n_head[l], n_kv);
+            bind_refuse(b, "layer %u: %u heads cannot share %u key heads evenly", l, p->n_head[l],
+                        n_kv);
     }
 }
 
 /* Reads the hyperparameters of the file, and checks those that must equal the model's. */
-static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
+static void read_plan(struct binder *b, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     uint32_t window = 0;
     double eps = (double)s->rms_eps;
 
-    find_source(meta, m, p);
-    meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
-    meta_must_be(meta, "embedding_length_out", s->n_embd);
-    meta_u32(meta, "embedding_length", 1, s->n_embd, &p->n_embd);
-    meta_must_be(meta, "vocab_size", s->n_vocab);
-    meta_must_be(meta, "attention.key_length", p->source[0].heads.dim);
-    meta_must_be(meta, "attention.key_length_swa", p->source[1].heads.dim);
-    meta_must_be(meta, "attention.sliding_window", p->source[1].attn.window);
-    meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
-    if (meta->r == 0 && (float)eps != s->rms_eps)
-        meta->r =
-            err_set(meta->err, 0, NULL,
-                    "'%s.attention.layer_norm_rms_epsilon' differs from the model's", meta->arch);
-    meta_u32_layers(meta, "attention.head_count", 1, 1u << 12, p->n_layer, p->n_head);
-    meta_u32_layers(meta, "attention.head_count_kv", 1, 1u << 12, p->n_layer, p->n_head_kv);
-    meta_u32_layers(meta, "feed_forward_length", 1, 1u << 20, p->n_layer, p->n_ff);
-    window_read(meta, p->n_layer, p->n_layer, p->in_window, &window);
-    check_layers(meta, p);
+    find_source(b, m, p);
+    meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
+    meta_must_be(b, "embedding_length_out", s->n_embd);
+    meta_u32(b, "embedding_length", 1, s->n_embd, &p->n_embd);
+    meta_must_be(b, "vocab_size", s->n_vocab);
+    meta_must_be(b, "attention.key_length", p->source[0].heads.dim);
+    meta_must_be(b, "attention.key_length_swa", p->source[1].heads.dim);
+    meta_must_be(b, "attention.sliding_window", p->source[1].attn.window);
+    meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    if (b->r == 0 && (float)eps != s->rms_eps)
+        bind_refuse(b, "'%s.attention.layer_norm_rms_epsilon' differs from the model's", b->arch);
+    meta_u32_layers(b, "attention.head_count", 1, 1u << 12, p->n_layer, p->n_head);
+    meta_u32_layers(b, "attention.head_count_kv", 1, 1u << 12, p->n_layer, p->n_head_kv);
+    meta_u32_layers(b, "feed_forward_length", 1, 1u << 20, p->n_layer, p->n_ff);
+    window_read(b, p->n_layer, p->n_layer, p->in_window, &window);
+    check_layers(b, p);
 }
 
 /* Returns true if @a and @b rotate heads by the same angles. */
@@ -113,26 +105,25 @@ static bool same_rope(const struct rope_set *a, const struct rope_set *b) {
 }
 
 /* Checks that the assistant's RoPE, which queries get, is that of the model's keys. */
-static void check_rope(struct binder *b, struct meta *meta, const struct model *m,
-                       const struct plan *p) {
+static void check_rope(struct binder *b, const struct model *m, const struct plan *p) {
     for (uint32_t k = 0; k < 2; k++) {
         const struct tensor *divisors = k ? NULL : bind_any(b, "rope_freqs.weight");
         struct rope_set own = {0};
 
-        if (!p->has[k] || meta->r < 0)
+        if (!p->has[k] || b->r < 0)
             continue;
-        rope_read(meta,
+        rope_read(b,
                   &(struct rope_defaults){.dim = p->source[k].heads.dim,
                                           .context = m->shape.max_context,
                                           .base = 10000,
                                           .suffix = k ? "_swa" : "",
                                           .scaled = !k},
                   divisors, &own);
-        if (meta->r == 0 && !same_rope(&own, &m->shape.rope[k]))
-            meta->r = err_set(meta->err, 0, NULL,
-                              "its layers with%s a window have other rotary positions than the "
-                              "model's",
-                              k ? "" : "out");
+        if (b->r == 0 && !same_rope(&own, &m->shape.rope[k]))
+            bind_refuse(b,
+                        "its layers with%s a window have other rotary positions than the "
+                        "model's",
+                        k ? "" : "out");
         free((void *)own.freq);
     }
 }
@@ -176,15 +167,13 @@ static void bind_own(struct binder *b, struct model *own, const struct decoder *
 }
 
 void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = ASSISTANT_ARCH, .err = b->err};
     struct plan p = {0};
     uint64_t n = m->shape.n_embd;
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(&meta, m, &p);
-    check_rope(b, &meta, m, &p);
-    b->r = b->r < 0 ? b->r : meta.r;
+    read_plan(b, m, &p);
+    check_rope(b, m, &p);
     if (b->r < 0)
         return;
     mtp_keep(m, false);

@@ -1,32 +1,26 @@
 #include "engine/arch/bailing3.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 
 /* Reads the sizes of the delta nets. */
-static void read_kda(struct meta *m, struct model_shape *s) {
+static void read_kda(struct binder *b, struct model_shape *s) {
     struct delta_shape *d = &s->delta;
     double lower = 0;
-    bool safe = false;
-    char key[96];
 
-    meta_u32(m, "ssm.conv_kernel", 2, 8, &s->state.kernel);
-    meta_u32(m, "kda.head_dim", 16, 512, &d->dim);
-    meta_f32_opt(m, "kda.gate_lower_bound", -1e3, 0, &lower);
-    snprintf(key, sizeof(key), "%s.kda.safe_gate", m->arch);
-    gguf_bool(m->file, key, &safe);
-    if (m->r < 0)
+    meta_u32(b, "ssm.conv_kernel", 2, 8, &s->state.kernel);
+    meta_u32(b, "kda.head_dim", 16, 512, &d->dim);
+    meta_f32_opt(b, "kda.gate_lower_bound", -1e3, 0, &lower);
+    if (b->r < 0)
         return;
     if (d->dim % 16 || d->dim != s->mla.n_value)
-        m->r = err_set(m->err, 0, NULL,
-                       "'%s.kda.head_dim' is %u; a multiple of 16 is needed, and the values of a "
-                       "latent head, %u",
-                       m->arch, d->dim, s->mla.n_value);
-    else if (!safe || lower >= 0)
-        m->r = err_set(m->err, 0, NULL,
-                       "decays without '%s.kda.gate_lower_bound' are not supported", m->arch);
+        bind_refuse(b,
+                    "'%s.kda.head_dim' is %u; a multiple of 16 is needed, and the values of a "
+                    "latent head, %u",
+                    b->arch, d->dim, s->mla.n_value);
+    else if (!meta_bool(b, "kda.safe_gate") || lower >= 0)
+        bind_refuse(b, "decays without '%s.kda.gate_lower_bound' are not supported", b->arch);
     d->lower = (float)lower;
     d->n_key_head = d->n_value_head = s->n_head;
     uint32_t inner = s->n_head * d->dim;
@@ -49,43 +43,38 @@ static const struct tensor *taps(struct binder *b, const struct model_shape *s, 
 static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t e = s->n_embd, inner = s->state.n_out, n = s->n_head;
-    const struct tensor *norm = bind_vector(b, BIND_MUST, e, "blk.%u.attn_norm.weight", l);
+    const struct tensor *norm = layer_vector(b, l, "attn_norm", e);
 
     assert(inner == n * s->delta.dim);
-    model_add(m, &(struct model_op){
-                     .kind = OP_STATE_IN,
-                     .layer = l,
-                     .parts = true,
-                     .norm = norm,
-                     .w = {bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_q.weight", l),
-                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_k.weight", l),
-                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_v.weight", l)},
-                 });
-    model_add(m, &(struct model_op){
-                     .kind = OP_STATE_IN,
-                     .layer = l,
-                     .first = 1,
-                     .norm = norm,
-                     .w = {bind_matrix(b, BIND_MUST, e, inner, "blk.%u.ssm_g_a.weight", l),
-                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.ssm_f_a.weight", l),
-                           bind_matrix(b, BIND_MUST, e, n, "blk.%u.ssm_beta.weight", l)},
-                 });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_STATE_IN,
+               .layer = l,
+               .parts = true,
+               .norm = norm,
+               .w = {layer_matrix(b, l, "attn_q", e, inner), layer_matrix(b, l, "attn_k", e, inner),
+                     layer_matrix(b, l, "attn_v", e, inner)},
+           });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_STATE_IN,
+               .layer = l,
+               .first = 1,
+               .norm = norm,
+               .w = {layer_matrix(b, l, "ssm_g_a", e, inner),
+                     layer_matrix(b, l, "ssm_f_a", e, inner), layer_matrix(b, l, "ssm_beta", e, n)},
+           });
     model_add(m, &(struct model_op){
                      .kind = OP_KDA,
                      .layer = l,
                      .state = m->shape.state.n_layer++,
-                     .norm = bind_vector(b, BIND_MUST, s->delta.dim, "blk.%u.ssm_norm.weight", l),
+                     .norm = layer_vector(b, l, "ssm_norm", s->delta.dim),
                      .conv = taps(b, s, l, 'q'),
                      .conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
                      .dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
                      .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "blk.%u.ssm_a", l)),
                  });
-    model_add(m, &(struct model_op){
-                     .kind = OP_PROJ,
-                     .layer = l,
-                     .in = ACT_D,
-                     .w = {bind_matrix(b, BIND_MUST, inner, e, "blk.%u.attn_output.weight", l)},
-                 });
+    decoder_project(b, m, l, ACT_D, inner, "attn_output", false);
 }
 
 /* Binds layer @i: latent attention or Kimi delta attention, then the FFN or experts. */
@@ -103,35 +92,31 @@ static void bind_layer(struct binder *b, struct model *m, const struct decoder *
 }
 
 void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct limits limits;
 
     if (b->r < 0)
         return;
-    limits_read(&meta, index + 1, &limits);
-    b->r = meta.r;
+    limits_read(b, index + 1, &limits);
     if (b->r == 0)
         bind_layer(b, m, d, &limits, index, true);
 }
 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
     uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array has numbers for MTP blocks too */
     struct limits limits;
     struct model_op logits;
 
     assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
-    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
+    meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
     m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
-    deepseek2_read(&meta, &m->shape);
-    read_kda(&meta, &m->shape);
-    limits_read(&meta, m->shape.n_layer, &limits);
-    b->r = meta.r;
+    deepseek2_read(b, &m->shape);
+    read_kda(b, &m->shape);
+    limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
         bind_layer(b, m, d, &limits, i, n_kv[i] > 0);
     if (b->r == 0 && !m->shape.state.n_layer)
-        b->r = err_set(b->err, 0, NULL, "no layer has Kimi delta attention");
+        bind_refuse(b, "no layer has Kimi delta attention");
     model_add(m, &logits);
 }

@@ -40,6 +40,25 @@ static const struct tensor *post_norm(struct binder *b, const struct model *m, c
     return name ? bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight", l, name) : NULL;
 }
 
+void decoder_project(struct binder *b, struct model *m, uint32_t l, enum act_role in, uint64_t n_in,
+                     const char *name, bool branch) {
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = in,
+                     .branch = branch,
+                     .w = {layer_matrix(b, l, name, n_in, m->shape.n_embd)},
+                 });
+}
+
+void decoder_check_heads(struct binder *b, uint32_t n, const uint32_t *n_head,
+                         const uint32_t *n_kv) {
+    for (uint32_t l = 0; l < n && b->r == 0; l++)
+        if (n_head[l] % n_kv[l])
+            bind_refuse(b, "layer %u: %u heads cannot share %u key heads evenly", l, n_head[l],
+                        n_kv[l]);
+}
+
 struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
                                   const struct layer *layer) {
     const struct model_shape *s = &m->shape;
@@ -49,7 +68,11 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     uint32_t l = layer->index;
     uint8_t cls = layer->attn.window ? KV_WINDOW : KV_GLOBAL;
 
-    assert(h->n > 0 && h->n_kv > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
+    if (b->r == 0 && (h->n_kv == 0 || h->n % h->n_kv))
+        bind_refuse(b, "%u heads cannot share %u key heads evenly", h->n, h->n_kv);
+    if (b->r < 0)
+        return (struct kv_layer){0};
+    assert(h->n > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
     assert(!layer->kv || layer->kv->cls == cls);
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
     enum bind_need own = layer->kv || d->fused ? BIND_NEVER : BIND_MUST;
@@ -80,8 +103,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                               "blk.%u.attn_k_norm.weight", l),
     };
     if (d->fused) {
-        const struct tensor *all =
-            bind_matrix(b, BIND_MUST, s->n_embd, n_q + 2 * n_kv, "blk.%u.attn_qkv.weight", l);
+        const struct tensor *all = layer_matrix(b, l, "attn_qkv", s->n_embd, n_q + 2 * n_kv);
 
         qkv.w[0] = bind_rows(b, all, 0, n_q);
         qkv.w[1] = bind_rows(b, all, n_q, n_kv);
@@ -97,36 +119,34 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                      .sinks = bind_vector(b, d->sinks, h->n, "blk.%u.attn_sinks.weight", l),
                  });
     if (d->soft_gate || d->sigmoid_gate) { /* attn_gate has a row for each value or for each head */
-        const struct tensor *wide = NULL;
         char name[64];
 
         snprintf(name, sizeof(name), "blk.%u.attn_gate.weight", l);
         const struct tensor *found = gguf_find(b->file, name);
-        wide = bind_matrix(b, BIND_MUST, s->n_embd, found && found->ne[1] == n_q ? n_q : h->n,
-                           "blk.%u.attn_gate.weight", l);
+        uint64_t n_gates = found && found->ne[1] == n_q ? n_q : h->n;
+
         model_add(m, &(struct model_op){
                          .kind = OP_GATE,
                          .sigmoid = d->sigmoid_gate,
                          .layer = l,
                          .heads = *h,
-                         .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
-                         .w = {wide},
+                         .norm = layer_vector(b, l, "attn_norm", s->n_embd),
+                         .w = {layer_matrix(b, l, "attn_gate", s->n_embd, n_gates)},
                      });
     }
     if (d->gated)
         model_add(m, &(struct model_op){.kind = OP_GATE, .layer = l, .heads = *h});
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_PROJ,
-                  .layer = l,
-                  .in = ACT_O,
-                  .branch = d->streams,
-                  .gain = m->scale.residual,
-                  .w = {bind_matrix(b, BIND_MUST, n_q, s->n_embd, "blk.%u.attn_output.weight", l)},
-                  .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
-                  .post_norm = post_norm(b, m, d->attn_post_norm, l),
-                  .post_eps = d->post_eps,
-              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_O,
+                     .branch = d->streams,
+                     .gain = m->scale.residual,
+                     .w = {layer_matrix(b, l, "attn_output", n_q, s->n_embd)},
+                     .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
+                     .post_norm = post_norm(b, m, d->attn_post_norm, l),
+                     .post_eps = d->post_eps,
+                 });
     return kv;
 }
 
@@ -155,8 +175,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
                  bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_up.bias", l)},
     };
     if (d->fused) {
-        const struct tensor *both =
-            bind_matrix(b, BIND_MUST, s->n_embd, 2ull * n, "blk.%u.ffn_up.weight", l);
+        const struct tensor *both = layer_matrix(b, l, "ffn_up", s->n_embd, 2ull * n);
 
         up.w[0] = bind_rows(b, both, 0, n);
         up.w[1] = bind_rows(b, both, n, n);
@@ -167,7 +186,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
                      .layer = l,
                      .in = ACT_H,
                      .gain = m->scale.residual,
-                     .w = {bind_matrix(b, BIND_MUST, n, s->n_embd, "blk.%u.ffn_down.weight", l)},
+                     .w = {layer_matrix(b, l, "ffn_down", n, s->n_embd)},
                      .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
                      .post_norm = post_norm(b, m, d->ffn_post_norm, l),
                      .post_eps = d->post_eps,
@@ -180,26 +199,23 @@ static void shared_expert(struct binder *b, struct model *m, const struct decode
     uint64_t n = s->n_ff_shared;
 
     assert(n > 0 && (m->r < 0 || m->op[m->n_ops - 1].kind == OP_EXPERTS));
-    model_add(
-        m,
-        &(struct model_op){
-            .kind = OP_SHARED,
-            .layer = l,
-            .branch = d->streams,
-            .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_shexp.weight", l),
-                  bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_up_shexp.weight", l),
-                  bind_matrix(b, BIND_MUST, n, s->n_embd, "blk.%u.ffn_down_shexp.weight", l),
-                  bind_matrix(b, BIND_MUST, s->n_embd, 1, "blk.%u.ffn_gate_inp_shexp.weight", l)},
-        });
+    model_add(m, &(struct model_op){
+                     .kind = OP_SHARED,
+                     .layer = l,
+                     .branch = d->streams,
+                     .w = {layer_matrix(b, l, "ffn_gate_shexp", s->n_embd, n),
+                           layer_matrix(b, l, "ffn_up_shexp", s->n_embd, n),
+                           layer_matrix(b, l, "ffn_down_shexp", n, s->n_embd),
+                           layer_matrix(b, l, "ffn_gate_inp_shexp", s->n_embd, 1)},
+                 });
 }
 
 /* Adds the gate and up products of a shared expert whose output has no gate. It is computed as a
  * dense FFN: decoder_experts() adds its down product after the experts. */
 static void common_in(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint64_t n_embd = m->shape.n_embd, n = m->n_ff_common;
-    const struct tensor *up = bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_up_shexp.weight", l);
-    const struct tensor *gate =
-        d->no_gate ? up : bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_gate_shexp.weight", l);
+    const struct tensor *up = layer_matrix(b, l, "ffn_up_shexp", n_embd, n);
+    const struct tensor *gate = d->no_gate ? up : layer_matrix(b, l, "ffn_gate_shexp", n_embd, n);
 
     model_add(m, &(struct model_op){
                      .kind = OP_GATE_UP,
@@ -225,15 +241,14 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
                    : bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
     if (m->n_ff_common)
         common_in(b, m, d, l);
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_ROUTE,
-                  .layer = l,
-                  .norm = ffn_norm(b, m, d, l),
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
-                  .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
-                  .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
-              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_ROUTE,
+                     .layer = l,
+                     .norm = ffn_norm(b, m, d, l),
+                     .w = {layer_matrix(b, l, "ffn_gate_inp", s->n_embd, n)},
+                     .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
+                     .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
+                 });
     model_add(
         m,
         &(struct model_op){
@@ -243,8 +258,7 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
             .joined = both != NULL,
             .glu = d->glu,
             .w = {both ? both : gate, up,
-                  bind_matrices(b, BIND_MUST, n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight",
-                                l)},
+                  layer_matrices(b, l, "ffn_down_exps", n_ff, s->n_embd, n)},
             .bias = {bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_gate_exps.bias", l),
                      bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_up_exps.bias", l),
                      bind_vectors(b, d->expert_bias, s->n_embd, n, "blk.%u.ffn_down_exps.bias", l)},
@@ -252,13 +266,7 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
     if (s->n_ff_shared)
         shared_expert(b, m, d, l);
     if (m->n_ff_common)
-        model_add(m, &(struct model_op){
-                         .kind = OP_PROJ,
-                         .layer = l,
-                         .in = ACT_H,
-                         .w = {bind_matrix(b, BIND_MUST, m->n_ff_common, s->n_embd,
-                                           "blk.%u.ffn_down_shexp.weight", l)},
-                     });
+        decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", false);
 }
 
 void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d,

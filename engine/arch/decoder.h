@@ -63,6 +63,12 @@ struct layer decoder_layer(const struct model *m, uint32_t index);
  * Adds the embedding, and sets *logits to the op that the caller adds after the layers. */
 void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
                   struct model_op *logits);
+/* Adds x += W in, or with @branch b = W in, where W is the matrix @name with @n_in columns. */
+void decoder_project(struct binder *b, struct model *m, uint32_t layer, enum act_role in,
+                     uint64_t n_in, const char *name, bool branch);
+/* Checks that the heads of each of @n layers share their key heads evenly. */
+void decoder_check_heads(struct binder *b, uint32_t n, const uint32_t *n_head,
+                         const uint32_t *n_kv);
 /* Adds x += Wo attention(qkv(norm x)). Keys are those of layer->kv, or if that is NULL the layer's
  * own, in KV_WINDOW if it has a window. Returns the place of the keys. */
 struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,

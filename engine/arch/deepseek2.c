@@ -15,13 +15,13 @@
 
 /* Returns the scale of scores, which includes YaRN's factor. The file has YaRN's multiplier times
  * 0.1. */
-static float score_scale(struct meta *m, uint32_t key_length) {
+static float score_scale(struct binder *b, uint32_t key_length) {
     double scale = 1 / sqrt((double)key_length), factor = 1, multiplier = 0;
     char type[16];
 
-    meta_string(m, "rope.scaling.type", type, sizeof(type));
-    meta_f32_opt(m, "rope.scaling.factor", 1e-3, 1e6, &factor);
-    meta_f32_opt(m, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &multiplier);
+    meta_string(b, "rope.scaling.type", type, sizeof(type));
+    meta_f32_opt(b, "rope.scaling.factor", 1e-3, 1e6, &factor);
+    meta_f32_opt(b, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &multiplier);
     if (strcmp(type, "yarn") == 0) {
         double by = 1 + (multiplier != 0 ? multiplier : 0.1) * mx_log(factor);
 
@@ -30,24 +30,23 @@ static float score_scale(struct meta *m, uint32_t key_length) {
     return (float)scale;
 }
 
-void deepseek2_read(struct meta *m, struct model_shape *s) {
+void deepseek2_read(struct binder *b, struct model_shape *s) {
     struct mla_shape *d = &s->mla;
     uint32_t n_rot = 0, key_length = 0, func = 0;
 
-    meta_u32(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
-    meta_u32(m, "attention.kv_lora_rank", 1, 1024, &d->rank);
-    meta_u32(m, "attention.key_length_mla", n_rot + 1, 1024, &key_length);
-    meta_u32(m, "attention.value_length_mla", 1, 1024, &d->n_value);
-    meta_u32_opt(m, "attention.q_lora_rank", 0, 1u << 16, &d->q_rank);
-    meta_u32_opt(m, "expert_gating_func", 0, 2, &func);
-    if (m->r < 0)
+    meta_u32(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_u32(b, "attention.kv_lora_rank", 1, 1024, &d->rank);
+    meta_u32(b, "attention.key_length_mla", n_rot + 1, 1024, &key_length);
+    meta_u32(b, "attention.value_length_mla", 1, 1024, &d->n_value);
+    meta_u32_opt(b, "attention.q_lora_rank", 0, 1u << 16, &d->q_rank);
+    meta_u32_opt(b, "expert_gating_func", 0, 2, &func);
+    if (b->r < 0)
         return;
     if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
-        m->r = err_set(m->err, 0, NULL,
-                       "latent attention needs one key head of %u + %u values, not %u of %u",
-                       d->rank, n_rot, s->n_head_kv, s->head_dim);
+        bind_refuse(b, "latent attention needs one key head of %u + %u values, not %u of %u",
+                    d->rank, n_rot, s->n_head_kv, s->head_dim);
     d->n_nope = key_length - n_rot;
-    s->attn_scale = score_scale(m, key_length);
+    s->attn_scale = score_scale(b, key_length);
     if (func == 0 && s->n_vocab == 154880) /* the first files of GLM-4.7-Flash lack the key */
         s->gating = GATING_SIGMOID;
 }
@@ -60,34 +59,29 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
     const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
 
     assert(d->rank > 0 && d->rank < s->head_dim && d->n_nope > 0);
-    const struct tensor *q =
-        d->q_rank ? bind_matrix(b, BIND_MUST, s->n_embd, d->q_rank, "blk.%u.attn_q_a.weight", l)
-                  : bind_matrix(b, BIND_MUST, s->n_embd, n_q, "blk.%u.attn_q.weight", l);
+    const struct tensor *q = d->q_rank ? layer_matrix(b, l, "attn_q_a", s->n_embd, d->q_rank)
+                                       : layer_matrix(b, l, "attn_q", s->n_embd, n_q);
 
     model_add(m, &(struct model_op){
                      .kind = OP_MLA_IN,
                      .layer = l,
-                     .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
-                     .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->head_dim,
-                                       "blk.%u.attn_kv_a_mqa.weight", l),
-                           q},
+                     .norm = layer_vector(b, l, "attn_norm", s->n_embd),
+                     .w = {layer_matrix(b, l, "attn_kv_a_mqa", s->n_embd, s->head_dim), q},
                  });
     if (d->q_rank)
-        model_add(
-            m, &(struct model_op){
-                   .kind = OP_MLA_Q,
-                   .layer = l,
-                   .norm = bind_vector(b, BIND_MUST, d->q_rank, "blk.%u.attn_q_a_norm.weight", l),
-                   .w = {bind_matrix(b, BIND_MUST, d->q_rank, n_q, "blk.%u.attn_q_b.weight", l)},
-               });
+        model_add(m, &(struct model_op){
+                         .kind = OP_MLA_Q,
+                         .layer = l,
+                         .norm = layer_vector(b, l, "attn_q_a_norm", d->q_rank),
+                         .w = {layer_matrix(b, l, "attn_q_b", d->q_rank, n_q)},
+                     });
     model_add(m, &(struct model_op){
                      .kind = OP_MLA_KV,
                      .layer = l,
                      .kv = kv,
                      .heads = heads,
-                     .norm = bind_vector(b, BIND_MUST, d->rank, "blk.%u.attn_kv_a_norm.weight", l),
-                     .w = {bind_matrices(b, BIND_MUST, d->n_nope, d->rank, s->n_head,
-                                         "blk.%u.attn_k_b.weight", l)},
+                     .norm = layer_vector(b, l, "attn_kv_a_norm", d->rank),
+                     .w = {layer_matrices(b, l, "attn_k_b", d->n_nope, d->rank, s->n_head)},
                  });
     model_add(m, &(struct model_op){
                      .kind = OP_ATTEND,
@@ -102,24 +96,16 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
                          .sigmoid = true,
                          .layer = l,
                          .heads = heads,
-                         .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
-                         .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_head,
-                                           "blk.%u.attn_gate.weight", l)},
+                         .norm = layer_vector(b, l, "attn_norm", s->n_embd),
+                         .w = {layer_matrix(b, l, "attn_gate", s->n_embd, s->n_head)},
                      });
     model_add(m, &(struct model_op){
                      .kind = OP_MLA_OUT,
                      .layer = l,
                      .heads = heads,
-                     .w = {bind_matrices(b, BIND_MUST, d->rank, d->n_value, s->n_head,
-                                         "blk.%u.attn_v_b.weight", l)},
+                     .w = {layer_matrices(b, l, "attn_v_b", d->rank, d->n_value, s->n_head)},
                  });
-    model_add(m, &(struct model_op){
-                     .kind = OP_PROJ,
-                     .layer = l,
-                     .in = ACT_D,
-                     .w = {bind_matrix(b, BIND_MUST, (uint64_t)s->n_head * d->n_value, s->n_embd,
-                                       "blk.%u.attn_output.weight", l)},
-                 });
+    decoder_project(b, m, l, ACT_D, (uint64_t)s->n_head * d->n_value, "attn_output", false);
 }
 
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
@@ -130,12 +116,10 @@ void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d,
 }
 
 void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    deepseek2_read(&meta, &m->shape);
-    b->r = meta.r;
+    deepseek2_read(b, &m->shape);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
         deepseek2_block(b, m, d, i);

@@ -8,7 +8,7 @@
 #include "engine/meta.h"
 
 /* Reads the sizes of the latent vectors and the scale of the scores. */
-void deepseek2_read(struct meta *m, struct model_shape *s);
+void deepseek2_read(struct binder *b, struct model_shape *s);
 /* Adds x += Wo (latent attention of norm x). @gated: each head's output is multiplied by
  * sigmoid(attn_gate y). */
 void deepseek2_attention(struct binder *b, struct model *m, uint32_t layer, bool gated);

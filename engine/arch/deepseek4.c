@@ -31,59 +31,59 @@ struct plan {
 
 /* Reads the block sizes of @n layers. The layers from @n_layer on are MTP blocks, which must have
  * the size 0. The file's array may be longer. */
-static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *out) {
+static void read_blocks(struct binder *b, uint32_t n_layer, uint32_t n, uint32_t *out) {
     char key[96];
     bool any = false;
 
-    snprintf(key, sizeof(key), "%s.attention.compress_ratios", m->arch);
-    const struct gguf_array *a = gguf_array(m->file, key);
-    if (m->r == 0 && (!a || gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n))
-        m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
-    for (uint32_t l = 0; l < n && m->r == 0; l++) {
+    snprintf(key, sizeof(key), "%s.attention.compress_ratios", b->arch);
+    const struct gguf_array *a = meta_array(b, "attention.compress_ratios", n);
+    if (b->r == 0 && !a)
+        bind_refuse(b, "'%s' has no entry for some layers", key);
+    for (uint32_t l = 0; l < n && b->r == 0; l++) {
         double v = gguf_array_num(a, l);
 
         if (v != 0 && (l >= n_layer || (v != BLOCK_SHORT && v != BLOCK_LONG)))
-            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u; only 0%s supported", key, v,
-                           l, l < n_layer ? ", 4 and 128 are" : " is");
+            bind_refuse(b, "'%s' is %g for layer %u; only 0%s supported", key, v, l,
+                        l < n_layer ? ", 4 and 128 are" : " is");
         else
             any |= (out[l] = (uint32_t)v) != 0;
     }
-    if (m->r == 0 && !any)
-        m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
+    if (b->r == 0 && !any)
+        bind_refuse(b, "'%s' is 0 for all layers, which is not supported", key);
 }
 
 /* Reads a limit of activations, which must be the same for all layers. Returns @otherwise if the
  * file has no such key; 0: no limit. */
-static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float otherwise) {
+static float read_limit(struct binder *b, const char *key, uint32_t n_layer, float otherwise) {
     char full[96];
     double v = (double)otherwise, all;
 
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    const struct gguf_array *a = gguf_array(m->file, full);
+    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
+    const struct gguf_array *a = gguf_array(b->file, full);
     if (!a) {
-        meta_f32_opt(m, key, 0, 1e6, &v);
+        meta_f32_opt(b, key, 0, 1e6, &v);
         return (float)v;
     }
-    if (m->r < 0)
+    if (b->r < 0)
         return 0;
     bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n_layer;
     all = fits ? gguf_array_num(a, 0) : -1;
     for (uint32_t l = 0; l < n_layer && fits; l++)
         fits = gguf_array_num(a, l) == all;
     if (!fits || !(all >= 0 && all <= 1e6))
-        m->r = err_set(m->err, 0, NULL, "'%s' must be one limit, the same for all layers", full);
+        bind_refuse(b, "'%s' must be one limit, the same for all layers", full);
     return (float)all;
 }
 
 /* Reads RoPE of layers with blocks (set 1), which have a base of their own and the frequencies of
  * YaRN, but not its factor of magnitudes. */
-static void read_rope(struct meta *m, struct model_shape *s) {
+static void read_rope(struct binder *b, struct model_shape *s) {
     double base = 160000;
     uint32_t n_rot = s->head_dim;
 
-    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
-    meta_f32_opt(m, "attention.compress_rope_freq_base", 1.5, 1e12, &base);
-    rope_read(m,
+    meta_u32_opt(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_f32_opt(b, "attention.compress_rope_freq_base", 1.5, 1e12, &base);
+    rope_read(b,
               &(struct rope_defaults){.dim = n_rot,
                                       .context = s->max_context,
                                       .base = base,
@@ -94,12 +94,12 @@ static void read_rope(struct meta *m, struct model_shape *s) {
 }
 
 /* Reads the hyperparameters of the residual streams. */
-static void read_streams(struct meta *m, struct stream_shape *t) {
+static void read_streams(struct binder *b, struct stream_shape *t) {
     double eps = 1e-6;
 
-    meta_u32(m, "hyper_connection.count", 2, MAX_STREAMS, &t->n);
-    meta_u32(m, "hyper_connection.sinkhorn_iterations", 1, 1000, &t->rounds);
-    meta_f32_opt(m, "hyper_connection.epsilon", 0, 0.1, &eps);
+    meta_u32(b, "hyper_connection.count", 2, MAX_STREAMS, &t->n);
+    meta_u32(b, "hyper_connection.sinkhorn_iterations", 1, 1000, &t->rounds);
+    meta_f32_opt(b, "hyper_connection.epsilon", 0, 0.1, &eps);
     t->eps = (float)eps;
     t->n_low = t->n * (t->n + 2);
 }
@@ -118,42 +118,42 @@ static void count_layers(const struct gguf *file, struct model *m) {
 }
 
 /* Reads the plan of @n layers, the last of which may be the MTP block. */
-static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, struct plan *p) {
-    meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
-    meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
-    read_blocks(m, s->n_layer, n, p->block);
-    p->limit = read_limit(m, "swiglu_clamp_exp", n, 0);
-    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", n, p->limit);
+static void read_plan(struct binder *b, const struct model_shape *s, uint32_t n, struct plan *p) {
+    meta_u32(b, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
+    meta_u32_opt(b, "hash_layer_count", 0, s->n_layer, &p->n_table);
+    read_blocks(b, s->n_layer, n, p->block);
+    p->limit = read_limit(b, "swiglu_clamp_exp", n, 0);
+    p->shared_limit = read_limit(b, "swiglu_clamp_shexp", n, p->limit);
 }
 
 /* Reads and checks all hyperparameters of the model. */
-static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
+static void read_all(struct binder *b, struct model_shape *s, struct plan *p) {
     struct condensed_shape *c = &s->condensed;
     uint32_t func;
 
-    meta_u32(m, "attention.sliding_window", 1, 4096, &c->window);
-    meta_u32(m, "attention.q_lora_rank", 1, 1u << 16, &c->q_rank);
-    meta_u32(m, "attention.output_group_count", 1, 256, &c->n_group);
-    meta_u32(m, "attention.indexer.head_count", 1, 256, &c->n_index);
-    meta_u32(m, "attention.indexer.key_length", 16, 1024, &c->index_dim);
-    meta_u32(m, "attention.indexer.top_k", 1, 1u << 20, &c->n_block);
-    meta_u32(m, "expert_gating_func", 4, 4, &func);
-    meta_refuse_other(m, "leading_dense_block_count", 0);
+    meta_u32(b, "attention.sliding_window", 1, 4096, &c->window);
+    meta_u32(b, "attention.q_lora_rank", 1, 1u << 16, &c->q_rank);
+    meta_u32(b, "attention.output_group_count", 1, 256, &c->n_group);
+    meta_u32(b, "attention.indexer.head_count", 1, 256, &c->n_index);
+    meta_u32(b, "attention.indexer.key_length", 16, 1024, &c->index_dim);
+    meta_u32(b, "attention.indexer.top_k", 1, 1u << 20, &c->n_block);
+    meta_u32(b, "expert_gating_func", 4, 4, &func);
+    meta_refuse_other(b, "leading_dense_block_count", 0);
     s->gating = GATING_ROOT;
-    read_plan(m, s, s->n_layer, p);
-    read_streams(m, &s->stream);
-    read_rope(m, s);
-    if (m->r < 0)
+    read_plan(b, s, s->n_layer, p);
+    read_streams(b, &s->stream);
+    read_rope(b, s);
+    if (b->r < 0)
         return;
     if (s->n_head_kv != 1 || s->head_dim % 16 || c->index_dim % 16 || s->n_head % c->n_group ||
         s->rope[1].n_rot > c->index_dim)
-        m->r = err_set(m->err, 0, NULL,
-                       "%u heads of %u values in %u groups with %u key heads and an indexer of %u "
-                       "values are not supported; one key head, groups of equal size and multiples "
-                       "of 16 values, of which the indexer turns all of RoPE's, are needed",
-                       s->n_head, s->head_dim, c->n_group, s->n_head_kv, c->index_dim);
-    if (m->r == 0 && s->n_picture)
-        m->r = err_set(m->err, 0, NULL, "pictures are not supported for %s models", m->arch);
+        bind_refuse(b,
+                    "%u heads of %u values in %u groups with %u key heads and an indexer of %u "
+                    "values are not supported; one key head, groups of equal size and multiples "
+                    "of 16 values, of which the indexer turns all of RoPE's, are needed",
+                    s->n_head, s->head_dim, c->n_group, s->n_head_kv, c->index_dim);
+    if (b->r == 0 && s->n_picture)
+        bind_refuse(b, "pictures are not supported for %s models", b->arch);
     s->state = (struct state_shape){
         .n_out = c->n_group * p->n_out,
         .n_floats = (uint64_t)c->window * s->head_dim,
@@ -188,7 +188,7 @@ static void add_spread(struct model *m, uint32_t l, bool begins) {
 }
 
 static const struct tensor *attn_norm(struct binder *b, const struct model *m, uint32_t l) {
-    return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.attn_norm.weight", l);
+    return layer_vector(b, l, "attn_norm", m->shape.n_embd);
 }
 
 /* Adds a CONDENSE of layer @l: keys of @dim values for blocks of @block positions, from the tensors
@@ -231,8 +231,8 @@ static void add_pick(struct binder *b, struct model *m, uint32_t l) {
                      .rope = 1,
                      .block = BLOCK_SHORT,
                      .first_value = first,
-                     .w = {bind_matrix(b, BIND_MUST, c->q_rank, (uint64_t)c->n_index * c->index_dim,
-                                       "blk.%u.indexer.attn_q_b.weight", l)},
+                     .w = {layer_matrix(b, l, "indexer.attn_q_b", c->q_rank,
+                                        (uint64_t)c->n_index * c->index_dim)},
                  });
 }
 
@@ -241,8 +241,7 @@ static void add_output(struct binder *b, struct model *m, const struct plan *p, 
     const struct model_shape *s = &m->shape;
     uint32_t n_group = s->condensed.n_group;
     uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_out = (uint64_t)n_group * p->n_out;
-    const struct tensor *all =
-        bind_matrix(b, BIND_MUST, n_q / n_group, n_out, "blk.%u.attn_output_a.weight", l);
+    const struct tensor *all = layer_matrix(b, l, "attn_output_a", n_q / n_group, n_out);
 
     for (uint32_t i = 0; i < n_group; i++)
         model_add(m, &(struct model_op){
@@ -251,14 +250,7 @@ static void add_output(struct binder *b, struct model *m, const struct plan *p, 
                          .part = i,
                          .w = {bind_rows(b, all, (uint64_t)i * p->n_out, p->n_out)},
                      });
-    model_add(
-        m, &(struct model_op){
-               .kind = OP_PROJ,
-               .layer = l,
-               .in = ACT_D,
-               .branch = true,
-               .w = {bind_matrix(b, BIND_MUST, n_out, s->n_embd, "blk.%u.attn_output_b.weight", l)},
-           });
+    decoder_project(b, m, l, ACT_D, n_out, "attn_output_b", true);
 }
 
 /* Adds the attention of layer @l. */
@@ -278,11 +270,11 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                .layer = l,
                .rope = rope,
                .norm = attn_norm(b, m, l),
-               .w = {bind_matrix(b, BIND_MUST, s->n_embd, c->q_rank, "blk.%u.attn_q_a.weight", l),
-                     bind_matrix(b, BIND_MUST, s->n_embd, s->head_dim, "blk.%u.attn_kv.weight", l),
+               .w = {layer_matrix(b, l, "attn_q_a", s->n_embd, c->q_rank),
+                     layer_matrix(b, l, "attn_kv", s->n_embd, s->head_dim),
                      bind_matrix(b, index, s->n_embd, c->n_index, "blk.%u.indexer.proj.weight", l)},
-               .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
-               .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
+               .q_norm = layer_vector(b, l, "attn_q_a_norm", c->q_rank),
+               .k_norm = layer_vector(b, l, "attn_kv_a_norm", s->head_dim),
            });
     if (drafts) { /* the MTP block's window follows the layers' data in the state */
         model_add(m, &keys);
@@ -292,7 +284,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                      .kind = OP_LEAN_Q,
                      .layer = l,
                      .rope = rope,
-                     .w = {bind_matrix(b, BIND_MUST, c->q_rank, n_q, "blk.%u.attn_q_b.weight", l)},
+                     .w = {layer_matrix(b, l, "attn_q_b", c->q_rank, n_q)},
                  });
     if (block)
         first = add_condense(b, m, l, block, s->head_dim, "attn_compressor");
@@ -307,7 +299,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                      .state = drafts ? 0 : s->state.n_layer++,
                      .more = keys.more,
                      .heads = {s->n_head, 1, s->head_dim},
-                     .sinks = bind_vector(b, BIND_MUST, s->n_head, "blk.%u.attn_sinks.weight", l),
+                     .sinks = layer_vector(b, l, "attn_sinks", s->n_head),
                  });
     add_output(b, m, p, l);
 }
@@ -323,7 +315,7 @@ static const struct tensor *bind_picks(struct binder *b, const struct model_shap
         memcpy(&v, t->data + 4 * i, 4);
         if (v >= 0 && (uint32_t)v < s->n_expert)
             continue;
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' has expert %d of %u", t->name, v, s->n_expert);
+        bind_refuse(b, "tensor '%s' has expert %d of %u", t->name, v, s->n_expert);
         return NULL;
     }
     return t;
@@ -334,7 +326,7 @@ static void add_experts(struct binder *b, struct model *m, const struct plan *p,
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert, n_all = m->n_ff_common;
     bool by_token = l < p->n_table;
-    const struct tensor *norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.ffn_norm.weight", l);
+    const struct tensor *norm = layer_vector(b, l, "ffn_norm", s->n_embd);
 
     if (n_all) {
         model_add(m, &(struct model_op){
@@ -343,43 +335,30 @@ static void add_experts(struct binder *b, struct model *m, const struct plan *p,
                          .glu = p->shared_limit > 0 ? GLU_CUT : GLU_SILU,
                          .limit = p->shared_limit,
                          .norm = norm,
-                         .w = {bind_matrix(b, BIND_MUST, s->n_embd, n_all,
-                                           "blk.%u.ffn_gate_shexp.weight", l),
-                               bind_matrix(b, BIND_MUST, s->n_embd, n_all,
-                                           "blk.%u.ffn_up_shexp.weight", l)},
+                         .w = {layer_matrix(b, l, "ffn_gate_shexp", s->n_embd, n_all),
+                               layer_matrix(b, l, "ffn_up_shexp", s->n_embd, n_all)},
                      });
-        model_add(m, &(struct model_op){
-                         .kind = OP_PROJ,
-                         .layer = l,
-                         .in = ACT_H,
-                         .branch = true,
-                         .w = {bind_matrix(b, BIND_MUST, n_all, s->n_embd,
-                                           "blk.%u.ffn_down_shexp.weight", l)},
-                     });
+        decoder_project(b, m, l, ACT_H, n_all, "ffn_down_shexp", true);
     }
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_ROUTE,
-                  .layer = l,
-                  .norm = norm,
-                  .table = by_token ? bind_picks(b, s, l) : NULL,
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
-                  .pick_bias = bind_vector(b, by_token ? BIND_NEVER : BIND_MUST, n,
-                                           "blk.%u.exp_probs_b.bias", l),
-              });
-    model_add(
-        m,
-        &(struct model_op){
-            .kind = OP_EXPERTS,
-            .layer = l,
-            .branch = true,
-            .glu = p->limit > 0 ? GLU_CUT : GLU_SILU,
-            .limit = p->limit,
-            .w = {bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l),
-                  bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l),
-                  bind_matrices(b, BIND_MUST, n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight",
-                                l)},
-        });
+    model_add(m, &(struct model_op){
+                     .kind = OP_ROUTE,
+                     .layer = l,
+                     .norm = norm,
+                     .table = by_token ? bind_picks(b, s, l) : NULL,
+                     .w = {layer_matrix(b, l, "ffn_gate_inp", s->n_embd, n)},
+                     .pick_bias = bind_vector(b, by_token ? BIND_NEVER : BIND_MUST, n,
+                                              "blk.%u.exp_probs_b.bias", l),
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_EXPERTS,
+                     .layer = l,
+                     .branch = true,
+                     .glu = p->limit > 0 ? GLU_CUT : GLU_SILU,
+                     .limit = p->limit,
+                     .w = {layer_matrices(b, l, "ffn_gate_exps", s->n_embd, n_ff, n),
+                           layer_matrices(b, l, "ffn_up_exps", s->n_embd, n_ff, n),
+                           layer_matrices(b, l, "ffn_down_exps", n_ff, s->n_embd, n)},
+                 });
 }
 
 static void add_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
@@ -392,15 +371,13 @@ static void add_layer(struct binder *b, struct model *m, const struct plan *p, u
 }
 
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     struct plan p = {0};
     struct model_op logits;
 
     assert(m->n_ops == 0);
     count_layers(b->file, m);
-    read_all(&meta, s, &p);
-    b->r = meta.r;
+    read_all(b, s, &p);
     decoder_ends(b, m, d, &logits);
     add_spread(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++)
@@ -451,14 +428,12 @@ static void divide(struct model *m, uint32_t begin) {
 }
 
 void deepseek4_block(struct binder *b, struct model *m) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t l = m->shape.n_layer, begin;
     struct plan p = {0};
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(&meta, &m->shape, l + 1, &p);
-    b->r = meta.r;
+    read_plan(b, &m->shape, l + 1, &p);
     mtp_keep(m, true);
     if (b->r < 0 || m->r < 0)
         return;

@@ -53,159 +53,146 @@ struct plan {
 };
 
 bool dflash_found(const struct gguf *file) {
-    struct gguf_str name;
-
-    return gguf_string(file, "general.architecture", &name) == 0 &&
-           name.len == strlen(DFLASH_ARCH) && memcmp(name.data, DFLASH_ARCH, name.len) == 0;
+    return meta_is_arch(file, DFLASH_ARCH);
 }
 
 /* Refuses models with which a drafter cannot work, and a drafter whose vocabulary is not the
  * model's. */
-static void check_model(struct meta *meta, const struct model *m) {
+static void check_model(struct binder *b, const struct model *m) {
     const char *what = m->shape.stream.n                       ? "residual streams"
                        : m->shape.rope_type != ROPE_NEOX       ? "rotary positions of neighbours"
                        : m->op[m->n_ops - 1].kind != OP_LOGITS ? "no logits"
                                                                : NULL;
 
-    if (meta->r == 0 && what)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "a block drafter for %s, which has %s, is not supported", m->arch, what);
-    if (meta->r == 0 && gguf_find(meta->file, "d2t"))
-        meta->r = err_set(meta->err, 0, NULL,
-                          "a block drafter with a vocabulary of its own (tensor 'd2t') is not "
-                          "supported");
+    if (b->r == 0 && what)
+        bind_refuse(b, "a block drafter for %s, which has %s, is not supported", m->arch, what);
+    if (b->r == 0 && gguf_find(b->file, "d2t"))
+        bind_refuse(b, "a block drafter with a vocabulary of its own (tensor 'd2t') is not "
+                       "supported");
 }
 
 /* Reads the numbers of the model's layers whose inputs are read, in the order in which FUSE
  * multiplies them. The number of layers stands for the output of the last layer. */
-static void read_taps(struct meta *meta, const struct model *m, struct plan *p) {
-    const struct gguf_array *a = gguf_array(meta->file, DFLASH_ARCH ".target_layers");
+static void read_taps(struct binder *b, const struct model *m, struct plan *p) {
+    const struct gguf_array *a = gguf_array(b->file, DFLASH_ARCH ".target_layers");
     uint64_t n = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
 
-    if (meta->r == 0 && (n == 0 || n > TAPS_MAX))
-        meta->r = err_set(meta->err, 0, NULL,
-                          "'" DFLASH_ARCH ".target_layers' has %llu layers; 1 to %d are needed",
-                          (unsigned long long)n, TAPS_MAX);
-    for (uint32_t i = 0; i < n && meta->r == 0; i++) {
+    if (b->r == 0 && (n == 0 || n > TAPS_MAX))
+        bind_refuse(b, "'" DFLASH_ARCH ".target_layers' has %llu layers; 1 to %d are needed",
+                    (unsigned long long)n, TAPS_MAX);
+    for (uint32_t i = 0; i < n && b->r == 0; i++) {
         double v = gguf_array_num(a, i);
 
         if (!(v >= 1 && v <= m->shape.n_layer))
-            meta->r =
-                err_set(meta->err, 0, NULL,
-                        "the drafter reads the input of layer %g, and the model has %u layers", v,
-                        m->shape.n_layer);
+            bind_refuse(b, "the drafter reads the input of layer %g, and the model has %u layers",
+                        v, m->shape.n_layer);
         else
             p->tap[p->n_taps++] = (uint32_t)v;
     }
 }
 
 /* Reads the mask token, which stands for the tokens of a block that are to be drafted. */
-static void read_mask(struct meta *meta, const struct model *m, struct plan *p) {
+static void read_mask(struct binder *b, const struct model *m, struct plan *p) {
     uint32_t v;
 
-    if (meta->r < 0)
+    if (b->r < 0)
         return;
-    if (gguf_u32(meta->file, "tokenizer.ggml.mask_token_id", &v) < 0 || v >= m->shape.n_vocab)
-        meta->r = err_set(
-            meta->err, 0, NULL,
-            "the drafter's file names no token of the model as 'tokenizer.ggml.mask_token_id'");
+    if (gguf_u32(b->file, "tokenizer.ggml.mask_token_id", &v) < 0 || v >= m->shape.n_vocab)
+        bind_refuse(
+            b, "the drafter's file names no token of the model as 'tokenizer.ggml.mask_token_id'");
     else
         p->mask = v;
 }
 
 /* Reads the activation function of the FFNs; the default is silu. */
-static void read_glu(struct meta *meta, struct plan *p) {
+static void read_glu(struct binder *b, struct plan *p) {
     char act[32] = "";
 
-    meta_string(meta, "hidden_act", act, sizeof(act));
+    meta_string(b, "hidden_act", act, sizeof(act));
     p->glu = strncmp(act, "gelu", 4) == 0 ? GLU_GELU : GLU_SILU;
-    if (meta->r == 0 && act[0] && p->glu == GLU_SILU && strcmp(act, "silu") != 0)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu are supported", act);
+    if (b->r == 0 && act[0] && p->glu == GLU_SILU && strcmp(act, "silu") != 0)
+        bind_refuse(b, "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu are supported", act);
 }
 
 /* Reads the sizes of the convolutions and the selector, if the file has those of DFlash2. */
-static void read_block(struct meta *meta, const struct model *m, struct plan *p) {
+static void read_block(struct binder *b, const struct model *m, struct plan *p) {
     struct block_shape *s = &p->block;
 
-    if (!gguf_find(meta->file, "selector_hidden.weight"))
+    if (!gguf_find(b->file, "selector_hidden.weight"))
         return;
-    meta_u32(meta, "conv_kernel_size", 1, 8, &s->kernel);
-    meta_u32(meta, "conv_group_size", 1, m->shape.n_embd, &s->group);
-    meta_u32(meta, "selector_rank", 1, 4096, &s->rank);
-    meta_u32(meta, "selector_top_k", 1, MIN(64, m->shape.n_vocab), &s->top_k);
-    if (meta->r == 0 && m->shape.n_embd % s->group)
-        meta->r = err_set(meta->err, 0, NULL, "%u channels in groups of %u are not supported",
-                          m->shape.n_embd, s->group);
+    meta_u32(b, "conv_kernel_size", 1, 8, &s->kernel);
+    meta_u32(b, "conv_group_size", 1, m->shape.n_embd, &s->group);
+    meta_u32(b, "selector_rank", 1, 4096, &s->rank);
+    meta_u32(b, "selector_top_k", 1, MIN(64, m->shape.n_vocab), &s->top_k);
+    if (b->r == 0 && m->shape.n_embd % s->group)
+        bind_refuse(b, "%u channels in groups of %u are not supported", m->shape.n_embd, s->group);
 }
 
 /* Reads the rank of CHAIN and the first draft, if the file has the table of DSpark. */
-static void read_chain(struct meta *meta, struct plan *p) {
-    const struct tensor *table = gguf_find(meta->file, CHAIN_TABLE);
+static void read_chain(struct binder *b, struct plan *p) {
+    const struct tensor *table = gguf_find(b->file, CHAIN_TABLE);
     bool anchor = true;
 
     p->first_draft = 1;
-    if (meta->r < 0 || !table)
+    if (b->r < 0 || !table)
         return;
     if (p->block.rank || table->ne[0] > 4096) {
-        meta->r = err_set(meta->err, 0, NULL,
-                          "a block drafter with a Markov head of rank %llu%s is not supported",
-                          (unsigned long long)table->ne[0], p->block.rank ? " and a selector" : "");
+        bind_refuse(b, "a block drafter with a Markov head of rank %llu%s is not supported",
+                    (unsigned long long)table->ne[0], p->block.rank ? " and a selector" : "");
         return;
     }
-    gguf_bool(meta->file, DFLASH_ARCH ".sample_from_anchor", &anchor);
+    gguf_bool(b->file, DFLASH_ARCH ".sample_from_anchor", &anchor);
     p->first_draft = !anchor;
     p->block.rank = (uint32_t)table->ne[0];
 }
 
 /* Reads and checks all hyperparameters of the drafter. */
-static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
+static void read_plan(struct binder *b, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
     uint32_t n_value, window = 0;
 
-    check_model(meta, m);
-    meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
-    meta_must_be(meta, "embedding_length", s->n_embd);
-    meta_must_be(meta, "vocab_size", s->n_vocab);
-    meta_u32(meta, "feed_forward_length", 1, 1u << 20, &p->n_ff);
-    meta_u32(meta, "attention.head_count", 1, 1u << 12, &p->heads.n);
+    check_model(b, m);
+    meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
+    meta_must_be(b, "embedding_length", s->n_embd);
+    meta_must_be(b, "vocab_size", s->n_vocab);
+    meta_u32(b, "feed_forward_length", 1, 1u << 20, &p->n_ff);
+    meta_u32(b, "attention.head_count", 1, 1u << 12, &p->heads.n);
     p->heads.n_kv = p->heads.n;
-    meta_u32_opt(meta, "attention.head_count_kv", 1, p->heads.n, &p->heads.n_kv);
-    meta_u32(meta, "attention.key_length", 2, 1024, &p->heads.dim);
+    meta_u32_opt(b, "attention.head_count_kv", 1, p->heads.n, &p->heads.n_kv);
+    meta_u32(b, "attention.key_length", 2, 1024, &p->heads.dim);
     n_value = p->heads.dim;
-    meta_u32_opt(meta, "attention.value_length", 1, 1024, &n_value);
-    meta_u32(meta, "block_size", 2, ENGINE_DRAFT_MAX, &p->n_block);
-    meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
-    meta_f32_opt(meta, "attention.scale", 0, 1e3, &scale);
-    meta_f32_opt(meta, "embedding_scale", 0, 1e6, &embedding);
-    meta_f32_opt(meta, "final_logit_softcapping", 0, 1e6, &cap);
-    meta_f32_opt(meta, "logit_scale", 0, 1e6, &logits);
-    gguf_bool(meta->file, DFLASH_ARCH ".attention.causal", &p->causal);
-    if (gguf_array(meta->file, DFLASH_ARCH ".attention.sliding_window_pattern"))
-        window_read(meta, p->n_layer, p->n_layer, p->in_window, &window);
-    read_taps(meta, m, p);
-    read_mask(meta, m, p);
-    read_glu(meta, p);
-    read_block(meta, m, p);
-    read_chain(meta, p);
-    if (meta->r < 0)
+    meta_u32_opt(b, "attention.value_length", 1, 1024, &n_value);
+    meta_u32(b, "block_size", 2, ENGINE_DRAFT_MAX, &p->n_block);
+    meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    meta_f32_opt(b, "attention.scale", 0, 1e3, &scale);
+    meta_f32_opt(b, "embedding_scale", 0, 1e6, &embedding);
+    meta_f32_opt(b, "final_logit_softcapping", 0, 1e6, &cap);
+    meta_f32_opt(b, "logit_scale", 0, 1e6, &logits);
+    gguf_bool(b->file, DFLASH_ARCH ".attention.causal", &p->causal);
+    if (gguf_array(b->file, DFLASH_ARCH ".attention.sliding_window_pattern"))
+        window_read(b, p->n_layer, p->n_layer, p->in_window, &window);
+    read_taps(b, m, p);
+    read_mask(b, m, p);
+    read_glu(b, p);
+    read_block(b, m, p);
+    read_chain(b, p);
+    if (b->r < 0)
         return;
     p->window = window;
     p->embedding_scale = (float)embedding;
     p->cap = (float)cap;
     p->scale = scale > 0 ? (float)scale : 1 / sqrtf((float)p->heads.dim);
     if ((float)eps != s->rms_eps)
-        meta->r =
-            err_set(meta->err, 0, NULL,
+        bind_refuse(b,
                     "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' differs from the model's");
     else if (p->heads.n % p->heads.n_kv || p->heads.dim % 2 || n_value != p->heads.dim)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "%u heads of %u and %u values with %u key heads are not supported; key "
-                          "heads that divide the heads and one even number of values are needed",
-                          p->heads.n, p->heads.dim, n_value, p->heads.n_kv);
+        bind_refuse(b,
+                    "%u heads of %u and %u values with %u key heads are not supported; key "
+                    "heads that divide the heads and one even number of values are needed",
+                    p->heads.n, p->heads.dim, n_value, p->heads.n_kv);
     else if (logits != 1)
-        meta->r = err_set(meta->err, 0, NULL, "'" DFLASH_ARCH ".logit_scale' is not supported");
+        bind_refuse(b, "'" DFLASH_ARCH ".logit_scale' is not supported");
 }
 
 /* Moves the last op to index @at. */
@@ -237,8 +224,8 @@ static const struct tensor *bind_base(struct binder *b, const struct plan *p, ui
         return NULL;
     if (!t || t->ne[0] != n || t->ne[1] != p->block.kernel || t->ne[2] != 2 || t->ne[3] != 1 ||
         t->format->block != 1) {
-        b->r = err_set(b->err, 0, NULL, "the file has no tensor '%s' of %llu x %u x 2 values", name,
-                       (unsigned long long)n, p->block.kernel);
+        bind_refuse(b, "the file has no tensor '%s' of %llu x %u x 2 values", name,
+                    (unsigned long long)n, p->block.kernel);
         return NULL;
     }
     struct tensor flat = *t;
@@ -392,21 +379,19 @@ static uint32_t input_of(const struct model *m, uint32_t l, uint32_t end) {
 }
 
 void dflash_bind(struct binder *b, struct model *m) {
-    struct meta meta = {.file = b->file, .arch = DFLASH_ARCH, .err = b->err};
     struct plan p = {0};
     uint32_t at = m->n_ops, logits = m->n_ops - 1;
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(&meta, m, &p);
-    rope_read(&meta,
-              &(struct rope_defaults){.dim = MAX(p.heads.dim, 2),
+    read_plan(b, m, &p);
+    rope_read(b,
+              &(struct rope_defaults){.dim = p.heads.dim,
                                       .context = m->shape.max_context,
                                       .base = 10000,
                                       .suffix = "",
                                       .scaled = true},
               bind_any(b, "rope_freqs.weight"), &m->shape.rope[ROPE_DRAFT]);
-    b->r = b->r < 0 ? b->r : meta.r;
     if (b->r < 0)
         return;
     m->scale.residual = 0; /* the drafter's ops have no factors; the model's have theirs already */

@@ -36,8 +36,8 @@ static void add_embedding(struct binder *b, struct model *m, const struct decode
     const struct tensor *types = bind_any(b, "token_types.weight");
 
     if (b->r == 0 && types && (types->ne[0] != s->n_embd || types->ne[2] * types->ne[3] != 1))
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' has rows of %llu values, not %u", types->name,
-                       (unsigned long long)types->ne[0], s->n_embd);
+        bind_refuse(b, "tensor '%s' has rows of %llu values, not %u", types->name,
+                    (unsigned long long)types->ne[0], s->n_embd);
     const struct tensor *position = bind_matrix(b, d->positions ? BIND_MUST : BIND_NEVER, s->n_embd,
                                                 s->max_context, "position_embd.weight");
     model_add(m, &(struct model_op){
@@ -75,8 +75,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
 
     snprintf(name, sizeof(name), "blk.%u.ffn_gate.weight", l);
     bool apart = gguf_find(b->file, name) != NULL, fused = !d->no_gate && !apart;
-    const struct tensor *up =
-        bind_matrix(b, BIND_MUST, n_embd, fused ? 2ull * n : n, "blk.%u.ffn_up.weight", l);
+    const struct tensor *up = layer_matrix(b, l, "ffn_up", n_embd, fused ? 2ull * n : n);
     const struct tensor *up_bias =
         bind_vector(b, d->no_gate ? BIND_MAY : BIND_NEVER, n, "blk.%u.ffn_up.bias", l);
     struct model_op op = {.kind = OP_GATE_UP, .layer = l, .glu = d->glu};
@@ -88,7 +87,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
         op.w[0] = bind_rows(b, up, 0, n);
         op.w[1] = bind_rows(b, up, n, n);
     } else {
-        op.w[0] = bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_gate.weight", l);
+        op.w[0] = layer_matrix(b, l, "ffn_gate", n_embd, n);
         op.w[1] = up;
     }
     model_add(m, &op);
@@ -96,7 +95,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_H,
-                     .w = {bind_matrix(b, BIND_MUST, n, n_embd, "blk.%u.ffn_down.weight", l)},
+                     .w = {layer_matrix(b, l, "ffn_down", n, n_embd)},
                      .bias = {bind_vector(b, BIND_MAY, n_embd, "blk.%u.ffn_down.bias", l)},
                  });
 }

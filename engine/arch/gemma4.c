@@ -16,7 +16,6 @@
 #include <math.h>
 #include <string.h>
 #include "engine/arch/window.h"
-#include "engine/rope.h"
 
 /* Hyperparameters that differ by layer. */
 struct plan {
@@ -31,35 +30,32 @@ struct plan {
 
 /* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and
  * that the last two layers with keys of their own are one with a window and one without. */
-static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
+static void read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
     uint32_t value_dim, shared = 0;
 
     p->dim = p->window_dim = s->head_dim;
-    meta_u32_layers(m, "attention.head_count", 1, 1u << 12, s->n_layer, p->n_head);
-    meta_u32_layers(m, "attention.head_count_kv", 1, 1u << 12, s->n_layer, p->n_head_kv);
-    meta_u32_layers(m, "feed_forward_length", 1, 1u << 20, s->n_layer, p->n_ff);
-    window_read(m, s->n_layer, 6, p->in_window, &p->window);
-    meta_u32_opt(m, "attention.key_length_swa", 2, 1024, &p->window_dim);
+    meta_u32_layers(b, "attention.head_count", 1, 1u << 12, s->n_layer, p->n_head);
+    meta_u32_layers(b, "attention.head_count_kv", 1, 1u << 12, s->n_layer, p->n_head_kv);
+    meta_u32_layers(b, "feed_forward_length", 1, 1u << 20, s->n_layer, p->n_ff);
+    window_read(b, s->n_layer, 6, p->in_window, &p->window);
+    meta_u32_opt(b, "attention.key_length_swa", 2, 1024, &p->window_dim);
     value_dim = p->window_dim;
-    meta_u32_opt(m, "attention.value_length_swa", 2, 1024, &value_dim);
-    meta_u32_opt(m, "attention.shared_kv_layers", 0, s->n_layer, &shared);
-    meta_u32_opt(m, "embedding_length_per_layer_input", 0, 1u << 16, &s->n_layer_input);
+    meta_u32_opt(b, "attention.value_length_swa", 2, 1024, &value_dim);
+    meta_u32_opt(b, "attention.shared_kv_layers", 0, s->n_layer, &shared);
+    meta_u32_opt(b, "embedding_length_per_layer_input", 0, 1u << 16, &s->n_layer_input);
     p->n_own = s->n_layer - shared;
-    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++)
-        if (p->n_head[l] % p->n_head_kv[l])
-            m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
-                           l, p->n_head[l], p->n_head_kv[l]);
-    if (m->r == 0 && (value_dim != p->window_dim || p->window_dim % 2))
-        m->r = err_set(
-            m->err, 0, NULL,
+    decoder_check_heads(b, s->n_layer, p->n_head, p->n_head_kv);
+    if (b->r == 0 && (value_dim != p->window_dim || p->window_dim % 2))
+        bind_refuse(
+            b,
             "keys of %u and values of %u numbers in windows are not supported; both must be equal",
             p->window_dim, value_dim);
-    if (m->r == 0 && shared &&
+    if (b->r == 0 && shared &&
         (p->n_own < 2 || !p->in_window[p->n_own - 2] || p->in_window[p->n_own - 1]))
-        m->r = err_set(m->err, 0, NULL,
-                       "%u layers share keys, but the two before them are not one with a window "
-                       "and one without",
-                       shared);
+        bind_refuse(b,
+                    "%u layers share keys, but the two before them are not one with a window "
+                    "and one without",
+                    shared);
 }
 
 /* Returns the layer whose keys layer @l reads. */
@@ -109,10 +105,9 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                      .layer = l,
                      .scale = 1.0f / sqrtf((float)e),
                      .norm = bind_vector(b, BIND_MUST, e, "blk.%u.ffn_gate_inp.scale", l),
-                     .w = {bind_matrix(b, BIND_MUST, e, n, "blk.%u.ffn_gate_inp.weight", l)},
+                     .w = {layer_matrix(b, l, "ffn_gate_inp", e, n)},
                  });
-    const struct tensor *down =
-        bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l);
+    const struct tensor *down = layer_matrices(b, l, "ffn_down_exps", n_ff, e, n);
     bool weighed = down && down->scale; /* the tensor has the factor of each expert already */
     model_add(m, &(struct model_op){
                      .kind = OP_EXPERTS,
@@ -120,18 +115,16 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                      .glu = d->glu,
                      .joined = true,
                      .branch = true,
-                     .norm = bind_vector(b, BIND_MUST, e, "blk.%u.pre_ffw_norm_2.weight", l),
-                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm_2.weight", l),
-                     .w = {bind_matrices(b, BIND_MUST, e, 2ull * n_ff, n,
-                                         "blk.%u.ffn_gate_up_exps.weight", l),
-                           NULL, down},
+                     .norm = layer_vector(b, l, "pre_ffw_norm_2", e),
+                     .post_norm = layer_vector(b, l, "post_ffw_norm_2", e),
+                     .w = {layer_matrices(b, l, "ffn_gate_up_exps", e, 2ull * n_ff, n), NULL, down},
                      .weigh = bind_vector(b, weighed ? BIND_NEVER : BIND_MAY, n,
                                           "blk.%u.ffn_down_exps.scale", l),
                  });
     model_add(m, &(struct model_op){
                      .kind = OP_JOIN,
                      .layer = l,
-                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm.weight", l),
+                     .post_norm = layer_vector(b, l, "post_ffw_norm", e),
                  });
 }
 
@@ -144,14 +137,14 @@ static void bind_layer_input(struct binder *b, struct model *m, const struct dec
                      .kind = OP_GATE_IN,
                      .layer = l,
                      .glu = d->glu,
-                     .w = {bind_matrix(b, BIND_MUST, e, n, "blk.%u.inp_gate.weight", l)},
+                     .w = {layer_matrix(b, l, "inp_gate", e, n)},
                  });
     model_add(m, &(struct model_op){
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_H,
-                     .w = {bind_matrix(b, BIND_MUST, n, e, "blk.%u.proj.weight", l)},
-                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_norm.weight", l),
+                     .w = {layer_matrix(b, l, "proj", n, e)},
+                     .post_norm = layer_vector(b, l, "post_norm", e),
                  });
 }
 
@@ -163,8 +156,7 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
         return;
     memcpy(&scale, t->data, sizeof(scale));
     if (b->r == 0 && !(fabsf(scale) > 0 && isfinite(scale)))
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' is %g; it must be finite and not 0", t->name,
-                       (double)scale);
+        bind_refuse(b, "tensor '%s' is %g; it must be finite and not 0", t->name, (double)scale);
     else
         m->op[m->n_ops - 1].scale = scale;
 }
@@ -186,22 +178,15 @@ static void bind_layer(struct binder *b, struct model *m, const struct decoder *
 }
 
 void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     struct model_op logits;
     struct plan p = {0};
 
     assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    read_plan(&meta, s, &p);
-    rope_read(&meta,
-              &(struct rope_defaults){.dim = MAX(p.window_dim, 2),
-                                      .context = s->max_context,
-                                      .base = 10000,
-                                      .suffix = "_swa"},
-              NULL, &s->rope[1]);
+    read_plan(b, s, &p);
+    window_rope(b, s, p.window_dim, 10000);
     decoder_ends(b, m, d, &logits);
-    window_ends(&meta, m, true, &logits);
-    b->r = b->r < 0 ? b->r : meta.r;
+    window_ends(b, m, true, &logits);
     if (b->r == 0 && s->n_layer_input) {
         uint64_t n = s->n_layer_input, all = n * s->n_layer;
 

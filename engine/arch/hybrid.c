@@ -1,32 +1,29 @@
 #include "engine/arch/hybrid.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 /* Sizes are bounded so that the number of floats of a state fits into 64 bits. */
-void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s) {
+void hybrid_read_delta(struct binder *b, bool tiled, struct model_shape *s) {
     struct delta_shape *d = &s->delta;
     uint32_t inner = 0;
 
     d->tiled = tiled;
-    meta_u32(m, "ssm.conv_kernel", 2, 8, &s->state.kernel);
-    meta_u32(m, "ssm.state_size", 16, 512, &d->dim);
-    meta_u32(m, "ssm.group_count", 1, 1024, &d->n_key_head);
-    meta_u32(m, "ssm.time_step_rank", 1, 1024, &d->n_value_head);
-    meta_u32(m, "ssm.inner_size", 1, 1u << 20, &inner);
-    if (m->r < 0)
+    meta_u32(b, "ssm.conv_kernel", 2, 8, &s->state.kernel);
+    meta_u32(b, "ssm.state_size", 16, 512, &d->dim);
+    meta_u32(b, "ssm.group_count", 1, 1024, &d->n_key_head);
+    meta_u32(b, "ssm.time_step_rank", 1, 1024, &d->n_value_head);
+    meta_u32(b, "ssm.inner_size", 1, 1u << 20, &inner);
+    if (b->r < 0)
         return;
     if (d->dim % 16)
-        m->r = err_set(m->err, 0, NULL, "'%s.ssm.state_size' is %u, not a multiple of 16", m->arch,
-                       d->dim);
+        bind_refuse(b, "'%s.ssm.state_size' is %u, not a multiple of 16", b->arch, d->dim);
     else if (d->n_value_head % d->n_key_head)
-        m->r = err_set(m->err, 0, NULL, "%u value heads cannot share %u key heads evenly",
-                       d->n_value_head, d->n_key_head);
+        bind_refuse(b, "%u value heads cannot share %u key heads evenly", d->n_value_head,
+                    d->n_key_head);
     else if (inner != d->n_value_head * d->dim)
-        m->r =
-            err_set(m->err, 0, NULL, "'%s.ssm.inner_size' is %u, but %u heads of %u values are %u",
-                    m->arch, inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
-    if (m->r < 0)
+        bind_refuse(b, "'%s.ssm.inner_size' is %u, but %u heads of %u values are %u", b->arch,
+                    inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
+    if (b->r < 0)
         return;
     uint32_t channels = d->dim * (2 * d->n_key_head + d->n_value_head);
     s->state = (struct state_shape){
@@ -38,22 +35,18 @@ void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     };
 }
 
-void hybrid_read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
-    char key[96];
+void hybrid_read_kinds(struct binder *b, const struct model_shape *s, bool *is_delta) {
     uint32_t interval = 4, n = 0;
 
-    snprintf(key, sizeof(key), "%s.attention.recurrent_layers", m->arch);
-    const struct gguf_array *a = gguf_array(m->file, key);
-    meta_u32_opt(m, "full_attention_interval", 1, MODEL_LAYERS_MAX, &interval);
-    if (m->r == 0 && a && (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < s->n_layer))
-        m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
-    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++) {
+    meta_u32_opt(b, "full_attention_interval", 1, MODEL_LAYERS_MAX, &interval);
+    const struct gguf_array *a = meta_array(b, "attention.recurrent_layers", s->n_layer);
+    for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
         is_delta[l] = a ? gguf_array_num(a, l) != 0 : (l + 1) % interval != 0;
         n += is_delta[l];
     }
-    if (m->r == 0 && (n == 0 || n == s->n_layer))
-        m->r = err_set(m->err, 0, NULL, "%u of %u layers are recurrent: %s models have both kinds",
-                       n, s->n_layer, m->arch);
+    if (b->r == 0 && (n == 0 || n == s->n_layer))
+        bind_refuse(b, "%u of %u layers are recurrent: %s models have both kinds", n, s->n_layer,
+                    b->arch);
 }
 
 void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
@@ -68,48 +61,37 @@ void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, ui
     const struct tensor *beta = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_beta.weight", l);
     const struct tensor *alpha = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_alpha.weight", l);
 
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_STATE_IN,
-                  .layer = l,
-                  .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
-                                      "blk.%u.attn_norm.weight", l),
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->state.n_in[0],
-                                    "blk.%u.attn_qkv.weight", l),
-                        bind_matrix(b, BIND_MUST, s->n_embd, inner, "blk.%u.attn_gate.weight", l),
-                        both ? both : beta, alpha},
-              });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_STATE_IN,
+               .layer = l,
+               .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
+                                   "blk.%u.attn_norm.weight", l),
+               .w = {layer_matrix(b, l, "attn_qkv", s->n_embd, s->state.n_in[0]),
+                     layer_matrix(b, l, "attn_gate", s->n_embd, inner), both ? both : beta, alpha},
+           });
     model_add(m, &(struct model_op){
                      .kind = OP_DELTA,
                      .layer = l,
                      .state = m->shape.state.n_layer++,
                      .joined = both != NULL,
                      .sigmoid = d->streams,
-                     .norm = bind_vector(b, BIND_MUST, t->dim, "blk.%u.ssm_norm.weight", l),
-                     .conv = bind_matrix(b, BIND_MUST, s->state.kernel, s->state.n_in[0],
-                                         "blk.%u.ssm_conv1d.weight", l),
+                     .norm = layer_vector(b, l, "ssm_norm", t->dim),
+                     .conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, s->state.n_in[0]),
                      .dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
                      .decay = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_a", l),
                  });
-    model_add(m, &(struct model_op){
-                     .kind = OP_PROJ,
-                     .layer = l,
-                     .in = ACT_D,
-                     .branch = d->streams,
-                     .w = {bind_matrix(b, BIND_MUST, inner, s->n_embd, "blk.%u.ssm_out.weight", l)},
-                 });
+    decoder_project(b, m, l, ACT_D, inner, "ssm_out", d->streams);
 }
 
 void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     bool is_delta[MODEL_LAYERS_MAX];
     struct model_op logits;
 
     assert(m->n_ops == 0 && d->gated);
-    hybrid_read_delta(&meta, d->tiled, s);
-    hybrid_read_kinds(&meta, s, is_delta);
-    b->r = meta.r;
+    hybrid_read_delta(b, d->tiled, s);
+    hybrid_read_kinds(b, s, is_delta);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         const struct layer l = decoder_layer(m, i);

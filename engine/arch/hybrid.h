@@ -9,10 +9,10 @@
 #include "engine/meta.h"
 
 /* Reads the sizes of the delta nets. */
-void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s);
+void hybrid_read_delta(struct binder *b, bool tiled, struct model_shape *s);
 /* Sets is_delta[l] for each layer: from an array with a value for each layer, or else true for all
  * layers but every n-th. */
-void hybrid_read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta);
+void hybrid_read_kinds(struct binder *b, const struct model_shape *s, bool *is_delta);
 /* Adds x += W (delta net of norm x); with d->streams b = W (delta net of x). */
 void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
 /* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these

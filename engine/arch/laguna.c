@@ -1,23 +1,18 @@
 #include "engine/arch/laguna.h"
 
 #include <assert.h>
-#include "engine/rope.h"
+#include "engine/arch/window.h"
 
 void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     uint32_t n_head[MODEL_LAYERS_MAX], n_kv[MODEL_LAYERS_MAX], window = 0;
     struct model_op logits;
 
     assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    meta_u32_layers(&meta, "attention.head_count", 1, s->n_head, s->n_layer, n_head);
-    meta_u32_layers(&meta, "attention.head_count_kv", 1, s->n_head, s->n_layer, n_kv);
-    meta_u32(&meta, "attention.sliding_window", 1, 1u << 26, &window);
-    rope_read(&meta,
-              &(struct rope_defaults){
-                  .dim = s->head_dim, .context = s->max_context, .base = 10000, .suffix = "_swa"},
-              NULL, &s->rope[1]);
-    b->r = meta.r;
+    meta_u32_layers(b, "attention.head_count", 1, s->n_head, s->n_layer, n_head);
+    meta_u32_layers(b, "attention.head_count_kv", 1, s->n_head, s->n_layer, n_kv);
+    meta_u32(b, "attention.sliding_window", 1, 1u << 26, &window);
+    window_rope(b, s, s->head_dim, 10000);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
@@ -26,11 +21,7 @@ void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {
         l.heads.n_kv = n_kv[i];
         l.attn.window = i % 4 ? window : 0;
         l.rope = i % 4 != 0;
-        if (n_head[i] % n_kv[i])
-            b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly", n_head[i],
-                           n_kv[i]);
-        else
-            decoder_attention(b, m, d, &l);
+        decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);
     }
     model_add(m, &logits);

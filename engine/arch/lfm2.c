@@ -9,49 +9,39 @@ static void bind_conv(struct binder *b, struct model *m, uint32_t l) {
     uint64_t n = s->n_embd;
 
     assert(s->state.kernel >= 2 && n % 16 == 0);
-    const struct tensor *in =
-        bind_matrix(b, BIND_MUST, n, 3 * n, "blk.%u.shortconv.in_proj.weight", l);
+    const struct tensor *in = layer_matrix(b, l, "shortconv.in_proj", n, 3 * n);
 
     model_add(m,
               &(struct model_op){
                   .kind = OP_STATE_IN,
                   .layer = l,
-                  .norm = bind_vector(b, BIND_MUST, n, "blk.%u.attn_norm.weight", l),
+                  .norm = layer_vector(b, l, "attn_norm", n),
                   .w = {bind_rows(b, in, 0, n), bind_rows(b, in, n, n), bind_rows(b, in, 2 * n, n)},
               });
     model_add(m, &(struct model_op){
                      .kind = OP_CONV,
                      .layer = l,
                      .state = m->shape.state.n_layer++,
-                     .conv = bind_matrix(b, BIND_MUST, s->state.kernel, n,
-                                         "blk.%u.shortconv.conv.weight", l),
+                     .conv = layer_matrix(b, l, "shortconv.conv", s->state.kernel, n),
                  });
-    model_add(m, &(struct model_op){
-                     .kind = OP_PROJ,
-                     .layer = l,
-                     .in = ACT_D,
-                     .w = {bind_matrix(b, BIND_MUST, n, n, "blk.%u.shortconv.out_proj.weight", l)},
-                 });
+    decoder_project(b, m, l, ACT_D, n, "shortconv.out_proj", false);
 }
 
 void lfm2_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     uint32_t n_kv[MODEL_LAYERS_MAX], window = 0, n = s->n_embd;
     struct model_op logits;
 
     assert(m->n_ops == 0);
     s->state.kernel = 3;
-    meta_u32_opt(&meta, "shortconv.l_cache", 2, 8, &s->state.kernel);
-    meta_u32_layers(&meta, "attention.head_count_kv", 0, s->n_head, s->n_layer, n_kv);
+    meta_u32_opt(b, "shortconv.l_cache", 2, 8, &s->state.kernel);
+    meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, s->n_layer, n_kv);
     if (d->windowed)
-        meta_u32_opt(&meta, "attention.sliding_window", 0, 1u << 26, &window);
-    if (meta.r == 0 && n % 16)
-        meta.r = err_set(b->err, 0, NULL, "'%s.embedding_length' is %u, not a multiple of 16",
-                         b->arch, n);
+        meta_u32_opt(b, "attention.sliding_window", 0, 1u << 26, &window);
+    if (b->r == 0 && n % 16)
+        bind_refuse(b, "'%s.embedding_length' is %u, not a multiple of 16", b->arch, n);
     s->state.n_in[0] = s->state.n_in[1] = s->state.n_in[2] = s->state.n_out = n;
     s->state.n_floats = (uint64_t)(s->state.kernel - 1) * n;
-    b->r = meta.r;
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
@@ -60,9 +50,6 @@ void lfm2_bind(struct binder *b, struct model *m, const struct decoder *d) {
         l.attn.window = window;
         if (n_kv[i] == 0)
             bind_conv(b, m, i);
-        else if (s->n_head % n_kv[i])
-            b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
-                           n_kv[i]);
         else
             decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);

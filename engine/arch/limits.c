@@ -4,36 +4,35 @@
 #include <stdio.h>
 
 /* Reads the limits of one key; numbers up to 1e-6 mean no limit. */
-static void read_one(struct meta *m, const char *key, uint32_t n_layer, float *out) {
+static void read_one(struct binder *b, const char *key, uint32_t n_layer, float *out) {
     double all = 0;
     char full[96];
 
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    const struct gguf_array *a = gguf_array(m->file, full);
+    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
+    const struct gguf_array *a = gguf_array(b->file, full);
     if (!a)
-        meta_f32_opt(m, key, 0, 1e6, &all);
+        meta_f32_opt(b, key, 0, 1e6, &all);
     for (uint32_t l = 0; l < n_layer; l++)
         out[l] = all > 1e-6 ? (float)all : 0;
-    if (m->r < 0 || !a)
+    if (b->r < 0 || !a)
         return;
     if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
-        m->r = err_set(m->err, 0, NULL, "'%s' has no number for some layers", full);
+        bind_refuse(b, "'%s' has no number for some layers", full);
         return;
     }
-    for (uint32_t l = 0; l < n_layer && m->r == 0; l++) {
+    for (uint32_t l = 0; l < n_layer && b->r == 0; l++) {
         double v = gguf_array_num(a, l);
 
         if (!(v >= 0 && v <= 1e6))
-            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u; it must be from 0 to 1e6",
-                           full, v, l);
+            bind_refuse(b, "'%s' is %g for layer %u; it must be from 0 to 1e6", full, v, l);
         out[l] = v > 1e-6 ? (float)v : 0;
     }
 }
 
-void limits_read(struct meta *m, uint32_t n_layer, struct limits *out) {
+void limits_read(struct binder *b, uint32_t n_layer, struct limits *out) {
     assert(n_layer <= MODEL_LAYERS_MAX);
-    read_one(m, "swiglu_clamp_exp", n_layer, out->experts);
-    read_one(m, "swiglu_clamp_shexp", n_layer, out->ffn);
+    read_one(b, "swiglu_clamp_exp", n_layer, out->experts);
+    read_one(b, "swiglu_clamp_shexp", n_layer, out->ffn);
 }
 
 void limits_set(struct model *m, uint32_t first, const struct limits *l, uint32_t layer) {

@@ -101,9 +101,9 @@ void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams) {
                      .layer = l,
                      .part = k,
                      .streams = streams,
-                     .q_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.enorm.weight", l),
-                     .k_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.hnorm.weight", l),
-                     .w = {bind_matrix(b, BIND_MUST, 2 * n, n, "blk.%u.nextn.eh_proj.weight", l)},
+                     .q_norm = layer_vector(b, l, "nextn.enorm", n),
+                     .k_norm = layer_vector(b, l, "nextn.hnorm", n),
+                     .w = {layer_matrix(b, l, "nextn.eh_proj", 2 * n, n)},
                  });
 }
 
@@ -114,7 +114,7 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
     uint64_t n = m->shape.n_embd;
     uint32_t l = m->shape.n_layer + k;
     const struct tensor *norm =
-        kind == MTP_NAMED ? bind_vector(b, BIND_MUST, n, "blk.%u.layer_output_norm.weight", l)
+        kind == MTP_NAMED ? layer_vector(b, l, "layer_output_norm", n)
                           : bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
     const struct tensor *head =
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);

@@ -5,30 +5,30 @@
 
 /* Reads the sizes of the Mamba-2 layers, bounded so that the number of floats of a state fits into
  * 64 bits. */
-static void read_mamba(struct meta *m, struct model_shape *s) {
+static void read_mamba(struct binder *b, struct model_shape *s) {
     struct mamba_shape *d = &s->mamba;
     uint32_t inner = 0, kernel = 0;
 
-    meta_u32(m, "ssm.conv_kernel", 2, 8, &kernel);
-    meta_u32(m, "ssm.inner_size", 16, 1u << 18, &inner);
-    meta_u32(m, "ssm.state_size", 4, 1024, &d->n_state);
-    meta_u32(m, "ssm.group_count", 1, 1024, &d->n_group);
-    meta_u32(m, "ssm.time_step_rank", 1, 4096, &d->n_head);
-    if (m->r < 0)
+    meta_u32(b, "ssm.conv_kernel", 2, 8, &kernel);
+    meta_u32(b, "ssm.inner_size", 16, 1u << 18, &inner);
+    meta_u32(b, "ssm.state_size", 4, 1024, &d->n_state);
+    meta_u32(b, "ssm.group_count", 1, 1024, &d->n_group);
+    meta_u32(b, "ssm.time_step_rank", 1, 4096, &d->n_head);
+    if (b->r < 0)
         return;
     uint32_t channels = inner + 2 * d->n_group * d->n_state;
     d->dim = inner / d->n_head;
     if (inner % d->n_head || d->dim % 16)
-        m->r = err_set(m->err, 0, NULL,
-                       "'%s.ssm.inner_size' is %u; a multiple of 16 for each of the %u heads of "
-                       "'%s.ssm.time_step_rank' is needed",
-                       m->arch, inner, d->n_head, m->arch);
+        bind_refuse(b,
+                    "'%s.ssm.inner_size' is %u; a multiple of 16 for each of the %u heads of "
+                    "'%s.ssm.time_step_rank' is needed",
+                    b->arch, inner, d->n_head, b->arch);
     else if (d->n_head % d->n_group || d->n_state % 4 || channels % 16)
-        m->r = err_set(m->err, 0, NULL,
-                       "%u heads of Mamba-2 in %u groups with states of %u are not supported; "
-                       "groups of equal size, states of a multiple of 4 and %u channels that are "
-                       "a multiple of 16 are needed",
-                       d->n_head, d->n_group, d->n_state, channels);
+        bind_refuse(b,
+                    "%u heads of Mamba-2 in %u groups with states of %u are not supported; "
+                    "groups of equal size, states of a multiple of 4 and %u channels that are "
+                    "a multiple of 16 are needed",
+                    d->n_head, d->n_group, d->n_state, channels);
     s->state = (struct state_shape){
         .kernel = kernel,
         .n_in = {channels, inner, d->n_head},
@@ -43,13 +43,12 @@ static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
     uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
 
     assert(inner == (uint64_t)s->mamba.n_head * s->mamba.dim);
-    const struct tensor *in =
-        bind_matrix(b, BIND_MUST, s->n_embd, inner + channels + heads, "blk.%u.ssm_in.weight", l);
+    const struct tensor *in = layer_matrix(b, l, "ssm_in", s->n_embd, inner + channels + heads);
 
     model_add(m, &(struct model_op){
                      .kind = OP_STATE_IN,
                      .layer = l,
-                     .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                     .norm = layer_vector(b, l, "attn_norm", s->n_embd),
                      .w = {bind_rows(b, in, inner, channels), bind_rows(b, in, 0, inner),
                            bind_rows(b, in, inner + channels, heads)},
                  });
@@ -60,19 +59,13 @@ static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
                   .state = m->shape.state.n_layer++,
                   .norm = bind_flat(b, bind_vectors(b, BIND_MUST, inner / s->mamba.n_group,
                                                     s->mamba.n_group, "blk.%u.ssm_norm.weight", l)),
-                  .conv = bind_matrix(b, BIND_MUST, s->state.kernel, channels,
-                                      "blk.%u.ssm_conv1d.weight", l),
+                  .conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, channels),
                   .conv_bias = bind_vector(b, BIND_MAY, channels, "blk.%u.ssm_conv1d.bias", l),
                   .dt = bind_vector(b, BIND_MUST, heads, "blk.%u.ssm_dt.bias", l),
                   .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_a", l)),
                   .skip = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_d", l)),
               });
-    model_add(m, &(struct model_op){
-                     .kind = OP_PROJ,
-                     .layer = l,
-                     .in = ACT_D,
-                     .w = {bind_matrix(b, BIND_MUST, inner, s->n_embd, "blk.%u.ssm_out.weight", l)},
-                 });
+    decoder_project(b, m, l, ACT_D, inner, "ssm_out", false);
 }
 
 /* Adds x += W (attention of norm x), with @n_kv key heads. */
@@ -82,23 +75,17 @@ static void bind_attention(struct binder *b, struct model *m, const struct decod
 
     l.heads.n_kv = n_kv;
     l.rope = 1; /* this set is empty, so heads are not rotated */
-    if (n_kv == 0 || m->shape.n_head % n_kv)
-        b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly",
-                       m->shape.n_head, n_kv);
-    else
-        decoder_attention(b, m, d, &l);
+    decoder_attention(b, m, d, &l);
 }
 
 void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
     struct decoder own = *d;
 
     assert(index < MODEL_LAYERS_MAX);
     own.ffn_norm = "post_attention_norm";
-    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head,
-                    m->shape.n_layer + m->n_mtp, n_kv);
-    b->r = b->r < 0 ? b->r : meta.r;
+    meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, m->shape.n_layer + m->n_mtp,
+                    n_kv);
     if (b->r < 0)
         return;
     bind_attention(b, m, &own, index, n_kv[index]);
@@ -107,16 +94,14 @@ void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, 
 }
 
 void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     uint32_t n_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX], n = s->n_layer + m->n_mtp;
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    read_mamba(&meta, s);
-    meta_u32_layers(&meta, "attention.head_count_kv", 0, s->n_head, n, n_kv);
-    meta_u32_layers(&meta, "feed_forward_length", 0, 1u << 20, n, n_ff);
-    b->r = meta.r;
+    read_mamba(b, s);
+    meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, n, n_kv);
+    meta_u32_layers(b, "feed_forward_length", 0, 1u << 20, n, n_ff);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         if (n_ff[i] > 0)

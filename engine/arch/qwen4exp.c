@@ -19,93 +19,92 @@
 /* Reads the first @n integers of an array, which must be below 2^53; with @n = 0 all integers of an
  * optional array that has at most @most. Returns their number, 0 after an error or without the
  * key. */
-static uint32_t read_array(struct meta *m, const char *key, uint32_t n, uint32_t most,
+static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32_t most,
                            uint64_t *out) {
     char full[96];
 
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    const struct gguf_array *a = gguf_array(m->file, full);
-    if (m->r < 0 || (!a && !n))
+    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
+    const struct gguf_array *a = gguf_array(b->file, full);
+    if (b->r < 0 || (!a && !n))
         return 0;
     uint64_t found = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
     if (found == 0 || (n ? found < n : found > most)) {
-        m->r = err_set(m->err, 0, NULL, "'%s' has %llu numbers, %u are needed", full,
-                       (unsigned long long)found, n ? n : most);
+        bind_refuse(b, "'%s' has %llu numbers, %u are needed", full, (unsigned long long)found,
+                    n ? n : most);
         return 0;
     }
     for (uint32_t i = 0; i < (n ? n : found); i++) {
         double v = gguf_array_num(a, i);
 
         if (!(v >= 0 && v < 0x1p53))
-            m->r = err_set(m->err, 0, NULL, "'%s' has %g, which is out of range", full, v);
+            bind_refuse(b, "'%s' has %g, which is out of range", full, v);
         else
             out[i] = (uint64_t)v;
     }
-    return m->r < 0 ? 0 : (uint32_t)(n ? n : found);
+    return b->r < 0 ? 0 : (uint32_t)(n ? n : found);
 }
 
 /* Reads the hyperparameters of the indexer, which must be the same for all layers with
  * attention. */
-static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape *s) {
+static void read_sparse(struct binder *b, const bool *is_delta, struct model_shape *s) {
     struct sparse_shape *p = &s->sparse;
     uint64_t ratio[MODEL_LAYERS_MAX];
     uint32_t budget = 0, n_rot = s->head_dim;
 
-    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
-    meta_u32(m, "attention.indexer.head_count", 1, 256, &p->n_head);
-    meta_u32(m, "attention.indexer.key_length", 16, 1024, &p->dim);
-    meta_u32(m, "attention.indexer.top_k", 1, 1u << 26, &budget);
-    if (!read_array(m, "attention.compress_ratios", s->n_layer, 0, ratio))
+    meta_u32_opt(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_u32(b, "attention.indexer.head_count", 1, 256, &p->n_head);
+    meta_u32(b, "attention.indexer.key_length", 16, 1024, &p->dim);
+    meta_u32(b, "attention.indexer.top_k", 1, 1u << 26, &budget);
+    if (!read_array(b, "attention.compress_ratios", s->n_layer, 0, ratio))
         return;
-    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++) {
+    for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
         if (is_delta[l])
             continue;
         p->ratio = p->ratio ? p->ratio : (uint32_t)MIN(ratio[l], 32u);
         if (ratio[l] != p->ratio || !p->ratio || p->ratio > 16 || p->ratio & (p->ratio - 1))
-            m->r = err_set(m->err, 0, NULL,
-                           "blocks of %llu positions in layer %u are not supported; all layers "
-                           "need the same power of two up to 16",
-                           (unsigned long long)ratio[l], l);
+            bind_refuse(b,
+                        "blocks of %llu positions in layer %u are not supported; all layers "
+                        "need the same power of two up to 16",
+                        (unsigned long long)ratio[l], l);
     }
-    if (m->r == 0 && (p->dim % 16 || p->dim < n_rot || budget < p->ratio))
-        m->r = err_set(m->err, 0, NULL,
-                       "an indexer with keys of %u values for %u tokens is not supported; a "
-                       "multiple of 16 values, of which %u turn, and at least %u tokens are needed",
-                       p->dim, budget, n_rot, p->ratio);
-    p->n_block = m->r == 0 ? budget / p->ratio : 0;
+    if (b->r == 0 && (p->dim % 16 || p->dim < n_rot || budget < p->ratio))
+        bind_refuse(b,
+                    "an indexer with keys of %u values for %u tokens is not supported; a "
+                    "multiple of 16 values, of which %u turn, and at least %u tokens are needed",
+                    p->dim, budget, n_rot, p->ratio);
+    p->n_block = b->r == 0 ? budget / p->ratio : 0;
 }
 
 /* Reads the hyperparameters of the table of n-grams. Returns the layer before which it is applied,
  * or n_layer if the model has no such table. */
-static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
+static uint32_t read_ngram(struct binder *b, struct model_shape *s) {
     struct ngram_shape *g = &s->ngram;
     uint64_t layer = 0;
     uint32_t eos = 0;
 
-    if (!read_array(m, "ple.layers", 0, 1, &layer))
+    if (!read_array(b, "ple.layers", 0, 1, &layer))
         return s->n_layer;
-    meta_u32(m, "ple.ngram_size", 2, NGRAM_TOKENS, &g->n);
-    meta_u32(m, "ple.heads_per_ngram", 1, NGRAM_HEADS / NGRAM_TOKENS, &g->n_head);
-    meta_u32(m, "ple.conv_kernel", 2, 8, &g->kernel);
-    meta_u32(m, "ple.eos_token_id", 0, s->n_vocab - 1, &eos);
-    meta_u32(m, "embedding_length_per_layer_input", 1, 1u << 16, &g->width);
-    if (m->r < 0)
+    meta_u32(b, "ple.ngram_size", 2, NGRAM_TOKENS, &g->n);
+    meta_u32(b, "ple.heads_per_ngram", 1, NGRAM_HEADS / NGRAM_TOKENS, &g->n_head);
+    meta_u32(b, "ple.conv_kernel", 2, 8, &g->kernel);
+    meta_u32(b, "ple.eos_token_id", 0, s->n_vocab - 1, &eos);
+    meta_u32(b, "embedding_length_per_layer_input", 1, 1u << 16, &g->width);
+    if (b->r < 0)
         return s->n_layer;
     g->eos = (int32_t)eos;
     uint32_t n_row = (g->n - 1) * g->n_head;
-    read_array(m, "ple.layer_multipliers", g->n, 0, g->factor);
-    read_array(m, "ple.head_offsets", n_row, 0, g->first);
-    read_array(m, "ple.head_vocab_sizes", n_row, 0, g->size);
-    for (uint32_t i = 0; i < n_row && m->r == 0; i++)
+    read_array(b, "ple.layer_multipliers", g->n, 0, g->factor);
+    read_array(b, "ple.head_offsets", n_row, 0, g->first);
+    read_array(b, "ple.head_vocab_sizes", n_row, 0, g->size);
+    for (uint32_t i = 0; i < n_row && b->r == 0; i++)
         if (g->size[i] == 0)
-            m->r = err_set(m->err, 0, NULL,
-                           "'%s.ple.head_vocab_sizes' has 0 as number %u; each must be at least 1",
-                           m->arch, i);
-    if (m->r == 0 && (layer >= s->n_layer || (uint64_t)n_row * g->width != s->n_embd))
-        m->r = err_set(m->err, 0, NULL,
-                       "a table before layer %llu with %u rows of %u values for a token is not "
-                       "supported; one of the %u layers and %u values in all are needed",
-                       (unsigned long long)layer, n_row, g->width, s->n_layer, s->n_embd);
+            bind_refuse(b, "'%s.ple.head_vocab_sizes' has 0 as number %u; each must be at least 1",
+                        b->arch, i);
+    if (b->r == 0 && (layer >= s->n_layer || (uint64_t)n_row * g->width != s->n_embd))
+        bind_refuse(b,
+                    "a table before layer %llu with %u rows of %u values for a token is not "
+                    "supported; one of the %u layers and %u values in all are needed",
+                    (unsigned long long)layer, n_row, g->width, s->n_layer, s->n_embd);
     return (uint32_t)layer;
 }
 
@@ -151,19 +150,18 @@ static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
     n_row = MAX(n_row, found ? found->ne[1] : 0);
     const struct tensor *table = bind_matrix(b, BIND_MUST, g->width, n_row, "%s", name);
     b->weight_bytes -= table ? table->n_bytes : 0;
-    model_add(
-        m, &(struct model_op){
-               .kind = OP_NGRAM,
-               .layer = l,
-               .more = s->state.n_more,
-               .table = table,
-               .w = {bind_matrix(b, BIND_MUST, s->n_embd, width, "blk.%u.ple_key.weight", l),
-                     bind_matrix(b, BIND_MUST, s->n_embd, s->n_embd, "blk.%u.ple_value.weight", l)},
-               .k_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "key"),
-               .q_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "query"),
-               .post_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "conv"),
-               .conv = bind_matrix(b, BIND_MUST, g->kernel, width, "blk.%u.ple_conv1d.weight", l),
-           });
+    model_add(m, &(struct model_op){
+                     .kind = OP_NGRAM,
+                     .layer = l,
+                     .more = s->state.n_more,
+                     .table = table,
+                     .w = {layer_matrix(b, l, "ple_key", s->n_embd, width),
+                           layer_matrix(b, l, "ple_value", s->n_embd, s->n_embd)},
+                     .k_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "key"),
+                     .q_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "query"),
+                     .post_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "conv"),
+                     .conv = layer_matrix(b, l, "ple_conv1d", g->kernel, width),
+                 });
     s->state.n_more += NGRAM_STATE + (uint64_t)(g->kernel - 1) * g->n * width;
 }
 
@@ -177,11 +175,10 @@ static void add_index(struct binder *b, struct model *m, uint32_t l) {
                      .layer = l,
                      .index = p->n_layer++,
                      .more = m->shape.state.n_more,
-                     .w = {bind_matrix(b, BIND_MUST, n, (uint64_t)p->n_head * p->dim,
-                                       "blk.%u.indexer.q_proj.weight", l),
-                           bind_matrix(b, BIND_MUST, n, p->dim, "blk.%u.indexer.k_proj.weight", l)},
-                     .q_norm = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.q_norm.weight", l),
-                     .k_norm = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.k_norm.weight", l),
+                     .w = {layer_matrix(b, l, "indexer.q_proj", n, (uint64_t)p->n_head * p->dim),
+                           layer_matrix(b, l, "indexer.k_proj", n, p->dim)},
+                     .q_norm = layer_vector(b, l, "indexer.q_norm", p->dim),
+                     .k_norm = layer_vector(b, l, "indexer.k_norm", p->dim),
                  });
     m->shape.state.n_more += (uint64_t)p->ratio * p->dim;
 }
@@ -193,25 +190,22 @@ static void add_spread(struct model *m, uint32_t l, bool begins) {
 
 void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) {
     struct decoder own = *of, *d = &own;
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
     bool is_delta[MODEL_LAYERS_MAX] = {0};
     struct model_op logits;
 
     assert(m->n_ops == 0 && d->streams);
     own.unnormed = true; /* MIX norms the input of branches */
-    hybrid_read_delta(&meta, d->tiled, s);
-    hybrid_read_kinds(&meta, s, is_delta);
-    meta_u32(&meta, "hyper_connection.count", 2, 16, &s->stream.n);
-    meta_u32(&meta, "hyper_connection.low_rank", 1, 1u << 16, &s->stream.n_low);
-    read_sparse(&meta, is_delta, s);
-    uint32_t table = read_ngram(&meta, s);
-    if (meta.r == 0 && (uint64_t)s->stream.n * s->n_embd % 16)
-        meta.r = err_set(b->err, 0, NULL, "%u streams of %u values are not supported", s->stream.n,
-                         s->n_embd);
-    if (meta.r == 0 && s->n_picture)
-        meta.r = err_set(b->err, 0, NULL, "pictures are not supported for %s models", b->arch);
-    b->r = meta.r;
+    hybrid_read_delta(b, d->tiled, s);
+    hybrid_read_kinds(b, s, is_delta);
+    meta_u32(b, "hyper_connection.count", 2, 16, &s->stream.n);
+    meta_u32(b, "hyper_connection.low_rank", 1, 1u << 16, &s->stream.n_low);
+    read_sparse(b, is_delta, s);
+    uint32_t table = read_ngram(b, s);
+    if (b->r == 0 && (uint64_t)s->stream.n * s->n_embd % 16)
+        bind_refuse(b, "%u streams of %u values are not supported", s->stream.n, s->n_embd);
+    if (b->r == 0 && s->n_picture)
+        bind_refuse(b, "pictures are not supported for %s models", b->arch);
     decoder_ends(b, m, d, &logits);
     add_spread(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {

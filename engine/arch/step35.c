@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include "engine/arch/limits.h"
 #include "engine/arch/window.h"
-#include "engine/rope.h"
 
 /* Hyperparameters that differ by layer. */
 struct plan {
@@ -14,31 +13,25 @@ struct plan {
 };
 
 /* Reads the plan of the layers and of the MTP blocks after them. */
-static void read_plan(struct meta *m, const struct model *model, struct plan *p) {
+static void read_plan(struct binder *b, const struct model *model, struct plan *p) {
     const struct model_shape *s = &model->shape;
     uint32_t n = s->n_layer + model->n_mtp;
 
-    meta_u32_layers(m, "attention.head_count", 1, s->n_head, n, p->n_head);
-    meta_u32_layers(m, "attention.head_count_kv", 1, s->n_head, n, p->n_kv);
-    window_read(m, n, 4, p->in_window, &p->window);
-    limits_read(m, n, &p->limits);
-    for (uint32_t l = 0; l < n && m->r == 0; l++)
-        if (p->n_head[l] % p->n_kv[l])
-            m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
-                           l, p->n_head[l], p->n_kv[l]);
+    meta_u32_layers(b, "attention.head_count", 1, s->n_head, n, p->n_head);
+    meta_u32_layers(b, "attention.head_count_kv", 1, s->n_head, n, p->n_kv);
+    window_read(b, n, 4, p->in_window, &p->window);
+    limits_read(b, n, &p->limits);
+    decoder_check_heads(b, n, p->n_head, p->n_kv);
 }
 
 /* Reads RoPE of layers with a window (set 1), whose default base is that of the other layers. */
-static void read_window_rope(struct meta *m, struct model_shape *s) {
+static void read_window_rope(struct binder *b, struct model_shape *s) {
     uint32_t n_rot = s->head_dim;
     double base = 10000;
 
-    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
-    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &base);
-    rope_read(m,
-              &(struct rope_defaults){
-                  .dim = n_rot, .context = s->max_context, .base = base, .suffix = "_swa"},
-              NULL, &s->rope[1]);
+    meta_u32_opt(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_f32_opt(b, "rope.freq_base", 1.5, 1e12, &base);
+    window_rope(b, s, n_rot, base);
 }
 
 /* Adds layer @i, or an MTP block. The keys of a block are in KV_GLOBAL even if it has a window, and
@@ -68,26 +61,22 @@ static void bind_layer(struct binder *b, struct model *m, const struct decoder *
 }
 
 void step35_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct plan p = {0};
 
     if (b->r < 0)
         return;
-    read_plan(&meta, m, &p);
-    b->r = meta.r;
+    read_plan(b, m, &p);
     if (b->r == 0)
         bind_layer(b, m, d, &p, index);
 }
 
 void step35_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct plan p = {0};
     struct model_op logits;
 
     assert(m->n_ops == 0 && m->shape.n_layer + m->n_mtp <= MODEL_LAYERS_MAX);
-    read_plan(&meta, m, &p);
-    read_window_rope(&meta, &m->shape);
-    b->r = meta.r;
+    read_plan(b, m, &p);
+    read_window_rope(b, &m->shape);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
         bind_layer(b, m, d, &p, i);

@@ -12,10 +12,12 @@
  * layers but the last of every @period layers (0: for all), where the file may give another period.
  * Sets *window to the size of the window, which remains unchanged if the file does not give it; 0:
  * no layer has a window. */
-void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_window,
+void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_window,
                  uint32_t *window);
+/* Reads RoPE of layers with a window, set 1, whose defaults are @dim and @base. */
+void window_rope(struct binder *b, struct model_shape *s, uint32_t dim, double base);
 /* Sets the factors of embeddings and logits: the file's soft cap, and the scale sqrt(n_embd) if
  * @scaled. */
-void window_ends(struct meta *m, struct model *model, bool scaled, struct model_op *logits);
+void window_ends(struct binder *b, struct model *model, bool scaled, struct model_op *logits);
 /* Binds the whole model, in place of decoder_bind(). */
 void window_bind(struct binder *b, struct model *m, const struct decoder *d);
