@@ -103,10 +103,22 @@ static void find_bounds(struct loader *l, const struct vis_mat *m, const struct 
     l->e->clips = k;
 }
 
+/* Binds the matrix "@prefix.weight". A scale beside it, which NVFP4 may have, is refused: backends
+ * would ignore it. */
+static const struct tensor *matrix(struct loader *l, enum bind_need need, uint64_t n_in,
+                                   uint64_t n_out, const char *prefix) {
+    const struct tensor *t = bind_matrix(&l->b, need, n_in, n_out, "%s.weight", prefix);
+
+    if (!t || !t->scale)
+        return t;
+    bind_refuse(&l->b, "tensor '%s.scale' is not supported in projectors", prefix);
+    return NULL;
+}
+
 /* Loads the product of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
 static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_in, uint64_t n_out,
                               const char *prefix) {
-    const struct tensor *t = bind_matrix(&l->b, need, n_in, n_out, "%s.weight", prefix);
+    const struct tensor *t = matrix(l, need, n_in, n_out, prefix);
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
@@ -148,8 +160,8 @@ static float *kernel(struct loader *l, bool must, const char *name) {
         return NULL;
     if (!t || t->ne[0] != p->patch || t->ne[1] != p->patch || t->ne[2] != 3 ||
         t->ne[3] != p->n_embd || t->format->block != 1) {
-        l->b.r = err_set(l->b.err, 0, NULL, "the projector file has no '%s' of %u x %u x 3 x %u",
-                         name, p->patch, p->patch, p->n_embd);
+        bind_refuse(&l->b, "the projector file has no '%s' of %u x %u x 3 x %u", name, p->patch,
+                    p->patch, p->n_embd);
         return NULL;
     }
     return values(l, t);
@@ -194,8 +206,7 @@ static void load_table(struct loader *l) {
                 t->format->block == 1 && (two || root * root == n) &&
                 (!p->side || root == p->side / p->patch);
     if (!fits) {
-        l->b.r = err_set(l->b.err, 0, NULL,
-                         "the projector file has no 'v.position_embd.weight' of the right size");
+        bind_refuse(&l->b, "the projector file has no 'v.position_embd.weight' of the right size");
         return;
     }
     e->n_table = two ? n : root;
@@ -252,8 +263,7 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
 /* Loads mm.input_projection of gemma3, which is stored transposed. */
 static void load_transposed(struct loader *l) {
     const struct projector *p = &l->e->p;
-    const float *v =
-        values(l, bind_matrix(&l->b, BIND_MUST, p->n_out, p->n_embd, "mm.input_projection.weight"));
+    const float *v = values(l, matrix(l, BIND_MUST, p->n_out, p->n_embd, "mm.input_projection"));
     float *t = own(l, (size_t)p->n_out * p->n_embd);
 
     for (size_t o = 0; o < p->n_out && v && t; o++)

@@ -275,6 +275,30 @@ Test(vision, files_that_do_not_fit_are_refused_with_the_reason) {
     gw_deinit(&w);
 }
 
+/* A scale that is ignored would give wrong rows, and backends do not multiply by it. */
+Test(vision, scales_beside_matrices_are_refused) {
+    static const float half[3] = {0.5f, 0.5f, 0.5f};
+    struct gguf_writer w;
+
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "clip");
+    gw_string(&w, "clip.projector_type", "gemma4uv");
+    gw_u32(&w, "clip.vision.embedding_length", 64);
+    gw_u32(&w, "clip.vision.patch_size", 8);
+    gw_u32(&w, "clip.vision.projector.scale_factor", 1);
+    gw_u32(&w, "clip.vision.projection_dim", 64);
+    gw_array(&w, "clip.vision.image_mean", GGUF_F32, 3, half, sizeof(half));
+    gw_array(&w, "clip.vision.image_std", GGUF_F32, 3, half, sizeof(half));
+    gw_f32(&w, "clip.vision.attention.layer_norm_epsilon", 1e-6f);
+    gw_tensor(&w, "v.patch_norm.1.weight", TENSOR_F32, 1, (uint64_t[]){192}, NULL);
+    gw_tensor(&w, "v.patch_norm.2.weight", TENSOR_F32, 1, (uint64_t[]){64}, NULL);
+    gw_tensor(&w, "v.patch_norm.3.weight", TENSOR_F32, 1, (uint64_t[]){64}, NULL);
+    gw_tensor(&w, "v.patch_embd.weight", TENSOR_NVFP4, 2, (uint64_t[]){192, 64}, NULL);
+    gw_tensor(&w, "v.patch_embd.scale", TENSOR_F32, 1, (uint64_t[]){1}, NULL);
+    expect_refused(&w, "tensor 'v.patch_embd.scale' is not supported in projectors");
+    gw_deinit(&w);
+}
+
 /* Every tensor that is missing or has another shape is named. */
 Test(vision, tensors_that_are_missing_are_named) {
     static const char *const names[] = {"v.patch_embd.weight", "v.position_embd.weight",
