@@ -32,7 +32,7 @@
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
     const struct lang *lang; /* in quotes */
-    enum { KEY_MUST, KEY_MUST_NOT, KEY_PATTERN, KEY_SOME } kind;
+    enum { KEY_MUST, KEY_PATTERN, KEY_SOME } kind;
     uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
     struct place value; /* KEY_PATTERN */
     bool negated;       /* KEY_SOME: keys that do not match */
@@ -188,9 +188,7 @@ static uint64_t answers(const struct keys *k, const uint8_t *text, size_t n) {
 
 static bool key_allowed(const struct keys *k, uint64_t mask) {
     for (uint32_t i = 0; i < k->n; i++) {
-        bool match = mask >> i & 1;
-
-        if ((k->rule[i].kind == KEY_MUST && !match) || (k->rule[i].kind == KEY_MUST_NOT && match))
+        if (k->rule[i].kind == KEY_MUST && !(mask >> i & 1))
             return false;
     }
     return true;
