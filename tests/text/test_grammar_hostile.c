@@ -121,6 +121,10 @@ Test(grammar_hostile, schema_bombs) {
                    i, i - 1, i - 1);
     buf_add_str(&b, "}}");
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
+    /* A negation whose document has n * n / 2 values. */
+    expect_refused(GRAMMAR_JSON_SCHEMA,
+                   repeat("{\"not\":{\"prefixItems\":[", "{\"minimum\":1},", 3000, "{}]}}"),
+                   "too much work");
     /* A long chain of references. */
     buf_init(&b, 1 << 22);
     buf_add_str(&b, "{\"$ref\":\"#/$defs/d1\",\"$defs\":{\"d0\":{}");

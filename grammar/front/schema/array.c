@@ -45,7 +45,7 @@ static struct expr *item_value(struct schema *s, const struct facets *f, uint32_
         bool old = yyjson_is_arr(yyjson_obj_get(parts->v[k].v, "items"));
 
         if (i < yyjson_arr_size(prefix.v))
-            p = (struct place){yyjson_arr_get(prefix.v, i), schema_path_index(s, prefix.path, i)};
+            p = schema_item(s, prefix, i);
         else
             p = schema_at(s, parts->v[k], old ? "additionalItems" : "items");
         if (p.v)

@@ -39,6 +39,8 @@ struct derived {
     struct place place;
 };
 
+#define VALUE_WORK 16 /* cost of a value of a new document, whose memory is not the build's */
+
 enum { DERIVED_NOT, DERIVED_IF, DERIVED_DEPENDENCIES, DERIVED_CONST };
 
 struct writer {
@@ -309,13 +311,13 @@ static void not_patterns(struct writer *w, struct place at) {
 
 static void not_items(struct writer *w, struct place at, size_t n_before) {
     if (yyjson_is_arr(at.v)) {
-        for (size_t i = 0; i < yyjson_arr_size(at.v); i++) {
+        for (size_t i = 0; i < yyjson_arr_size(at.v) && w->error == 0; i++) {
             yyjson_mut_val *o = add_typed(w, "array"), *list = yyjson_mut_arr(w->d);
-            struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
 
+            build_work(w->s->b, i * VALUE_WORK);
             for (size_t k = 0; k < i; k++)
                 yyjson_mut_arr_append(list, yyjson_mut_bool(w->d, true));
-            yyjson_mut_arr_append(list, not_ref(w, p));
+            yyjson_mut_arr_append(list, not_ref(w, schema_item(w->s, at, i)));
             yyjson_mut_obj_add_val(w->d, o, "minItems", number(w, (int64_t)i + 1));
             yyjson_mut_obj_add_val(w->d, o, "prefixItems", list);
         }
@@ -331,27 +333,22 @@ static void not_choice(struct writer *w, struct place at, bool one) {
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(w->d, w->alts), *list = yyjson_mut_arr(w->d);
     size_t n = yyjson_arr_size(at.v);
 
-    for (size_t i = 0; i < n; i++) {
-        struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
+    for (size_t i = 0; i < n && w->error == 0; i++) {
+        struct place p = schema_item(w->s, at, i);
 
         yyjson_mut_arr_append(list, not_ref(w, p));
-        for (size_t k = 0; one && k < i; k++) {
-            struct place q = {yyjson_arr_get(at.v, k), schema_path_index(w->s, at.path, k)};
-
-            w->error = w->error ? w->error : build_work(w->s->b, 64);
-            if (w->error == 0)
-                yyjson_mut_arr_append(w->alts, pair(w, "allOf", ref(w, p), ref(w, q)));
+        for (size_t k = 0; one && k < i && w->error == 0; k++) {
+            build_work(w->s->b, 4 * VALUE_WORK);
+            yyjson_mut_arr_append(w->alts,
+                                  pair(w, "allOf", ref(w, p), ref(w, schema_item(w->s, at, k))));
         }
     }
     yyjson_mut_obj_add_val(w->d, o, "allOf", list);
 }
 
 static void not_each(struct writer *w, struct place at) {
-    for (size_t i = 0; i < yyjson_arr_size(at.v); i++) {
-        struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
-
-        yyjson_mut_arr_append(w->alts, not_ref(w, p));
-    }
+    for (size_t i = 0; i < yyjson_arr_size(at.v) && w->error == 0; i++)
+        yyjson_mut_arr_append(w->alts, not_ref(w, schema_item(w->s, at, i)));
 }
 
 static void not_if(struct writer *w, struct place p) {
@@ -629,12 +626,14 @@ static int derive(struct schema *s, int kind, struct place p, struct place *out)
     struct derived *d;
     struct writer w = {.s = s, .at = p};
     yyjson_mut_val *root = NULL;
+    uint64_t n = 1;
 
-    for (d = s->derived; d; d = d->next) {
-        if (d->of == p.v && d->kind == kind) {
-            *out = d->place;
-            return build_work(s->b, 1);
-        }
+    for (d = s->derived; d && (d->of != p.v || d->kind != kind); d = d->next)
+        n++;
+    TRY(build_work(s->b, n));
+    if (d) {
+        *out = d->place;
+        return 0;
     }
     d = build_alloc(s->b, 1, sizeof(*d));
     w.d = yyjson_mut_doc_new(NULL);

@@ -83,6 +83,11 @@ struct place schema_at(struct schema *s, struct place p, const char *key) {
     return (struct place){v, v ? schema_path(s, p.path, key, strlen(key)) : NULL};
 }
 
+struct place schema_item(struct schema *s, struct place list, size_t i) {
+    build_work(s->b, i / 4); /* items before it may have to be passed one by one */
+    return (struct place){yyjson_arr_get(list.v, i), schema_path_index(s, list.path, i)};
+}
+
 /* Prints a path from the root down. Of a long path the steps next to the root are left out. */
 static void print_path(const struct path *p, char *out, size_t cap) {
     const struct path *step[24];
@@ -193,9 +198,7 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
     if (all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
         return schema_invalid(s, all.path, "this must be an array of at least one schema");
     for (size_t i = 0; i < yyjson_arr_size(all.v); i++) {
-        struct place part = {yyjson_arr_get(all.v, i), schema_path_index(s, all.path, i)};
-
-        if (build_work(b, i) < 0 || expand(s, out, part, open) < 0)
+        if (expand(s, out, schema_item(s, all, i), open) < 0)
             return b->failed;
     }
     if (any.v)
@@ -301,11 +304,11 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
     }
     for (uint32_t i = 0; r >= 0 && i < n; i++) {
         for (uint32_t k = 0; r >= 0 && k < n; k++) {
-            struct place other = {yyjson_arr_get(c.at.v, k), schema_path_index(s, c.at.path, k)};
+            struct place other;
 
             if (!meet[i * n + k])
                 continue;
-            r = logic_not(s, other, &other);
+            r = logic_not(s, schema_item(s, c.at, k), &other);
             if (r == 0)
                 r = expand(s, &branch[i], other, c.open);
         }
@@ -325,13 +328,11 @@ static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
     int r = branch && (facets || !c.one) ? 0 : build_no_memory(s->b);
 
     for (uint32_t i = 0; r == 0 && i < n; i++) {
-        struct place at = {yyjson_arr_get(c.at.v, i), schema_path_index(s, c.at.path, i)};
-
         r = build_work(s->b, i + parts->n);
         if (r == 0)
             r = copy_parts(s, &branch[i], parts);
         if (r == 0)
-            r = expand(s, &branch[i], at, c.open);
+            r = expand(s, &branch[i], schema_item(s, c.at, i), c.open);
         if (r == 0 && c.one)
             r = facets_gather(s, &branch[i], &facets[i]);
     }

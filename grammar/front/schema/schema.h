@@ -150,6 +150,7 @@ const struct path *schema_path(struct schema *s, const struct path *up, const ch
                                size_t len);
 const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index);
 struct place schema_at(struct schema *s, struct place p, const char *key); /* v NULL: absent */
+struct place schema_item(struct schema *s, struct place list, size_t i);   /* i < its size */
 
 /* Returns an expression for the values that satisfy all of @v. */
 struct expr *schema_value(struct schema *s, const struct place *v, uint32_t n);
