@@ -123,27 +123,22 @@ struct auto_rule {
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
 };
 
-/* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; level
- * and longest only with bits; items of `after` are less than n_rest. Immutable once it is made. */
+/* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; items
+ * of `after` are less than n_rest. Immutable once it is made. */
 struct token_class {
     uint32_t *bits; /* n_words: tokens that stay inside the rule; NULL if the ids are listed */
     uint32_t *ids, n_ids;
     uint32_t n_allowed; /* in bits or ids */
-    uint32_t **level;   /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
-    struct counted_token {
-        uint32_t id, n_chars;
-    } * longest, *rest; /* by n_chars, descending; items of the trie */
-    uint32_t n_longest, n_rest;
+    struct rest_token {
+        uint32_t id, n_chars; /* n_chars: characters of a loop before its end */
+        uint16_t len;         /* bytes before the end of the rule */
+        uint8_t first;        /* the first of them */
+    } * rest;
+    uint32_t n_rest;
     struct trie after; /* trie of the bytes behind the end of the rule; items index rest[] */
-    struct rest_text {
-        uint16_t len;  /* bytes of rest[i] before the end of the rule */
-        uint8_t first; /* the first of them */
-    } * rest_text;
     size_t bytes;
     bool shared;
-    const struct token_class *base; /* owner of bits, level and longest; or NULL */
 };
-#define CLASS_LEVELS 16
 #define TEXTS_MAX (1u << 24) /* upper bound of the items of a text */
 
 /* A compiled grammar. Immutable, except for token classes and the data of finish.h, which any

@@ -7,17 +7,12 @@
 
 #define CHEAP_VISITS 224u /* nodes: a shorter walk needs no class */
 
-/* Selects how a class is made. */
-struct class_opts {
-    bool levels; /* in a loop rule: by number of characters, too */
-    bool quick;  /* only when a short walk is enough, some 50 us; -EAGAIN otherwise */
-};
-
-/* Makes the class of @state (classify.c). Returns 0; 1 if walks from the state are as fast
- * without a class; -E2BIG if tokens can be read in too many ways; -EAGAIN; -ENOMEM. *@work: what
- * it took, in the time of a trie node that is visited. */
-int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
-              const struct class_opts *opts, uint64_t *work);
+/* Makes the class of @state (classify.c). @counted: in a loop, a count may forbid what the state
+ * reads. @quick: only when a short walk is enough, some 50 us; -EAGAIN otherwise. Returns 0; 1 if
+ * walks from the state are as fast without a class; -E2BIG if tokens can be read in too many ways;
+ * -ENOMEM. *@work: what it took, in the time of a trie node that is visited. */
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool counted,
+              bool quick, uint64_t *work);
 /* Sets *@out to the class of @state, which the first call makes; NULL if the state has none.
  * Thread-safe. Returns 0, or with @quick -EAGAIN if making the class would take long. */
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);
@@ -46,15 +41,14 @@ struct mask {
 };
 
 /* Adds the tokens of class @c to @mask (mask.c), for @n_regs configurations that differ from @at
- * in their registers @reg only; more than one only in a counted loop. @scratch has room for
- * c->n_longest bytes. @closing, if not NULL, drops tokens behind which the text cannot end in
- * time (finish.h). */
+ * in their registers @reg only; more than one only in a counted loop. @closing, if not NULL, drops
+ * tokens behind which the text cannot end in time (finish.h). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
-                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
-                 struct closing *closing);
+                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, struct closing *closing);
 int64_t mask_count(const struct mask *mask); /* number of allowed tokens */
-/* Returns whether @c has most tokens of text, so that the rest of a mask is found quickly. */
-bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
+/* Returns whether @c allows most tokens of text at @at, so that the rest of a mask is found
+ * quickly. */
+bool class_has_most(const struct machine *m, const struct token_class *c, const struct config *at);
 struct walk;
 /* Adds the tokens that @others reads and @mask lacks (walk_need.c). Returns false, with no token
  * added, if @mask lacks too many. */

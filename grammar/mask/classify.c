@@ -24,12 +24,8 @@
  *  - No class (is_cheap()). Most states allow few tokens, and a walk from them is as fast as a
  *    class. A walk of some 200 nodes, without a bit map to clear, finds out.
  *  - A shared class. Equal rules of all grammars have one class (share.c), and the loops of JSON
- *    strings have theirs from the vocabulary (borrow()).
+ *    strings have theirs from the vocabulary.
  *  - A walk (collect()): short with walk_steps(), or long with walk_tables().
- *
- * Counted loops. Near a maxLength only the shorter tokens still fit. So the class of a loop that
- * some call counts has a bit map for each number of characters below CLASS_LEVELS (`level`), and
- * the longer tokens in the order of their length (`longest`).
  *
  * Threads. A compiled grammar is shared by all requests, and any thread may make a class. The array
  * g->cls has atomic pointers: two threads may make the same class at the same time, then the first
@@ -66,26 +62,17 @@
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 
-/* Invariants: @keeps only with @counts and without c->base, and c->level is there then; rest[],
- * c->rest[] and c->rest_text[] have n_rest entries. */
+/* Invariant: rest[] and c->rest[] have n_rest entries. */
 struct collector {
     struct walk walk;
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
     uint32_t state; /* the state that is classified */
-    bool counts;    /* in a loop rule: with levels */
-    /* Adds tokens as they are reached: in a counted loop with escapes, each of which is one
-     * character of the string and several of UTF-8. */
-    bool keeps;
+    bool counts;    /* in a loop rule, a count may forbid what the state reads */
     bool quick;
-    /* With @keeps: number of characters that begin up to each depth of the current path; and the
-     * allowed tokens that have too many characters for a level. */
-    uint16_t begun[TRIE_MAX_LEN + 1];
-    struct counted_token *longest;
-    uint32_t n_longest, cap_longest;
     struct trie_string *rest; /* item: index into c->rest */
-    uint32_t n_rest, cap_rest, cap_text;
+    uint32_t n_rest, cap_rest;
     uint64_t work; /* nodes visited by walks that were given up */
     int error;
     bool too_large;
@@ -106,15 +93,13 @@ static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t 
         return;
     }
     if (!ARRAY_GROW(k->rest, k->n_rest, k->cap_rest, 256) ||
-        !ARRAY_GROW(k->c->rest, k->n_rest, cap, 256) ||
-        !ARRAY_GROW(k->c->rest_text, k->n_rest, k->cap_text, 256)) {
+        !ARRAY_GROW(k->c->rest, k->n_rest, cap, 256)) {
         k->error = -ENOMEM;
         return;
     }
     assert(depth > 0 && depth < len);
     k->rest[k->n_rest] = (struct trie_string){bytes + depth, (uint32_t)len - depth, k->n_rest};
-    k->c->rest[k->n_rest] = (struct counted_token){id, n_chars};
-    k->c->rest_text[k->n_rest++] = (struct rest_text){(uint16_t)depth, bytes[0]};
+    k->c->rest[k->n_rest++] = (struct rest_token){id, n_chars, (uint16_t)depth, bytes[0]};
 }
 
 /* Collects all tokens at and below @node: the rule ends at @depth bytes of them. */
@@ -130,16 +115,6 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
 
 static bool is_border(const struct grammar *g, uint32_t q) {
     return g->state[q].flags & STATE_BORDER;
-}
-
-/* Allows token @id of @n_chars characters. */
-static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
-    if (n_chars < CLASS_LEVELS)
-        set_bit(k->c->level[n_chars], id);
-    else if (!ARRAY_GROW(k->longest, k->n_longest, k->cap_longest, 256))
-        k->error = -ENOMEM;
-    else
-        k->longest[k->n_longest++] = (struct counted_token){id, n_chars};
 }
 
 /* Returns how many characters of the loop begin in the first @depth bytes of @node's tokens. */
@@ -160,107 +135,23 @@ static uint32_t chars_of(const struct collector *k, uint32_t node, uint32_t dept
 static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     struct collector *k = w->arg;
     const struct trie_node *n = &w->trie->node[node];
-    uint32_t n_chars = k->keeps ? k->begun[depth - 1] : 0;
+    bool loop = k->g->state[k->state].flags & STATE_LOOP;
 
-    if (k->keeps && s->end > s->begin)
-        k->begun[depth] = (uint16_t)(n_chars + is_border(k->g, w->m->config[s->begin].state));
-    for (uint32_t i = n->items; k->keeps && i < n->items + n->n_items; i++)
-        keep(k, w->trie->item[i], n_chars);
     for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
-        if (!byte_set_has(k->follow, w->trie->node[i].byte))
-            continue;
-        if (!k->keeps && (k->g->state[k->state].flags & STATE_LOOP))
-            n_chars = chars_of(k, node, depth);
-        collect_rest(k, i, depth, n_chars);
+        if (byte_set_has(k->follow, w->trie->node[i].byte))
+            collect_rest(k, i, depth, loop ? chars_of(k, node, depth) : 0);
     }
     return !k->error && !k->too_large;
 }
 
-/* Adds the items [@first, @last), texts in UTF-8 all of which the loop reads to their ends. So the
- * vocabulary's counts of characters hold for the part of them that is not on the path. */
-static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                 uint32_t depth) {
-    struct collector *k = w->arg;
-    const uint32_t *item = w->trie->item;
-    size_t len;
-    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)item[first], &len);
-    uint32_t n_before = utf8_n_chars(bytes, depth), n_chars = k->begun[depth - 1];
-
-    assert(s->end - s->begin == 1);
-    for (uint32_t i = first; i < last; i++) {
-        set_bit(k->c->bits, item[i]);
-        keep(k, item[i], n_chars + vocab_n_chars(k->g->vocab, (int32_t)item[i]) - n_before);
-    }
-}
-
-/* Sorts the tokens with more characters than there are levels, the longest first. */
-static int sort_longest(struct collector *k) {
-    struct token_class *c = k->c;
-    uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* first place of the tokens with n characters */
-
-    for (uint32_t i = 0; i < k->n_longest; i++)
-        begin[k->longest[i].n_chars]++;
-    for (uint32_t n = TRIE_MAX_LEN + 1, at = 0; n-- > CLASS_LEVELS; at = c->n_longest) {
-        c->n_longest += begin[n];
-        begin[n] = at;
-    }
-    c->longest = malloc(MAX(c->n_longest, 1u) * sizeof(*c->longest));
-    if (!c->longest)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < k->n_longest; i++)
-        c->longest[begin[k->longest[i].n_chars]++] = k->longest[i];
-    assert(c->n_longest == k->n_longest);
-    c->bytes += c->n_longest * sizeof(*c->longest);
-    return 0;
-}
-
-/* Allocates the levels of @c, with no token in them. */
-static int levels_new(struct token_class *c, uint32_t n_words) {
-    c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
-    for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
-        c->level[l] = calloc(n_words, sizeof(uint32_t));
-        if (!c->level[l])
-            return -ENOMEM;
-    }
-    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t);
-    return c->level ? 0 : -ENOMEM;
-}
-
-/* Completes the levels: level n has the tokens of all levels below it, too. Unless the walk counted
- * characters itself (k->keeps), a character of the loop is one of UTF-8, which the vocabulary has
- * counted. */
-static int make_levels(struct collector *k) {
-    struct token_class *c = k->c;
-    const struct grammar_vocab *v = k->g->vocab;
-    uint32_t n_words = grammar_vocab_n_words(v), n;
-    const uint32_t *longer = vocab_longer(v, CLASS_LEVELS - 1, &n);
-
-    static_assert(CLASS_LEVELS == FREE_CHARS_MAX + 1, "each level has a bit map of the vocabulary");
-    if (!k->keeps && levels_new(c, n_words) < 0)
-        return -ENOMEM;
-    for (uint32_t l = 0; l < CLASS_LEVELS; l++) {
-        const uint32_t *at_most = vocab_at_most(v, l);
-
-        for (uint32_t w = 0; w < n_words && !k->keeps; w++)
-            c->level[l][w] = c->bits[w] & at_most[w];
-        for (uint32_t w = 0; w < n_words && k->keeps && l > 0; w++)
-            c->level[l][w] |= c->level[l - 1][w];
-    }
-    for (uint32_t i = 0; i < n && !k->keeps; i++) {
-        if (c->bits[longer[i] / 32] >> (longer[i] % 32) & 1)
-            keep(k, longer[i], vocab_n_chars(v, (int32_t)longer[i]));
-    }
-    return k->error ? k->error : sort_longest(k);
-}
-
-/* Turns the bit map into a list if few tokens are allowed. @n: their number, -1: not known. */
-static int make_sparse(struct collector *k, int64_t n) {
+/* Turns the bit map into a list if few tokens are allowed. */
+static int make_sparse(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
-    c->n_allowed = (uint32_t)(n < 0 ? bits_count(c->bits, n_words) : n);
+    c->n_allowed = (uint32_t)k->walk.n_set;
     c->bytes += n_words * sizeof(uint32_t);
-    if (c->level || c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
+    if (c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
         return 0;
     c->ids = malloc(MAX(c->n_allowed, 1u) * sizeof(*c->ids));
     if (!c->ids)
@@ -298,7 +189,7 @@ static int keep_rest(struct collector *k) {
             k->rest[n++] = k->rest[i];
     }
     c->n_rest = k->n_rest;
-    c->bytes += k->n_rest * (sizeof(*c->rest) + sizeof(*c->rest_text));
+    c->bytes += k->n_rest * sizeof(*c->rest);
     int r = trie_init(&c->after, k->rest, n);
 
     if (r == 0)
@@ -310,9 +201,7 @@ static int keep_rest(struct collector *k) {
 static void begin_walk(struct collector *k) {
     if (k->walk.bits)
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
-    for (uint32_t l = 0; k->keeps && l < CLASS_LEVELS; l++)
-        memset(k->c->level[l], 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
-    k->n_longest = k->n_rest = 0;
+    k->n_rest = 0;
     k->walk.n_visited = 0;
     k->walk.n_set = 0;
     k->walk.m->error = k->error = 0;
@@ -342,20 +231,6 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
     return r == 0 && k->too_large ? -E2BIG : r;
 }
 
-/* Takes the tokens inside a loop from the vocabulary's class of its characters, if there is one:
- * only the tokens that go on behind the loop are new. */
-static void borrow(struct token_class *c, const struct token_class *base) {
-    if (!base || !base->level)
-        return;
-    assert(base->shared && base->bits);
-    c->base = base;
-    c->bits = base->bits;
-    c->level = base->level;
-    c->longest = base->longest;
-    c->n_longest = base->n_longest;
-    c->n_allowed = base->n_allowed;
-}
-
 /* Returns the bits text_bit() of all bytes of @s. */
 static uint64_t text_bits(const struct byte_set *s) {
     uint64_t bits = 0;
@@ -363,22 +238,6 @@ static uint64_t text_bits(const struct byte_set *s) {
     for (unsigned c = 0; c < 256; c++)
         bits |= byte_set_has(s, (uint8_t)c) ? text_bit(c) : 0;
     return bits;
-}
-
-/* Returns whether each character of the loop @rule is one UTF-8 character. */
-static bool reads_utf8(const struct grammar *g, const struct auto_rule *rule) {
-    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
-        const struct state *s = &g->state[q];
-
-        for (uint32_t e = s->edge; e < s->edge + s->n_edges; e++) {
-            unsigned lo = g->edge[e].lo, hi = g->edge[e].hi;
-            bool goes_on = lo <= 0xbf && hi >= 0x80, begins = lo < 0x80 || hi > 0xbf;
-
-            if (is_border(g, q) ? goes_on : begins)
-                return false;
-        }
-    }
-    return true;
 }
 
 /* Returns the number of bytes that can come next at @q. */
@@ -423,40 +282,31 @@ static bool is_cheap(struct collector *k, const struct set *from) {
 
 /* Makes the class of a state; @wide: is_wide() holds for it. Returns what class_new() returns. */
 static int make(struct collector *k, const struct set *from, bool wide) {
-    bool has_base = k->c->base;
-    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
-
-    if (!has_base)
-        k->c->bits = k->walk.bits = calloc(n_words, sizeof(uint32_t));
-    if ((!has_base && !k->c->bits) || (k->keeps && levels_new(k->c, n_words) < 0))
+    k->c->bits = k->walk.bits = calloc(grammar_vocab_n_words(k->g->vocab), sizeof(uint32_t));
+    if (!k->c->bits)
         return -ENOMEM;
     TRY(collect(k, from, wide));
-    if (k->keeps && !wide && k->walk.n_visited <= cheap_visits(k))
-        return 1;
-    if (k->counts && !has_base)
-        TRY(make_levels(k));
     TRY(keep_rest(k));
-    return has_base ? 0 : make_sparse(k, k->keeps ? -1 : k->walk.n_set);
+    return make_sparse(k);
 }
 
 /* Returns the cost of making the class, in nodes of a walk. */
 static uint64_t work_done(const struct collector *k) {
-    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
-    uint64_t n_maps = (k->walk.bits ? 1 : 0) + (k->keeps ? CLASS_LEVELS : 0);
+    uint32_t n_words = k->walk.bits ? grammar_vocab_n_words(k->g->vocab) : 0;
 
-    return k->work + k->walk.n_visited + NEW_WORK + n_maps * n_words / WORDS_WORK +
+    return k->work + k->walk.n_visited + NEW_WORK + n_words / WORDS_WORK +
            k->n_rest * (uint64_t)REST_WORK;
 }
 
-int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
-              const struct class_opts *opts, uint64_t *work) {
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool counted,
+              bool quick, uint64_t *work) {
     const struct auto_rule *rule = &g->rule[g->state[state].rule];
     struct machine m;
     struct collector k = {.g = g,
                           .follow = &rule->follow,
                           .state = state,
-                          .counts = opts->levels && rule->loop,
-                          .quick = opts->quick,
+                          .counts = counted && rule->loop,
+                          .quick = quick,
                           .c = calloc(1, sizeof(*k.c))};
     int r = k.c ? machine_init(&m, g) : -ENOMEM;
 
@@ -466,37 +316,29 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     }
     struct set s = set_open(&m);
 
-    if (k.counts && rule->shared)
-        borrow(k.c, share_loop_class(vocab_share(g->vocab), rule->shared, state - rule->start));
-    k.keeps = k.counts && !k.c->base && !reads_utf8(g, rule);
-    assert(!k.c->base || k.counts);
     m.fuel = CLASS_FUEL;
     m.config[m.n_configs++] = (struct config){.state = state};
     s.end = m.n_configs;
     uint64_t follow = text_bits(k.follow);
 
-    k.begun[0] = is_border(g, state);
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
-                           .visit = k.keeps || follow ? visit : NULL,
-                           .ends = k.keeps ? 0 : follow,
-                           .take = k.keeps ? take : NULL,
+                           .visit = follow ? visit : NULL,
+                           .ends = follow,
                            .arg = &k};
     bool wide = is_wide(g, state);
 
-    r = !wide && !k.keeps && !k.c->base && is_cheap(&k, &s) ? 1 : make(&k, &s, wide);
+    r = !wide && is_cheap(&k, &s) ? 1 : make(&k, &s, wide);
     *work = work_done(&k);
     machine_deinit(&m);
-    free(k.longest);
     free(k.rest);
     if (r != 0) {
         class_free(k.c);
         return r;
     }
     k.c->bytes += sizeof(*k.c);
-    assert((k.c->bits != NULL) != (k.c->ids != NULL) && (k.c->bits || !k.c->level));
-    assert(!k.counts || (k.c->level && k.c->longest));
+    assert((k.c->bits != NULL) != (k.c->ids != NULL));
     *out = k.c;
     return 0;
 }
@@ -504,16 +346,9 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 void class_free(struct token_class *c) {
     if (!c)
         return;
-    for (uint32_t l = 0; !c->base && c->level && l < CLASS_LEVELS; l++)
-        free(c->level[l]);
-    if (!c->base) {
-        free(c->level);
-        free(c->bits);
-        free(c->longest);
-    }
+    free(c->bits);
     free(c->ids);
     free(c->rest);
-    free(c->rest_text);
     trie_deinit(&c->after);
     free(c);
 }
@@ -588,13 +423,12 @@ static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c
  * counts. Returns 0; -E2BIG or -ENOMEM if the state has no class for that reason; -EAGAIN, only
  * with @quick, if making it would take long. */
 static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *work) {
-    const struct class_opts o = {g->counted[g->state[q].rule], quick};
     _Atomic(struct token_class *) *place = place_of(g, q);
     struct token_class *c = NULL, *known = place ? atomic_load(place) : NULL;
     int r = known ? 0 : 1;
 
     if (!known && may_have_class(g, q))
-        r = class_new(&c, g, q, &o, work);
+        r = class_new(&c, g, q, g->counted[g->state[q].rule], quick, work);
     if (r == -EAGAIN)
         return r;
     if (!known && place && r != -ENOMEM) {

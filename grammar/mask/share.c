@@ -97,9 +97,8 @@ int share_add_loop(struct share *s, const struct grammar *g, uint32_t rule) {
     s->loop[r->shared].cls = cls;
     s->loop[r->shared].n = r->n_states;
     for (uint32_t q = 0; q < r->n_states; q++) {
-        struct class_opts opts = {.levels = true};
         uint64_t n_visited;
-        int e = class_new(&cls[q], g, r->start + q, &opts, &n_visited);
+        int e = class_new(&cls[q], g, r->start + q, true, false, &n_visited);
 
         if (e < 0)
             return e;

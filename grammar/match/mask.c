@@ -48,8 +48,9 @@ struct applied {
     struct mask *mask;
     struct closing *closing; /* or NULL */
     const uint32_t *reg;     /* with a counted loop: characters so far, one per reading */
-    uint32_t n_regs;
-    bool ends;                               /* the rule may end wherever its states say */
+    uint32_t n_regs, least;  /* least: the least of these */
+    uint32_t most;           /* any text of so many characters fits; NO_MAX: nothing counts */
+    bool ends;               /* the rule may end wherever its states say */
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
@@ -84,13 +85,16 @@ static void find_ends(struct applied *a) {
 }
 
 /* Returns whether @bytes can be read in a rule that counts characters. */
-static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t len) {
+static bool reads(const struct applied *a, const uint8_t *bytes, size_t len) {
     const struct grammar *g = a->g;
-    uint32_t q = a->at->state, reg = a->at->reg;
+    uint32_t q = a->at->state, reg = a->least;
 
     for (size_t i = 0; i < len; i++) {
-        q = state_next(g, &g->state[q], bytes[i]);
-        if (q == NO_STATE || !within_step(g, a->desc, q, &reg))
+        const struct state *from = &g->state[q];
+
+        q = state_next(g, from, bytes[i]);
+        if (q == NO_STATE ||
+            !REGISTER_OF_CALL[a->desc->kind]->step(g, a->desc, from, q, bytes[i], &reg))
             return false;
     }
     return true;
@@ -98,18 +102,20 @@ static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t l
 
 /* Returns whether the rule may end at the end of rest[@i]. */
 static bool may_end(const struct applied *a, uint32_t i) {
+    const struct rest_token *rest = &a->c->rest[i];
+
     if (a->desc->kind == CALL_COUNTED)
-        return a->ends_at[a->c->rest[i].n_chars / 64] >> (a->c->rest[i].n_chars % 64) & 1;
+        return a->ends_at[rest->n_chars / 64] >> (rest->n_chars % 64) & 1;
     size_t len;
-    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)a->c->rest[i].id, &len);
+    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)rest->id, &len);
 
     if (a->desc->kind == CALL_WITHIN)
-        return within_reads(a, bytes, a->c->rest_text[i].len);
-    if (!byte_set_has(&a->name, a->c->rest_text[i].first))
+        return reads(a, bytes, rest->len);
+    if (!byte_set_has(&a->name, rest->first))
         return true;
     uint32_t node = a->at->reg;
 
-    for (uint32_t k = 0; k < a->c->rest_text[i].len && node != NAMES_NONE; k++)
+    for (uint32_t k = 0; k < rest->len && node != NAMES_NONE; k++)
         node = names_step(a->desc->names, node, bytes[k]);
     return REGISTER_NAMES.may_end(NULL, a->desc, 0, node);
 }
@@ -145,101 +151,83 @@ int64_t mask_count(const struct mask *mask) {
     return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
 }
 
-/* Adds the class without the tokens of more than @most characters, whose bits other classes may
- * have set. */
-static void add_short(const struct token_class *c, uint32_t most, struct mask *mask,
-                      uint8_t *scratch) {
-    uint32_t *bits = mask->bits, n = 0;
-
-    for (; n < c->n_longest && c->longest[n].n_chars > most; n++)
-        scratch[n] = bits[c->longest[n].id / 32] >> (c->longest[n].id % 32) & 1;
-    add_bits(mask, c->bits, c->n_allowed);
-    for (uint32_t i = 0; i < n; i++) {
-        if (!scratch[i])
-            bits[c->longest[i].id / 32] &= ~(1u << (c->longest[i].id % 32));
-        mask->n -= !scratch[i];
-    }
-}
-
-/* Sets token @id of the class if it leaves enough of the characters that are counted. */
-static void add_read(struct machine *m, const struct applied *a, uint32_t id) {
+/* Sets token @id of the class if it leaves enough of the characters that are counted; @chars: text
+ * has so many characters left. */
+static void add_read(struct machine *m, const struct applied *a, uint32_t id, uint32_t chars) {
+    const struct grammar_vocab *v = a->g->vocab;
+    uint32_t n = vocab_n_chars(v, (int32_t)id);
+    bool is_text = vocab_utf8_bits(v)[id / 32] >> (id % 32) & 1;
     size_t len;
-    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)id, &len);
+    const uint8_t *bytes = vocab_bytes(v, (int32_t)id, &len);
 
-    if ((!m->quick || machine_spend(m)) && within_reads(a, bytes, len))
+    if (n <= a->most ||
+        (!(is_text && n > chars) && (!m->quick || machine_spend(m)) && reads(a, bytes, len)))
         mask_set(a->mask, id);
 }
 
 /* Adds from a class the tokens that leave enough of the counted characters. Tokens with at most as
- * many characters as may come anywhere are added as bits; between characters short texts with more
- * are left out; the others are read. An escape is one character: a short text may end one, and
+ * many characters as may come anywhere are added as bits; between characters, texts in UTF-8 with
+ * more are left out; the others are read. An escape is one character: a text may end one, and
  * counts no character for it. */
-static void add_within(struct machine *m, const struct applied *a) {
+static void add_counted(struct machine *m, const struct applied *a) {
     const struct grammar_vocab *v = a->g->vocab;
     const struct token_class *c = a->c;
-    uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
     bool border = a->g->state[a->at->state].flags & STATE_BORDER;
-    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : FREE_CHARS_MAX;
-    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)FREE_CHARS_MAX));
-    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)FREE_CHARS_MAX));
-    const uint32_t *is_short = vocab_short_bits(v);
+    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->least) : NO_MAX;
+    const uint32_t *at_most = vocab_at_most(v, MIN(a->most, (uint32_t)FREE_CHARS_MAX));
+    const uint32_t *at_limit = left > FREE_CHARS_MAX ? vocab_text_bits(v) : vocab_at_most(v, left);
+    const uint32_t *is_text = vocab_utf8_bits(v);
 
-    assert(a->desc->kind == CALL_WITHIN && a->n_regs == 1 && !c->level);
     for (uint32_t i = 0; i < c->n_ids; i++)
-        add_read(m, a, c->ids[i]);
+        add_read(m, a, c->ids[i], left);
     a->mask->counted = a->mask->counted && !c->bits;
     for (uint32_t w = 0; c->bits && w < a->mask->n_words && !m->error; w++) {
-        uint32_t unsure = c->bits[w] & ~at_most[w] & (~is_short[w] | at_limit[w]);
+        uint32_t unsure = c->bits[w] & ~at_most[w] & (~is_text[w] | at_limit[w]);
 
         a->mask->bits[w] |= c->bits[w] & at_most[w];
         for (; unsure; unsure &= unsure - 1)
-            add_read(m, a, w * 32 + (uint32_t)__builtin_ctz(unsure));
+            add_read(m, a, w * 32 + (uint32_t)__builtin_ctz(unsure), left);
     }
 }
 
 /* Adds the tokens that do not end the rule, as far as the register allows them. */
-static void apply_inside(struct machine *m, const struct applied *a, uint8_t *scratch) {
+static void apply_inside(struct machine *m, const struct applied *a) {
     const struct token_class *c = a->c;
 
-    if (a->desc && a->desc->kind == CALL_WITHIN && !a->ends) {
-        add_within(m, a);
-    } else if (!c->bits) {
+    if (a->most < vocab_trie(a->g->vocab)->max_len)
+        add_counted(m, a);
+    else if (c->bits)
+        add_bits(a->mask, c->bits, c->n_allowed);
+    else
         for (uint32_t i = 0; i < c->n_ids; i++)
             mask_set(a->mask, c->ids[i]);
-    } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
-        uint32_t least = a->reg[0];
-
-        for (uint32_t k = 1; k < a->n_regs; k++)
-            least = MIN(least, a->reg[k]);
-        uint32_t most = a->desc->max - least;
-
-        assert(c->level && least <= a->desc->max);
-        if (most < CLASS_LEVELS)
-            add_bits(a->mask, c->level[most], -1);
-        else
-            add_short(c, most, a->mask, scratch);
-    } else {
-        add_bits(a->mask, c->bits, c->n_allowed);
-    }
 }
 
 void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
-                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
-                 struct closing *closing) {
+                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, struct closing *closing) {
     const struct grammar *g = m->g;
     struct config at = *where;
-    struct applied a = {
-        .c = c, .at = &at, .g = g, .mask = mask, .closing = closing, .reg = reg, .n_regs = n_regs};
+    struct applied a = {.c = c,
+                        .at = &at,
+                        .g = g,
+                        .mask = mask,
+                        .closing = closing,
+                        .reg = reg,
+                        .n_regs = n_regs,
+                        .least = reg[0],
+                        .most = NO_MAX};
 
     assert(n_regs > 0);
-
+    for (uint32_t k = 1; k < n_regs; k++)
+        a.least = MIN(a.least, reg[k]);
     if ((g->state[at.state].flags & (STATE_LOOP | STATE_WITHIN)) && at.frame)
         a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
+    if (a.desc && REGISTER_OF_CALL[a.desc->kind]->n_free)
+        a.most = REGISTER_OF_CALL[a.desc->kind]->n_free(g, a.desc, at.state, a.least);
     a.ends = !a.desc ||
              (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min) ||
-             (a.desc->kind == CALL_WITHIN &&
-              within_free(g, a.desc, at.state, at.reg) >= vocab_trie(g->vocab)->max_len);
-    apply_inside(m, &a, scratch);
+             (a.desc->kind == CALL_WITHIN && a.most >= vocab_trie(g->vocab)->max_len);
+    apply_inside(m, &a);
     if (c->after.n <= 1)
         return;
     if (!a.ends && a.desc->kind == CALL_COUNTED)

@@ -52,9 +52,7 @@ struct grammar_state {
     struct checkpoint *checkpoint;
     uint32_t n, cap, n_dropped;
     uint32_t collect_at;
-    bool quick;       /* masks that take long are -EAGAIN */
-    uint8_t *scratch; /* mask.c */
-    uint32_t n_scratch;
+    bool quick;              /* masks that take long are -EAGAIN */
     struct closing *closing; /* NULL: not needed yet */
 };
 
@@ -96,7 +94,6 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
         return NULL;
     machine_deinit(&s->m);
     free(s->checkpoint);
-    free(s->scratch);
     closing_free(s->closing);
     free(s);
     return NULL;
@@ -106,8 +103,8 @@ size_t grammar_state_bytes(const struct grammar_state *s) {
     const struct machine *m = &s->m;
 
     return sizeof(*s) + s->cap * sizeof(*s->checkpoint) + m->cap_frames * sizeof(*m->frame) +
-           m->cap_configs * sizeof(*m->config) + m->n_buckets * sizeof(*m->bucket) + s->n_scratch +
-           m->cap_text + (s->closing ? closing_memory(s->closing) : 0);
+           m->cap_configs * sizeof(*m->config) + m->n_buckets * sizeof(*m->bucket) + m->cap_text +
+           (s->closing ? closing_memory(s->closing) : 0);
 }
 
 void grammar_state_reset(struct grammar_state *s) {
@@ -263,17 +260,6 @@ static const struct token_class *class_at(struct machine *m, const struct config
     return cls;
 }
 
-static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
-    if (n <= s->n_scratch)
-        return true;
-    if (!array_resize(&s->scratch, n, 1)) {
-        s->m.error = -ENOMEM;
-        return false;
-    }
-    s->n_scratch = n;
-    return true;
-}
-
 /* Truncates what a look-ahead left in the machine. Returns its error, which it clears. */
 static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
@@ -396,7 +382,7 @@ static void defer_expensive(struct making *k) {
     bool most = false;
 
     for (uint32_t i = 0; i < n && !most && !k->closing; i++)
-        most = k->cls[i] && class_has_most(m->g->vocab, k->cls[i]);
+        most = k->cls[i] && class_has_most(m, k->cls[i], &m->config[k->at.begin + i]);
     for (uint32_t i = 0; i < n && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
@@ -454,7 +440,7 @@ static void apply_class(struct making *k, uint32_t i) {
     struct config c = m->config[k->at.begin + i];
     uint32_t reg[SET_MAX], n = 0;
 
-    if (!k->cls[i] || k->applied[i] || m->error || !reserve_scratch(k->s, k->cls[i]->n_longest))
+    if (!k->cls[i] || k->applied[i] || m->error)
         return;
     for (uint32_t j = i; j < k->at.end - k->at.begin; j++) {
         const struct config *d = &m->config[k->at.begin + j];
@@ -465,7 +451,7 @@ static void apply_class(struct making *k, uint32_t i) {
         reg[n++] = d->reg;
         k->applied[j] = true;
     }
-    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->closing);
+    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->closing);
 }
 
 /* Walks from the configurations without a class. A short walk shows that their undecided states

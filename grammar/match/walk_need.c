@@ -18,10 +18,13 @@
 #define MANY_CONFIGS 16 /* larger sets are readings of a loop, which walk_steps() takes together */
 #define NEED_VISITS 30000 /* nodes and steps of such a walk */
 
-bool class_has_most(const struct grammar_vocab *v, const struct token_class *c) {
-    uint32_t n = vocab_trie(v)->n_items;
+bool class_has_most(const struct machine *m, const struct token_class *c, const struct config *at) {
+    const struct trie *t = vocab_trie(m->g->vocab);
+    const struct register_kind *k = register_at(m, at);
 
-    return c->bits && !c->level && c->n_allowed >= n - n / MOST_SHARE;
+    if (k && k->n_free && k->n_free(m->g, desc_of(m, at->frame), at->state, at->reg) < t->max_len)
+        return false;
+    return c->bits && c->n_allowed >= t->n_items - t->n_items / MOST_SHARE;
 }
 
 /* Returns the tokens of text that @mask lacks, as bits by their places in the trie. NULL: they are

@@ -15,16 +15,14 @@
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
-    uint32_t *short_text; /* bits: tokens of short texts */
+    uint32_t *utf8; /* bits: tokens of KIND_TEXT */
     uint32_t
         *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most this many characters */
     uint8_t *bytes;                   /* bytes of all tokens */
     size_t *begin;                    /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
-    uint32_t *by_length;                 /* tokens of text, the longest first */
-    uint32_t n_longer[TRIE_MAX_LEN + 1]; /* number of tokens with more characters */
-    uint32_t *place;                     /* index of each text token in trie.item */
-    uint32_t *text;                      /* bits: these */
+    uint32_t *place; /* index of each text token in trie.item */
+    uint32_t *text;  /* bits: these */
     uint8_t *is_special;
     int32_t *ends;
     size_t n_ends;
@@ -84,44 +82,22 @@ static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
     return trie_init(out, s, n);
 }
 
-static int sort_by_length(struct grammar_vocab *v) {
-    uint32_t at[TRIE_MAX_LEN + 1], n_words = grammar_vocab_n_words(v);
+static int find_lengths(struct grammar_vocab *v) {
+    size_t n_words = grammar_vocab_n_words(v) + 1ul;
 
-    v->by_length = malloc(MAX(v->trie.n_items, 1u) * sizeof(*v->by_length));
-    if (!v->by_length)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < v->trie.n_items; i++) {
-        if (v->n_chars[v->trie.item[i]])
-            v->n_longer[v->n_chars[v->trie.item[i]] - 1]++;
-    }
-    for (uint32_t n = TRIE_MAX_LEN; n-- > 0;)
-        v->n_longer[n] += v->n_longer[n + 1];
-    memcpy(at, v->n_longer, sizeof(at));
-    for (uint32_t i = 0; i < v->trie.n_items; i++)
-        v->by_length[at[v->n_chars[v->trie.item[i]]]++] = v->trie.item[i];
-    for (uint32_t n = FREE_CHARS_MAX + 1; n-- > 0;) {
-        const uint32_t *more = n < FREE_CHARS_MAX ? v->at_most[n + 1] : v->text;
-        uint32_t first = n < FREE_CHARS_MAX ? v->n_longer[n + 1] : 0;
-
-        v->at_most[n] = malloc(((size_t)n_words + 1) * sizeof(uint32_t));
-        if (!v->at_most[n])
+    v->utf8 = calloc(n_words, sizeof(*v->utf8));
+    for (uint32_t n = 0; n <= FREE_CHARS_MAX; n++) {
+        v->at_most[n] = calloc(n_words, sizeof(*v->at_most[n]));
+        if (!v->utf8 || !v->at_most[n])
             return -ENOMEM;
-        memcpy(v->at_most[n], more, n_words * sizeof(uint32_t));
-        for (uint32_t i = first; i < v->n_longer[n]; i++)
-            v->at_most[n][v->by_length[i] / 32] &= ~(1u << (v->by_length[i] % 32));
     }
-    return 0;
-}
-
-static int find_short_texts(struct grammar_vocab *v) {
-    v->short_text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->short_text));
-    if (!v->short_text)
-        return -ENOMEM;
     for (uint32_t i = 0; i < v->trie.n_items; i++) {
-        uint32_t id = v->trie.item[i], len = (uint32_t)(v->begin[id + 1] - v->begin[id]);
+        uint32_t id = v->trie.item[i];
 
-        if (v->n_chars[id] <= FREE_CHARS_MAX && kinds_is_text(v->bytes + v->begin[id], len))
-            set_bit(v->short_text, id);
+        for (uint32_t n = v->n_chars[id]; n <= FREE_CHARS_MAX; n++)
+            set_bit(v->at_most[n], id);
+        if (kinds_is_text(v->bytes + v->begin[id], v->begin[id + 1] - v->begin[id]))
+            set_bit(v->utf8, id);
     }
     return 0;
 }
@@ -151,8 +127,7 @@ int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uin
         v->place[v->trie.item[i]] = i;
         set_bit(v->text, v->trie.item[i]);
     }
-    TRY(sort_by_length(v));
-    TRY(find_short_texts(v));
+    TRY(find_lengths(v));
     TRY(make_trie(v, true, &v->special));
     *out = STEAL(v);
     return 0;
@@ -165,11 +140,10 @@ struct grammar_vocab *vocab_free(struct grammar_vocab *v) {
     trie_deinit(&v->special);
     for (uint32_t n = 0; n <= FREE_CHARS_MAX; n++)
         free(v->at_most[n]);
-    free(v->short_text);
+    free(v->utf8);
     free(v->bytes);
     free(v->begin);
     free(v->n_chars);
-    free(v->by_length);
     free(v->place);
     free(v->text);
     free(v->is_special);
@@ -194,18 +168,13 @@ const struct trie *vocab_trie(const struct grammar_vocab *v) {
     return &v->trie;
 }
 
-const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
-    return v->short_text;
+const uint32_t *vocab_utf8_bits(const struct grammar_vocab *v) {
+    return v->utf8;
 }
 
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
     assert(n_chars <= FREE_CHARS_MAX);
     return v->at_most[n_chars];
-}
-
-const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {
-    *n = v->n_longer[MIN(n_chars, (uint32_t)TRIE_MAX_LEN)];
-    return v->by_length;
 }
 
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {

@@ -23,13 +23,10 @@ struct share *vocab_share(const struct grammar_vocab *v);
 
 /* Returns the prefix tree of all tokens of text. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
-/* Returns a bit map of the short texts: those of KIND_TEXT with at most FREE_CHARS_MAX
- * characters. */
-const uint32_t *vocab_short_bits(const struct grammar_vocab *v);
+/* Returns a bit map of the tokens of KIND_TEXT, each character of which is one of UTF-8. */
+const uint32_t *vocab_utf8_bits(const struct grammar_vocab *v);
 /* Returns a bit map of the text tokens with at most @n_chars characters, up to FREE_CHARS_MAX. */
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
-/* Returns the *@n tokens of text with more than @n_chars characters, the longest first. */
-const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 
 /* Returns the number of tokens, special ones included. */
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
