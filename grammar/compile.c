@@ -182,10 +182,7 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
         g->nullable = b->rule[root].nullable;
         make_rules(&m);
     }
-    free(m.nfa_edge);
-    free(m.nfa_head);
-    free(m.nfa_empty);
-    free(m.shared);
+    maker_free(&m);
     TRY(b->failed);
     TRY(keep_needs(b, g));
     TRY(members_keep(b, g));

@@ -384,7 +384,8 @@ static uint32_t make_states(struct dfa *d, const struct expr *body) {
     uint32_t first = d->base;
 
     m->n_nfa = m->n_nfa_edges = 0;
-    nfa_forget_shared(m);
+    m->n_shared = 0;
+    hash_index_deinit(&m->shared_index);
     m->nfa_open = NFA_NONE;
     uint32_t start = nfa_state(m);
 

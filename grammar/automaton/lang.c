@@ -509,10 +509,7 @@ const struct lang *lang_of(struct build *b, const struct expr *e) {
     if (r == 0)
         l = keep(b, &made);
     free(state);
-    free(m.nfa_edge);
-    free(m.nfa_head);
-    free(m.nfa_empty);
-    free(m.shared);
+    maker_free(&m);
     free(g.state);
     free(g.edge);
     return l;

@@ -45,6 +45,14 @@ struct loop_rule {
     uint32_t rule;
 };
 
+void maker_free(struct maker *m) {
+    free(m->nfa_edge);
+    free(m->nfa_head);
+    free(m->nfa_empty);
+    free(m->shared);
+    hash_index_deinit(&m->shared_index);
+}
+
 int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size) {
     uint32_t bigger = *cap ? *cap * 2 : 256;
 

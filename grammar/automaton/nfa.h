@@ -20,12 +20,11 @@ struct nfa_edge {
 
 /* A subautomaton that later alternatives may share (nfa_share.c). */
 struct nfa_shared {
-    enum { NFA_NOT_SHARED, NFA_BEGINNING, NFA_END, NFA_ROW } kind;
+    enum { NFA_BEGINNING, NFA_END, NFA_ROW } kind;
     uint32_t flags;
     uint32_t before, behind, last; /* states at which the part is attached */
     const struct expr *x, *y, *z;  /* the expressions that the part reads; may be NULL */
     uint32_t out, out_behind;      /* states of the part */
-    uint32_t stamp;                /* stamp of the rule that the part belongs to */
 };
 
 /* State of making the rules' automata, with the arrays of the grammar that grow meanwhile. */
@@ -39,13 +38,13 @@ struct maker {
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
     /* A state that accepts whatever the other states of a set with it accept, or NFA_NONE. */
     uint32_t nfa_open;
-    /* Hash table of shared_mask + 1 slots; entries with the stamp of the current rule count. At
-     * most half of the slots are in use. */
-    struct nfa_shared *shared;
-    uint32_t n_shared, shared_mask, shared_stamp;
+    struct nfa_shared *shared; /* parts of the current rule */
+    uint32_t n_shared, cap_shared;
+    struct hash_index shared_index;
     bool flat; /* without calls: repetitions and rules are copied (lang.c) */
 };
 
+void maker_free(struct maker *m); /* frees what is not the grammar's */
 /* Makes room for one more element of @v. */
 int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size);
 
@@ -70,7 +69,6 @@ uint32_t nfa_end_alike(struct maker *m, const struct expr *e, uint32_t to);
 /* Looks for a part equal to @part. Returns whether there is one, with its states in part->out. */
 bool nfa_find_shared(struct maker *m, struct nfa_shared *part);
 void nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* @part must be new */
-void nfa_forget_shared(struct maker *m);
 void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
                    uint32_t to); /* EXPR_CHARS */
 void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);

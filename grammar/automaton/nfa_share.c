@@ -20,8 +20,6 @@
 
 #include "grammar/automaton/nfa.h"
 
-#include <assert.h>
-
 /* Hashes the beginning of an expression; equal expressions have equal hashes. */
 static uint64_t hash_of_expr(const struct expr *e) {
     while (e && (e->kind == EXPR_SEQ || e->kind == EXPR_ALT))
@@ -35,11 +33,11 @@ static uint64_t hash_of_expr(const struct expr *e) {
     return h;
 }
 
-static uint64_t hash_of(const struct nfa_shared *p) {
+static uint32_t hash_of(const struct nfa_shared *p) {
     uint64_t h = hash_step(p->kind, (uint64_t)p->flags << 32 | p->last);
 
     h = hash_step(h, (uint64_t)p->before << 32 | p->behind);
-    return hash_step(h, hash_of_expr(p->x) + hash_of_expr(p->y));
+    return (uint32_t)(hash_step(h, hash_of_expr(p->x) + hash_of_expr(p->y)) >> 16);
 }
 
 static bool same_expr(const struct expr *x, const struct expr *y) {
@@ -52,62 +50,25 @@ static bool same_part(const struct nfa_shared *p, const struct nfa_shared *q) {
            same_expr(p->y, q->y) && same_expr(p->z, q->z);
 }
 
-static bool is_taken(const struct maker *m, uint32_t at) {
-    return m->shared[at].kind != NFA_NOT_SHARED && m->shared[at].stamp == m->shared_stamp;
-}
-
-static struct nfa_shared *place_of(const struct maker *m, const struct nfa_shared *p) {
-    uint32_t at = (uint32_t)(hash_of(p) >> 16) & m->shared_mask;
-
-    assert(p->kind != NFA_NOT_SHARED && m->n_shared * 2 <= m->shared_mask);
-    while (is_taken(m, at) && !same_part(&m->shared[at], p))
-        at = (at + 1) & m->shared_mask;
-    return &m->shared[at];
-}
-
-static int grow(struct maker *m) {
-    uint32_t n_old = m->shared ? m->shared_mask + 1 : 0, n = MAX(n_old * 2, 64u);
-    struct nfa_shared *old = m->shared, *v = calloc(n, sizeof(*v));
-
-    if (!v)
-        return build_no_memory(m->b);
-    m->shared = v;
-    m->shared_mask = n - 1;
-    for (uint32_t i = 0; i < n_old; i++) {
-        if (old[i].kind != NFA_NOT_SHARED && old[i].stamp == m->shared_stamp)
-            *place_of(m, &old[i]) = old[i];
-    }
-    free(old);
-    return 0;
-}
-
 bool nfa_find_shared(struct maker *m, struct nfa_shared *part) {
-    if (m->b->failed || (m->shared ? build_work(m->b, 2) : grow(m)) < 0)
+    if (m->b->failed || build_work(m->b, 2) < 0)
         return false;
-    const struct nfa_shared *p = place_of(m, part);
-    bool known = is_taken(m, (uint32_t)(p - m->shared));
-
-    if (known) {
-        part->out = p->out;
-        part->out_behind = p->out_behind;
+    HASH_INDEX_EACH(m->shared_index, hash_of(part), i) {
+        if (same_part(&m->shared[i], part)) {
+            *part = m->shared[i];
+            return true;
+        }
     }
-    return known;
+    return false;
 }
 
 void nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
-    if (m->b->failed || ((m->n_shared + 1) * 2 > m->shared_mask && grow(m) < 0))
+    if (m->b->failed ||
+        maker_grow(m, &m->shared, m->n_shared, &m->cap_shared, sizeof(*m->shared)) < 0)
         return;
-    struct nfa_shared *p = place_of(m, part);
-
-    assert(!is_taken(m, (uint32_t)(p - m->shared)));
-    *p = *part;
-    p->stamp = m->shared_stamp;
-    m->n_shared++;
-}
-
-void nfa_forget_shared(struct maker *m) {
-    m->shared_stamp++;
-    m->n_shared = 0;
+    m->shared[m->n_shared] = *part;
+    if (hash_index_add(&m->shared_index, hash_of(part), m->n_shared++) < 0)
+        build_no_memory(m->b);
 }
 
 /* Returns the state behind expression @e, read from state @from. */

@@ -56,16 +56,16 @@ struct known_set {
     uint8_t free_chars[KIND_NONE + 1];
 };
 
-/* The numbered sets: n of them, with room for cap. A set is found by the hash table slot[], which
- * has mask + 1 = 2 * cap places; in a plain rule by of_state[]. */
+/* The numbered sets: n of them, with room for cap. A set is found by the hash table, in a plain rule
+ * by of_state[]. */
 struct tables {
     struct walk *w;
     struct known_set *set;
     uint16_t (*next)[256];
     uint32_t n, cap;
-    uint32_t *slot, mask; /* hash table: number + 1 */
-    uint16_t *of_state;   /* plain rule: by state, counted from its start: number + 1; or NULL */
-    uint64_t *reached;    /* bits by item, of the current walk; NULL without bits */
+    struct hash_index numbers;
+    uint16_t *of_state; /* plain rule: by state, counted from its start: number + 1; or NULL */
+    uint64_t *reached;  /* bits by item, of the current walk; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -90,32 +90,13 @@ static bool equal(const struct machine *m, const struct set *x, const struct set
 
 static bool grow(struct tables *t) {
     uint32_t cap = t->cap ? t->cap * 2 : SETS_FIRST;
-    struct known_set *set = realloc(t->set, cap * sizeof(*set));
 
-    if (set)
-        t->set = set;
-    void *next = realloc(t->next, cap * sizeof(*t->next));
-
-    if (next)
-        t->next = next;
-    uint32_t *slot = calloc(cap * 2ul, sizeof(*slot));
-
-    if (!set || !next || !slot) {
-        free(slot);
+    if (!array_resize(&t->set, cap, sizeof(*t->set)) ||
+        !array_resize(&t->next, cap, sizeof(*t->next))) {
         t->w->m->error = -ENOMEM;
         return false;
     }
-    free(t->slot);
-    t->slot = slot;
     t->cap = cap;
-    t->mask = cap * 2 - 1;
-    for (uint32_t i = 0; i < t->n; i++) {
-        uint32_t h = hash_of(t->w->m, &t->set[i].set) & t->mask;
-
-        while (slot[h])
-            h = (h + 1) & t->mask;
-        slot[h] = i + 1;
-    }
     return true;
 }
 
@@ -168,15 +149,18 @@ static uint32_t number_of(struct tables *t, const struct set *s) {
 
     if (!has_room(t))
         return 0;
-    uint32_t h = hash_of(m, s) & t->mask;
+    uint32_t hash = hash_of(m, s);
 
-    for (; t->slot[h]; h = (h + 1) & t->mask) {
-        if (equal(m, s, &t->set[t->slot[h] - 1].set)) {
+    HASH_INDEX_EACH(t->numbers, hash, i) {
+        if (equal(m, s, &t->set[i].set)) {
             m->n_configs = s->begin;
-            return t->slot[h] - 1;
+            return i;
         }
     }
-    t->slot[h] = t->n + 1;
+    if (hash_index_add(&t->numbers, hash, t->n) < 0) {
+        m->error = -ENOMEM;
+        return 0;
+    }
     return add_set(t, s);
 }
 
@@ -477,7 +461,7 @@ static bool tables_init(struct tables *t, struct walk *w, const struct set *from
 static void tables_free(struct tables *t) {
     free(t->set);
     free(t->next);
-    free(t->slot);
+    hash_index_deinit(&t->numbers);
     free(t->reached);
     free(t->of_state);
 }

@@ -44,8 +44,7 @@
 #define ESCAPE_MAX 512
 #define NO_NODE UINT32_MAX
 
-/* A configuration of a path. Nodes are numbered as they are found, cap_nodes of them fit; slot[]
- * has mask + 1 places, twice as many as nodes. */
+/* A configuration of a path. Nodes are numbered as they are found. */
 struct node {
     struct config at;
     uint32_t next; /* NO_NODE: the end */
@@ -63,31 +62,19 @@ struct closing {
     uint32_t *behind, n_behind; /* for each frame: bytes behind it + 1; 0: unknown */
     struct node *node;
     uint32_t n_nodes, cap_nodes;
-    uint32_t *slot, mask; /* hash table: node + 1 */
+    struct hash_index nodes; /* by configuration */
 };
 
 int closing_new(struct closing **out) {
-    struct closing *k = calloc(1, sizeof(*k));
-
-    if (!k)
-        return -ENOMEM;
-    k->mask = 63;
-    k->cap_nodes = 32;
-    k->slot = calloc(k->mask + 1, sizeof(*k->slot));
-    k->node = malloc(k->cap_nodes * sizeof(*k->node));
-    if (!k->slot || !k->node) {
-        closing_free(k);
-        return -ENOMEM;
-    }
-    *out = k;
-    return 0;
+    *out = calloc(1, sizeof(**out));
+    return *out ? 0 : -ENOMEM;
 }
 
 struct closing *closing_free(struct closing *k) {
     if (k) {
         free(k->behind);
         free(k->node);
-        free(k->slot);
+        hash_index_deinit(&k->nodes);
         free(k);
     }
     return NULL;
@@ -95,7 +82,7 @@ struct closing *closing_free(struct closing *k) {
 
 size_t closing_memory(const struct closing *k) {
     return sizeof(*k) + k->n_behind * sizeof(*k->behind) + k->cap_nodes * sizeof(*k->node) +
-           ((size_t)k->mask + 1) * sizeof(*k->slot);
+           (k->nodes.slot ? k->nodes.mask + 1ul : 0) * sizeof(*k->nodes.slot);
 }
 
 /* ---- bytes */
@@ -244,53 +231,30 @@ uint32_t closing_bytes(struct closing *k, const struct set *at) {
 
 /* ---- tokens */
 
-static uint32_t hash_of(const struct closing *k, const struct config *c) {
+static uint32_t hash_of(const struct config *c) {
     uint64_t h = (c->state * 0x9E3779B97F4A7C15u) ^ (c->reg * 0xC2B2AE3D27D4EB4Fu) ^
                  (c->frame * 0x165667B19E3779F9u) ^ (c->match * 0x27D4EB2F165667C5u);
 
-    return (uint32_t)(h >> 32) & k->mask;
+    return (uint32_t)(h >> 32);
 }
 
-static uint32_t *find(struct closing *k, const struct config *c) {
-    uint32_t h = hash_of(k, c);
-
-    for (; k->slot[h]; h = (h + 1) & k->mask) {
-        const struct config *at = &k->node[k->slot[h] - 1].at;
+/* Returns the node of @c, or NO_NODE. */
+static uint32_t find(const struct closing *k, const struct config *c) {
+    HASH_INDEX_EACH(k->nodes, hash_of(c), i) {
+        const struct config *at = &k->node[i].at;
 
         if (at->state == c->state && at->reg == c->reg && at->frame == c->frame &&
             at->match == c->match)
-            break;
+            return i;
     }
-    return &k->slot[h];
-}
-
-static bool grow(struct closing *k) {
-    uint32_t mask = k->mask * 2 + 1;
-    struct node *v = realloc(k->node, k->cap_nodes * 2 * sizeof(*v));
-
-    if (v)
-        k->node = v;
-    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
-
-    if (!v || !slot) {
-        free(slot);
-        return false;
-    }
-    free(k->slot);
-    k->slot = slot;
-    k->mask = mask;
-    k->cap_nodes *= 2;
-    for (uint32_t i = 0; i < k->n_nodes; i++)
-        *find(k, &k->node[i].at) = i + 1;
-    return true;
+    return NO_NODE;
 }
 
 static bool add_node(struct closing *k, const struct config *c, unsigned symbol) {
-    if (k->n_nodes == k->cap_nodes && !grow(k))
+    if (!ARRAY_GROW(k->node, k->n_nodes, k->cap_nodes, 32) ||
+        hash_index_add(&k->nodes, hash_of(c), k->n_nodes) < 0)
         return false;
-    assert(k->n_nodes < k->cap_nodes && k->n_nodes < k->mask);
-    k->node[k->n_nodes] = (struct node){*c, NO_NODE, FINISH_NEVER, symbol};
-    *find(k, c) = ++k->n_nodes;
+    k->node[k->n_nodes++] = (struct node){*c, NO_NODE, FINISH_NEVER, symbol};
     return true;
 }
 
@@ -340,12 +304,12 @@ static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
 
 /* Returns the fewest tokens of the path of @c. */
 static uint32_t tokens_from(struct closing *k, const struct config *c) {
-    uint32_t first = k->n_nodes, next = NO_NODE, rest = 1;
+    uint32_t first = k->n_nodes, next = NO_NODE, rest = 1, known = find(k, c);
     struct config at = *c;
     unsigned symbol;
 
-    if (*find(k, c))
-        return k->node[*find(k, c) - 1].tokens;
+    if (known != NO_NODE)
+        return k->node[known].tokens;
     uint32_t bytes = bytes_from(k, c, &symbol);
 
     if (bytes > PATH_BYTES || k->n_nodes + bytes > NODES_MAX || doubt(k, c->frame))
@@ -357,7 +321,7 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
     uint64_t fuel = k->m->fuel;
 
     k->m->fuel = PATH_FUEL;
-    for (; rest > 0 && rest < FINISH_NEVER && !*find(k, &at); bytes--) {
+    for (; rest > 0 && rest < FINISH_NEVER && find(k, &at) == NO_NODE; bytes--) {
         bytes_from(k, &at, &symbol);
         rest = bytes && add_node(k, &at, symbol) ? follow(k, &at, symbol, &at) : FINISH_NEVER;
     }
@@ -365,7 +329,7 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
     if (k->m->error == -E2BIG)
         k->m->error = 0;
     if (rest > 0 && rest < FINISH_NEVER)
-        next = *find(k, &at) - 1;
+        next = find(k, &at);
     for (uint32_t i = k->n_nodes; i-- > first; next = i) {
         struct node *n = &k->node[i];
 
@@ -500,7 +464,7 @@ bool closing_begin(struct closing *k, struct machine *m, const struct set *at, u
     k->left = left;
     k->refused = k->planned = false;
     k->n_nodes = 0;
-    memset(k->slot, 0, (k->mask + 1) * sizeof(*k->slot));
+    hash_index_deinit(&k->nodes);
     if (k->n_behind)
         memset(k->behind, 0, k->n_behind * sizeof(*k->behind));
     return closing_bytes(k, at) < FINISH_NEVER;
@@ -582,16 +546,16 @@ bool closing_add_plan(struct closing *k, uint32_t *bits) {
         return false;
     for (uint32_t i = k->at.begin; i < k->at.end; i++) {
         struct config c = k->m->config[i];
-        uint32_t node = *find(k, &c);
+        uint32_t node = find(k, &c);
 
-        if (!node) {
+        if (node == NO_NODE) {
             allow_byte(k, &c, &p);
             continue;
         }
-        const struct node *n = &k->node[node - 1];
+        const struct node *n = &k->node[node];
 
         if (n->symbol < TOKEN_SYMBOL) {
-            each_token(k, node - 1, allow, &p);
+            each_token(k, node, allow, &p);
         } else if (tokens_at(k, n->next) <= k->left) {
             uint32_t token = (uint32_t)g->token[n->symbol - TOKEN_SYMBOL];
 
