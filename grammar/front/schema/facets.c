@@ -15,7 +15,8 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
-typedef int take_fn(struct schema *s, struct facets *f, struct place at);
+/* Reads the keyword whose value is @at into @f; @how: its variant, from the table of keywords. */
+typedef int take_fn(struct schema *s, struct facets *f, struct place at, size_t how);
 
 int count_read(struct schema *s, struct place at, uint32_t *out) {
     struct decimal d;
@@ -32,38 +33,40 @@ int count_read(struct schema *s, struct place at, uint32_t *out) {
     return 0;
 }
 
-/* Raises the minimum or lowers the maximum that the keyword at the end of the path bounds. */
-static int take_count(struct schema *s, struct facets *f, struct place at) {
-    const struct {
-        const char *name;
-        uint32_t *least, *most;
-    } counts[] = {
-        {"minItems", &f->min_items, NULL},        {"maxItems", NULL, &f->max_items},
-        {"minLength", &f->min_length, NULL},      {"maxLength", NULL, &f->max_length},
-        {"minProperties", &f->min_members, NULL}, {"maxProperties", NULL, &f->max_members},
-    };
-    uint32_t n;
-    int r = count_read(s, at, &n);
+/* Raises the minimum, or lowers the maximum, that is at offset @how of the facets. */
+static int take_min(struct schema *s, struct facets *f, struct place at, size_t how) {
+    uint32_t n, *least = (uint32_t *)((char *)f + how);
 
-    for (size_t i = 0; i < ARRAY_SIZE(counts) && r == 0; i++) {
-        if (strlen(counts[i].name) != at.path->len ||
-            memcmp(counts[i].name, at.path->key, at.path->len) != 0)
-            continue;
-        if (counts[i].least)
-            *counts[i].least = MAX(*counts[i].least, n);
-        else
-            *counts[i].most = MIN(*counts[i].most, n);
-    }
-    return r;
+    TRY(count_read(s, at, &n));
+    *least = MAX(*least, n);
+    return 0;
 }
 
-static int take_bound(struct schema *s, struct place at, struct bound *b, bool lower, bool strict) {
+static int take_max(struct schema *s, struct facets *f, struct place at, size_t how) {
+    uint32_t n, *most = (uint32_t *)((char *)f + how);
+
+    TRY(count_read(s, at, &n));
+    *most = MIN(*most, n);
+    return 0;
+}
+
+enum { LOWER = 1, EXCLUSIVE = 2 };
+
+/* Reads a bound. In draft 4 exclusiveMinimum is a boolean, which excludes the value of minimum
+ * itself. */
+static int take_bound(struct schema *s, struct facets *f, struct place at, size_t how) {
+    bool lower = how & LOWER, strict = how & EXCLUSIVE;
+    struct bound *b = lower ? &f->lower : &f->upper;
     struct decimal d;
 
+    if (strict && yyjson_is_bool(at.v))
+        return 0;
     if (!yyjson_is_raw(at.v))
         return schema_invalid(s, at.path, "this must be a number");
     if (decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0)
         return schema_unsupported(s, at.path, "numbers with this many digits are not supported");
+    strict |=
+        yyjson_is_true(yyjson_obj_get(f->part.v, lower ? "exclusiveMinimum" : "exclusiveMaximum"));
     int c = b->set ? decimal_compare(&d, &b->x) : 0;
 
     if (!b->set || (lower ? c > 0 : c < 0))
@@ -71,28 +74,6 @@ static int take_bound(struct schema *s, struct place at, struct bound *b, bool l
     else if (c == 0)
         b->strict = b->strict || strict;
     return 0;
-}
-
-/* Returns whether @key stands beside the bound and is true: in draft 4 exclusiveMinimum is a
- * boolean, which excludes the value of minimum itself. */
-static bool beside_true(const struct facets *f, const char *key) {
-    return yyjson_is_true(yyjson_obj_get(f->part.v, key));
-}
-
-static int take_minimum(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->lower, true, beside_true(f, "exclusiveMinimum"));
-}
-
-static int take_maximum(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->upper, false, beside_true(f, "exclusiveMaximum"));
-}
-
-static int take_above(struct schema *s, struct facets *f, struct place at) {
-    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->lower, true, true);
-}
-
-static int take_below(struct schema *s, struct facets *f, struct place at) {
-    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->upper, false, true);
 }
 
 static unsigned type_named(const char *name) {
@@ -133,7 +114,7 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
     return 0;
 }
 
-static int take_type(struct schema *s, struct facets *f, struct place at) {
+static int take_type(struct schema *s, struct facets *f, struct place at, size_t how) {
     unsigned types;
 
     TRY(types_read(s, at, &types));
@@ -151,13 +132,13 @@ static int add_values(struct schema *s, struct facets *f, struct place at, bool 
     return places_add(s, &f->value, &f->n_values, &f->cap_values, at);
 }
 
-static int take_enum(struct schema *s, struct facets *f, struct place at) {
+static int take_enum(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one value");
     return add_values(s, f, at, false);
 }
 
-static int take_const(struct schema *s, struct facets *f, struct place at) {
+static int take_const(struct schema *s, struct facets *f, struct place at, size_t how) {
     return add_values(s, f, at, true);
 }
 
@@ -173,7 +154,7 @@ static int add_text(struct schema *s, struct facets *f, struct place at, int kin
     return build_work(s->b, f->n_text);
 }
 
-static int take_pattern(struct schema *s, struct facets *f, struct place at) {
+static int take_pattern(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_str(at.v))
         return schema_invalid(s, at.path, "this must be a string");
     return add_text(s, f, at, TEXT_PATTERN);
@@ -181,7 +162,7 @@ static int take_pattern(struct schema *s, struct facets *f, struct place at) {
 
 /* Formats of numbers are ranges or have no effect; lower_string() handles the formats of
  * strings. */
-static int take_format(struct schema *s, struct facets *f, struct place at) {
+static int take_format(struct schema *s, struct facets *f, struct place at, size_t how) {
     static const struct {
         const char *name, *min, *max;
     } INTS[] = {
@@ -223,7 +204,7 @@ static int take_format(struct schema *s, struct facets *f, struct place at) {
     return add_text(s, f, at, TEXT_FORMAT);
 }
 
-static int add_multiple(struct schema *s, struct facets *f, struct place at, bool negated) {
+static int take_multiple(struct schema *s, struct facets *f, struct place at, size_t negated) {
     struct decimal d, one = {.n_int = 1, .digit_int = "1"};
 
     if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
@@ -241,21 +222,15 @@ static int add_multiple(struct schema *s, struct facets *f, struct place at, boo
     return build_work(s->b, f->n_multiples);
 }
 
-static int take_multiple(struct schema *s, struct facets *f, struct place at) {
-    return add_multiple(s, f, at, false);
+/* Read words of logic.c that negate a keyword elsewhere, to which their value refers. */
+static int take_not_multiple(struct schema *s, struct facets *f, struct place at, size_t how) {
+    TRY(schema_target(s, at, &at));
+    return take_multiple(s, f, at, true);
 }
 
-/* Reads a word of logic.c that negates a keyword elsewhere, to which its value refers. */
-static int take_contrary(struct schema *s, struct facets *f, struct place at) {
-    const char *word = at.path->key + strlen(OWN "not");
-
+static int take_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
     TRY(schema_target(s, at, &at));
-    if (word[0] == 'M')
-        return add_multiple(s, f, at, true);
-    return add_text(s, f, at,
-                    word[0] == 'E'   ? TEXT_NOT_ENUM
-                    : word[0] == 'F' ? TEXT_NOT_FORMAT
-                                     : TEXT_NOT_PATTERN);
+    return add_text(s, f, at, (int)kind);
 }
 
 /* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
@@ -278,7 +253,7 @@ static int same_some(struct schema *s, struct place x, struct place y, bool *out
     return r;
 }
 
-static int take_some(struct schema *s, struct facets *f, struct place at) {
+static int take_some(struct schema *s, struct facets *f, struct place at, size_t how) {
     for (uint32_t i = 0; i < f->n_some; i++) {
         bool same;
         int r = same_some(s, f->some[i], at, &same);
@@ -289,7 +264,7 @@ static int take_some(struct schema *s, struct facets *f, struct place at) {
     return places_add(s, &f->some, &f->n_some, &f->cap_some, at);
 }
 
-static int take_contains(struct schema *s, struct facets *f, struct place at) {
+static int take_contains(struct schema *s, struct facets *f, struct place at, size_t how) {
     yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
 
     if (yyjson_obj_get(f->part.v, "maxContains") ||
@@ -299,7 +274,7 @@ static int take_contains(struct schema *s, struct facets *f, struct place at) {
     return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
 
-static int take_unique(struct schema *s, struct facets *f, struct place at) {
+static int take_unique(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_true(at.v))
         return 0;
     f->unique = true;
@@ -307,7 +282,7 @@ static int take_unique(struct schema *s, struct facets *f, struct place at) {
     return 0;
 }
 
-static int take_unevaluated(struct schema *s, struct facets *f, struct place at) {
+static int take_unevaluated(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (yyjson_is_true(at.v))
         return 0;
     if (!yyjson_is_false(at.v))
@@ -342,12 +317,12 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
     return 0;
 }
 
-static int expect_object(struct schema *s, struct facets *f, struct place at) {
+static int expect_object(struct schema *s, struct facets *f, struct place at, size_t how) {
     return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
 }
 
 /* Checks `required`. Draft 3 writes `required: true` in a property, which later drafts ignore. */
-static int check_required(struct schema *s, struct facets *f, struct place at) {
+static int check_required(struct schema *s, struct facets *f, struct place at, size_t how) {
     yyjson_val *v;
     size_t i, n;
 
@@ -362,24 +337,24 @@ static int check_required(struct schema *s, struct facets *f, struct place at) {
     return 0;
 }
 
-static int check_prefix(struct schema *s, struct facets *f, struct place at) {
+static int check_prefix(struct schema *s, struct facets *f, struct place at, size_t how) {
     return yyjson_is_arr(at.v) ? 0 : schema_invalid(s, at.path, "this must be an array of schemas");
 }
 
-static int refuse(struct schema *s, struct facets *f, struct place at) {
+static int refuse(struct schema *s, struct facets *f, struct place at, size_t how) {
     return schema_unsupported(s, at.path, "this keyword is not supported");
 }
 
 /* Checks `$id` or `id`. Below the root such a word changes what references inside its schema mean,
  * so only a schema without references is read. A mere name ("#node") changes nothing. */
-static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
+static int check_inner_id(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (at.path->up == s->root_path || (json_len(at.v) > 0 && json_text(at.v)[0] == '#') ||
         !s->has_refs || !schema_has_refs(s, f->part.v))
         return 0;
-    return refuse(s, f, at);
+    return refuse(s, f, at, how);
 }
 
-static int pass(struct schema *s, struct facets *f, struct place at) {
+static int pass(struct schema *s, struct facets *f, struct place at, size_t how) {
     return 0; /* the translation of objects, arrays or choices reads this keyword itself */
 }
 
@@ -388,60 +363,61 @@ static int pass(struct schema *s, struct facets *f, struct place at) {
 static const struct keyword {
     const char *name;
     take_fn *take;
-    unsigned implies;
+    unsigned implies; /* types that it restricts values to, without `type` */
+    size_t how;
 } KEYWORDS[] = {
-    {OWN "notEnum", take_contrary, T_STRING},
-    {OWN "notFormat", take_contrary, T_STRING},
-    {OWN "notMultiple", take_contrary, T_INT | T_REAL},
-    {OWN "notPattern", take_contrary, T_STRING},
-    {OWN "some", take_some, T_OBJECT},
-    {"$id", check_inner_id, 0},
-    {"$dynamicRef", refuse, 0},
-    {"$recursiveRef", refuse, 0},
-    {"$ref", pass, 0},
-    {"additionalItems", pass, 0},
-    {"additionalProperties", pass, T_OBJECT},
-    {"allOf", pass, 0},
-    {"anyOf", pass, 0},
-    {"const", take_const, 0},
-    {"contains", take_contains, T_ARRAY},
-    {"dependencies", pass, T_OBJECT},
-    {"dependentRequired", pass, T_OBJECT},
-    {"dependentSchemas", pass, T_OBJECT},
-    {"disallow", refuse, 0},
-    {"divisibleBy", refuse, 0},
-    {"else", pass, 0},
-    {"enum", take_enum, 0},
-    {"exclusiveMaximum", take_below, T_INT | T_REAL},
-    {"exclusiveMinimum", take_above, T_INT | T_REAL},
-    {"extends", refuse, 0},
-    {"format", take_format, 0},
-    {"if", pass, 0},
-    {"items", pass, T_ARRAY},
-    {"maxContains", pass, 0},
-    {"maxItems", take_count, T_ARRAY},
-    {"maxLength", take_count, T_STRING},
-    {"maxProperties", take_count, T_OBJECT},
-    {"maximum", take_maximum, T_INT | T_REAL},
-    {"minContains", pass, 0},
-    {"minItems", take_count, T_ARRAY},
-    {"minLength", take_count, T_STRING},
-    {"minProperties", take_count, T_OBJECT},
-    {"minimum", take_minimum, T_INT | T_REAL},
-    {"multipleOf", take_multiple, T_INT | T_REAL},
-    {"not", pass, 0},
-    {"oneOf", pass, 0},
-    {"pattern", take_pattern, T_STRING},
-    {"patternProperties", expect_object, T_OBJECT},
-    {"prefixItems", check_prefix, T_ARRAY},
-    {"properties", expect_object, T_OBJECT},
-    {"propertyNames", pass, T_OBJECT},
-    {"required", check_required, T_OBJECT},
-    {"then", pass, 0},
-    {"type", take_type, 0},
-    {"unevaluatedItems", refuse, 0},
-    {"unevaluatedProperties", take_unevaluated, T_OBJECT},
-    {"uniqueItems", take_unique, T_ARRAY},
+    {OWN "notEnum", take_not_text, T_STRING, TEXT_NOT_ENUM},
+    {OWN "notFormat", take_not_text, T_STRING, TEXT_NOT_FORMAT},
+    {OWN "notMultiple", take_not_multiple, T_INT | T_REAL, 0},
+    {OWN "notPattern", take_not_text, T_STRING, TEXT_NOT_PATTERN},
+    {OWN "some", take_some, T_OBJECT, 0},
+    {"$id", check_inner_id, 0, 0},
+    {"$dynamicRef", refuse, 0, 0},
+    {"$recursiveRef", refuse, 0, 0},
+    {"$ref", pass, 0, 0},
+    {"additionalItems", pass, 0, 0},
+    {"additionalProperties", pass, T_OBJECT, 0},
+    {"allOf", pass, 0, 0},
+    {"anyOf", pass, 0, 0},
+    {"const", take_const, 0, 0},
+    {"contains", take_contains, T_ARRAY, 0},
+    {"dependencies", pass, T_OBJECT, 0},
+    {"dependentRequired", pass, T_OBJECT, 0},
+    {"dependentSchemas", pass, T_OBJECT, 0},
+    {"disallow", refuse, 0, 0},
+    {"divisibleBy", refuse, 0, 0},
+    {"else", pass, 0, 0},
+    {"enum", take_enum, 0, 0},
+    {"exclusiveMaximum", take_bound, T_INT | T_REAL, EXCLUSIVE},
+    {"exclusiveMinimum", take_bound, T_INT | T_REAL, LOWER | EXCLUSIVE},
+    {"extends", refuse, 0, 0},
+    {"format", take_format, 0, 0},
+    {"if", pass, 0, 0},
+    {"items", pass, T_ARRAY, 0},
+    {"maxContains", pass, 0, 0},
+    {"maxItems", take_max, T_ARRAY, offsetof(struct facets, max_items)},
+    {"maxLength", take_max, T_STRING, offsetof(struct facets, max_length)},
+    {"maxProperties", take_max, T_OBJECT, offsetof(struct facets, max_members)},
+    {"maximum", take_bound, T_INT | T_REAL, 0},
+    {"minContains", pass, 0, 0},
+    {"minItems", take_min, T_ARRAY, offsetof(struct facets, min_items)},
+    {"minLength", take_min, T_STRING, offsetof(struct facets, min_length)},
+    {"minProperties", take_min, T_OBJECT, offsetof(struct facets, min_members)},
+    {"minimum", take_bound, T_INT | T_REAL, LOWER},
+    {"multipleOf", take_multiple, T_INT | T_REAL, 0},
+    {"not", pass, 0, 0},
+    {"oneOf", pass, 0, 0},
+    {"pattern", take_pattern, T_STRING, 0},
+    {"patternProperties", expect_object, T_OBJECT, 0},
+    {"prefixItems", check_prefix, T_ARRAY, 0},
+    {"properties", expect_object, T_OBJECT, 0},
+    {"propertyNames", pass, T_OBJECT, 0},
+    {"required", check_required, T_OBJECT, 0},
+    {"then", pass, 0, 0},
+    {"type", take_type, 0, 0},
+    {"unevaluatedItems", refuse, 0, 0},
+    {"unevaluatedProperties", take_unevaluated, T_OBJECT, 0},
+    {"uniqueItems", take_unique, T_ARRAY, 0},
 };
 
 static const struct keyword *find_keyword(const char *name) {
@@ -516,7 +492,7 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 f->implied |= word->implies;
             struct place at = {value,
                                schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
-            int r = word->take(s, f, at);
+            int r = word->take(s, f, at, word->how);
             if (r == 0 && word->take == take_unevaluated && yyjson_is_false(value))
                 r = check_closed(s, parts, i, at);
             if (r < 0)
