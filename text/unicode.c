@@ -10,6 +10,8 @@
 #define UP (UC_LETTER | UC_UPPER)
 #define LO (UC_LETTER | UC_LOWER)
 #define NU UC_NUMBER
+#define LE UC_LETTER
+#define MA UC_MARK
 
 /* clang-format off */
 const uint16_t unicode_ascii_class[128] = {
@@ -25,45 +27,15 @@ const uint16_t unicode_ascii_class[128] = {
 /* clang-format on */
 
 unsigned unicode_wide_class(uint32_t cp) {
+    /* by category: Cn; letters Lu Ll Lt Lm Lo; marks; numbers; punctuation; symbols; separators;
+     * others Cc Cf Cs Co */
+    static const uint16_t of_category[] = {OT, UP, LO, UP, LE, LE, MA, MA, MA, NU,
+                                           NU, NU, PU, PU, PU, PU, PU, PU, PU, SY,
+                                           SY, SY, SY, SP, SP, SP, OT, OT, OT, OT};
+
     if (cp == UNICODE_INVALID)
         return SY;
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-        return UP;
-    case UTF8PROC_CATEGORY_LL:
-        return LO;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        return UC_LETTER;
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-        return UC_MARK;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return UC_NUMBER;
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-        return UC_SPACE;
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-        return PU;
-    case UTF8PROC_CATEGORY_SM:
-    case UTF8PROC_CATEGORY_SC:
-    case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO:
-        return SY;
-    default:
-        return cp == 0x85 ? UC_SPACE : UC_OTHER;
-    }
+    return cp == 0x85 ? SP : of_category[utf8proc_category((utf8proc_int32_t)cp)];
 }
 
 unsigned unicode_encode(uint32_t cp, char out[4]) {

@@ -47,18 +47,14 @@ static bool stands_alone(uint32_t c) {
 /* Returns whether a character is removed: control and format characters, unassigned ones, and bytes
  * that are not UTF-8. */
 static bool is_dropped(uint32_t c) {
+    static const uint32_t dropped = 1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF |
+                                    1u << UTF8PROC_CATEGORY_CN | 1u << UTF8PROC_CATEGORY_CO |
+                                    1u << UTF8PROC_CATEGORY_CS;
+
     if (c < 0x80)
         return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
-    switch (c == UNICODE_INVALID ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CS:
-        return true;
-    default:
-        return c == 0xFFFD;
-    }
+    return c == UNICODE_INVALID || c == 0xFFFD ||
+           (dropped >> utf8proc_category((utf8proc_int32_t)c) & 1);
 }
 
 /* Encodes the word in w->normal, which begins with a space mark and has w->n_chars characters, and

@@ -83,23 +83,14 @@ static int add_int(struct render *rd, struct sink *k, struct value v) {
 /* Returns whether repr() leaves @cp unescaped: it is no control, format, separator or unassigned
  * character. */
 static bool printable(uint32_t cp) {
+    static const uint32_t hidden = 1u << UTF8PROC_CATEGORY_CN | 1u << UTF8PROC_CATEGORY_CC |
+                                   1u << UTF8PROC_CATEGORY_CF | 1u << UTF8PROC_CATEGORY_CS |
+                                   1u << UTF8PROC_CATEGORY_CO | 1u << UTF8PROC_CATEGORY_ZS |
+                                   1u << UTF8PROC_CATEGORY_ZL | 1u << UTF8PROC_CATEGORY_ZP;
+
     if (cp < 0x7f)
         return cp >= 0x20;
-    if (cp >= 0x110000)
-        return true;
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-        return false;
-    default:
-        return true;
-    }
+    return cp >= 0x110000 || !(hidden >> utf8proc_category((utf8proc_int32_t)cp) & 1);
 }
 
 static int add_escape(struct render *rd, struct sink *k, uint32_t cp, bool user) {
