@@ -33,15 +33,12 @@ static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
     return mix(h ^ w);
 }
 
-/* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. */
+/* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. Equal
+ * numbers are equal as doubles, too; 0.0 is added to make 0 of -0. */
 static uint64_t hash_number(struct value v, uint64_t seed) {
-    double f = value_double(v);
+    double f = value_double(v) + 0.0;
     uint64_t bits;
 
-    if (v.type != V_FLOAT)
-        return mix(seed ^ (uint64_t)value_wide(v));
-    if (f >= -9e18 && f <= 9e18 && f == (double)(int64_t)f)
-        return mix(seed ^ (uint64_t)(int64_t)f);
     memcpy(&bits, &f, 8);
     return mix(seed ^ bits);
 }
