@@ -9,13 +9,12 @@ extern const size_t N_FILTERS_TEXT, N_FILTERS_SEQ;
 
 /* Functions of this file return 0, or a negative value with the render's error set. */
 
-/* Read an argument with a default. Return a negative value when the type is wrong. */
+/* Read an argument, whose default is @def or NULL. Return a negative value when the type is
+ * wrong. */
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out);
-int builtin_string(struct render *rd, struct value v, const struct tstr *def,
-                   const struct tstr **out);
+int builtin_string(struct render *rd, struct value v, const struct tstr **out);
 
-/* Change of case. A word begins after any character that is no letter (TITLE, the method) or after
- * white space and brackets (WORDS, the filter). */
+/* Changes of case. */
 enum case_mode { CASE_UPPER, CASE_LOWER, CASE_CAPITALIZE };
 /* Changes the case of the letters of @s according to @mode. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);

@@ -191,14 +191,10 @@ int call_value(struct render *rd, struct value fn, const struct args *args, stru
     }
 }
 
-/* Implements dict() and namespace(), which take a dict or pairs, and keywords. */
-static int fill_dict(struct render *rd, const struct args *args, struct value *out) {
-    struct dict *d = dict_new(rd, args->n_kw);
+int dict_fill(struct render *rd, struct dict *d, const struct args *args) {
     struct value *items;
     uint32_t n;
 
-    if (!d)
-        return -1;
     if (args->n_pos > 1)
         return render_fail(rd, "dict expected at most 1 argument, got %u", args->n_pos);
     if (args->n_pos && args->pos[0].type == V_DICT) {
@@ -218,18 +214,15 @@ static int fill_dict(struct render *rd, const struct args *args, struct value *o
     for (uint32_t i = 0; i < args->n_kw; i++) {
         TRY(dict_set(rd, d, value_str(args->kw[i].name), args->kw[i].v));
     }
-    *out = value_dict(d);
     return 0;
 }
 
+/* Implements dict() and namespace(). */
 static int global_dict(struct render *rd, const struct call *c, struct value *out) {
-    return fill_dict(rd, c->args, out);
-}
+    struct dict *d = dict_new(rd, c->args->n_kw);
 
-static int global_namespace(struct render *rd, const struct call *c, struct value *out) {
-    TRY(fill_dict(rd, c->args, out));
-    out->type = V_NAMESPACE;
-    return 0;
+    *out = (struct value){.type = (uint8_t)c->how, .dict = d};
+    return d ? dict_fill(rd, d, c->args) : -1;
 }
 
 /* Ends the rendering with the template's own message. */
@@ -295,8 +288,8 @@ static int global_strftime_now(struct render *rd, const struct call *c, struct v
 
 /* Sorted by name. */
 static const struct builtin GLOBALS[] = {
-    {"dict", "*", 0, global_dict, 0},
-    {"namespace", "*", 0, global_namespace, 0},
+    {"dict", "*", 0, global_dict, V_DICT},
+    {"namespace", "*", 0, global_dict, V_NAMESPACE},
     {"raise_exception", "message", 1, global_raise, 0},
     {"range", "start stop step", 1, global_range, 0},
     {"strftime_now", "format", 1, global_strftime_now, 0},

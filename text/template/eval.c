@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Finds a name in one scope. Scopes are so small that a search from the front is the fastest. */
-static struct binding *find(struct scope *s, uint32_t sym) {
+struct binding *scope_find(const struct scope *s, uint32_t sym) {
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->b[i].sym == sym)
             return &s->b[i];
@@ -29,7 +29,7 @@ struct scope *scope_new(struct render *rd, struct scope *up) {
 
 /* Rebinds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
-    struct binding *b = find(s, sym);
+    struct binding *b = scope_find(s, sym);
 
     assert(s->n <= s->cap);
 

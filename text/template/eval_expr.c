@@ -20,12 +20,12 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
     for (const struct scope *s = rd->scope; s; s = s->up) {
+        const struct binding *b = scope_find(s, sym);
+
         TRY(render_charge(rd, s->n / 16));
-        for (uint32_t i = 0; i < s->n; i++) {
-            if (s->b[i].sym == sym) {
-                *out = s->b[i].v;
-                return 0;
-            }
+        if (b) {
+            *out = b->v;
+            return 0;
         }
     }
     assert(sym < rd->t->n_symbols);

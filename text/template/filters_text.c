@@ -6,10 +6,6 @@
 #include "base/try.h"
 #include "text/template/builtin.h"
 
-static int as_text(struct render *rd, struct value v, const struct tstr **out) {
-    return format_to_str(rd, v, out);
-}
-
 /* Refuses values that are not strings, for the few filters that need one. */
 static int the_string(struct render *rd, const struct call *c, const char *name,
                       const struct tstr **out) {
@@ -24,35 +20,35 @@ static int the_string(struct render *rd, const struct call *c, const char *name,
 static int filter_case(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    return as_text(rd, c->self, &s) || text_case(rd, s, (enum case_mode)c->how, out) ? -1 : 0;
+    return format_to_str(rd, c->self, &s) || text_case(rd, s, (enum case_mode)c->how, out) ? -1 : 0;
 }
 
 static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    return as_text(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out) ? -1 : 0;
+    return format_to_str(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out) ? -1 : 0;
 }
 
 static int filter_replace(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s, *from, *to;
     int64_t count;
 
-    if (as_text(rd, c->self, &s) || as_text(rd, c->a[0], &from) || as_text(rd, c->a[1], &to) ||
-        builtin_int(rd, c->a[2], -1, &count))
+    if (format_to_str(rd, c->self, &s) || format_to_str(rd, c->a[0], &from) ||
+        format_to_str(rd, c->a[1], &to) || builtin_int(rd, c->a[2], -1, &count))
         return -1;
     return text_replace(rd, s, from, to, count, out);
 }
 
 static int filter_string(struct render *rd, const struct call *c, struct value *out) {
     out->type = V_STR;
-    return as_text(rd, c->self, &out->s);
+    return format_to_str(rd, c->self, &out->s);
 }
 
 /* Marks a string as markup. Only `+` uses the mark: it escapes the other side. */
 static int filter_safe(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    if (as_text(rd, c->self, &s) || !(s = tstr_safe(rd, s, true)))
+    if (format_to_str(rd, c->self, &s) || !(s = tstr_safe(rd, s, true)))
         return -1;
     *out = value_str(s);
     return 0;

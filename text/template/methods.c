@@ -54,15 +54,7 @@ static int dict_update(struct render *rd, const struct call *c, struct value *ou
     *out = value_none();
     if (a->n_pos > 1 || (a->n_pos && a->pos[0].type != V_DICT))
         return render_fail(rd, "update() wants a dict");
-    for (uint32_t i = 0; a->n_pos && i < a->pos[0].dict->n; i++) {
-        const struct dict_entry *e = &a->pos[0].dict->e[i];
-
-        TRY(dict_set(rd, c->self.dict, e->key, e->value));
-    }
-    for (uint32_t i = 0; i < a->n_kw; i++) {
-        TRY(dict_set(rd, c->self.dict, value_str(a->kw[i].name), a->kw[i].v));
-    }
-    return 0;
+    return dict_fill(rd, c->self.dict, a);
 }
 
 static int list_append(struct render *rd, const struct call *c, struct value *out) {

@@ -65,7 +65,7 @@ static int str_split(struct render *rd, const struct call *c, struct value *out)
     const struct tstr *s = c->self.s, *sep;
     int64_t max;
 
-    if (!list || builtin_string(rd, c->a[0], NULL, &sep) || builtin_int(rd, c->a[1], -1, &max) ||
+    if (!list || builtin_string(rd, c->a[0], &sep) || builtin_int(rd, c->a[1], -1, &max) ||
         render_charge_bytes(rd, s->len))
         return -1;
     if (sep && !sep->len)
@@ -129,7 +129,7 @@ static int str_remove_affix(struct render *rd, const struct call *c, struct valu
     bool end = c->how == RIGHT;
     struct value has;
 
-    if (builtin_string(rd, c->a[0], NULL, &what) || str_has_affix(rd, c, &has))
+    if (builtin_string(rd, c->a[0], &what) || str_has_affix(rd, c, &has))
         return -1;
     size_t n = has.b && what ? what->len : 0;
     const struct tstr *r = tstr_slice(rd, s, end ? 0 : n, s->len - (end ? n : 0));
@@ -142,7 +142,7 @@ static int str_replace(struct render *rd, const struct call *c, struct value *ou
     const struct tstr *from, *to;
     int64_t count;
 
-    if (builtin_string(rd, c->a[0], NULL, &from) || builtin_string(rd, c->a[1], NULL, &to) ||
+    if (builtin_string(rd, c->a[0], &from) || builtin_string(rd, c->a[1], &to) ||
         builtin_int(rd, c->a[2], -1, &count))
         return -1;
     if (!from || !to)
@@ -168,7 +168,7 @@ static int str_find(struct render *rd, const struct call *c, struct value *out) 
     const struct tstr *s = c->self.s, *what;
     size_t from, to, at;
 
-    if (builtin_string(rd, c->a[0], NULL, &what) || window(rd, c, &from, &to) ||
+    if (builtin_string(rd, c->a[0], &what) || window(rd, c, &from, &to) ||
         render_charge_bytes(rd, s->len))
         return -1;
     if (!what)

@@ -283,20 +283,10 @@ static int parse_params(struct parser *p, struct macro *m) {
     return 0;
 }
 
-/* Parses the body of a macro. A break inside the macro needs a loop inside it, since loops around
- * the macro do not count. */
-static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
-    uint32_t loops = p->loops;
-
-    p->loops = 0;
-    TRY(parse_block(p, ENDS(end), &m->body));
-    p->loops = loops;
-    p->tok++;
-    return 0;
-}
-
+/* Parses a macro. A break inside it needs a loop inside it, since loops around it do not count. */
 static int parse_macro(struct parser *p, struct node *n) {
     struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
+    uint32_t loops = p->loops;
 
     if (!m)
         return parser_fail(p, "the template needs too much memory");
@@ -305,7 +295,11 @@ static int parse_macro(struct parser *p, struct node *n) {
     if (parser_expect_name(p, &m->name) || parser_symbol(p, m->name, false, &m->sym) ||
         parse_params(p, m))
         return -EINVAL;
-    return parse_macro_body(p, m, "endmacro");
+    p->loops = 0;
+    TRY(parse_block(p, ENDS("endmacro"), &m->body));
+    p->loops = loops;
+    p->tok++;
+    return 0;
 }
 
 static int parse_filter_block(struct parser *p, struct node *n) {

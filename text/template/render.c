@@ -239,23 +239,16 @@ static int load_globals(struct render *rd, yyjson_val *vars, const struct templa
     return 0;
 }
 
-/* Gives the caller the text and its marks; marks that touch are joined. */
+/* Gives the caller the text and its marks. */
 static int deliver(struct render *rd, const struct sink *k, size_t max, struct rendered *out) {
     struct text_range *user = NULL;
-    size_t n = 0;
 
     if (k->n_marks) {
         user = calloc(k->n_marks, sizeof(*user));
         if (!user)
             return -ENOMEM;
+        memcpy(user, k->marks, k->n_marks * sizeof(*user));
     }
-    for (uint32_t i = 0; i < k->n_marks; i++) {
-        if (n && user[n - 1].end >= k->marks[i].begin)
-            user[n - 1].end = k->marks[i].end;
-        else
-            user[n++] = k->marks[i];
-    }
-    assert(!n || user[n - 1].end <= k->len);
     buf_init(&out->text, max);
     int r = buf_add(&out->text, k->data, k->len);
 
@@ -265,7 +258,7 @@ static int deliver(struct render *rd, const struct sink *k, size_t max, struct r
         return r;
     }
     out->user = user;
-    out->n_user = n;
+    out->n_user = k->n_marks;
     return 0;
 }
 

@@ -87,14 +87,15 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
 struct scope *scope_new(struct render *rd, struct scope *up); /* returns NULL after a failure */
+/* Returns the binding of @sym in @s itself, or NULL. */
+struct binding *scope_find(const struct scope *s, uint32_t sym);
 
 /*
  * operators.c: Python's operators on values. @op: enum binary_op, enum comparison. Arithmetic with
  * an undefined value is an error that names it.
  */
 
-/* Computes @a @op @b, including + of strings and lists, * of these with a number, and % of a
- * format. */
+/* Computes @a @op @b, including + of strings and lists, and * of these with a number. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
 /* Compares two values; also does `in` and `not in`, which search @b. */
@@ -117,6 +118,9 @@ int call_filter(struct render *rd, const struct tstr *name, struct value self,
                 const struct args *args, struct value *out);
 int call_test(struct render *rd, const struct tstr *name, struct value self,
               const struct args *args, bool *out);
+
+/* Adds to @d the entries of a dict or of pairs, and keywords, as dict() takes them. */
+int dict_fill(struct render *rd, struct dict *d, const struct args *args);
 
 /* Searches a table that is sorted by name; NULL: there is no such name. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name);

@@ -21,9 +21,8 @@ int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out) {
     return 0;
 }
 
-int builtin_string(struct render *rd, struct value v, const struct tstr *def,
-                   const struct tstr **out) {
-    *out = v.type == V_STR ? v.s : def;
+int builtin_string(struct render *rd, struct value v, const struct tstr **out) {
+    *out = v.type == V_STR ? v.s : NULL;
     if (v.type == V_STR || v.type == V_MISSING || v.type == V_NONE)
         return 0;
     if (v.type == V_UNDEFINED)
@@ -122,7 +121,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
     size_t begin = 0, end = s->len, w;
     int r = 1;
 
-    TRY(builtin_string(rd, chars, NULL, &set));
+    TRY(builtin_string(rd, chars, &set));
     if (!set)
         tstr_trim(s, left, right, &begin, &end);
     while (set && left && begin < end) {
