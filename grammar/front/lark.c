@@ -193,14 +193,6 @@ static struct expr *read_regex(struct reader *r) {
 
 /* ---- items */
 
-static int bad_count(struct reader *r) {
-    return source_invalid(&r->in, "the repetition count is malformed or too large");
-}
-
-static int read_number(struct reader *r, uint32_t *out) {
-    return source_read_number(&r->in, out) ? r->in.b->failed : bad_count(r);
-}
-
 static int read_counts(struct reader *r, const char *between, const char *close, uint32_t *min,
                        uint32_t *max) {
     int e = 0;
@@ -209,16 +201,16 @@ static int read_counts(struct reader *r, const char *between, const char *close,
     if (*close && source_peek(&r->in, 0) == ',')
         *min = 0;
     else
-        e = read_number(r, min);
+        e = source_need_number(&r->in, min);
     *max = *min;
     if (e == 0 && source_skip(&r->in, between)) {
         skip_space(r, false);
         *max = NO_MAX;
         if (!*close || source_peek(&r->in, 0) != '}')
-            e = read_number(r, max);
+            e = source_need_number(&r->in, max);
     }
     if (e == 0 && (!source_skip(&r->in, close) || *max < *min))
-        return bad_count(r);
+        return source_invalid(&r->in, "the repetition count is malformed or too large");
     return e;
 }
 
@@ -384,7 +376,7 @@ static int read_definition(struct reader *r) {
         return source_unsupported(&r->in, "templates and attributes of rules are");
     if (source_skip(&r->in, ".")) { /* a priority: it chooses between trees only */
         r->in.p += source_peek(&r->in, 0) == '-';
-        if (read_number(r, &rule) < 0)
+        if (source_need_number(&r->in, &rule) < 0)
             return -EINVAL;
     }
     skip_space(r, false);

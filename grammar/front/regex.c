@@ -10,13 +10,13 @@
  */
 
 #include "grammar/automaton/lang.h"
+#include "grammar/front/source.h"
 
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/printable.h"
 #include "base/try.h"
 #include "text/categories.h"
 
@@ -24,8 +24,7 @@
 #define FACTOR_DEPTH 16
 
 struct reader {
-    struct build *b;
-    const char *start, *p, *end;
+    struct source in;
     enum char_mode mode;
     unsigned options; /* enum regex_options */
     uint32_t depth;
@@ -35,75 +34,39 @@ struct reader {
 
 static struct expr *read_alternatives(struct reader *r);
 
-static int invalid(struct reader *r, const char *what) {
-    return build_invalid(r->b, "regular expression, byte %zu: %s", (size_t)(r->p - r->start), what);
-}
-
-static int unsupported(struct reader *r, const char *what) {
-    return build_unsupported(r->b, "regular expression, byte %zu: %s is not supported",
-                             (size_t)(r->p - r->start), what);
-}
-
 static bool at(const struct reader *r, char c) {
-    return r->p < r->end && *r->p == c;
-}
-
-static bool skip(struct reader *r, const char *s) {
-    size_t n = strlen(s);
-
-    if ((size_t)(r->end - r->p) < n || memcmp(r->p, s, n) != 0)
-        return false;
-    r->p += n;
-    return true;
-}
-
-/* Reads exactly @n hexadecimal digits at @p. */
-static int read_hex(struct reader *r, int n, uint32_t *out) {
-    uint32_t v = 0;
-
-    for (int i = 0; i < n; i++) {
-        int d = r->p < r->end ? hex_digit(*r->p) : -1;
-
-        if (d < 0)
-            return invalid(r, "a hexadecimal digit is missing in an escape sequence");
-        v = v * 16 + (uint32_t)d;
-        r->p++;
-    }
-    *out = v;
-    return 0;
+    return r->in.p < r->in.end && *r->in.p == c;
 }
 
 static int read_unicode(struct reader *r, uint32_t *out) {
-    if (!skip(r, "{")) {
-        int e = read_hex(r, 4, out);
+    if (!source_skip(&r->in, "{")) {
+        int e = source_read_hex(&r->in, 4, out);
 
-        if (e == 0 && *out >= 0xd800 && *out < 0xdc00 && skip(r, "\\u")) {
+        if (e == 0 && *out >= 0xd800 && *out < 0xdc00 && source_skip(&r->in, "\\u")) {
             uint32_t low = 0;
 
-            if (read_hex(r, 4, &low) < 0 || low < 0xdc00 || low > 0xdfff)
-                return invalid(r, "a lone surrogate");
+            if (source_read_hex(&r->in, 4, &low) < 0 || low < 0xdc00 || low > 0xdfff)
+                return source_invalid(&r->in, "a lone surrogate");
             *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
         }
     } else {
-        const char *from = r->p;
+        const char *from = r->in.p;
         uint32_t v = 0;
 
-        while (r->p < r->end && *r->p != '}') {
-            int d = hex_digit(*r->p++);
+        while (r->in.p < r->in.end && *r->in.p != '}') {
+            int d = hex_digit(*r->in.p++);
 
             if (d < 0 || v > 0x10ffff)
-                return invalid(r, "the escape sequence is not a valid code point");
+                return source_invalid(&r->in, "the escape sequence is not a valid code point");
             v = v * 16 + (uint32_t)d;
         }
-        if (r->p == from)
-            return invalid(r, "a hexadecimal digit is missing in an escape sequence");
-        if (!skip(r, "}"))
-            return invalid(r, "the closing '}' is missing");
+        if (r->in.p == from)
+            return source_invalid(&r->in, "a hexadecimal digit is missing in an escape sequence");
+        if (!source_skip(&r->in, "}"))
+            return source_invalid(&r->in, "the closing '}' is missing");
         *out = v;
     }
-    if (*out > 0x10ffff || (*out >= 0xd800 && *out <= 0xdfff))
-        return invalid(r, "the escape sequence is not a valid code point");
-    return 0;
+    return source_check_cp(&r->in, *out);
 }
 
 static int add_class(struct reader *r, char c, struct cp_set *out) {
@@ -119,32 +82,32 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     int e = 0;
 
     for (size_t i = 0; e == 0 && i < n; i++)
-        e = cp_set_add(r->b, &set, v[i].lo, v[i].hi);
+        e = cp_set_add(r->in.b, &set, v[i].lo, v[i].hi);
     if (e == 0 && c != kind)
-        e = cp_set_invert(r->b, &set);
+        e = cp_set_invert(r->in.b, &set);
     for (uint32_t i = 0; e == 0 && i < set.n; i++)
-        e = cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi);
+        e = cp_set_add(r->in.b, out, set.range[i].lo, set.range[i].hi);
     return e;
 }
 
 /* Reads the property in braces behind \p, or with @negate behind \P, and adds its characters. */
 static int read_property(struct reader *r, bool negate, struct cp_set *out) {
-    const char *from = r->p + 1, *name = from, *end = at(r, '{') ? from : r->end;
+    const char *from = r->in.p + 1, *name = from, *end = at(r, '{') ? from : r->in.end;
     struct cp_set set = {0};
     uint32_t wanted, n;
     char text[64];
 
-    while (end < r->end && (isalnum((uint8_t)*end) || *end == '_' || *end == '='))
+    while (end < r->in.end && (isalnum((uint8_t)*end) || *end == '_' || *end == '='))
         end++;
-    if (end == r->end || *end != '}')
-        return invalid(r, "\\p needs the name of a property in braces, as in \\p{L}");
-    r->p = from;
-    if (skip(r, "gc=") || skip(r, "General_Category="))
-        name = r->p;
+    if (end == r->in.end || *end != '}')
+        return source_invalid(&r->in, "\\p needs the name of a property in braces, as in \\p{L}");
+    r->in.p = from;
+    if (source_skip(&r->in, "gc=") || source_skip(&r->in, "General_Category="))
+        name = r->in.p;
     wanted = unicode_property(name, (size_t)(end - name));
     if (!wanted) {
-        snprintf(text, sizeof(text), "\\p{%.*s}", (int)MIN(end - from, 50), from);
-        return unsupported(r, text);
+        snprintf(text, sizeof(text), "\\p{%.*s} is", (int)MIN(end - from, 50), from);
+        return source_unsupported(&r->in, text);
     }
     const uint32_t *run = unicode_runs(&n);
 
@@ -152,22 +115,13 @@ static int read_property(struct reader *r, bool negate, struct cp_set *out) {
         uint32_t lo = run[i] >> 5, hi = i + 1 < n ? (run[i + 1] >> 5) - 1 : 0x10ffff;
 
         if ((wanted >> (run[i] & 31) & 1) && lo != 0xd800) /* no text has surrogates */
-            TRY(cp_set_add(r->b, &set, lo, hi));
+            TRY(cp_set_add(r->in.b, &set, lo, hi));
     }
-    r->p = end + 1;
+    r->in.p = end + 1;
     if (negate)
-        TRY(cp_set_invert(r->b, &set));
+        TRY(cp_set_invert(r->in.b, &set));
     for (uint32_t i = 0; i < set.n; i++)
-        TRY(cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi));
-    return 0;
-}
-
-static int read_cp(struct reader *r, uint32_t *cp) {
-    size_t n = r->p < r->end ? utf8_sequence(r->p, (size_t)(r->end - r->p), cp) : 0;
-
-    if (n == 0)
-        return invalid(r, "invalid UTF-8");
-    r->p += n;
+        TRY(cp_set_add(r->in.b, out, set.range[i].lo, set.range[i].hi));
     return 0;
 }
 
@@ -177,9 +131,9 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
     static const char CONTROL[] = "t\tn\nr\rv\vf\f";
 
     *is_class = false;
-    if (r->p == r->end)
-        return invalid(r, "the expression ends with a backslash");
-    char c = *r->p++;
+    if (r->in.p == r->in.end)
+        return source_invalid(&r->in, "the expression ends with a backslash");
+    char c = *r->in.p++;
     const char *control = memchr("tnrvf", c, 5) ? strchr(CONTROL, c) : NULL;
 
     if (memchr("dDwWsS", c, 6)) {
@@ -195,33 +149,33 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
         return 0;
     }
     if (c == 'x')
-        return read_hex(r, 2, cp);
+        return source_read_hex(&r->in, 2, cp);
     if (c == 'u')
         return read_unicode(r, cp);
-    if (c == 'c' && r->p < r->end && ((*r->p | 0x20) >= 'a' && (*r->p | 0x20) <= 'z')) {
-        *cp = (uint8_t)*r->p++ & 31;
+    if (c == 'c' && r->in.p < r->in.end && ((*r->in.p | 0x20) >= 'a' && (*r->in.p | 0x20) <= 'z')) {
+        *cp = (uint8_t)*r->in.p++ & 31;
         return 0;
     }
-    if (c == '0' && !(r->p < r->end && *r->p >= '0' && *r->p <= '9')) {
+    if (c == '0' && !(r->in.p < r->in.end && *r->in.p >= '0' && *r->in.p <= '9')) {
         *cp = 0;
         return 0;
     }
     if (c >= '0' && c <= '9')
-        return unsupported(r, "a back reference");
+        return source_unsupported(&r->in, "a back reference is");
     if (c == 'b' || c == 'B')
-        return unsupported(r, "\\b");
+        return source_unsupported(&r->in, "\\b is");
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return unsupported(r, "this escape");
-    r->p--;
-    return read_cp(r, cp);
+        return source_unsupported(&r->in, "this escape is");
+    r->in.p--;
+    return source_read_utf8(&r->in, cp);
 }
 
 /* Reads one end of a range in [...]. */
 static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
     *is_class = false;
-    if (!skip(r, "\\"))
-        return read_cp(r, cp);
-    if (skip(r, "b")) {
+    if (!source_skip(&r->in, "\\"))
+        return source_read_utf8(&r->in, cp);
+    if (source_skip(&r->in, "b")) {
         *cp = 8;
         return 0;
     }
@@ -240,9 +194,9 @@ static int fold(struct reader *r, struct cp_set *set) {
                                  MIN(set->range[i].hi, (uint32_t)'z')};
 
         if (upper.lo <= upper.hi)
-            e = cp_set_add(r->b, set, upper.lo + 32, upper.hi + 32);
+            e = cp_set_add(r->in.b, set, upper.lo + 32, upper.hi + 32);
         if (e == 0 && lower.lo <= lower.hi)
-            e = cp_set_add(r->b, set, lower.lo - 32, lower.hi - 32);
+            e = cp_set_add(r->in.b, set, lower.lo - 32, lower.hi - 32);
     }
     return e;
 }
@@ -257,20 +211,20 @@ static int fold_all(struct reader *r, struct cp_set *set) {
         struct cp_range x = set->range[i];
 
         if ((x.lo <= 's' && x.hi >= 's') || (x.lo <= 'S' && x.hi >= 'S'))
-            e = cp_set_add(r->b, set, 0x17f, 0x17f);
+            e = cp_set_add(r->in.b, set, 0x17f, 0x17f);
         if (e == 0 && ((x.lo <= 'k' && x.hi >= 'k') || (x.lo <= 'K' && x.hi >= 'K')))
-            e = cp_set_add(r->b, set, 0x212a, 0x212a);
+            e = cp_set_add(r->in.b, set, 0x212a, 0x212a);
     }
     return e;
 }
 
 static int read_set(struct reader *r, struct cp_set *set) {
-    bool negate = skip(r, "^"), is_class;
+    bool negate = source_skip(&r->in, "^"), is_class;
     uint32_t lo, hi;
 
     while (!at(r, ']')) {
-        if (r->p == r->end)
-            return invalid(r, "the closing ']' is missing");
+        if (r->in.p == r->in.end)
+            return source_invalid(&r->in, "the closing ']' is missing");
         int e = read_member(r, set, &is_class, &lo);
 
         if (e < 0)
@@ -278,135 +232,126 @@ static int read_set(struct reader *r, struct cp_set *set) {
         if (is_class)
             continue;
         hi = lo;
-        if (r->end - r->p >= 2 && r->p[0] == '-' && r->p[1] != ']') {
-            r->p++;
+        if (r->in.end - r->in.p >= 2 && r->in.p[0] == '-' && r->in.p[1] != ']') {
+            r->in.p++;
             if ((e = read_member(r, set, &is_class, &hi)) < 0)
                 return e;
             if (is_class || hi < lo)
-                return invalid(r, "a range is out of order");
+                return source_invalid(&r->in, "a range is out of order");
         }
-        if ((e = cp_set_add(r->b, set, lo, hi)) < 0)
+        if ((e = cp_set_add(r->in.b, set, lo, hi)) < 0)
             return e;
     }
-    r->p++;
+    r->in.p++;
 
     TRY(negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0);
     cp_set_normalize(set);
-    return negate ? cp_set_invert(r->b, set) : 0;
+    return negate ? cp_set_invert(r->in.b, set) : 0;
 }
 
 static struct expr *make_chars(struct reader *r, struct cp_set *set) {
     if (r->options & REGEX_ANY_CASE && fold(r, set) < 0)
         return NULL;
     cp_set_normalize(set);
-    return expr_chars(r->b, set, r->mode);
+    return expr_chars(r->in.b, set, r->mode);
 }
 
 static struct expr *read_group(struct reader *r) {
-    if (skip(r, "?")) {
-        if (skip(r, "=") || skip(r, "!") || skip(r, "<=") || skip(r, "<!"))
-            return failed(unsupported(r, "look-around"));
-        if (skip(r, "<") || skip(r, "P<")) {
-            while (r->p < r->end && *r->p != '>')
-                r->p++;
-            if (!skip(r, ">"))
-                return failed(invalid(r, "the closing '>' is missing"));
-        } else if (!skip(r, ":")) {
-            return failed(unsupported(r, "this kind of group"));
+    if (source_skip(&r->in, "?")) {
+        if (source_skip(&r->in, "=") || source_skip(&r->in, "!") || source_skip(&r->in, "<=") ||
+            source_skip(&r->in, "<!"))
+            return failed(source_unsupported(&r->in, "look-around is"));
+        if (source_skip(&r->in, "<") || source_skip(&r->in, "P<")) {
+            while (r->in.p < r->in.end && *r->in.p != '>')
+                r->in.p++;
+            if (!source_skip(&r->in, ">"))
+                return failed(source_invalid(&r->in, "the closing '>' is missing"));
+        } else if (!source_skip(&r->in, ":")) {
+            return failed(source_unsupported(&r->in, "this kind of group is"));
         }
     }
     struct expr *x = read_alternatives(r);
 
-    return skip(r, ")") ? x : failed(invalid(r, "the closing ')' is missing"));
+    return source_skip(&r->in, ")") ? x
+                                    : failed(source_invalid(&r->in, "the closing ')' is missing"));
 }
 
 static struct expr *read_anchor(struct reader *r) {
     if (!r->search || (r->options & REGEX_FROM_START))
-        return failed(unsupported(r, "an anchor inside the expression"));
+        return failed(source_unsupported(&r->in, "an anchor inside the expression is"));
     if (!r->anchor)
-        r->anchor = r->p;
-    return expr_anchor(r->b, *r->p++);
+        r->anchor = r->in.p;
+    return expr_anchor(r->in.b, *r->in.p++);
 }
 
 static struct expr *read_atom(struct reader *r) {
-    struct cp_set *set = build_alloc(r->b, 1, sizeof(*set));
+    struct cp_set *set = build_alloc(r->in.b, 1, sizeof(*set));
     bool is_class = false;
     uint32_t cp = 0;
 
     if (!set)
         return NULL;
-    if (skip(r, "("))
+    if (source_skip(&r->in, "("))
         return read_group(r);
-    if (skip(r, "["))
+    if (source_skip(&r->in, "["))
         return read_set(r, set) < 0 ? NULL : make_chars(r, set);
-    if (skip(r, ".")) {
+    if (source_skip(&r->in, ".")) {
         static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
         size_t n = r->options & REGEX_DOT_ALL ? 0 : ARRAY_SIZE(LINE_ENDS);
 
         for (size_t i = 0; i < n; i++)
-            cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
-        return cp_set_invert(r->b, set) < 0 ? NULL : make_chars(r, set);
+            cp_set_add(r->in.b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
+        return cp_set_invert(r->in.b, set) < 0 ? NULL : make_chars(r, set);
     }
-    if (memchr("*+?{", *r->p, 4))
-        return failed(invalid(r, "the quantifier has nothing to repeat"));
-    if (*r->p == '^' || *r->p == '$')
+    if (memchr("*+?{", *r->in.p, 4))
+        return failed(source_invalid(&r->in, "the quantifier has nothing to repeat"));
+    if (*r->in.p == '^' || *r->in.p == '$')
         return read_anchor(r);
-    int e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
+    int e = source_skip(&r->in, "\\") ? read_escape(r, set, &is_class, &cp)
+                                      : source_read_utf8(&r->in, &cp);
 
-    if (e < 0 || (!is_class && cp_set_add(r->b, set, cp, cp) < 0))
+    if (e < 0 || (!is_class && cp_set_add(r->in.b, set, cp, cp) < 0))
         return NULL;
     return make_chars(r, set);
-}
-
-static int read_number(struct reader *r, uint32_t *out) {
-    uint64_t v = 0;
-    const char *from = r->p;
-
-    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && v < NO_MAX)
-        v = v * 10 + (uint64_t)(*r->p++ - '0');
-    if (r->p == from || v >= NO_MAX)
-        return invalid(r, "the repetition count is malformed or too large");
-    *out = (uint32_t)v;
-    return 0;
 }
 
 static struct expr *quantified(struct reader *r, struct expr *x) {
     uint32_t min = 0, max = NO_MAX;
 
-    if (skip(r, "+")) {
+    if (source_skip(&r->in, "+")) {
         min = 1;
-    } else if (skip(r, "?")) {
+    } else if (source_skip(&r->in, "?")) {
         max = 1;
-    } else if (skip(r, "{")) {
-        if (read_number(r, &min) < 0)
+    } else if (source_skip(&r->in, "{")) {
+        if (source_need_number(&r->in, &min) < 0)
             return NULL;
         max = min;
-        if (skip(r, ",")) {
+        if (source_skip(&r->in, ",")) {
             max = NO_MAX;
-            if (!at(r, '}') && read_number(r, &max) < 0)
+            if (!at(r, '}') && source_need_number(&r->in, &max) < 0)
                 return NULL;
         }
-        if (!skip(r, "}"))
-            return failed(invalid(r, "the closing '}' is missing"));
+        if (!source_skip(&r->in, "}"))
+            return failed(source_invalid(&r->in, "the closing '}' is missing"));
         if (max < min)
-            return failed(invalid(r, "a range is out of order"));
-    } else if (!skip(r, "*")) {
+            return failed(source_invalid(&r->in, "a range is out of order"));
+    } else if (!source_skip(&r->in, "*")) {
         return x;
     }
-    skip(r, "?");
+    source_skip(&r->in, "?");
     if (at(r, '+') || at(r, '*'))
-        return failed(unsupported(r, "a possessive quantifier"));
-    return expr_repeat(r->b, x, min, max);
+        return failed(source_unsupported(&r->in, "a possessive quantifier is"));
+    return expr_repeat(r->in.b, x, min, max);
 }
 
 static bool at_branch_end(const struct reader *r) {
-    return r->p == r->end || *r->p == '|' || *r->p == ')';
+    return r->in.p == r->in.end || *r->in.p == '|' || *r->in.p == ')';
 }
 
 static bool at_ahead(const struct reader *r) {
-    return r->search && r->end - r->p >= 3 && r->p[0] == '(' && r->p[1] == '?' &&
-           (r->p[2] == '=' || r->p[2] == '!');
+    return r->search && r->in.end - r->in.p >= 3 && r->in.p[0] == '(' && r->in.p[1] == '?' &&
+           (r->in.p[2] == '=' || r->in.p[2] == '!');
 }
 
 static struct expr *read_sequence(struct reader *r) {
@@ -415,14 +360,14 @@ static struct expr *read_sequence(struct reader *r) {
     while (!at_branch_end(r)) {
         if (r->depth == 1 && at_ahead(r))
             break;
-        if (r->depth == 1 && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|'))
+        if (r->depth == 1 && at(r, '$') && (r->in.p + 1 == r->in.end || r->in.p[1] == '|'))
             break;
         struct expr *x = read_atom(r);
 
-        if (expr_vec_add(r->b, &v, x ? quantified(r, x) : NULL) < 0)
+        if (expr_vec_add(r->in.b, &v, x ? quantified(r, x) : NULL) < 0)
             return NULL;
     }
-    return expr_seq_of(r->b, &v);
+    return expr_seq_of(r->in.b, &v);
 }
 
 /* Sets *@out to the parts of the sequence *@e, or to @e itself if it is no sequence. Returns their
@@ -483,23 +428,23 @@ static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, u
 static struct expr *read_alternatives(struct reader *r) {
     struct expr_vec v = {0};
 
-    if (++r->depth > r->b->limits.max_depth)
-        return failed(build_too_complex(r->b,
+    if (++r->depth > r->in.b->limits.max_depth)
+        return failed(build_too_complex(r->in.b,
                                         "regular expression: groups are nested more than %u deep",
-                                        r->b->limits.max_depth));
+                                        r->in.b->limits.max_depth));
     do {
-        expr_vec_add(r->b, &v, read_sequence(r));
-    } while (!r->b->failed && skip(r, "|"));
+        expr_vec_add(r->in.b, &v, read_sequence(r));
+    } while (!r->in.b->failed && source_skip(&r->in, "|"));
     r->depth--;
-    return r->b->failed ? NULL : alternatives(r->b, v.v, v.n, 0);
+    return r->in.b->failed ? NULL : alternatives(r->in.b, v.v, v.n, 0);
 }
 
 static struct expr *anything(struct reader *r) {
-    struct expr *c = r->options & REGEX_CANONICAL ? json_canonical_char(r->b)
-                     : r->mode == CHARS_JSON      ? json_char_unshared(r->b)
-                                                  : expr_any_char(r->b, CHARS_TEXT);
+    struct expr *c = r->options & REGEX_CANONICAL ? json_canonical_char(r->in.b)
+                     : r->mode == CHARS_JSON      ? json_char_unshared(r->in.b)
+                                                  : expr_any_char(r->in.b, CHARS_TEXT);
 
-    return expr_repeat(r->b, c, 0, NO_MAX);
+    return expr_repeat(r->in.b, c, 0, NO_MAX);
 }
 
 /* Makes the loop over any text behind what a search looks for. Since such a loop accepts all that
@@ -533,36 +478,36 @@ static const char *group_end(const char *p, const char *end) {
 
 /* Reads one alternative of the top level from here to its end. *@open: any text may follow it. */
 static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
-    struct build *b = r->b;
+    struct build *b = r->in.b;
     struct expr *x = read_sequence(r), *y;
 
     if (!x)
         return NULL;
     if (!at_ahead(r)) {
         if (at(r, ')'))
-            return failed(invalid(r, "')' without '('"));
-        *open = !skip(r, "$") && !whole;
+            return failed(source_invalid(&r->in, "')' without '('"));
+        *open = !source_skip(&r->in, "$") && !whole;
         return x;
     }
-    bool not = r->p[2] == '!';
-    const char *end = group_end(r->p, r->end), *from = r->p + 3;
+    bool not = r->in.p[2] == '!';
+    const char *end = group_end(r->in.p, r->in.end), *from = r->in.p + 3;
 
     if (!end)
-        return failed(invalid(r, "the closing ')' is missing"));
+        return failed(source_invalid(&r->in, "the closing ')' is missing"));
     if (++b->n_aheads > AHEADS_MAX)
-        return failed(unsupported(r, "a pattern with more than 64 look-aheads"));
+        return failed(source_unsupported(&r->in, "a pattern with more than 64 look-aheads is"));
     y = regex_read_with(b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
                         r->options | REGEX_FROM_START);
     const struct lang *ahead = lang_of(b, y), *l;
 
-    r->p = end + 1;
+    r->in.p = end + 1;
     y = ahead ? read_rest(r, whole, open) : NULL;
     if (y && *open)
         y = expr_seq2(b, y, anything_behind(r));
     *open = false;
     if (y && r->anchor) {
-        r->p = r->anchor;
-        return failed(unsupported(r, "an anchor beside look-ahead"));
+        r->in.p = r->anchor;
+        return failed(source_unsupported(&r->in, "an anchor beside look-ahead is"));
     }
     l = lang_of(b, y);
     l = not ? lang_meet(b, &l, 1, &ahead, 1)
@@ -575,16 +520,17 @@ static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
  * state for each set of alternatives that has matched so far. */
 static struct expr *read_top(struct reader *r, enum regex_kind kind) {
     struct expr_vec v[2][2] = {0}; /* alternatives: [may begin anywhere][may end anywhere] */
-    struct build *b = r->b;
+    struct build *b = r->in.b;
 
     do {
-        bool from_start = skip(r, "^") || kind == REGEX_WHOLE || (r->options & REGEX_FROM_START);
+        bool from_start =
+            source_skip(&r->in, "^") || kind == REGEX_WHOLE || (r->options & REGEX_FROM_START);
         bool open = false;
         struct expr *x = read_rest(r, kind == REGEX_WHOLE, &open);
 
         if (expr_vec_add(b, &v[!from_start][open], x) < 0)
             return NULL;
-    } while (skip(r, "|"));
+    } while (source_skip(&r->in, "|"));
     struct expr *part[2][2];
 
     for (int i = 0; i < 4; i++)
@@ -601,10 +547,7 @@ static struct expr *read_top(struct reader *r, enum regex_kind kind) {
 
 struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                              enum regex_kind kind, unsigned options) {
-    struct reader r = {.b = b,
-                       .start = s,
-                       .p = s,
-                       .end = s + len,
+    struct reader r = {.in = {.b = b, .start = s, .p = s, .end = s + len, .is_regex = true},
                        .mode = mode,
                        .options = options,
                        .depth = 1,
@@ -612,8 +555,8 @@ struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum ch
 
     /* Strips a group around the whole pattern, so that its alternatives are those at the top. */
     if (r.search && len > 2 && s[0] == '(' && s[1] != '?' && group_end(s, s + len) == s + len - 1) {
-        r.p++;
-        r.end--;
+        r.in.p++;
+        r.in.end--;
     }
     /* A look-ahead and the text that it looks at meet as automata over bytes, so each character
      * must have one spelling. */
@@ -624,8 +567,8 @@ struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum ch
 
     if (r.anchor)
         e = regex_resolve_anchors(b, e, &counted);
-    r.p = r.anchor;
-    return counted ? failed(unsupported(&r, "an anchor inside a counted group")) : e;
+    r.in.p = r.anchor;
+    return counted ? failed(source_unsupported(&r.in, "an anchor inside a counted group is")) : e;
 }
 
 struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include "base/printable.h"
+#include "base/try.h"
 
 size_t source_line(const struct source *s) {
     size_t n = 1;
@@ -12,10 +13,16 @@ size_t source_line(const struct source *s) {
 }
 
 int source_invalid(struct source *s, const char *what) {
+    if (s->is_regex)
+        return build_invalid(s->b, "regular expression, byte %zu: %s", (size_t)(s->p - s->start),
+                             what);
     return build_invalid(s->b, "grammar, line %zu: %s", source_line(s), what);
 }
 
 int source_unsupported(struct source *s, const char *what) {
+    if (s->is_regex)
+        return build_unsupported(s->b, "regular expression, byte %zu: %s not supported",
+                                 (size_t)(s->p - s->start), what);
     return build_unsupported(s->b, "grammar, line %zu: %s not supported", source_line(s), what);
 }
 
@@ -44,7 +51,13 @@ int source_read_number(struct source *s, uint32_t *out) {
     return s->p > from;
 }
 
-static int read_hex(struct source *s, int n, uint32_t *out) {
+int source_need_number(struct source *s, uint32_t *out) {
+    return source_read_number(s, out)
+               ? s->b->failed
+               : source_invalid(s, "the repetition count is malformed or too large");
+}
+
+int source_read_hex(struct source *s, int n, uint32_t *out) {
     uint32_t v = 0;
 
     for (int i = 0; i < n; i++, s->p++) {
@@ -54,9 +67,22 @@ static int read_hex(struct source *s, int n, uint32_t *out) {
             return source_invalid(s, "a hexadecimal digit is missing in an escape sequence");
         v = v * 16 + (uint32_t)d;
     }
-    if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
-        return source_invalid(s, "the escape sequence is not a valid code point");
     *out = v;
+    return 0;
+}
+
+int source_check_cp(struct source *s, uint32_t cp) {
+    return cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff)
+               ? source_invalid(s, "the escape sequence is not a valid code point")
+               : 0;
+}
+
+int source_read_utf8(struct source *s, uint32_t *cp) {
+    size_t n = s->p < s->end ? utf8_sequence(s->p, (size_t)(s->end - s->p), cp) : 0;
+
+    if (n == 0)
+        return source_invalid(s, "invalid UTF-8");
+    s->p += n;
     return 0;
 }
 
@@ -70,14 +96,10 @@ int source_read_char(struct source *s, const struct source_escapes *escapes, uin
             *cp = (uint8_t)escapes->to[at - escapes->from];
             return 0;
         }
-        if (c == 'x' || c == 'u' || c == 'U')
-            return read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
-        return source_invalid(s, "unknown escape sequence");
+        if (c != 'x' && c != 'u' && c != 'U')
+            return source_invalid(s, "unknown escape sequence");
+        TRY(source_read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp));
+        return source_check_cp(s, *cp);
     }
-    size_t n = s->p < s->end ? utf8_sequence(s->p, (size_t)(s->end - s->p), cp) : 0;
-
-    if (n == 0)
-        return source_invalid(s, "invalid UTF-8");
-    s->p += n;
-    return 0;
+    return source_read_utf8(s, cp);
 }
