@@ -35,7 +35,6 @@
 #include <string.h>
 #include "base/try.h"
 
-#define SORT_FEW 24
 #define CALL_KEY (1ull << 32)
 
 struct sets {
@@ -88,20 +87,22 @@ static int sets_init(struct dfa *d) {
     return s->mark && s->work && s->found && s->alone && s->begin ? 0 : build_no_memory(d->m->b);
 }
 
-/* Shell sort with Ciura's gaps: nearly all arrays here have a few or some dozens of elements, most
- * of them in order. */
-static const uint32_t GAPS[] = {37367, 16607, 7381, 3280, 1458, 648, 288, 128, 57, 23, 10, 4, 1};
+static int by_number(const void *x, const void *y) {
+    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
 
-static void sort_numbers(uint32_t *v, uint32_t n) {
-    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
-        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
-            uint32_t x = v[i], k = i;
+    return (a > b) - (a < b);
+}
 
-            for (; k >= gap && v[k - gap] > x; k -= gap)
-                v[k] = v[k - gap];
-            v[k] = x;
-        }
-    }
+static int by_key(const void *x, const void *y) {
+    uint64_t a = ((const struct out_edge *)x)->key, b = ((const struct out_edge *)y)->key;
+
+    return (a > b) - (a < b);
+}
+
+/* Sorts an array, most of which have one element or two. */
+static void sort(void *v, uint32_t n, size_t size, int (*by)(const void *, const void *)) {
+    if (n > 1)
+        qsort(v, n, size, by);
 }
 
 static void start_closure(struct sets *s) {
@@ -160,7 +161,7 @@ static uint32_t intern(struct dfa *d, bool fresh) {
     struct maker *m = d->m;
     int r = m->b->failed;
 
-    sort_numbers(s->found, s->n_found);
+    sort(s->found, s->n_found, sizeof(*s->found), by_number);
     uint32_t h = numbers_hash(s->found, s->n_found);
 
     HASH_INDEX_EACH(s->known, h, i) {
@@ -199,19 +200,6 @@ static unsigned hi_of(const struct out_edge *e) {
 
 static uint64_t key_of(const struct nfa_edge *e) {
     return e->kind == NFA_CALL ? CALL_KEY | e->desc : (uint64_t)e->lo << 16 | e->hi;
-}
-
-static void sort_edges(struct out_edge *v, uint32_t n) {
-    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
-        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
-            struct out_edge x = v[i];
-            uint32_t k = i;
-
-            for (; k >= gap && v[k - gap].key > x.key; k -= gap)
-                v[k] = v[k - gap];
-            v[k] = x;
-        }
-    }
 }
 
 static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
@@ -284,7 +272,7 @@ static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint3
             s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
         }
     }
-    sort_numbers(s->point, n);
+    sort(s->point, n, sizeof(*s->point), by_number);
     for (uint32_t p = 0; p + 1 < n && !b->failed; p++) {
         uint32_t lo = s->point[p], hi = s->point[p + 1] - 1;
 
@@ -373,7 +361,7 @@ static void emit_state(struct dfa *d, uint32_t local) {
             s->out[k] = x;
         }
     }
-    sort_edges(s->out, s->n_out);
+    sort(s->out, s->n_out, sizeof(*s->out), by_key);
     emit_bytes(d, state, n_bytes);
     emit_calls(d, state, n_bytes);
 }
