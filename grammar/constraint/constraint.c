@@ -46,6 +46,15 @@ static const struct source_key {
     {"lark", GRAMMAR_LARK},
 };
 
+static const struct {
+    const char *key;
+    enum grammar_flags flag;
+} FLAGS[] = {
+    {"compact", GRAMMAR_COMPACT},     {"any_format", GRAMMAR_ANY_FORMAT},
+    {"any_order", GRAMMAR_ANY_ORDER}, {"declared_only", GRAMMAR_DECLARED_ONLY},
+    {"python", GRAMMAR_PYTHON},       {"quoted", GRAMMAR_QUOTED},
+};
+
 static const struct source_key *find_source(yyjson_val *node) {
     for (size_t i = 0; i < ARRAY_SIZE(SOURCES); i++) {
         if (yyjson_obj_get(node, SOURCES[i].key))
@@ -61,18 +70,10 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
     struct grammar_source src = {.kind = key->kind,
                                  .param = json_cstr(yyjson_obj_get(node, "param"))};
 
-    if (yyjson_is_true(yyjson_obj_get(node, "compact")))
-        src.flags |= GRAMMAR_COMPACT;
-    if (yyjson_is_true(yyjson_obj_get(node, "any_format")))
-        src.flags |= GRAMMAR_ANY_FORMAT;
-    if (yyjson_is_true(yyjson_obj_get(node, "any_order")))
-        src.flags |= GRAMMAR_ANY_ORDER;
-    if (yyjson_is_true(yyjson_obj_get(node, "declared_only")))
-        src.flags |= GRAMMAR_DECLARED_ONLY;
-    if (yyjson_is_true(yyjson_obj_get(node, "python")))
-        src.flags |= GRAMMAR_PYTHON;
-    if (yyjson_is_true(yyjson_obj_get(node, "quoted")))
-        src.flags |= GRAMMAR_QUOTED;
+    for (size_t i = 0; i < ARRAY_SIZE(FLAGS); i++) {
+        if (yyjson_is_true(yyjson_obj_get(node, FLAGS[i].key)))
+            src.flags |= FLAGS[i].flag;
+    }
     if (key->kind == GRAMMAR_JSON_OBJECT) {
         if (!yyjson_is_true(v))
             return invalid(r->err, "json_object must be true");
