@@ -26,11 +26,8 @@ static uint64_t hash_of_expr(const struct expr *e) {
         e = e->child[0];
     if (!e)
         return 0;
-    uint64_t h = hash_step(e->kind, (uint64_t)e->id << 32 | e->n);
-
-    for (uint32_t i = 0; e->kind == EXPR_BYTES && i < e->n; i++)
-        h = hash_step(h, e->bytes[i]);
-    return h;
+    return hash_step(e->kind, (uint64_t)e->id << 32 | e->n) +
+           (e->kind == EXPR_BYTES ? bytes_hash(e->bytes, e->n) : 0);
 }
 
 static uint32_t hash_of(const struct nfa_shared *p) {

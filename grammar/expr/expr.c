@@ -218,7 +218,7 @@ struct expr *expr_alt_of(struct build *b, const struct expr_vec *v) {
     return b->failed ? NULL : expr_alt(b, v->v, v->n);
 }
 
-static bool list_nullable(const struct build *b, const struct expr_list *l) {
+bool list_nullable(const struct expr_list *l) {
     if (l->min > 0)
         return false;
     for (uint32_t i = 0; i < l->n; i++) {
@@ -255,7 +255,7 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
     case EXPR_CALL:
         return b->rule[e->id].nullable;
     case EXPR_LIST:
-        return list_nullable(b, e->list);
+        return list_nullable(e->list);
     case EXPR_NAMES:
         return !e->names->node[0].end;
     case EXPR_ONCE:

@@ -180,6 +180,16 @@ static inline int build_work(struct build *b, uint64_t steps) {
     return b->work >= b->pause_at ? build_pause(b) : 0;
 }
 
+/* Returns a hash of @n bytes. */
+static inline uint64_t bytes_hash(const void *bytes, size_t n) {
+    const uint8_t *v = bytes;
+    uint64_t h = n;
+
+    for (size_t i = 0; i < n; i++)
+        h = hash_step(h, v[i]);
+    return h;
+}
+
 /* Makers return NULL if the build has failed, and accept NULL arguments then. */
 struct expr *expr_empty(struct build *b);
 struct expr *expr_never(struct build *b);
@@ -199,6 +209,7 @@ struct expr *expr_rule(struct build *b, struct expr *body); /* a call of a rule 
 struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
+bool list_nullable(const struct expr_list *l);
 /* Returns whether @x and @y are the same set of characters. */
 bool expr_same_chars(const struct expr *x, const struct expr *y);
 bool expr_same(const struct expr *x, const struct expr *y); /* written the same */

@@ -3,17 +3,9 @@
 #include <string.h>
 #include "base/try.h"
 
-static uint32_t hash_of(const char *s, size_t len) {
-    uint32_t h = 2166136261u;
-
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (uint8_t)s[i]) * 16777619u;
-    return h ^ h >> 15;
-}
-
 /* Returns the index of the entry with this name, or HASH_INDEX_NONE if the name is unknown. */
 static uint32_t find(const struct rulebook *book, const char *s, size_t len) {
-    HASH_INDEX_EACH(book->names, hash_of(s, len), i) {
+    HASH_INDEX_EACH(book->names, (uint32_t)bytes_hash(s, len), i) {
         if (book->entry[i].len == len && memcmp(book->entry[i].s, s, len) == 0)
             return i;
     }
@@ -29,7 +21,7 @@ int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t 
         struct rulebook_entry e = {.s = s, .len = len};
 
         if (!text || !ARRAY_GROW(book->entry, book->n, book->cap, 64) ||
-            hash_index_add(&book->names, hash_of(s, len), book->n) < 0)
+            hash_index_add(&book->names, (uint32_t)bytes_hash(s, len), book->n) < 0)
             return build_no_memory(b);
         i = book->n;
         TRY(build_rule(b, text, &e.rule));

@@ -154,14 +154,6 @@ static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, b
     return e == 0;
 }
 
-static uint64_t hash_of(const uint8_t *v, size_t n) {
-    uint64_t h = n;
-
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ v[i]) * 0x100000001B3u;
-    return h ^ h >> 32;
-}
-
 static struct shared_rule *find(struct shared_rule *r, const struct buf *key, uint64_t hash) {
     while (r && (r->hash != hash || r->n_key != key->len || memcmp(r->key, key->data, r->n_key)))
         r = r->next;
@@ -198,7 +190,7 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
         buf_deinit(&key);
         return NULL;
     }
-    uint64_t hash = hash_of((const uint8_t *)key.data, key.len);
+    uint64_t hash = bytes_hash(key.data, key.len);
     _Atomic(struct shared_rule *) *bucket = &s->bucket[hash % BUCKETS];
     struct shared_rule *first = atomic_load(bucket), *r = find(first, &key, hash), *made = NULL;
 

@@ -206,24 +206,19 @@ static bool key_is_some(const struct keys *k, uint64_t mask, uint32_t some) {
 }
 
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out) {
-    uint8_t *text, *all;
-    size_t n;
-    int r = json_escape(k->s->b, name, len, &text, &n);
-
     *out = (struct name_rules){.allowed = true};
-    if (r < 0 || k->n == 0)
-        return r;
-    all = build_alloc(k->s->b, n + 2, 1);
-    if (!all)
+    if (k->n == 0)
         return k->s->b->failed;
-    all[0] = all[n + 1] = '"';
-    memcpy(all + 1, text, n);
-    uint64_t mask = answers(k, all, n + 2);
+    const struct expr *key = json_literal(k->s->b, name, len);
+
+    if (!key)
+        return k->s->b->failed;
+    uint64_t mask = answers(k, key->bytes, key->n);
 
     out->allowed = key_allowed(k, mask);
     for (uint32_t i = 0; i < k->f->n_some; i++)
         out->some |= (uint64_t)key_is_some(k, mask, i) << i;
-    return build_work(k->s->b, (n + 2) * k->n);
+    return build_work(k->s->b, (uint64_t)key->n * k->n);
 }
 
 /* Lists the schemas of a member whose key matches the rules of @mask. *@open false: no keyword

@@ -101,18 +101,10 @@ static void names_deinit(struct name_list *l) {
     hash_index_deinit(&l->index);
 }
 
-static uint32_t hash_of(const char *s, size_t len) {
-    uint64_t h = len;
-
-    for (size_t i = 0; i < len; i++)
-        h = hash_step(h, (uint8_t)s[i]);
-    return (uint32_t)h;
-}
-
 static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, const struct path *path,
                     bool required) {
     struct name name = {json_text(key), json_len(key), path, required};
-    uint32_t hash = hash_of(name.s, name.len);
+    uint32_t hash = (uint32_t)bytes_hash(name.s, name.len);
 
     HASH_INDEX_EACH(l->index, hash, i) {
         struct name *n = &l->v[i];
@@ -334,14 +326,6 @@ static int add_declared(struct object *o, struct expr_list *list) {
     return 0;
 }
 
-static bool all_optional(const struct expr_list *list) {
-    for (uint32_t i = 0; i < list->n; i++) {
-        if (!list->optional[i])
-            return false;
-    }
-    return true;
-}
-
 /* Returns the members of the object, with the witnesses that were chosen. */
 static struct expr *object_members(struct object *o) {
     struct build *b = o->s->b;
@@ -370,7 +354,7 @@ static struct expr *object_members(struct object *o) {
         list->max != NO_MAX || list->n_needs)
         return e;
     e = expr_seq2(b, members_unordered(o->s, o->keyed, list->n, list->rest), list->after);
-    return all_optional(list) ? expr_optional(b, e) : e;
+    return list_nullable(list) ? expr_optional(b, e) : e;
 }
 
 /* Adds one alternative for each choice of witnesses of f->some from @k on. */

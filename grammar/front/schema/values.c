@@ -141,48 +141,29 @@ int facets_admit(struct schema *s, const struct facets *f, struct place value) {
     return r;
 }
 
-static void members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
-    yyjson_val *key, *item;
-    size_t i, n;
-
-    yyjson_obj_foreach(v, i, n, key, item) {
-        if (s->b->failed)
-            return;
-        if (i)
-            expr_vec_add(s->b, out, json_comma(s->b));
-        expr_vec_add(s->b, out, json_literal(s->b, json_text(key), json_len(key)));
-        expr_vec_add(s->b, out, json_colon_space(s->b));
-        expr_vec_add(s->b, out, value_expr(s, item));
+static void add_item(struct schema *s, yyjson_val *key, yyjson_val *item, struct expr_vec *e) {
+    if (s->b->failed)
+        return;
+    expr_vec_add(s->b, e, e->n > 1 ? json_comma(s->b) : json_space(s->b));
+    if (key) {
+        expr_vec_add(s->b, e, json_literal(s->b, json_text(key), json_len(key)));
+        expr_vec_add(s->b, e, json_colon_space(s->b));
     }
-}
-
-static void items_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
-    yyjson_val *item;
-    size_t i, n;
-
-    yyjson_arr_foreach(v, i, n, item) {
-        if (s->b->failed)
-            return;
-        if (i)
-            expr_vec_add(s->b, out, json_comma(s->b));
-        expr_vec_add(s->b, out, value_expr(s, item));
-    }
+    expr_vec_add(s->b, e, value_expr(s, item));
 }
 
 static struct expr *collection_expr(struct schema *s, yyjson_val *v) {
     bool object = yyjson_is_obj(v);
+    yyjson_val *key, *item;
     struct expr_vec e = {0};
+    size_t i, n;
 
     if (++s->depth > s->b->limits.max_depth)
         return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
                                         s->b->limits.max_depth));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
-    if (!json_is_empty(v))
-        expr_vec_add(s->b, &e, json_space(s->b));
-    if (object)
-        members_expr(s, v, &e);
-    else
-        items_expr(s, v, &e);
+    yyjson_obj_foreach(v, i, n, key, item) add_item(s, key, item, &e);
+    yyjson_arr_foreach(v, i, n, item) add_item(s, NULL, item, &e);
     expr_vec_add(s->b, &e, json_space(s->b));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
     s->depth--;
