@@ -173,14 +173,18 @@ void json_raw(struct json *j, const char *text, size_t len) {
     separate(j);
     while (i < len) {
         size_t n = s[i] < 0x80 ? 1 : sequence(s + i, len - i, &bad);
+        bool breaks = s[i] == '\n' || s[i] == '\r';
 
-        if (n) {
+        if (n && !breaks) {
             i += n;
             continue;
         }
         put(j, text + from, i - from);
-        put(j, "\xEF\xBF\xBD", 3);
-        from = i += bad;
+        if (breaks)
+            put(j, " ", 1);
+        else
+            put(j, "\xEF\xBF\xBD", 3);
+        from = i += breaks ? 1 : bad;
     }
     put(j, text + from, len - from);
 }

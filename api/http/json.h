@@ -43,7 +43,8 @@ void json_uint(struct json *j, uint64_t v);
 /* Writes nine digits; a number that is not finite becomes -9999, the log probability of an
  * impossible token. */
 void json_double(struct json *j, double v);
-/* Appends a value that is JSON already, except that it may contain bytes that are not UTF-8. */
+/* Appends a value that is JSON already, except that it may contain bytes that are not UTF-8. Line
+ * breaks between its tokens become blanks, since events and NDJSON end with a line. */
 void json_raw(struct json *j, const char *text, size_t len);
 
 /* Writes a text that is known to be UTF-8: written by this file or by yyjson. */

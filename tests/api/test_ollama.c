@@ -168,6 +168,20 @@ Test(ollama, who_leaves_while_the_pool_writes_leaves_nothing) {
     world_stop(&w); /* asserts that nothing is left */
 }
 
+/* Clients split a stream at its line breaks. */
+Test(ollama, a_call_of_several_lines_is_one_line) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "<tool_call>{\"name\": \"f\", \"arguments\": {\n\"a\":\r\n1}}</tool_call>";
+    world_ask(&w, OCHAT, "{" ME "," HI "," TOOLS "}", &r);
+    cr_expect(strstr(r.body.data, "\"arguments\":{ \"a\":  1}}}]},\"done\":false}\n"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(ollama, calls_have_objects) {
     struct world w;
     struct reply r;
