@@ -37,17 +37,11 @@ int ref_fuse(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Copies the base taps of a convolution to b->base. */
-static void read_base(struct be *b, const struct tensor *t) {
-    for (size_t i = 0; i < t->ne[0]; i++)
-        b->base[i] = ref_vector_at(t, i);
-}
-
 int ref_block_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd, n_rows = s->host.batch->n_rows;
 
-    read_base(b, op->weigh);
+    quant_decode_row(op->weigh, 0, b->base);
     ref_norm_rows(s, op);
     ref_linear(b, op->w[0], NULL, b->normed, (uint32_t)n_rows, b->dynamic);
     memcpy(b->saved, b->act[ACT_X], n_rows * n * sizeof(float));
@@ -61,7 +55,7 @@ int ref_block_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd;
 
-    read_base(b, op->weigh);
+    quant_decode_row(op->weigh, 0, b->base);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         float *x = b->act[ACT_X] + r * n, *t = b->sum;
 

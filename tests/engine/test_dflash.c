@@ -11,9 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "base/mathx.h"
 #include "engine/backend.h"
 #include "tests/engine/draft_run.h"
 #include "tests/engine/golden.h"
+#include "tests/support/gguf_writer.h"
 
 enum { N_PAGES = 128 };
 /* More sequences than rows of logits in one round of a device, which divides a block of six
@@ -400,6 +402,84 @@ Test(dflash, the_file_may_name_the_scale_of_scores) {
         cr_expect((memcmp(plain, draft, 3 * sizeof(*draft)) == 0) == (i == 0));
     }
     unlink(path[0]);
+}
+
+/* Writes a copy of the drafter with convolutions to @path, with base taps that are rounded to half
+ * precision, in the format @type. */
+static void write_taps(enum tensor_type type, char path[64]) {
+    static const char from[] = "qwen35-dflash2";
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+
+    cr_assert_eq(gguf_open(&g, draft_path(from, ".gguf"), &err), 0, "%s", err.message);
+    size_t n = gguf_bytes(g);
+    CLEANUP(freep) uint8_t *bytes = malloc(n);
+    cr_assert(pread(gguf_shard_fd(g, 0), bytes, n, 0) == (ssize_t)n);
+    size_t start = gguf_tensor(g, 0)->file_offset, at = 0;
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *x = gguf_tensor(g, i);
+        bool taps = strstr(x->name, "_conv_base") != NULL, halves = taps && type == TENSOR_F16;
+        uint64_t length = strlen(x->name), offset = at;
+        const uint32_t to = type;
+        char entry[128];
+
+        memcpy(entry, &length, 8);
+        memcpy(entry + 8, x->name, length);
+        uint8_t *after = memmem(bytes, start, entry, 8 + length), *data = bytes + start + at;
+        cr_assert(after && (!taps || x->format->type == TENSOR_F32));
+        after += 8 + length + 4 + 8ul * x->n_dims; /* its type */
+        memcpy(after + 4, &offset, 8);
+        memmove(data, bytes + x->file_offset, x->n_bytes);
+        if (taps)
+            memcpy(after, &to, 4);
+        for (size_t k = 0; k < x->n_bytes / 4 && taps; k++) {
+            float v;
+
+            memcpy(&v, data + 4 * k, 4);
+            uint16_t half = mx_float_to_half(v);
+            v = mx_half_to_float(half);
+            memcpy(data + (halves ? 2 : 4) * k, halves ? (void *)&half : (void *)&v,
+                   halves ? 2 : 4);
+        }
+        at += round_up(halves ? x->n_bytes / 2 : x->n_bytes, 32);
+    }
+    n = start + at;
+    strcpy(path, "/tmp/weft-taps-XXXXXX");
+    close(mkstemp(path));
+    gw_save_bytes(path, bytes, n);
+}
+
+/* The format of base taps does not matter if the values are equal. */
+Test(dflash, base_taps_may_have_half_precision) {
+    static const char *const backends[] = {"reference", "cpu"};
+
+    for (size_t b = 0; b < ARRAY_SIZE(backends); b++) {
+        struct draft_watch w[2] = {{.pos0 = N_PROMPT}, {.pos0 = N_PROMPT}};
+        int32_t draft[2][DRAFT_ROWS];
+
+        for (int half = 0; half < 2; half++) {
+            struct driver d;
+            struct err err = {0};
+            char path[64];
+
+            write_taps(half ? TENSOR_F16 : TENSOR_F32, path);
+            const struct driver_opts o = {
+                .backend = backends[b],
+                .path = draft_path("qwen35-mtp", ".gguf"),
+                .block = path,
+                .n_pages = N_PAGES,
+                .max_rows = N_MANY * DRAFT_ROWS,
+                .max_seqs = 1,
+                .drafts = true,
+                .on_out = draft_see,
+                .ctx = &w[half],
+            };
+            cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+            unlink(path);
+            cr_expect(draft_and_close(&d, draft[half]) > 0);
+        }
+        cr_expect(w[0].n_seen > 0 && memcmp(&w[0], &w[1], sizeof(w[0])) == 0, "%s", backends[b]);
+    }
 }
 #else
 /* Opens a model with a drafter; @o names the devices. */
