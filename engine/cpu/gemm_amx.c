@@ -28,10 +28,9 @@
  * the first 16 rows, then of the second 16), 4 and 5 activations, 6 and 7 weights (low, high). */
 enum { ROWS = 16 };
 
-/* Returns the number of planes of a format's unpacked weights. */
-INLINE int planes_of(int format) {
-    return format == PANEL_Q2K || format == PANEL_IQ1S || format == PANEL_TQ ? 1 : 2;
-}
+/* number of planes of a format's unpacked weights */
+#define PLANES(format)                                                                             \
+    ((format) == PANEL_Q2K || (format) == PANEL_IQ1S || (format) == PANEL_TQ ? 1 : 2)
 
 /* Subtracts @offset from 64 unsigned bytes, multiplies them by @scale, which has each lane's scale
  * in both of its 16-bit halves, and writes the products to one plane or two. */
@@ -59,7 +58,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
                    uint8_t *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format];
-    const int planes = planes_of(format), per_scale = f.sub16 ? 4 : 8;
+    const int planes = PLANES(format), per_scale = f.sub16 ? 4 : 8;
     uint8_t bytes[LANES * 256] __attribute__((aligned(64)));
 
     for (uint32_t b = b0; b < b1; b++, out += planes * LANES * 256) {
@@ -156,7 +155,7 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
     struct cols a = {NULL, at + i * TILE_MAX * s->row, s->row};
     uint32_t half = i % 2 * TILE_MAX * LANES;
 
-    finish(shape_of(format), planes_of(format), meta, a, sums[i / 2 * 2] + half,
+    finish(shape_of(format), PLANES(format), meta, a, sums[i / 2 * 2] + half,
            sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
 }
 
@@ -165,7 +164,7 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
  * four steps. Out-of-order execution alone does not overlap the two, because a core stops looking
  * ahead when it has no tile register left for renaming. */
 INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
-    const int planes = planes_of(format);
+    const int planes = PLANES(format);
     const uint32_t n_blocks = s->b1 - s->b0, tiles = two ? 4 : 2;
     int32_t sums[4][LANES * ROWS] __attribute__((aligned(64)));
     struct span last = *s; /* the span whose sums of block last_b are ready */
@@ -227,18 +226,6 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 
 EACH_K_FORMAT(DEFINE)
 
-const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {
-    [PANEL_Q4K] = {unpack_q4k, run_q4k, 2, 2},
-    [PANEL_Q5K] = {unpack_q5k, run_q5k, 2, 2},
-    [PANEL_Q6K] = {unpack_q6k, run_q6k, 2, 2},
-    [PANEL_Q3K] = {unpack_q3k, run_q3k, 2, 2},
-    [PANEL_Q2K] = {unpack_q2k, run_q2k, 1, 2},
-    [PANEL_IQ4XS] = {unpack_iq4xs, run_iq4xs, 2, 2},
-    [PANEL_IQ2XXS] = {unpack_iq2xxs, run_iq2xxs, 2, 2},
-    [PANEL_IQ1S] = {unpack_iq1s, run_iq1s, 1, 2},
-    [PANEL_IQ1M] = {unpack_iq1m, run_iq1m, 2, 2},
-    [PANEL_IQ2S] = {unpack_iq2s, run_iq2s, 2, 2},
-    [PANEL_IQ3XXS] = {unpack_iq3xxs, run_iq3xxs, 2, 2},
-    [PANEL_IQ3S] = {unpack_iq3s, run_iq3s, 2, 2},
-    [PANEL_TQ] = {unpack_tq, run_tq, 1, 2},
-};
+#define ROW(name, format) [format] = {unpack_##name, run_##name, PLANES(format), 2},
+
+const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {EACH_K_FORMAT(ROW)};

@@ -149,42 +149,27 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 #define CALL(n, col)                                                                               \
     run(FORMAT, m, panel, acts + acts_bytes(panel_infos[FORMAT].acts, m->n_in, col), n, b0, b1,    \
         acc + LANES * (col))
-#define DEFINE(name)                                                                               \
+#define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
+        enum { FORMAT = format };                                                                  \
         FOR_WIDTH(n, CALL);                                                                        \
     }
 
-#define FORMAT PANEL_Q8
-DEFINE(q8)
-#undef FORMAT
-#define FORMAT PANEL_Q4
-DEFINE(q4)
-#undef FORMAT
-#define FORMAT PANEL_IQ4NL
-DEFINE(iq4nl)
-#undef FORMAT
-#define FORMAT PANEL_Q4M
-DEFINE(q4m)
-#undef FORMAT
-#define FORMAT PANEL_Q5
-DEFINE(q5)
-#undef FORMAT
-#define FORMAT PANEL_Q5M
-DEFINE(q5m)
-#undef FORMAT
-#define FORMAT PANEL_MXFP4
-DEFINE(mxfp4)
-#undef FORMAT
-#define FORMAT PANEL_NVFP4
-DEFINE(nvfp4)
-#undef FORMAT
+#define EACH_B_FORMAT(X)                                                                           \
+    X(q8, PANEL_Q8)                                                                                \
+    X(q4, PANEL_Q4)                                                                                \
+    X(iq4nl, PANEL_IQ4NL)                                                                          \
+    X(q4m, PANEL_Q4M)                                                                              \
+    X(q5, PANEL_Q5)                                                                                \
+    X(q5m, PANEL_Q5M)                                                                              \
+    X(mxfp4, PANEL_MXFP4)                                                                          \
+    X(nvfp4, PANEL_NVFP4)
+
+EACH_B_FORMAT(DEFINE)
+
+#define ROW(name, format) [format] = {gemm_##name},
 
 /* Kernels of one tile only. Unpacking these formats takes so few operations that a separate pass,
  * gemm_wide, would gain nothing. */
-const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {
-    [PANEL_Q8] = {.run = gemm_q8},       [PANEL_Q4] = {.run = gemm_q4},
-    [PANEL_IQ4NL] = {.run = gemm_iq4nl}, [PANEL_Q4M] = {.run = gemm_q4m},
-    [PANEL_Q5] = {.run = gemm_q5},       [PANEL_Q5M] = {.run = gemm_q5m},
-    [PANEL_MXFP4] = {.run = gemm_mxfp4}, [PANEL_NVFP4] = {.run = gemm_nvfp4},
-};
+const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {EACH_B_FORMAT(ROW)};

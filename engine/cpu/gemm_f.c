@@ -57,27 +57,20 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 
 #define CALL(n, col)                                                                               \
     run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
-#define DEFINE(name)                                                                               \
+#define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
+        enum { FORMAT = format };                                                                  \
         FOR_WIDTH(n, CALL);                                                                        \
     }
 
-#define FORMAT PANEL_F32
-DEFINE(f32)
-#undef FORMAT
-#define FORMAT PANEL_F16
-DEFINE(f16)
-#undef FORMAT
-#define FORMAT PANEL_BF16
-DEFINE(bf16)
-#undef FORMAT
+#define EACH_F_FORMAT(X) X(f32, PANEL_F32) X(f16, PANEL_F16) X(bf16, PANEL_BF16)
 
-const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {
-    [PANEL_F32] = {.run = gemm_f32},
-    [PANEL_F16] = {.run = gemm_f16},
-    [PANEL_BF16] = {.run = gemm_bf16},
-};
+EACH_F_FORMAT(DEFINE)
+
+#define ROW(name, format) [format] = {gemm_##name},
+
+const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {EACH_F_FORMAT(ROW)};
 
 #if VEC_TILE == 2
 /* Multiplies @n_k values of 16 rows of weights, [n_k][16] at @w, by @n columns of activations at
@@ -140,15 +133,11 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
         }                                                                                          \
     }
 
-DEFINE_WIDEN(f32, PANEL_F32)
-DEFINE_WIDEN(f16, PANEL_F16)
-DEFINE_WIDEN(bf16, PANEL_BF16)
+EACH_F_FORMAT(DEFINE_WIDEN)
 
-const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {
-    [PANEL_F32] = {widen_f32, many_tiles, sizeof(float), 1},
-    [PANEL_F16] = {widen_f16, many_tiles, sizeof(float), 1},
-    [PANEL_BF16] = {widen_bf16, many_tiles, sizeof(float), 1},
-};
+#define ROW_WIDE(name, format) [format] = {widen_##name, many_tiles, sizeof(float), 1},
+
+const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {EACH_F_FORMAT(ROW_WIDE)};
 #else
 const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {0};
 #endif

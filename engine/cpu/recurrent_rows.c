@@ -47,18 +47,23 @@ void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
 }
 
 /* Advances 16 columns of a delta net's state, from value @first on, by one row. @m: [dim][16]. The
- * first pass computes known = e^g M^T k, the second pass M = e^g M + k change and M^T q. */
-INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
+ * first pass computes known = e^g M^T k, the second pass M = e^g M + k change and M^T q. @kda: each
+ * element of the key has its own e^g, which the first pass multiplies by the key. */
+INLINE void advance16(bool kda, const struct delta_head *h, uint32_t row, uint32_t first,
+                      float *m) {
     const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
+    const float *keeps = h->keep + row * (kda ? h->keep_stride : h->mix_stride);
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-    vf keep = vf_set1(h->keep[row * h->mix_stride]);
+    vf keep = vf_set1(keeps[0]);
 
     for (uint32_t i = 0; i < h->dim; i += 4) {
         UNROLL
         for (uint32_t j = 0; j < 4; j++)
-            sum[j] = vf_fma(vf_set1(k[i + j]), vf_load(m + (i + j) * LANES), sum[j]);
+            sum[j] = vf_fma(vf_set1(kda ? k[i + j] * keeps[i + j] : k[i + j]),
+                            vf_load(m + (i + j) * LANES), sum[j]);
     }
-    vf known = vf_mul(keep, vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+    vf known = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
+    known = kda ? known : vf_mul(keep, known);
     vf v = vf_load(h->v + row * h->stride + first);
     vf change = vf_mul(vf_set1(h->beta[row * h->mix_stride]), vf_sub(v, known));
     for (int j = 0; j < 4; j++)
@@ -67,7 +72,8 @@ INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, 
         UNROLL
         for (uint32_t j = 0; j < 4; j++) {
             float *at = m + (i + j) * LANES;
-            vf now = vf_fma(vf_set1(k[i + j]), change, vf_mul(keep, vf_load(at)));
+            vf by = kda ? vf_set1(keeps[i + j]) : keep;
+            vf now = vf_fma(vf_set1(k[i + j]), change, vf_mul(by, vf_load(at)));
 
             vf_store(at, now);
             sum[j] = vf_fma(vf_set1(q[i + j]), now, sum[j]);
@@ -80,43 +86,13 @@ INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, 
 void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
-            advance16(h, row, first, m + (size_t)first * h->dim);
-}
-
-/* Does what advance16() does with a decay for each element of the key. */
-INLINE void kda16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
-    const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
-    const float *keep = h->keep + row * h->keep_stride;
-    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-
-    for (uint32_t i = 0; i < h->dim; i += 4) {
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++)
-            sum[j] = vf_fma(vf_set1(k[i + j] * keep[i + j]), vf_load(m + (i + j) * LANES), sum[j]);
-    }
-    vf known = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
-    vf v = vf_load(h->v + row * h->stride + first);
-    vf change = vf_mul(vf_set1(h->beta[row * h->mix_stride]), vf_sub(v, known));
-    for (int j = 0; j < 4; j++)
-        sum[j] = vf_zero();
-    for (uint32_t i = 0; i < h->dim; i += 4) {
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++) {
-            float *at = m + (i + j) * LANES;
-            vf now = vf_fma(vf_set1(k[i + j]), change, vf_mul(vf_set1(keep[i + j]), vf_load(at)));
-
-            vf_store(at, now);
-            sum[j] = vf_fma(vf_set1(q[i + j]), now, sum[j]);
-        }
-    }
-    vf_store(h->out + row * h->out_stride + first,
-             vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+            advance16(false, h, row, first, m + (size_t)first * h->dim);
 }
 
 void CPU_NAME(kda_advance)(const struct delta_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
-            kda16(h, row, first, m + (size_t)first * h->dim);
+            advance16(true, h, row, first, m + (size_t)first * h->dim);
 }
 
 void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,

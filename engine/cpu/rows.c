@@ -1,7 +1,5 @@
 #include "engine/cpu/kernels.h"
 
-#include <assert.h>
-
 /* rows - kernels for one row: norms, RoPE, Hadamard products, activation functions, gates, and the
  * store of keys and values to a page. Values beyond the last whole vector are copied to a vector
  * that is filled up with zeros (`tail`). */
@@ -139,55 +137,42 @@ INLINE vf silu_cut(vf g, vf u, vf limit) {
     return silu_mul(vf_min(g, limit), vf_max(vf_min(u, limit), vf_neg(limit)));
 }
 
-/* Defines rows_x() for a function x of g and u without a limit. */
-#define DEFINE_MUL(name)                                                                           \
-    void CPU_NAME(rows_##name)(const float *g, const float *u, float *h, uint32_t n) {             \
+/* Defines rows_x(), which stores a function of the vectors x of @a and y of @b. */
+#define DEFINE_ROWS(name, params, a, b, out, value)                                                \
+    void CPU_NAME(rows_##name) params {                                                            \
         uint32_t i = 0;                                                                            \
         float tail[2][LANES] = {{0}};                                                              \
                                                                                                    \
-        for (; i + LANES <= n; i += LANES)                                                         \
-            vf_store(h + i, name(vf_load(g + i), vf_load(u + i)));                                 \
+        for (; i + LANES <= n; i += LANES) {                                                       \
+            vf x = vf_load((a) + i), y = vf_load((b) + i);                                         \
+                                                                                                   \
+            (void)y;                                                                               \
+            vf_store((out) + i, value);                                                            \
+        }                                                                                          \
         if (i < n) {                                                                               \
-            memcpy(tail[0], g + i, (n - i) * sizeof(float));                                       \
-            memcpy(tail[1], u + i, (n - i) * sizeof(float));                                       \
-            vf_store(tail[0], name(vf_load(tail[0]), vf_load(tail[1])));                           \
-            memcpy(h + i, tail[0], (n - i) * sizeof(float));                                       \
+            memcpy(tail[0], (a) + i, (n - i) * sizeof(float));                                     \
+            memcpy(tail[1], (b) + i, (n - i) * sizeof(float));                                     \
+            vf x = vf_load(tail[0]), y = vf_load(tail[1]);                                         \
+                                                                                                   \
+            (void)y;                                                                               \
+            vf_store(tail[0], value);                                                              \
+            memcpy((out) + i, tail[0], (n - i) * sizeof(float));                                   \
         }                                                                                          \
     }
 
-DEFINE_MUL(silu_mul)
-DEFINE_MUL(gelu_mul)
-DEFINE_MUL(clamped_mul)
+#define GLU_PARAMS (const float *g, const float *u, float *h, uint32_t n)
+#define LIMITED_PARAMS (const float *g, const float *u, float *h, uint32_t n, float limit)
 
-void CPU_NAME(rows_silu_limited)(const float *g, const float *u, float *h, uint32_t n,
-                                 float limit) {
-    vf c = vf_set1(limit);
-
-    assert(n % LANES == 0);
-    for (uint32_t i = 0; i < n; i += LANES)
-        vf_store(h + i, silu_limited(vf_load(g + i), vf_load(u + i), c));
-}
-
-void CPU_NAME(rows_silu_cut)(const float *g, const float *u, float *h, uint32_t n, float limit) {
-    vf c = vf_set1(limit);
-
-    assert(n % LANES == 0);
-    for (uint32_t i = 0; i < n; i += LANES)
-        vf_store(h + i, silu_cut(vf_load(g + i), vf_load(u + i), c));
-}
-
-void CPU_NAME(rows_gelu)(float *x, uint32_t n) {
-    uint32_t i = 0;
-    float tail[LANES] = {0};
-
-    for (; i + LANES <= n; i += LANES)
-        vf_store(x + i, gelu_mul(vf_load(x + i), vf_set1(1.0f)));
-    if (i < n) {
-        memcpy(tail, x + i, (n - i) * sizeof(float));
-        vf_store(tail, gelu_mul(vf_load(tail), vf_set1(1.0f)));
-        memcpy(x + i, tail, (n - i) * sizeof(float));
-    }
-}
+DEFINE_ROWS(silu_mul, GLU_PARAMS, g, u, h, silu_mul(x, y))
+DEFINE_ROWS(gelu_mul, GLU_PARAMS, g, u, h, gelu_mul(x, y))
+DEFINE_ROWS(clamped_mul, GLU_PARAMS, g, u, h, clamped_mul(x, y))
+DEFINE_ROWS(silu_limited, LIMITED_PARAMS, g, u, h, silu_limited(x, y, vf_set1(limit)))
+DEFINE_ROWS(silu_cut, LIMITED_PARAMS, g, u, h, silu_cut(x, y, vf_set1(limit)))
+DEFINE_ROWS(gelu, (float *v, uint32_t n), v, v, v, gelu_mul(x, vf_set1(1.0f)))
+DEFINE_ROWS(soft_cap, (float *v, uint32_t n, float cap), v, v, v, vf_soft_cap(x, cap))
+/* o sigmoid(g) */
+DEFINE_ROWS(gate, (float *o, const float *g, uint32_t n), o, g, o,
+            vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_neg(y)))))
 
 /* Computes the maximum and the sum by lanes, which are then folded by halves. */
 float CPU_NAME(rows_exps)(float *x, uint32_t n, float scale) {
@@ -205,41 +190,9 @@ float CPU_NAME(rows_exps)(float *x, uint32_t n, float scale) {
     return vf_reduce_add(sum);
 }
 
-void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap) {
-    uint32_t i = 0;
-    float tail[LANES] = {0};
-
-    for (; i + LANES <= n; i += LANES)
-        vf_store(x + i, vf_soft_cap(vf_load(x + i), cap));
-    if (i < n) {
-        memcpy(tail, x + i, (n - i) * sizeof(float));
-        vf_store(tail, vf_soft_cap(vf_load(tail), cap));
-        memcpy(x + i, tail, (n - i) * sizeof(float));
-    }
-}
-
 void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         h[i] = (g[i] > 0.0f ? g[i] : 0.0f) * u[i];
-}
-
-/* Returns o sigmoid(g). */
-INLINE vf gated(vf o, vf g) {
-    return vf_div(o, vf_add(vf_set1(1.0f), vf_exp(vf_neg(g))));
-}
-
-void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n) {
-    uint32_t i = 0;
-    float tail[2][LANES] = {{0}};
-
-    for (; i + LANES <= n; i += LANES)
-        vf_store(o + i, gated(vf_load(o + i), vf_load(g + i)));
-    if (i < n) {
-        memcpy(tail[0], o + i, (n - i) * sizeof(float));
-        memcpy(tail[1], g + i, (n - i) * sizeof(float));
-        vf_store(tail[0], gated(vf_load(tail[0]), vf_load(tail[1])));
-        memcpy(o + i, tail[0], (n - i) * sizeof(float));
-    }
 }
 
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n) {
