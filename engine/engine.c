@@ -129,29 +129,18 @@ static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
 
 /* Adds to the note why nothing is drafted although it was asked for. */
 static void note_no_drafts(struct engine *e) {
-    size_t n = strlen(e->note);
-
-    snprintf(e->note + n, sizeof(e->note) - n, "%s%s is not used for drafts: %s", n ? "; " : "",
+    note_add(e->note, sizeof(e->note), "; ", "%s is not used for drafts: %s",
              e->opts.block ? "the draft model's file" : "the model's own block",
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
-}
-
-/* Adds to the note why the CPU computes pictures beside a device. */
-static void note_pictures(struct engine *e) {
-    size_t n = strlen(e->note);
-
-    snprintf(e->note + n, sizeof(e->note) - n, "%sthe CPU computes pictures: %s", n ? "; " : "",
-             e->no_encoder);
 }
 
 /* Writes the placement of experts to the info and the note, and returns it. */
 static struct placement tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
-    size_t n = strlen(e->note);
 
-    snprintf(e->note + n, sizeof(e->note) - n, "%s%s", n && *e->moved ? "; " : "", e->moved);
-
+    if (*e->moved)
+        note_add(e->note, sizeof(e->note), "; ", "%s", e->moved);
     i->n_expert_layers = p.n_layers;
     i->n_host_layers = p.n_host_layers;
     i->n_experts = p.n_experts;
@@ -200,7 +189,8 @@ static void fill_info(struct engine *e) {
     if (e->encoder) {
         pictures_tell(e->opts.projector, &e->opts, s, i);
         if (e->no_encoder)
-            note_pictures(e);
+            note_add(e->note, sizeof(e->note), "; ", "the CPU computes pictures: %s",
+                     e->no_encoder);
     }
     backend_sources(e->ops, e->be, i->sources);
     tell_place(e);
@@ -223,10 +213,11 @@ static int prove(struct engine *e, struct err *err) {
     char found[300];
 
     TRY(prove_device(&e->model, e->ops, e->be, &e->opts, n_states, found, sizeof(found), err));
-    size_t n = strlen(e->note);
     const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
-    snprintf(e->note + n, sizeof(e->note) - n, "%s%s%s%s", n && (*at_open || *found) ? "; " : "",
-             at_open, *at_open && *found ? "; " : "", found);
+    if (*at_open)
+        note_add(e->note, sizeof(e->note), "; ", "%s", at_open);
+    if (*found)
+        note_add(e->note, sizeof(e->note), "; ", "%s", found);
     return 0;
 }
 
@@ -261,6 +252,17 @@ int engine_check(const struct gguf *file, struct engine_kind *out, struct err *e
     return 0;
 }
 
+/* Sets the table of @ops and reads the model. */
+static int read_model(struct engine *e, const struct engine_opts *opts, const struct be_ops *ops,
+                      struct err *err) {
+    e->ops = ops = backend_table(ops, opts, err);
+    if (!ops)
+        return -EIO;
+    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
+    r = r < 0 ? r : model_check(&e->model, ops, err);
+    return r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
+}
+
 /* Opens the engine with a backend that this machine has. */
 static int open_with(struct engine **out, const struct engine_opts *opts, const struct be_ops *ops,
                      struct err *err) {
@@ -269,19 +271,14 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     if (!e)
         return -ENOMEM;
     e->opts = *opts;
-    e->ops = ops = backend_table(ops, opts, err);
-    if (!ops)
-        return -EIO;
-    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
-    r = r < 0 ? r : model_check(&e->model, ops, err);
-    r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
+    int r = read_model(e, opts, ops, err);
     if (r == 0)
         picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
     r = r < 0 ? r : choose_sizes(e, true, err);
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
-    r = r < 0 ? r : pictures_open(&e->encoder, ops, e->be, &e->opts, &e->no_encoder, err);
+    r = r < 0 ? r : pictures_open(&e->encoder, e->ops, e->be, &e->opts, &e->no_encoder, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
     if (r < 0)
@@ -310,16 +307,6 @@ static uint32_t choose_kv_type(struct engine_opts *o) {
     return want;
 }
 
-/* Says that keys and values are q8_0 because f16 would not hold @context tokens. */
-static void note_kv_type(struct engine *e, uint32_t context) {
-    size_t n = strlen(e->note);
-
-    if (context)
-        snprintf(e->note + n, sizeof(e->note) - n,
-                 "%skv-type auto is q8_0: the memory does not hold %u tokens in f16", n ? "; " : "",
-                 context);
-}
-
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
     struct err none, why;
 
@@ -345,8 +332,9 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     }
     if (r == 0 && why.message[0])
         snprintf((*out)->note, sizeof((*out)->note), "%s: %s", what, why.message);
-    if (r == 0)
-        note_kv_type(*out, f16_context);
+    if (r == 0 && f16_context)
+        note_add((*out)->note, sizeof((*out)->note), "; ",
+                 "kv-type auto is q8_0: the memory does not hold %u tokens in f16", f16_context);
     return r;
 }
 
@@ -366,14 +354,8 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     choose_kv_type(&e->opts);
     *err = (struct err){0};
-    e->ops = ops = backend_table(ops, opts, err);
-    if (!ops)
-        return -EIO;
-    r = arch_read(&e->model, opts, drafts(opts, ops), err);
-    r = r < 0 ? r : model_check(&e->model, ops, err);
-    r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
-    if (r < 0)
-        return r;
+    TRY(read_model(e, opts, ops, err));
+    ops = e->ops;
     r = choose_sizes(e, false, err);
     if (r < 0 && r != -ENOMEM)
         return r;

@@ -3,12 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include "base/mathx.h"
-
-/* Returns sqrt(ln(1 + e^x)). */
-static float root(float x) {
-    return sqrtf(x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x)));
-}
+#include "engine/host.h"
 
 /* Replaces the logits of all experts by p. */
 static void probabilities(float *logits, const struct expert_rule *r) {
@@ -17,8 +12,8 @@ static void probabilities(float *logits, const struct expert_rule *r) {
     for (uint32_t i = 0; i < r->n; i++)
         max = logits[i] > max ? logits[i] : max;
     for (uint32_t i = 0; i < r->n; i++) {
-        logits[i] = r->gating == GATING_SIGMOID ? 1.0f / (1.0f + mx_expf(-logits[i]))
-                    : r->gating == GATING_ROOT  ? root(logits[i])
+        logits[i] = r->gating == GATING_SIGMOID ? host_sigmoid(logits[i])
+                    : r->gating == GATING_ROOT  ? sqrtf(host_softplus(logits[i]))
                                                 : mx_expf(logits[i] - max);
         sum += logits[i];
     }

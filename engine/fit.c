@@ -2,7 +2,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include "engine/kept.h"
 
@@ -25,6 +27,17 @@ struct fit_text fit_text(uint64_t bytes) {
     else
         snprintf(t.s, sizeof(t.s), "%.1f KiB", (double)bytes / 0x1p10);
     return t;
+}
+
+void note_add(char *note, size_t size, const char *between, const char *fmt, ...) {
+    size_t n = strlen(note);
+    va_list ap;
+
+    snprintf(note + n, size - n, "%s", n ? between : "");
+    n = strlen(note);
+    va_start(ap, fmt);
+    vsnprintf(note + n, size - n, fmt, ap);
+    va_end(ap);
 }
 
 /* Returns the bytes of a matrix of an op as @ops store it; embeddings stay as they are. */

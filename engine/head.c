@@ -7,9 +7,8 @@
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/bind.h"
+#include "engine/host.h"
 #include "engine/quant.h"
-
-#define LANES 16
 
 /* Returns true if the file says, by its type of pooling or by its name, that the model is a
  * reranker. */
@@ -120,28 +119,13 @@ void head_deinit(struct head *h) {
     *h = (struct head){0};
 }
 
-/* Returns a . b, summed in 16 lanes (element i in lane i % 16), then pairwise over the lanes. */
-static float dot(const float *a, const float *b, uint32_t n) {
-    float lane[LANES] = {0};
-
-    for (uint32_t i = 0; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES; j++)
-            lane[j] += a[i + j] * b[i + j];
-    for (uint32_t i = n / LANES * LANES; i < n; i++)
-        lane[i % LANES] += a[i] * b[i];
-    for (uint32_t w = LANES / 2; w > 0; w /= 2)
-        for (uint32_t j = 0; j < w; j++)
-            lane[j] += lane[j + w];
-    return lane[0];
-}
-
 float head_score(struct head *h, const float *v) {
     for (uint32_t i = 0; i < h->n_mid && h->dense; i++) {
-        float x = dot(h->dense + (size_t)i * h->n_embd, v, h->n_embd);
+        float x = host_dot(h->dense + (size_t)i * h->n_embd, v, h->n_embd);
         double z = (double)(x + (h->dense_bias ? h->dense_bias[i] : 0));
         double e = mx_exp(-2 * (z > 40 ? 40 : z < -40 ? -40 : z));
 
         h->mid[i] = (float)((1 - e) / (1 + e));
     }
-    return dot(h->out, h->dense ? h->mid : v, h->n_mid) + h->out_bias;
+    return host_dot(h->out, h->dense ? h->mid : v, h->n_mid) + h->out_bias;
 }

@@ -158,3 +158,28 @@ void host_step_end(struct host_step *h, struct engine_result *out) {
         keep(h, &h->batch->seq[s]);
     h->batch = NULL;
 }
+
+/* -- arithmetic -------------------------------------------------------------------------------- */
+
+float host_dot(const float *a, const float *b, size_t n) {
+    float lane[16] = {0};
+    size_t i = 0;
+
+    for (; i + 16 <= n; i += 16)
+        for (size_t j = 0; j < 16; j++)
+            lane[j] += a[i + j] * b[i + j];
+    for (; i < n; i++)
+        lane[i % 16] += a[i] * b[i];
+    for (size_t w = 8; w > 0; w /= 2)
+        for (size_t j = 0; j < w; j++)
+            lane[j] += lane[j + w];
+    return lane[0];
+}
+
+void host_store_halves(const float *x, size_t n, uint8_t *to) {
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = mx_float_to_half(x[i]);
+
+        memcpy(to + 2 * i, &half, 2);
+    }
+}

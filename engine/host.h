@@ -5,6 +5,7 @@
  * a row, masks, results, and sampling of a want. Embedded in their `struct step`.
  */
 
+#include "base/mathx.h"
 #include "engine/backend.h"
 #include "engine/kept.h"
 #include "engine/picture_rows.h"
@@ -73,6 +74,22 @@ static inline uint32_t host_page(const struct host_step *h, uint8_t cls, uint32_
     const struct engine_batch *b = h->batch;
 
     return b->table[cls].page[b->table[cls].start[h->row_seq[row]] + pos / h->page_tokens];
+}
+
+/* Returns the dot product of @a and @b: sixteen partial sums, element i in sum i % 16, which are
+ * then added pairwise. */
+float host_dot(const float *a, const float *b, size_t n);
+/* Writes @n floats as half precision. */
+void host_store_halves(const float *x, size_t n, uint8_t *to);
+
+/* Returns ln(1 + e^x); above 20, where the difference is less than 1e-8, x. */
+static inline float host_softplus(float x) {
+    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+}
+
+/* Returns 1 / (1 + e^-x). */
+static inline float host_sigmoid(float x) {
+    return 1.0f / (1.0f + mx_expf(-x));
 }
 
 /* Kinds of ops that these backends compute, with the names of their functions, which have a prefix

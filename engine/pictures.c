@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
+#include "engine/fit.h"
 #include "engine/vision/ops.h"
 
 /* Kinds of projectors, and the architectures that were trained with them. */
@@ -24,13 +25,11 @@ static int check_kind(const struct model *m, const struct projector *p, struct e
     char known[128] = "";
 
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
-        size_t n = strlen(known);
-
         if (pairs[i].kind != p->kind)
             continue;
         if (strcmp(pairs[i].arch, m->arch) == 0)
             return 0;
-        snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", pairs[i].arch);
+        note_add(known, sizeof(known), ", ", "%s", pairs[i].arch);
     }
     return err_set(err, 0, NULL,
                    "the projector is of kind %s, which belongs to models of architecture %s; this "

@@ -229,23 +229,33 @@ static int fits(const struct choice *c, struct err *err) {
     return room >= c->kv;
 }
 
-/* Puts as few experts on the host, in order, as leave the device room for the KV memory; all, if
- * even that is not enough. Returns 0 or -errno. */
-static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
-    uint32_t from = 0, to = n_order;
+/* Puts the first @n experts of the order on the host. */
+static void put_experts(struct choice *c, uint32_t n) {
+    take_first(c->m, c->order, n);
+}
+
+/* Puts the FFNs of the last @n layers on the host. */
+static void put_ffns(struct choice *c, uint32_t n) {
+    c->m->shape.n_host_ffn = n;
+}
+
+/* Puts as few of @most experts or FFNs on the host as leave the device room for the KV memory; all,
+ * if even that is not enough. Returns 0 or -errno. */
+static int put_fewest(struct choice *c, void (*put)(struct choice *, uint32_t), uint32_t most,
+                      struct err *err) {
+    uint32_t from = 0, to = most;
 
     while (from < to) {
         uint32_t n = from + (to - from) / 2;
 
-        take_first(c->m, c->order, n);
+        put(c, n);
         int r = fits(c, err);
         if (r < 0)
             return r;
         from = r ? from : n + 1;
         to = r ? n : to;
     }
-    assert(from == to && to <= n_order);
-    take_first(c->m, c->order, to);
+    put(c, to);
     return 0;
 }
 
@@ -290,7 +300,7 @@ static int choose_evenly(struct choice *c, struct err *err) {
     uint32_t n = place_order(&c->of, c->order);
 
     TRY(place_evenly(&c->of, c->order, n));
-    return take_fewest(c, n, err);
+    return put_fewest(c, put_experts, n, err);
 }
 
 /* Chooses the cheaper placement: the rarest experts, or the experts of the first layers; the former
@@ -299,10 +309,10 @@ static int choose(struct choice *c, const uint32_t *before, struct err *err) {
     if (c->m->shape.fetches)
         return choose_evenly(c, err);
     double best = INFINITY;
-    int r = take_fewest(c, place_order(&c->of, c->order), err);
+    int r = put_fewest(c, put_experts, place_order(&c->of, c->order), err);
 
     keep_if_best(c, &best);
-    r = r < 0 ? r : take_fewest(c, in_layers(&c->of, c->of.n_layer, c->order), err);
+    r = r < 0 ? r : put_fewest(c, put_experts, in_layers(&c->of, c->of.n_layer, c->order), err);
     keep_if_best(c, &best);
     if (r == 0 && before && place_cost(&c->of, before) <= STAYS * best) {
         take(c->m, before);
@@ -392,25 +402,6 @@ static uint32_t fewest_or_before(uint32_t fewest, int64_t before, uint32_t n_lay
     return stays ? (uint32_t)before : fewest;
 }
 
-/* Sets shape.n_host_ffn to the fewest layers that leave the device room for the KV memory; to all,
- * if even that is not enough. Returns 0 or -errno. */
-static int fewest_ffns(struct choice *c, struct err *err) {
-    uint32_t from = 0, to = c->m->shape.n_layer;
-
-    while (from < to) {
-        uint32_t n = from + (to - from) / 2;
-
-        c->m->shape.n_host_ffn = n;
-        int r = fits(c, err);
-        if (r < 0)
-            return r;
-        from = r ? from : n + 1;
-        to = r ? n : to;
-    }
-    c->m->shape.n_host_ffn = to;
-    return 0;
-}
-
 /* Implements place() for a model without experts. */
 static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     struct model_shape *s = &c->m->shape;
@@ -434,7 +425,7 @@ static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     else if (fixed)
         s->n_host_ffn = n - wanted;
     else if (wanted == ENGINE_HOST_AUTO && can) {
-        r = fewest_ffns(c, err);
+        r = put_fewest(c, put_ffns, n, err);
         s->n_host_ffn = fewest_or_before(s->n_host_ffn, before, n);
     }
     r = r < 0 ? r : check_host(c->m, c->o, err);
@@ -495,19 +486,17 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
 
 struct placement place_tell(const struct model *m, char *note, size_t n) {
     struct placement p = count(m);
-    size_t at = strlen(note);
 
     if (p.n_host)
-        snprintf(note + at, n - at,
-                 "%s%u of %u experts, in %u of %u layers, are in host memory (%s); the %s",
-                 at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
-                 fit_text(p.host_bytes).s,
+        note_add(note, n, "; ",
+                 "%u of %u experts, in %u of %u layers, are in host memory (%s); the %s", p.n_host,
+                 p.n_experts, p.n_host_layers, p.n_layers, fit_text(p.host_bytes).s,
                  m->shape.fetches ? "device fetches those that are picked" : "CPU computes them");
     if (p.n_host_ffn)
-        snprintf(note + at, n - at,
-                 "%sthe FFNs of the last %u of %u layers are in host memory (%s); the CPU computes "
+        note_add(note, n, "; ",
+                 "the FFNs of the last %u of %u layers are in host memory (%s); the CPU computes "
                  "them",
-                 at ? "; " : "", p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s);
+                 p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s);
     return p;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
+#include "engine/fit.h"
 #include "engine/sampler.h"
 
 #define ROWS 20u   /* rows of the prompt: more than kernels for few rows take */
@@ -306,11 +307,8 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
             r = p->ops->variant(p->be, i, false, &name[i]);
     }
     for (uint32_t i = 0; i < n && r > 0; i++)
-        if (out[i]) {
-            size_t at = strlen(note);
-
-            snprintf(note + at, size - at, "%swithout %s: %s", at ? "; " : "", name[i], why);
-        }
+        if (out[i])
+            note_add(note, size, "; ", "without %s: %s", name[i], why);
     return r < 0 ? r : 0;
 }
 

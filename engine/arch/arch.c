@@ -41,6 +41,7 @@
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
 #include "engine/experts.h"
+#include "engine/fit.h"
 #include "engine/head.h"
 #include "engine/rope.h"
 
@@ -440,13 +441,11 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
     if (gguf_string(file, "general.architecture", &name) < 0)
         return err_set(err, 0, NULL, "the model file has no 'general.architecture'");
     for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
-        size_t n = strlen(known);
-
         if (name.len == strlen(archs[i].name) && !memcmp(name.data, archs[i].name, name.len)) {
             *out = &archs[i];
             return 0;
         }
-        snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "", archs[i].name);
+        note_add(known, sizeof(known), ", ", "%s", archs[i].name);
     }
     for (size_t i = 0; i < name.len; i++)
         if (name.data[i] < 0x20 || name.data[i] > 0x7E)

@@ -240,12 +240,7 @@ static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->norm(key, k->op->weights->k_norm, key, n, b->shape.rms_eps);
     be_fill_rope(&b->shape.rope[k->op->rope], first, cs);
     turn(b, k->op, cs, n, key);
-    uint8_t *to = key_at(k, row, pos / block, n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint16_t half = mx_float_to_half(key[i]);
-
-        memcpy(to + 2 * (size_t)i, &half, 2);
-    }
+    host_store_halves(key, n, key_at(k, row, pos / block, n));
 }
 
 /* Copies u and g of the last tokens of sequence @i to its state. */

@@ -32,11 +32,9 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
         /* joined: index of beta; the alphas follow the betas of the key head */
         uint32_t at = h / per * 2 * per + h % per;
         float x = (k->op->joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
-        float softplus = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 
-        d->mix[0][(size_t)row * n + h] = mx_expf(k->op->weights->decay[h] * softplus);
-        d->mix[1][(size_t)row * n + h] =
-            1.0f / (1.0f + mx_expf(-(k->op->joined ? beta[at] : beta[h])));
+        d->mix[0][(size_t)row * n + h] = mx_expf(k->op->weights->decay[h] * host_softplus(x));
+        d->mix[1][(size_t)row * n + h] = host_sigmoid(k->op->joined ? beta[at] : beta[h]);
     }
 }
 
@@ -54,7 +52,7 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
 
         b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
                              d->mix[0] + at, s->dim);
-        d->mix[1][i] = 1.0f / (1.0f + mx_expf(-d->in[3][i]));
+        d->mix[1][i] = host_sigmoid(d->in[3][i]);
     }
 }
 

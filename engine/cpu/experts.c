@@ -370,10 +370,9 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct be *b = k->step->be;
     const struct experts *e = b->experts;
     uint32_t n = b->shape.n_embd;
-    float weight = 1.0f / (1.0f + mx_expf(-e->weight[row]));
 
     b->kernels->add_scaled(b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n,
-                           e->out + (size_t)row * n, weight, n);
+                           e->out + (size_t)row * n, host_sigmoid(e->weight[row]), n);
 }
 
 /* Uses the normed rows that ops_route() left in experts.normed. */

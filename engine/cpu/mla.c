@@ -148,9 +148,8 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct kv_view view = be_view(b, &k->op->heads);
     const float *cs = be_rope_row(b, row, k->op->rope);
     uint32_t n_rot = m->head_dim - m->mla.rank, width = query_width(m);
-    uint32_t pos = k->step->host.row_pos[row], cls = k->op->kv.cls;
-    uint8_t *keys = be_page(b, cls, host_page(&k->step->host, cls, row, pos)) +
-                    kv_bytes_both(b->kv_type, k->op->kv.at * b->page_tokens);
+    uint32_t pos = k->step->host.row_pos[row];
+    uint8_t *keys = be_keys(k->step, k->op, row);
     float *key = b->mla->latent + (size_t)row * m->head_dim;
 
     b->kernels->norm(key, k->op->weights->norm, key, m->mla.rank, m->rms_eps);

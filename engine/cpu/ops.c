@@ -381,15 +381,21 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
     }
 }
 
+uint8_t *be_keys(const struct step *s, const struct model_op *op, uint32_t row) {
+    uint32_t page = host_page(&s->host, op->kv.cls, row, s->host.row_pos[row]);
+
+    return be_page(s->be, op->kv.cls, page) +
+           kv_bytes_both(s->be->kv_type, op->kv.at * s->be->page_tokens);
+}
+
 /* Stores the keys and values of a row in their page. */
 static void write_kv(const struct rows *r, uint32_t row) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
     const struct kv_view view = be_view(b, h);
     size_t at = (size_t)row * h->n_kv * h->dim;
-    uint32_t pos = r->step->host.row_pos[row], cls = r->op->kv.cls;
-    uint8_t *keys = be_page(b, cls, host_page(&r->step->host, cls, row, pos)) +
-                    kv_bytes_both(b->kv_type, r->op->kv.at * b->page_tokens);
+    uint32_t pos = r->step->host.row_pos[row];
+    uint8_t *keys = be_keys(r->step, r->op, row);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
     for (uint32_t i = 0; i < h->n_kv; i++, at += h->dim)
@@ -517,12 +523,8 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     float *o = act_row(b, ACT_O, row);
 
     for (uint32_t i = 0; i < n; i += per) {
-        float x = gate[i / per], by;
+        float x = gate[i / per], by = r->op->sigmoid ? host_sigmoid(x) : host_softplus(x);
 
-        if (r->op->sigmoid)
-            by = 1.0f / (1.0f + mx_expf(-x));
-        else
-            by = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
         for (uint32_t j = i; j < i + per; j++)
             o[j] *= by;
     }

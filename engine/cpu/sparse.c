@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/mathx.h"
 #include "engine/cpu/state.h"
 
 /*
@@ -101,11 +100,7 @@ static void store_block(const struct run *k, uint32_t row, float *mean) {
     b->kernels->norm(mean, k->op->weights->k_norm, mean, p->dim, b->shape.rms_eps);
     be_fill_rope(&b->shape.rope[0], first, cs);
     b->kernels->rope(mean, cs, b->shape.rope[0].n_rot, b->shape.rope_type);
-    for (uint32_t i = 0; i < p->dim; i++) {
-        uint16_t half = mx_float_to_half(mean[i]);
-
-        memcpy(key + 2 * (size_t)i, &half, 2);
-    }
+    host_store_halves(mean, p->dim, key);
 }
 
 /* Norms and rotates the queries of a row, and stores the key of the block that ends with it, if one

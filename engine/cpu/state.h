@@ -138,6 +138,9 @@ static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
     return b->kv[cls].at + page * b->kv[cls].page_bytes;
 }
 
+/* Returns the address of the op's layer in the page of row @row. */
+uint8_t *be_keys(const struct step *s, const struct model_op *op, uint32_t row);
+
 /* Returns the layout of a layer with heads @h in a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
     size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, h->dim);

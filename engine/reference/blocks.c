@@ -95,7 +95,7 @@ int ref_chain(struct step *s, const struct model_op *op) {
         quant_decode_row(op->w[1], (uint64_t)before, b->select);
         for (uint32_t t = 0; t < n; t++) {
             quant_decode_row(op->w[0], t, b->row);
-            logits[t] += ref_dot(b->row, b->select, rank);
+            logits[t] += host_dot(b->row, b->select, rank);
         }
     }
     return 0;

@@ -145,11 +145,8 @@ static const float *read_key(struct step *s, const struct model_op *op, uint32_t
 static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to) {
     if (condensed_value(b->kv_type) == sizeof(float))
         memcpy(to, x, n * sizeof(*x));
-    for (size_t i = 0; i < n && condensed_value(b->kv_type) != sizeof(float); i++) {
-        uint16_t half = mx_float_to_half(x[i]);
-
-        memcpy(to + 2 * i, &half, 2);
-    }
+    else
+        host_store_halves(x, n, to);
 }
 
 /* A sequence whose blocks are condensed. Its state has u and w[1] y of the last tokens. */
@@ -250,7 +247,7 @@ int ref_pick(struct step *s, const struct model_op *op) {
 
             d->score[i] = 0;
             for (uint32_t h = 0; h < c->n_index; h++) {
-                float z = ref_dot(d->q + r * width + h * dim, key, dim);
+                float z = host_dot(d->q + r * width + h * dim, key, dim);
 
                 d->score[i] += (z > 0 ? z : 0) * d->weight[(size_t)r * c->n_index + h];
             }
@@ -294,7 +291,7 @@ static void attend(const struct view *v, uint32_t h) {
     float sink = ref_vector_at(v->op->sinks, h), max = sink, sum;
 
     for (uint32_t k = 0; k < v->n; k++) {
-        score[k] = ref_dot(b->act[ACT_Q] + at, view_key(v, k), dim) * b->shape->attn_scale;
+        score[k] = host_dot(b->act[ACT_Q] + at, view_key(v, k), dim) * b->shape->attn_scale;
         max = score[k] > max ? score[k] : max;
     }
     sum = mx_expf(sink - max);
@@ -347,7 +344,7 @@ int ref_lean_out(struct step *s, const struct model_op *op) {
         quant_decode_row(op->w[0], o, b->row);
         for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
             b->act[ACT_D][r * out_width + op->part * n_out + o] =
-                ref_dot(b->row, b->act[ACT_O] + r * in_width + op->part * n_in, n_in);
+                host_dot(b->row, b->act[ACT_O] + r * in_width + op->part * n_in, n_in);
     }
     return 0;
 }

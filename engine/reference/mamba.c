@@ -34,7 +34,7 @@ static void gate_and_norm(const struct be *b, const struct model_op *op, const f
     for (size_t i = 0; i < inner; i++)
         y[i] *= mx_silu(z[i]);
     for (size_t at = 0; at < inner; at += n) {
-        float scale = 1.0f / sqrtf(ref_dot(y + at, y + at, n) / (float)n + b->shape->rms_eps);
+        float scale = 1.0f / sqrtf(host_dot(y + at, y + at, n) / (float)n + b->shape->rms_eps);
 
         for (size_t i = at; i < at + n; i++)
             y[i] = y[i] * scale * ref_vector_at(op->norm, i);
@@ -56,7 +56,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
         b->channel[c] =
             mx_silu(b->channel[c] + (op->conv_bias ? ref_vector_at(op->conv_bias, c) : 0));
     for (uint32_t h = 0; h < m->n_head; h++) {
-        float dt = ref_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
+        float dt = host_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
         size_t at = (size_t)h * m->dim;
 
         advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);

@@ -39,7 +39,7 @@ static void multiply_head(struct be *b, const struct tensor *w, uint32_t h, cons
     assert(h < w->ne[2] && w->ne[0] <= b->row_width);
     for (uint64_t o = 0; o < w->ne[1]; o++) {
         quant_decode_row(w, h * w->ne[1] + o, b->row);
-        y[o] = ref_dot(b->row, x, w->ne[0]);
+        y[o] = host_dot(b->row, x, w->ne[0]);
     }
 }
 

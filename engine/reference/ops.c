@@ -1,6 +1,6 @@
 /*
  * ops - the ops of the reference backend that have no file of their own, written from the formulas
- * of op.h. Dot products are those of ref_dot(); all other sums are in index order. A row does not
+ * of op.h. Dot products are those of host_dot(); all other sums are in index order. A row does not
  * depend on the other rows of the batch.
  */
 
@@ -15,24 +15,8 @@
 #include "base/thread.h"
 #include "engine/quant.h"
 
-#define LANES 16         /* partial sums of a dot product */
 #define MOST_PARTS 16u   /* most threads of a product */
 #define LARGE (1u << 22) /* weights from which on several threads compute a product */
-
-float ref_dot(const float *a, const float *b, size_t n) {
-    float lane[LANES] = {0};
-    size_t i = 0;
-
-    for (; i + LANES <= n; i += LANES)
-        for (size_t j = 0; j < LANES; j++)
-            lane[j] += a[i + j] * b[i + j];
-    for (; i < n; i++)
-        lane[i % LANES] += a[i] * b[i];
-    for (size_t w = LANES / 2; w > 0; w /= 2)
-        for (size_t j = 0; j < w; j++)
-            lane[j] += lane[j + w];
-    return lane[0];
-}
 
 float ref_vector_at(const struct tensor *t, size_t i) {
     float f;
@@ -42,7 +26,7 @@ float ref_vector_at(const struct tensor *t, size_t i) {
 }
 
 void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y) {
-    float scale = 1.0f / sqrtf(ref_dot(x, x, n) / (float)n + eps);
+    float scale = 1.0f / sqrtf(host_dot(x, x, n) / (float)n + eps);
 
     for (size_t i = 0; i < n; i++)
         y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
@@ -157,7 +141,7 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
         } else {
             g = g < 7 ? g : 7;
             u = u < -7 ? -7 : u < 7 ? u : 7;
-            gate[i] = g * ref_sigmoid(1.702f * g) * (u + 1);
+            gate[i] = g * host_sigmoid(1.702f * g) * (u + 1);
         }
     }
 }
@@ -182,7 +166,7 @@ static void *compute_part(void *arg) {
 
         quant_decode_row(p->w, o, p->row);
         for (uint32_t r = 0; r < p->n_rows; r++)
-            p->y[r * n_out + o] = ref_dot(p->row, p->x + r * n_in, n_in) + plus;
+            p->y[r * n_out + o] = host_dot(p->row, p->x + r * n_in, n_in) + plus;
     }
     return NULL;
 }
@@ -324,21 +308,13 @@ static void store_q4(const float *x, size_t n, uint8_t *dst) {
     }
 }
 
-static void store_f16(const float *x, size_t n, uint8_t *dst) {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h = mx_float_to_half(x[i]);
-
-        memcpy(dst + 2 * i, &h, 2);
-    }
-}
-
 static void store_f32(const float *x, size_t n, uint8_t *dst) {
     memcpy(dst, x, n * sizeof(*x));
 }
 
 /* Functions by enum engine_kv_type. */
-static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {store_f16, store_q8,
-                                                                             store_q4, store_f32};
+static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {
+    host_store_halves, store_q8, store_q4, store_f32};
 
 /* Returns the address of the key (@which 0) or value (1) of a head at position @pos of row @row. */
 static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
@@ -544,7 +520,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         quant_decode(kv_types[b->kv_type.k].tensor, slot_of(s, op, row, first + p, kvh, 0), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
-            float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
+            float z = host_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
 
             if (op->attn.holes && !isfinite(z))
                 z = -1e30F;
@@ -597,13 +573,13 @@ int ref_gate(struct step *s, const struct model_op *op) {
         ref_norm_rows(s, op);
         ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
         for (size_t i = 0; i < n * dim; i++)
-            b->act[ACT_O][i] *= op->sigmoid ? ref_sigmoid(b->act[ACT_Q][i / per])
-                                            : ref_softplus(b->act[ACT_Q][i / per]);
+            b->act[ACT_O][i] *= op->sigmoid ? host_sigmoid(b->act[ACT_Q][i / per])
+                                            : host_softplus(b->act[ACT_Q][i / per]);
         return 0;
     }
     for (size_t h = 0; h < n; h++)
         for (size_t i = 0; i < dim; i++)
-            b->act[ACT_O][h * dim + i] *= ref_sigmoid(b->gated[(2 * h + 1) * dim + i]);
+            b->act[ACT_O][h * dim + i] *= host_sigmoid(b->gated[(2 * h + 1) * dim + i]);
     return 0;
 }
 
@@ -699,7 +675,7 @@ static void multiply_expert(struct be *b, const struct tensor *w, const struct t
                             uint32_t e, const float *x, float *out) {
     for (uint64_t o = 0; o < w->ne[1]; o++) {
         quant_decode_row(w, e * w->ne[1] + o, b->row);
-        out[o] = ref_dot(b->row, x, w->ne[0]);
+        out[o] = host_dot(b->row, x, w->ne[0]);
         if (bias)
             out[o] += ref_vector_at(bias, e * w->ne[1] + o);
     }
@@ -767,7 +743,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
         multiply_expert(b, op->w[2], NULL, 0, gate, out);
         multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)
-            to[i] += ref_sigmoid(weight) * out[i];
+            to[i] += host_sigmoid(weight) * out[i];
     }
     return 0;
 }

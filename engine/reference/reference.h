@@ -87,9 +87,6 @@ struct be {
  * Returns NULL and sets b->no_memory if there is no memory. */
 void *ref_alloc(struct be *b, size_t rows, size_t size);
 
-/* Returns the dot product of @a and @b: sixteen partial sums, element i in sum i % 16, which are
- * then added pairwise. */
-float ref_dot(const float *a, const float *b, size_t n);
 /* Returns element @i of @t, which is F32 and need not be aligned. */
 float ref_vector_at(const struct tensor *t, size_t i);
 /* y = x / sqrt(mean(x^2) + eps) * weight; @weight NULL: 1; y may be x. */
@@ -120,16 +117,6 @@ float *ref_more(const struct be *b, const struct model_op *op, const struct engi
 /* b->channel = the convolution of row @r of in[0] and of the rows before it, which are in @past;
  * then shifts the row into @past. @past: [kernel - 1] rows, the oldest first. */
 void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
-
-/* Returns ln(1 + e^x); above 20, where the difference is less than 1e-8, x. */
-static inline float ref_softplus(float x) {
-    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
-}
-
-/* Returns 1 / (1 + e^-x). */
-static inline float ref_sigmoid(float x) {
-    return 1.0f / (1.0f + mx_expf(-x));
-}
 
 /* gate[i] = glu(gate[i], up[i]) for @n values, as enum glu and @limit say (op.h). */
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);

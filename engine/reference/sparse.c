@@ -5,6 +5,7 @@
 #include "engine/sparse.h"
 
 #include <string.h>
+#include "engine/quant.h"
 #include "engine/reference/reference.h"
 
 /* Applies RoPE for text position @pos to @x. */
@@ -52,11 +53,7 @@ static void store_block(struct step *s, const struct model_op *op, const struct 
         mean[i] /= (float)p->ratio;
     ref_rms_norm(mean, op->k_norm, b->shape->rms_eps, p->dim, mean);
     turn(b, first, mean);
-    for (uint32_t i = 0; i < p->dim; i++) {
-        uint16_t half = mx_float_to_half(mean[i]);
-
-        memcpy(key + 2 * (size_t)i, &half, 2);
-    }
+    host_store_halves(mean, p->dim, key);
 }
 
 /* Scores the blocks of row @row, whose keys are in the pages, and sets the bits of the positions
@@ -72,17 +69,10 @@ static void choose(struct step *s, const struct model_op *op, uint32_t row) {
         turn(b, pos, q + h * p->dim);
     }
     for (uint32_t i = 0; i < n; i++) {
-        const uint8_t *at = key_at(s, op, row, i);
-
-        for (uint32_t j = 0; j < p->dim; j++) {
-            uint16_t half;
-
-            memcpy(&half, at + 2 * (size_t)j, 2);
-            key[j] = mx_half_to_float(half);
-        }
+        quant_decode(TENSOR_F16, key_at(s, op, row, i), key, p->dim);
         b->block_score[i] = 0;
         for (uint32_t h = 0; h < p->n_head; h++) {
-            float z = ref_dot(q + h * p->dim, key, p->dim);
+            float z = host_dot(q + h * p->dim, key, p->dim);
 
             b->block_score[i] += z > 0 ? z : 0;
         }
