@@ -77,7 +77,7 @@ static void fill_place(struct taps *t, uint32_t i, uint32_t n_in, double scale, 
     t->n[i] = end - first;
 }
 
-/* Returns 0 or -ENOMEM; on failure *t is freed. An axis of equal length has one weight, 1, at each
+/* Returns 0 or -ENOMEM; taps_deinit() frees *t in any case. An axis of equal length has one weight, 1, at each
  * place, as all filters would give. */
 static int taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, const struct filter *f) {
     double scale = (double)n_in / n_out, wide = MAX(scale, 1.0);
@@ -87,10 +87,8 @@ static int taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, const struct
     t->first = calloc(n_out, sizeof(*t->first));
     t->n = calloc(n_out, sizeof(*t->n));
     t->weight = calloc((size_t)n_out * t->most, sizeof(*t->weight));
-    if (!w || !t->first || !t->n || !t->weight) {
-        taps_deinit(t);
+    if (!w || !t->first || !t->n || !t->weight)
         return -ENOMEM;
-    }
     for (uint32_t i = 0; i < n_out; i++) {
         if (t->most > 1) {
             fill_place(t, i, n_in, scale, wide, f, w);

@@ -1,6 +1,7 @@
 /* Sizes: the same bytes as Pillow's filters give. */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "tests/vision/pictures.h"
@@ -84,4 +85,31 @@ Test(resize, instructions_change_no_byte) {
             picture_deinit(&p[0]);
             picture_deinit(&p[1]);
         }
+}
+
+/* -- memory ------------------------------------------------------------------------------------ */
+
+static int fail_at; /* the next call of calloc() that fails is this one; 0: none fails */
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+
+void *__wrap_calloc(size_t n, size_t size) {
+    return fail_at > 0 && --fail_at == 0 ? NULL : __real_calloc(n, size);
+}
+
+Test(resize, memory_may_be_short_at_any_allocation) {
+    struct picture in = {0}, out = {0};
+    struct err err;
+    int r = -ENOMEM;
+
+    cr_assert_eq(picture_new(&in, 16, 12, &err), 0);
+    for (int at = 1; r != 0; at++) {
+        fail_at = at;
+        r = picture_resize(&in, 5, 4, FILTER_BICUBIC, &out, &err);
+        fail_at = 0;
+        cr_assert(at < 30 && (r == 0 || r == -ENOMEM), "%d", r);
+    }
+    picture_deinit(&in);
+    picture_deinit(&out);
 }
