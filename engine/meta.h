@@ -2,8 +2,8 @@
 
 /*
  * meta - the hyperparameters of a model file: `<architecture>.<key>`, each with the range that it
- * must lie in. The first error is kept in binder.r and later calls do nothing, so a caller reads all
- * keys and checks once.
+ * must lie in. The first error is kept in binder.r and later calls do nothing, so a caller reads
+ * all keys and checks once.
  */
 
 #include "engine/bind.h"

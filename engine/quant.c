@@ -10,8 +10,8 @@ static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 /* Values of MXFP4, doubled. */
 static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* Defines decode_x() for a format whose values blk_value() decodes as fast as code for a whole block
- * would: the compiler moves what the values share out of the loop. */
+/* Defines decode_x() for a format whose values blk_value() decodes as fast as code for a whole
+ * block would: the compiler moves what the values share out of the loop. */
 #define DECODE(name, type, n)                                                                      \
     __attribute__((flatten)) static void decode_##name(const uint8_t *restrict p,                  \
                                                        float *restrict y) {                        \

@@ -77,8 +77,8 @@ static void fill_place(struct taps *t, uint32_t i, uint32_t n_in, double scale, 
     t->n[i] = end - first;
 }
 
-/* Returns 0 or -ENOMEM; taps_deinit() frees *t in any case. An axis of equal length has one weight, 1, at each
- * place, as all filters would give. */
+/* Returns 0 or -ENOMEM; taps_deinit() frees *t in any case. An axis of equal length has one weight,
+ * 1, at each place, as all filters would give. */
 static int taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, const struct filter *f) {
     double scale = (double)n_in / n_out, wide = MAX(scale, 1.0);
 
