@@ -47,7 +47,7 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
 
     TRY(vocab_new(&v, token, n, ends, n_ends));
     TRY(share_new(&s));
-    vocab_set_share(v, s);
+    v->share = s;
     for (int i = SHARED_NONE + 1; i < SHARED_LOOPS; i++)
         TRY(add_loop(v, s, (enum shared_loop)i));
     *out = STEAL(v);
@@ -72,11 +72,11 @@ int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t) {
 }
 
 size_t grammar_vocab_shared_bytes(const struct grammar_vocab *v) {
-    return share_bytes(vocab_share(v));
+    return share_bytes(v->share);
 }
 
 struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     if (v)
-        share_free(vocab_share(v));
+        share_free(v->share);
     return vocab_free(v);
 }

@@ -112,7 +112,7 @@ static void differ(struct search *s, uint16_t node, const struct trie_node *at, 
 
 /* Finds the tokens that complete a trigger when they are read from @root. */
 static void find_root(struct search *s, uint16_t root) {
-    uint32_t n = vocab_n_tokens(s->c->vocab);
+    uint32_t n = s->c->vocab->n;
 
     s->root_node = root;
     s->root.n = 0;
@@ -130,10 +130,10 @@ static void find_root(struct search *s, uint16_t root) {
 
 /* Tries each special token. The vocabulary's trie does not have them, and they are few. */
 static void try_special(struct search *s, uint16_t node) {
-    uint32_t n = vocab_n_tokens(s->c->vocab);
+    uint32_t n = s->c->vocab->n;
 
     for (uint32_t id = 0; id < n; id++) {
-        if (vocab_is_special(s->c->vocab, (int32_t)id))
+        if (s->c->vocab->is_special[id])
             try(s, node, (int32_t)id);
     }
 }
@@ -191,7 +191,7 @@ int crossing_find(struct constraint *c, struct err *err) {
     CLEANUP(grammar_state_freep) struct grammar_state *state = NULL;
 
     TRY(grammar_state_new(&state, c->grammar));
-    struct search s = {.c = c, .state = state, .trie = vocab_trie(c->vocab)};
+    struct search s = {.c = c, .state = state, .trie = &c->vocab->trie};
 
     s.first = c->first = calloc(c->triggers->n + 1, sizeof(*c->first));
     s.first_done = c->first_done = calloc(c->triggers->n + 1, sizeof(*c->first_done));

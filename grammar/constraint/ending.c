@@ -102,7 +102,7 @@ static uint16_t spell_special(const struct constraint *c, uint16_t node, int32_t
 static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const int32_t *special,
                       uint32_t n_special) {
     for (uint32_t node = to; node-- > from;) {
-        struct spelling s = {c, vocab_trie(c->vocab), FINISH_NEVER};
+        struct spelling s = {c, &c->vocab->trie, FINISH_NEVER};
 
         spell(&s, 0, (uint16_t)node);
         for (uint32_t i = 0; i < n_special; i++) {
@@ -117,14 +117,14 @@ static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const in
 
 static int find_triggers(struct constraint *c) {
     const struct triggers *t = c->triggers;
-    uint32_t n = vocab_n_tokens(c->vocab), n_special = 0;
+    uint32_t n = c->vocab->n, n_special = 0;
     CLEANUP(freep) int32_t *special = malloc(MAX(n, 1u) * sizeof(*special));
 
     c->to_trigger = malloc(t->n * sizeof(*c->to_trigger));
     if (!c->to_trigger || !special)
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
-        if (vocab_is_special(c->vocab, (int32_t)i) && !vocab_is_end(c->vocab, (int32_t)i))
+        if (c->vocab->is_special[i] && !vocab_is_end(c->vocab, (int32_t)i))
             special[n_special++] = (int32_t)i;
     }
     /* In quiet text no trigger counts before its end mark, so spelling the mark comes first; the
@@ -236,19 +236,19 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
     uint32_t n_words = constraint_n_words(c), *kept = s->scratch;
     uint16_t node = s->at.node;
     uint32_t most = MIN(after - MIN(after, c->distance), to_trigger(c, node) - 1);
-    struct approach a = {c, vocab_trie(c->vocab), kept, most};
+    struct approach a = {c, &c->vocab->trie, kept, most};
 
     memset(kept, 0, n_words * sizeof(*kept));
     for (uint32_t i = c->first_done[node]; i < c->first_done[node + 1]; i++)
         set_bit(kept, (uint32_t)c->done[i]);
     if (after >= c->distance)
         allow_near(&a, 0, node);
-    for (uint32_t id = 0; after >= c->distance && id < vocab_n_tokens(c->vocab); id++) {
+    for (uint32_t id = 0; after >= c->distance && id < c->vocab->n; id++) {
         uint16_t next = node;
         const struct trigger_node *found;
         size_t len;
 
-        if (!vocab_is_special(c->vocab, (int32_t)id) || vocab_is_end(c->vocab, (int32_t)id))
+        if (!c->vocab->is_special[id] || vocab_is_end(c->vocab, (int32_t)id))
             continue;
         const uint8_t *bytes = vocab_bytes(c->vocab, (int32_t)id, &len);
 

@@ -162,9 +162,8 @@ bool constraint_is_free(const struct constraint_state *s) {
 }
 
 uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
-    uint32_t n = vocab_n_tokens(c->vocab), count = n;
-    size_t n_ends;
-    const int32_t *end = vocab_ends(c->vocab, &n_ends);
+    uint32_t n = c->vocab->n, count = n;
+    const int32_t *end = c->vocab->ends;
 
     memset(bits, 0xff, n / 32 * sizeof(*bits));
     if (n % 32)
@@ -173,7 +172,7 @@ uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_
     for (uint32_t i = c->first[node]; i < c->first[node + 1]; i++)
         clear_bit(bits, c->crossing[i]);
     count -= c->first[node + 1] - c->first[node];
-    for (size_t i = 0; !ends && i < n_ends; i++) {
+    for (size_t i = 0; !ends && i < c->vocab->n_ends; i++) {
         count -= bits[end[i] / 32] >> (end[i] % 32) & 1;
         clear_bit(bits, end[i]);
     }
@@ -183,7 +182,7 @@ uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_
 
 int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
     const struct constraint *c = s->c;
-    uint32_t n = vocab_n_tokens(c->vocab), count = n, open = c->triggers->open;
+    uint32_t n = c->vocab->n, count = n, open = c->triggers->open;
     uint32_t from = c->first[open], to = c->first[open + 1];
 
     for (uint32_t i = from; i < to; i++) {
@@ -258,7 +257,7 @@ static int accept_held(struct constraint_state *s, struct position *at, int32_t 
 int constraint_accept(struct constraint_state *s, int32_t token) {
     struct position at = s->at;
 
-    if (token < 0 || (uint32_t)token >= vocab_n_tokens(s->c->vocab) || at.phase == DONE)
+    if (token < 0 || (uint32_t)token >= s->c->vocab->n || at.phase == DONE)
         return -EINVAL;
     TRY(at.phase == FREE ? accept_free(s, &at, token) : accept_held(s, &at, token));
     if (at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_must_end(s->g)) {

@@ -137,7 +137,7 @@ static struct expr *read_token(struct reader *r) {
                 return failed(source_invalid(&r->in, "the token number is malformed or too large"));
             id = id * 10 + (uint64_t)(*p - '0');
         }
-        if (id > INT32_MAX || (v && id >= vocab_n_tokens(v)))
+        if (id > INT32_MAX || (v && id >= v->n))
             return failed(source_invalid(&r->in, "the vocabulary has no such token"));
         return expr_token(r->in.b, (int32_t)id);
     }

@@ -118,7 +118,7 @@ static bool is_double(const uint8_t *s, size_t len) {
 }
 
 static int find_doubles(struct build *b, struct grammar *g) {
-    uint32_t n = vocab_n_tokens(b->vocab), n_doubles = 0;
+    uint32_t n = b->vocab->n, n_doubles = 0;
 
     for (int pass = 0; pass < 2; pass++) {
         g->n_doubles = 0;
@@ -126,7 +126,7 @@ static int find_doubles(struct build *b, struct grammar *g) {
             size_t len;
             const uint8_t *bytes = vocab_bytes(b->vocab, (int32_t)i, &len);
 
-            if (vocab_is_special(b->vocab, (int32_t)i) || !is_double(bytes, len))
+            if (b->vocab->is_special[i] || !is_double(bytes, len))
                 continue;
             if (pass)
                 g->doubles[g->n_doubles] = i;

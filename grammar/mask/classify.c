@@ -151,7 +151,7 @@ static int make_sparse(struct collector *k) {
 
     c->n_allowed = (uint32_t)k->walk.n_set;
     c->bytes += n_words * sizeof(uint32_t);
-    if (c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
+    if (c->n_allowed > k->g->vocab->n / SPARSE_SHARE)
         return 0;
     c->ids = malloc(MAX(c->n_allowed, 1u) * sizeof(*c->ids));
     if (!c->ids)
@@ -322,7 +322,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     uint64_t follow = text_bits(k.follow);
 
     k.walk = (struct walk){.m = &m,
-                           .trie = vocab_trie(g->vocab),
+                           .trie = &g->vocab->trie,
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
                            .visit = follow ? visit : NULL,
                            .ends = follow,
@@ -401,7 +401,7 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
     struct token_class *there = NULL;
 
     assert(!c || (!c->shared && c->bytes > 0));
-    if (c && !share_spend(vocab_share(g->vocab), c->bytes))
+    if (c && !share_spend(g->vocab->share, c->bytes))
         return NULL;
     if (c)
         c->shared = true;
@@ -603,7 +603,7 @@ int automaton_classify(struct build *b, struct grammar *g) {
         const struct auto_rule *rule = &g->rule[g->state[q].rule];
 
         if (rule->shared && only_quote(&rule->follow))
-            g->cls[q] = share_loop_class(vocab_share(g->vocab), rule->shared, q - rule->start);
+            g->cls[q] = share_loop_class(g->vocab->share, rule->shared, q - rule->start);
         else if (may_have_class(g, q))
             room += n_words * sizeof(uint32_t) / 4 + sizeof(struct token_class);
     }
@@ -613,7 +613,7 @@ int automaton_classify(struct build *b, struct grammar *g) {
     g->bytes += room;
     for (uint32_t i = 0; i < g->n_rules; i++) {
         if (has_wide(g, &g->rule[i]))
-            g->places[i] = share_places(vocab_share(g->vocab), g, i, g->counted[i]);
+            g->places[i] = share_places(g->vocab->share, g, i, g->counted[i]);
     }
     return b->is_schema ? build_work(b, g->n_states) : make_all(b, g);
 }

@@ -380,7 +380,7 @@ static void set_reached(struct tables *t, uint32_t first, uint32_t last) {
         w->n_set = bits_count((const uint32_t *)t->reached, (n + 63) / 64 * 2);
         clears = w->n_set > n / 2;
         if (clears)
-            memcpy(w->bits, vocab_text_bits(v), grammar_vocab_n_words(v) * sizeof(*w->bits));
+            memcpy(w->bits, v->text, grammar_vocab_n_words(v) * sizeof(*w->bits));
     }
     for (uint32_t k = first / 64; first < last && k <= (last - 1) / 64; k++) {
         uint64_t left = clears ? ~t->reached[k] : t->reached[k];

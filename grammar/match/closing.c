@@ -283,7 +283,7 @@ static uint32_t child_of(const struct trie *t, uint32_t node, unsigned byte) {
 static void each_token(struct closing *k, uint32_t node,
                        void (*each)(void *ctx, const struct trie_node *n, uint32_t left),
                        void *ctx) {
-    const struct trie *t = vocab_trie(k->m->g->vocab);
+    const struct trie *t = &k->m->g->vocab->trie;
     uint32_t at = 0;
 
     while (node != NO_NODE && k->node[node].symbol < TOKEN_SYMBOL) {
@@ -389,7 +389,7 @@ static bool visit_reach(struct walk *w, uint32_t node, const struct set *s, uint
 static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
     struct machine m;
     struct reach r = {.k = {.m = &m, .f = g->finish}};
-    struct walk w = {.m = &m, .trie = vocab_trie(g->vocab), .visit = visit_reach, .arg = &r};
+    struct walk w = {.m = &m, .trie = &g->vocab->trie, .visit = visit_reach, .arg = &r};
 
     if (machine_init(&m, g) < 0)
         return FINISH_NEVER;
@@ -540,7 +540,7 @@ static void allow_byte(struct closing *k, const struct config *c, struct planned
 
 bool closing_add_plan(struct closing *k, uint32_t *bits) {
     const struct grammar *g = k->m->g;
-    struct planned p = {vocab_trie(g->vocab), bits, k->left};
+    struct planned p = {&g->vocab->trie, bits, k->left};
 
     if (!k->refused)
         return false;

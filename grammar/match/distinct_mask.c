@@ -110,7 +110,7 @@ static bool double_fits(struct settling *k, const struct set *at, int32_t token)
 
 void distinct_settle(struct machine *m, const struct set *at, struct closing *closing,
                      struct mask *mask) {
-    struct settling k = {m, vocab_trie(m->g->vocab), closing, mask};
+    struct settling k = {m, &m->g->vocab->trie, closing, mask};
     const struct grammar *g = m->g;
 
     if (!mask->counted) {

@@ -421,7 +421,7 @@ int finish_new(struct build *b, struct grammar *g) {
         return build_no_memory(b);
     for (uint32_t q = 0; q < g->n_states; q++)
         f->path[q] = (struct path){FINISH_NEVER, FINISH_NEVER, 0};
-    find_bytes(f, vocab_trie(b->vocab));
+    find_bytes(f, &b->vocab->trie);
     int r = find_members(b, g);
 
     if (r == 0)

@@ -155,8 +155,8 @@ int64_t mask_count(const struct mask *mask) {
  * has so many characters left. */
 static void add_read(struct machine *m, const struct applied *a, uint32_t id, uint32_t chars) {
     const struct grammar_vocab *v = a->g->vocab;
-    uint32_t n = vocab_n_chars(v, (int32_t)id);
-    bool is_text = vocab_utf8_bits(v)[id / 32] >> (id % 32) & 1;
+    uint32_t n = v->n_chars[id];
+    bool is_text = v->utf8[id / 32] >> (id % 32) & 1;
     size_t len;
     const uint8_t *bytes = vocab_bytes(v, (int32_t)id, &len);
 
@@ -174,9 +174,9 @@ static void add_counted(struct machine *m, const struct applied *a) {
     const struct token_class *c = a->c;
     bool border = a->g->state[a->at->state].flags & STATE_BORDER;
     uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->least) : NO_MAX;
-    const uint32_t *at_most = vocab_at_most(v, MIN(a->most, (uint32_t)FREE_CHARS_MAX));
-    const uint32_t *at_limit = left > FREE_CHARS_MAX ? vocab_text_bits(v) : vocab_at_most(v, left);
-    const uint32_t *is_text = vocab_utf8_bits(v);
+    const uint32_t *at_most = v->at_most[MIN(a->most, (uint32_t)FREE_CHARS_MAX)];
+    const uint32_t *at_limit = left > FREE_CHARS_MAX ? v->text : v->at_most[left];
+    const uint32_t *is_text = v->utf8;
 
     for (uint32_t i = 0; i < c->n_ids; i++)
         add_read(m, a, c->ids[i], left);
@@ -194,7 +194,7 @@ static void add_counted(struct machine *m, const struct applied *a) {
 static void apply_inside(struct machine *m, const struct applied *a) {
     const struct token_class *c = a->c;
 
-    if (a->most < vocab_trie(a->g->vocab)->max_len)
+    if (a->most < a->g->vocab->trie.max_len)
         add_counted(m, a);
     else if (c->bits)
         add_bits(a->mask, c->bits, c->n_allowed);
@@ -226,7 +226,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
         a.most = REGISTER_OF_CALL[a.desc->kind]->n_free(g, a.desc, at.state, a.least);
     a.ends = !a.desc ||
              (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min) ||
-             (a.desc->kind == CALL_WITHIN && a.most >= vocab_trie(g->vocab)->max_len);
+             (a.desc->kind == CALL_WITHIN && a.most >= g->vocab->trie.max_len);
     apply_inside(m, &a);
     if (c->after.n <= 1)
         return;

@@ -250,7 +250,7 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
  * configuration has no class, on an error, and near the limit of the stack, which a class does not
  * know. */
 static const struct token_class *class_at(struct machine *m, const struct config *c) {
-    uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
+    uint32_t reserve = MIN(2 * m->g->vocab->trie.max_len, STACK_RESERVE);
     bool room = m->frame[c->frame].depth + reserve <= m->g->max_stack;
     const struct token_class *cls = NULL;
     int r = room && !m->error ? class_of(&cls, m->g, c->state, m->quick) : 0;
@@ -292,7 +292,7 @@ static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **c
 static uint64_t walk_others(struct machine *m, const struct set *others, uint32_t most,
                             struct mask *mask) {
     struct walk w = {.m = m,
-                     .trie = vocab_trie(m->g->vocab),
+                     .trie = &m->g->vocab->trie,
                      .bits = mask->bits,
                      .n_set = mask->n,
                      .kinds = ALL_KINDS,
@@ -306,7 +306,7 @@ static uint64_t walk_others(struct machine *m, const struct set *others, uint32_
 /* Walks from configurations without a class, however long it takes. */
 static void walk_long(struct machine *m, const struct set *others, struct mask *mask) {
     struct walk w = {.m = m,
-                     .trie = vocab_trie(m->g->vocab),
+                     .trie = &m->g->vocab->trie,
                      .bits = mask->bits,
                      .n_set = mask->n,
                      .kinds = ALL_KINDS};
@@ -327,7 +327,7 @@ static void walk_within(struct machine *m, const struct set *others, struct clos
     struct answer known[KNOWN] = {0};
     struct visitor v = {mask, closing, NULL, many};
     struct walk w = {.m = m,
-                     .trie = vocab_trie(m->g->vocab),
+                     .trie = &m->g->vocab->trie,
                      .visit = visit_within,
                      .take = take_within,
                      .kinds = many ? 0 : ALL_KINDS,
@@ -539,8 +539,6 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     const struct grammar_vocab *vocab = m->g->vocab;
     struct making k = {.s = s, .at = latest(s)->set};
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
-    size_t n_ends;
-    const int32_t *ends = vocab_ends(vocab, &n_ends);
 
     k.mask = (struct mask){.bits = bits, .n_words = grammar_vocab_n_words(vocab), .counted = true};
     memset(bits, 0, k.mask.n_words * sizeof(*bits));
@@ -564,8 +562,8 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         k.mask.counted = false;
     if (!m->error && m->g->n_texts)
         distinct_settle(m, &k.at, k.closing, &k.mask);
-    for (size_t i = 0; k.at.can_end && i < n_ends; i++)
-        mask_set(&k.mask, (uint32_t)ends[i]);
+    for (size_t i = 0; k.at.can_end && i < vocab->n_ends; i++)
+        mask_set(&k.mask, (uint32_t)vocab->ends[i]);
     TRY(leave_no_trace(s, n_configs, n_frames));
     return mask_count(&k.mask);
 }
@@ -678,15 +676,14 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     struct set next = set_open(m);
 
     check_rest(s);
-    if (latest(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
+    if (latest(s)->done || token < 0 || (uint32_t)token >= m->g->vocab->n)
         return -EINVAL;
     bool end = vocab_is_end(s->m.g->vocab, token) && latest(s)->set.can_end, ok = end;
 
     m->fuel = MASK_FUEL;
     if (!ok)
         ok = step_special(s, token, &next);
-    if (!ok && !vocab_is_special(m->g->vocab, token) && !vocab_is_end(s->m.g->vocab, token) &&
-        !m->error)
+    if (!ok && !m->g->vocab->is_special[token] && !vocab_is_end(s->m.g->vocab, token) && !m->error)
         ok = step_text(s, token, &next);
     if (ok && machine_stacks(m, &next) > STACKS_MAX)
         m->error = -E2BIG;

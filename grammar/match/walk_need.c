@@ -19,7 +19,7 @@
 #define NEED_VISITS 30000 /* nodes and steps of such a walk */
 
 bool class_has_most(const struct machine *m, const struct token_class *c, const struct config *at) {
-    const struct trie *t = vocab_trie(m->g->vocab);
+    const struct trie *t = &m->g->vocab->trie;
     const struct register_kind *k = register_at(m, at);
 
     if (k && k->n_free && k->n_free(m->g, desc_of(m, at->frame), at->state, at->reg) < t->max_len)
@@ -30,8 +30,8 @@ bool class_has_most(const struct machine *m, const struct token_class *c, const 
 /* Returns the tokens of text that @mask lacks, as bits by their places in the trie. NULL: they are
  * too many for this to help, or memory is short. */
 static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mask) {
-    const uint32_t *text = vocab_text_bits(v);
-    uint32_t n = vocab_trie(v)->n_items;
+    const uint32_t *text = v->text;
+    uint32_t n = v->trie.n_items;
 
     if (mask_count(mask) < n - n / MOST_SHARE)
         return NULL;
@@ -41,8 +41,7 @@ static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mas
 
     for (uint32_t w = 0; need && w < mask->n_words; w++) {
         for (uint32_t left = text[w] & ~mask->bits[w]; left; left &= left - 1) {
-            uint32_t id = w * 32 + (uint32_t)__builtin_ctz(left),
-                     at = vocab_trie_place(v, (int32_t)id);
+            uint32_t id = w * 32 + (uint32_t)__builtin_ctz(left), at = v->place[id];
 
             need[at / 64] |= 1ull << at % 64;
         }

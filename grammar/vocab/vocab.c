@@ -12,24 +12,8 @@
 #define LANES 8  /* words */
 #define BLOCK 31 /* a byte of a lane counts up to 8 of each vector */
 
-struct grammar_vocab {
-    uint32_t n;
-    struct trie trie, special;
-    uint32_t *utf8; /* bits: tokens of KIND_TEXT */
-    uint32_t
-        *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most this many characters */
-    uint8_t *bytes;                   /* bytes of all tokens */
-    size_t *begin;                    /* token t: bytes[begin[t], begin[t + 1]) */
-    uint16_t *n_chars;
-    uint32_t *place; /* index of each text token in trie.item */
-    uint32_t *text;  /* bits: these */
-    uint8_t *is_special;
-    int32_t *ends;
-    size_t n_ends;
-    struct share *share;
-};
-
-uint32_t utf8_n_chars(const uint8_t *bytes, size_t len) {
+/* Returns the number of characters that begin in @bytes. */
+static uint32_t utf8_n_chars(const uint8_t *bytes, size_t len) {
     uint32_t n = 0;
 
     for (size_t i = 0; i < len; i++)
@@ -156,59 +140,10 @@ uint32_t grammar_vocab_n_words(const struct grammar_vocab *v) {
     return (v->n + 31) / 32;
 }
 
-struct share *vocab_share(const struct grammar_vocab *v) {
-    return v->share;
-}
-
-void vocab_set_share(struct grammar_vocab *v, struct share *s) {
-    v->share = s;
-}
-
-const struct trie *vocab_trie(const struct grammar_vocab *v) {
-    return &v->trie;
-}
-
-const uint32_t *vocab_utf8_bits(const struct grammar_vocab *v) {
-    return v->utf8;
-}
-
-const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
-    assert(n_chars <= FREE_CHARS_MAX);
-    return v->at_most[n_chars];
-}
-
-const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {
-    return v->text;
-}
-
-uint32_t vocab_n_tokens(const struct grammar_vocab *v) {
-    return v->n;
-}
-
-const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n) {
-    *n = v->n_ends;
-    return v->ends;
-}
-
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len) {
     assert(token >= 0 && (uint32_t)token < v->n);
     *len = v->begin[token + 1] - v->begin[token];
     return v->bytes + v->begin[token];
-}
-
-uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token) {
-    assert(token >= 0 && (uint32_t)token < v->n);
-    return v->n_chars[token];
-}
-
-uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token) {
-    assert(token >= 0 && (uint32_t)token < v->n);
-    return v->place[token];
-}
-
-bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {
-    assert(token >= 0 && (uint32_t)token < v->n);
-    return v->is_special[token];
 }
 
 bool vocab_is_end(const struct grammar_vocab *v, int32_t token) {
