@@ -65,17 +65,6 @@ static unsigned combining(int32_t cp) {
 static void sort_marks(int32_t *cp, int32_t *tmp, size_t n) {
     size_t at[257] = {0};
 
-    if (n <= 16) {
-        for (size_t i = 1; i < n; i++) {
-            int32_t v = cp[i];
-            size_t k = i;
-
-            for (; k > 0 && combining(cp[k - 1]) > combining(v); k--)
-                cp[k] = cp[k - 1];
-            cp[k] = v;
-        }
-        return;
-    }
     for (size_t i = 0; i < n; i++)
         at[combining(cp[i]) + 1]++;
     for (size_t i = 1; i < 257; i++)
