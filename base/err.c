@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 static int fill(struct err *e, int status, const char *code, const char *param, const char *fmt,
                 va_list ap) {
@@ -41,4 +43,24 @@ int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context) {
         e->n_context = n_context;
     }
     return -EINVAL;
+}
+
+/* Replaces the word @from by @to. Returns false if @text does not contain it, or first in a longer
+ * name. */
+static bool replace(char *text, size_t size, const char *from, const char *to) {
+    char *at = strstr(text, from);
+    size_t n = strlen(from);
+    char rest[sizeof(((struct err *)0)->message)];
+
+    if (!at || (at > text && (at[-1] == '_' || at[-1] == '.')) || at[n] == '_')
+        return false;
+    snprintf(rest, sizeof(rest), "%s", at + n);
+    snprintf(at, size - (size_t)(at - text), "%s%s", to, rest);
+    return true;
+}
+
+void err_rename(struct err *e, const char *from, const char *to) {
+    replace(e->param, sizeof(e->param), from, to);
+    for (int k = 0; k < 3 && replace(e->message, sizeof(e->message), from, to); k++)
+        ;
 }

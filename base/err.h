@@ -28,3 +28,7 @@ int err_set_code(struct err *e, int status, const char *code, const char *param,
 
 /* Adds both numbers to an error context_length_exceeded. Returns -EINVAL. */
 int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context);
+
+/* Replaces the name of a field, @from, by that of another API, @to: in @param once, in the message
+ * up to three times. */
+void err_rename(struct err *e, const char *from, const char *to);

@@ -149,6 +149,7 @@ static int take_common(struct input *in, yyjson_val *body) {
     if (stream && !yyjson_is_bool(stream))
         return refuse(in, "stream", "a boolean");
     put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
+    put(in, "complete_output", copy(in, json_given(body, "complete_output")));
     TRY(take_options(in, json_given(body, "options")));
     return take_format(in, json_given(body, "format"));
 }

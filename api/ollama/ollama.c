@@ -254,8 +254,15 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return r;
 }
 
+/* Gives the fields of an error their names in Ollama's options. */
+static void rename_fields(struct err *err) {
+    err_rename(err, "max_tokens", "num_predict");
+    err_rename(err, "repetition_penalty", "repeat_penalty");
+}
+
 const struct endpoint ollama_chat = {
     .translate = translate,
+    .rename = rename_fields,
     .id_prefix = "",
     .repeats = REPEATS_TEXT,
     .parsed = true,
@@ -266,6 +273,7 @@ const struct endpoint ollama_chat = {
 
 const struct endpoint ollama_generate = {
     .translate = translate,
+    .rename = rename_fields,
     .id_prefix = "",
     .parsed = true,
     .piece = send_piece,

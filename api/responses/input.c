@@ -97,17 +97,6 @@ static int unsupported(const struct responses_build *b, const char *param) {
 
 /* ---- names ---- */
 
-/* Replaces the word @what by @with. */
-static void replace(char *text, size_t size, const char *what, const char *with) {
-    char *at = strstr(text, what);
-    char rest[sizeof(((struct err *)0)->message)];
-
-    if (!at || (at > text && (at[-1] == '_' || at[-1] == '.')))
-        return;
-    snprintf(rest, sizeof(rest), "%s", at + strlen(what));
-    snprintf(at, size - (size_t)(at - text), "%s%s", with, rest);
-}
-
 /* Fields of a chat, and where a Responses request has them. */
 static const char *const moved[][2] = {
     {"messages", "input"},
@@ -125,16 +114,12 @@ static const char *const moved[][2] = {
 void responses_rename(struct err *err) {
     static const char *const tools[][2] = {{".function.", "."}, {".custom.", "."}};
 
-    for (size_t i = 0; i < ARRAY_SIZE(tools) && strncmp(err->param, "tools[", 6) == 0; i++) {
-        replace(err->param, sizeof(err->param), tools[i][0], tools[i][1]);
-        replace(err->message, sizeof(err->message), tools[i][0], tools[i][1]);
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(tools) && strncmp(err->param, "tools[", 6) == 0; i++)
+        err_rename(err, tools[i][0], tools[i][1]);
     for (size_t i = 0; i < ARRAY_SIZE(moved); i++) {
         if (strncmp(err->param, moved[i][0], strlen(moved[i][0])) != 0)
             continue;
-        replace(err->param, sizeof(err->param), moved[i][0], moved[i][1]);
-        for (int k = 0; k < 3; k++)
-            replace(err->message, sizeof(err->message), moved[i][0], moved[i][1]);
+        err_rename(err, moved[i][0], moved[i][1]);
         return;
     }
 }
@@ -611,10 +596,8 @@ int responses_read_items(struct responses *rs, yyjson_val *items, const char *fi
     if (r == 0 && b.failed)
         r = -ENOMEM;
     build_deinit(&b);
-    if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0) {
-        replace(err->param, sizeof(err->param), "input", field);
-        replace(err->message, sizeof(err->message), "input", field);
-    }
+    if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0)
+        err_rename(err, "input", field);
     return r;
 }
 

@@ -168,6 +168,24 @@ Test(ollama, who_leaves_while_the_pool_writes_leaves_nothing) {
     world_stop(&w); /* asserts that nothing is left */
 }
 
+/* The worker names the fields of a chat. */
+Test(ollama, a_refusal_of_the_worker_names_the_clients_fields) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, OCHAT, "{" ME "," HI ",\"format\":\"json\",\"complete_output\":false}");
+    while (w.port.n == 0)
+        world_turn(&w);
+    cr_expect_eq(w.port.r[0].m.flags & SUBMIT_COMPLETE, 0);
+    fake_reject(&w.port, 0, 400, "Raise max_tokens.");
+    world_receive(&w, fd, &r);
+    expect_body(&r, 400, "{\"error\":\"Raise num_predict.\"}");
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* Clients split a stream at its line breaks. */
 Test(ollama, a_call_of_several_lines_is_one_line) {
     struct world w;
@@ -368,6 +386,9 @@ Test(ollama, errors_are_a_string) {
          "tools must be an array", 400},
         {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
          "messages[0].images[0] is not supported: this model reads only text.", 400},
+        {OCHAT, "{" ME "," HI ",\"options\":{\"repeat_penalty\":0}}",
+         "repeat_penalty must be between 0.01 and 10.", 400},
+        {OCHAT, "{" ME "," HI ",\"complete_output\":7}", "complete_output must be a boolean.", 400},
         {OCHAT, "{" ME "," HI ",\"format\":7}", "format must be \\\"json\\\" or a JSON schema",
          400},
         {OCHAT, "{" ME "," HI ",\"think\":7}",
