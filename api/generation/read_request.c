@@ -540,8 +540,6 @@ static int check(struct gen_request *r, bool has_stream_options, struct err *err
     r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
         return json_refuse(err, "stream_options", "may only be given with stream");
-    if (r->score_only && !r->echo && !r->prompt_logprobs)
-        return json_refuse(err, "max_tokens", "may only be 0 with echo or prompt_logprobs");
     if (r->prompt_logprobs && r->stream)
         return json_refuse(err, "prompt_logprobs", "cannot be streamed");
     if (r->best_of && r->best_of < r->n)

@@ -117,9 +117,9 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     put_prompt(j, w, g);
     json_print(j, "has_new_line:%i, truncated:false, stop_type:%s, stopping_word:%.*s",
                g->ready && memchr(g->text.data, '\n', g->ready),
-               g->finish == FINISH_LENGTH ? "limit"
-               : stop                     ? "word"
-                                          : "eos",
+               g->score_only || g->finish == FINISH_LENGTH ? "limit"
+               : stop                                      ? "word"
+                                                           : "eos",
                stop ? (int)stop->len : 0, stop ? stop->data : "");
     timings_put(j, g);
 }

@@ -203,7 +203,7 @@ void choices_put_logprob(struct json *j, const struct writer *w, const struct ge
 
 void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
                           uint32_t from, uint32_t to, bool llama_server) {
-    assert(from <= to && to <= g->n_out && g->logprobs);
+    assert(from <= to && to <= g->n_out && (from == to || g->logprobs));
     json_open(j, '[');
     for (uint32_t i = from; i < to; i++) {
         if (i % CHOICES_PAUSE == 0)

@@ -236,6 +236,28 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     world_stop(&w);
 }
 
+/* llama.vim fills the prefix cache this way. */
+Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
+    static const char *const more[] = {"", ",\"echo\":true", ",\"prompt_logprobs\":1"};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(more); i++) {
+        char body[100];
+
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"n_predict\":0,\"n_probs\":2%s}", more[i]);
+        world_ask(&w, "/completion", body, &r);
+        cr_expect_eq(r.status, 200);
+        expect_part(&r, "\"tokens_predicted\":0,");
+        expect_part(&r, "\"stop_type\":\"limit\"");
+        expect_part(&r, "\"completion_probabilities\":[]");
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(llamacpp, bias_of_tokens_and_of_texts) {
     struct world w;
     struct reply r;

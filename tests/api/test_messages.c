@@ -48,8 +48,6 @@ Test(messages, of_chats_and_completions) {
         {CHAT, "{}", "Missing required parameter: messages."},
         {CHAT, "{" HI ",\"stream_options\":{}}", "stream_options may only be given with stream."},
         {CHAT, "{" HI ",\"top_logprobs\":1}", "top_logprobs needs logprobs to be true."},
-        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":0}",
-         "max_tokens may only be 0 with echo or prompt_logprobs."},
         {TEXT, "{\"prompt\":\"a\",\"prompt_logprobs\":1,\"stream\":true}",
          "prompt_logprobs cannot be streamed."},
         {TEXT, "{\"prompt\":\"a\",\"best_of\":2,\"stream\":true}",
