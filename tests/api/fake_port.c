@@ -65,8 +65,10 @@ static int submit(struct api_port *p, const struct submit *m) {
         memcpy(r->stop_ids, m->stop_ids, m->n_stop_ids * sizeof(int32_t));
     r->m.stop_ids = r->stop_ids;
     for (uint32_t i = 0; i < m->n_stops; i++) {
-        memcpy(r->stops[i], m->stops[i].data, m->stops[i].len);
-        r->stops[i][m->stops[i].len] = 0;
+        size_t n = MIN(m->stops[i].len, sizeof(r->stops[i]) - 1);
+
+        memcpy(r->stops[i], m->stops[i].data, n);
+        r->stops[i][n] = 0;
     }
     replace(&r->grammar, m->grammar);
     replace(&r->triggers, m->triggers);

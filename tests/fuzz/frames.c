@@ -110,6 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         return -1;
     FUZZ_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) == 0);
     FUZZ_ASSERT(write(fd[1], data, len) == (ssize_t)len);
+    FUZZ_ASSERT(shutdown(fd[1], SHUT_WR) == 0); /* close() may be late: others may look at it */
     close(fd[1]);
     chan_init(&c, fd[0], 1 << 20, 2 << 20);
     while ((r = chan_recv(&c, &f)) == 0)
