@@ -210,10 +210,12 @@ static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
 }
 
 void llamacpp_whole(struct json *j, struct writer *w) {
-    if (w->job.many)
+    bool many = w->job.many || w->n_choices > 1; /* prompts, or answers to one (n) */
+
+    if (many)
         json_open(j, '[');
     for (uint32_t i = 0; i < w->n_choices; i++)
         put_choice(j, w, i);
-    if (w->job.many)
+    if (many)
         json_close(j, ']');
 }

@@ -1,0 +1,365 @@
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "responses_support.h"
+#include "base/rng.h"
+
+/*
+ * Sends bodies with random members that shape the answer (numbers of choices and tokens, log
+ * probabilities, echo, streams, tools, formats, reasoning) to the routes that generate or compute
+ * vectors, while the model writes one of a few texts. Each value is valid alone; no combination may
+ * stop the process. Every answer is a 200 whose body or events are JSON, or a 4xx with a reason.
+ */
+
+#define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */
+#define MEMBERS 40
+#define VALUES 7
+
+#ifdef WEFT_ALL_CASES
+#define CASES 6000u
+#else
+#define CASES 800u
+#endif
+
+/* A member and its possible values; the first member of a route is in every body. */
+struct member {
+    const char *key, *value[VALUES];
+};
+
+#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
+#define FORMAT "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":" SCHEMA "}}"
+#define FUNCTION "{\"name\":\"f\",\"parameters\":" SCHEMA "}"
+#define ME "{\"role\":\"user\",\"content\":\"hi\"}"
+#define USED                                                                                       \
+    "[" ME ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":"     \
+    "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","       \
+    "\"tool_call_id\":\"c\",\"content\":\"1\"}]"
+
+/* Members of every route that generates. */
+#define COMMON                                                                                     \
+    {"stream", {"true", "false"}}, {"stop", {"\"b\"", "[\"b\",\"xyz\"]", "[]"}}, {"seed", {"1"}},  \
+        {"min_tokens", {"0", "2"}}, {"ignore_eos", {"true"}}, {"logits_digest", {"true"}},         \
+        {"prompt_logprobs", {"0", "1"}}, {"complete_output", {"true", "false"}},                   \
+        {"grammar", {"\"\""}}, {"speculation", {"\"off\""}}, {"stop_token_ids", {"[98]", "[]"}}, { \
+        "skip_special_tokens", {                                                                   \
+            "false"                                                                                \
+        }                                                                                          \
+    }
+
+static const struct member chat[] = {
+    {"messages", {"[" ME "]", USED, "[{\"role\":\"system\",\"content\":\"s\"}," ME "]"}},
+    COMMON,
+    {"n", {"1", "2", "3"}},
+    {"stream_options", {"{\"include_usage\":true}", "{\"continuous_usage_stats\":true}"}},
+    {"max_tokens", {"1", "2", "20"}},
+    {"logprobs", {"true", "false"}},
+    {"top_logprobs", {"0", "1", "2"}},
+    {"response_format", {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}", FORMAT}},
+    {"tools", {"[{\"type\":\"function\",\"function\":" FUNCTION "}]", "[]"}},
+    {"tool_choice", {"\"none\"", "\"auto\"", "\"required\""}},
+    {"parallel_tool_calls", {"true", "false"}},
+    {"reasoning_effort", {"\"none\"", "\"low\"", "\"high\""}},
+    {"include_reasoning", {"false"}},
+    {"thinking_budget", {"0", "1"}},
+    {"prediction", {"{\"type\":\"content\",\"content\":\"ab\"}"}},
+    {"add_generation_prompt", {"false"}},
+};
+
+#define WRITTEN                                                                                    \
+    COMMON, {"n", {"1", "2", "3"}}, {"best_of", {"1", "3"}}, {"max_tokens", {"0", "1", "20"}},     \
+        {"logprobs", {"0", "1", "2"}}, {"echo", {"true", "false"}}, {"suffix", {"\"z\""}},         \
+        {"stream_options", {"{\"include_usage\":true}"}},                                          \
+        {"response_format", {"{\"type\":\"json_object\"}", FORMAT}}, {                             \
+        "add_special_tokens", {                                                                    \
+            "false"                                                                                \
+        }                                                                                          \
+    }
+
+static const struct member text[] = {
+    {"prompt", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "[[97],[98,99]]", "\"\""}},
+    WRITTEN,
+};
+
+#define COMPLETION                                                                                 \
+    COMMON, {"n", {"1", "2", "3"}}, {"n_predict", {"-1", "0", "1", "20"}},                         \
+        {"n_probs", {"0", "1", "2"}}, {"echo", {"true", "false"}},                                 \
+        {"post_sampling_probs", {"true"}}, {"return_tokens", {"true"}},                            \
+        {"timings_per_token", {"true"}}, {"response_fields", {"[\"content\"]", "[]"}},             \
+        {"json_schema", {SCHEMA}}, {"cache_prompt", {"false"}}, {                                  \
+        "return_progress", {                                                                       \
+            "true"                                                                                 \
+        }                                                                                          \
+    }
+
+static const struct member completion[] = {
+    {"prompt", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "{\"prompt_string\":\"a\"}"}},
+    COMPLETION,
+};
+
+static const struct member infill[] = {
+    {"input_prefix", {"\"a\"", "\"\""}},
+    {"input_suffix", {"\"b\"", "\"\""}},
+    {"prompt", {"\"c\"", "\"\""}},
+    {"input_extra", {"[{\"filename\":\"x\",\"text\":\"y\"}]", "[]"}},
+    COMPLETION,
+};
+
+static const struct member messages[] = {
+    {"max_tokens", {"1", "2", "20", "2000"}},
+    {"messages", {"[" ME "]"}},
+    {"stream", {"true", "false"}},
+    {"stop_sequences", {"[\"b\"]", "[]"}},
+    {"system", {"\"s\"", "[{\"type\":\"text\",\"text\":\"s\"}]"}},
+    {"thinking",
+     {"{\"type\":\"enabled\",\"budget_tokens\":1024}", "{\"type\":\"disabled\"}",
+      "{\"type\":\"adaptive\"}"}},
+    {"tools", {"[{\"name\":\"f\",\"input_schema\":" SCHEMA "}]", "[]"}},
+    {"tool_choice",
+     {"{\"type\":\"any\"}", "{\"type\":\"auto\",\"disable_parallel_tool_use\":true}",
+      "{\"type\":\"none\"}", "{\"type\":\"tool\",\"name\":\"f\"}"}},
+    {"output_config",
+     {"{\"format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}}", "{\"effort\":\"low\"}"}},
+    {"temperature", {"0", "1"}},
+    {"top_k", {"1"}},
+};
+
+static const struct member responses[] = {
+    {"input",
+     {"\"hi\"", "[" ME "]",
+      "[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},"
+      "{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"1\"}]"}},
+    {"stream", {"true", "false"}},
+    {"background", {"true", "false"}},
+    {"store", {"true", "false"}},
+    {"instructions", {"\"s\""}},
+    {"max_output_tokens", {"16", "20"}},
+    {"include", {"[\"message.output_text.logprobs\"]", "[\"reasoning.encrypted_content\"]", "[]"}},
+    {"top_logprobs", {"0", "1", "2"}},
+    {"tools",
+     {"[{\"type\":\"function\",\"name\":\"f\",\"parameters\":" SCHEMA "}]",
+      "[{\"type\":\"custom\",\"name\":\"f\"}]", "[]"}},
+    {"tool_choice", {"\"none\"", "\"auto\"", "\"required\""}},
+    {"text",
+     {"{\"format\":{\"type\":\"json_object\"}}",
+      "{\"format\":{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":" SCHEMA "}}"}},
+    {"reasoning", {"{\"effort\":\"low\",\"summary\":\"auto\"}", "{\"effort\":\"none\"}"}},
+    {"truncation", {"\"auto\"", "\"disabled\""}},
+    {"parallel_tool_calls", {"true", "false"}},
+    {"max_tool_calls", {"1"}},
+};
+
+#define OLLAMA                                                                                     \
+    {"stream", {"true", "false"}}, {"format", {"\"json\"", SCHEMA, "\"\""}},                       \
+        {"think", {"true", "false", "\"low\""}}, {"logprobs", {"true", "false"}},                  \
+        {"top_logprobs", {"0", "1", "2"}}, {"keep_alive", {"0", "-1", "\"5m\""}},                  \
+        {"options",                                                                                \
+         {"{\"num_predict\":0}", "{\"num_predict\":1}", "{\"num_predict\":-1}",                    \
+          "{\"stop\":[\"b\"],\"seed\":1}"}},                                                       \
+    {                                                                                              \
+        "complete_output", {                                                                       \
+            "true"                                                                                 \
+        }                                                                                          \
+    }
+
+static const struct member ollama_chat[] = {
+    {"messages", {"[" ME "]", "[]"}},
+    OLLAMA,
+    {"tools", {"[{\"type\":\"function\",\"function\":" FUNCTION "}]", "[]"}},
+};
+
+static const struct member ollama_generate[] = {
+    {"prompt", {"\"ab\"", "\"\""}},
+    OLLAMA,
+    {"raw", {"true"}},
+    {"suffix", {"\"z\""}},
+    {"system", {"\"s\""}},
+    {"context", {"[1,2]", "[]"}},
+};
+
+#define VECTORS                                                                                    \
+    {"encoding_format", {"\"float\"", "\"base64\""}}, {"dimensions", {"1", "2"}},                  \
+        {"pooling", {"\"last\"", "\"mean\"", "\"cls\"", "\"none\""}},                              \
+        {"normalize", {"true", "false"}}, {                                                        \
+        "embd_normalize", {                                                                        \
+            "2"                                                                                    \
+        }                                                                                          \
+    }
+
+static const struct member embeddings[] = {
+    {"input", {"\"ab\"", "[\"a\",\"b\"]", "[97,98]", "[[97],[98]]"}},
+    VECTORS,
+};
+
+static const struct member embedding[] = {
+    {"content", {"\"ab\"", "[\"a\",\"b\"]"}},
+    VECTORS,
+};
+
+static const struct member rerank[] = {
+    {"query", {"\"q\""}},       {"documents", {"[\"a\",\"b\"]", "[{\"text\":\"a\"}]"}},
+    {"top_n", {"0", "1", "5"}}, {"return_documents", {"true", "false"}},
+    {"raw_scores", {"true"}},
+};
+
+#define ROUTE(path, members)                                                                       \
+    { path, members, ARRAY_SIZE(members) }
+
+static const struct route {
+    const char *path;
+    const struct member *member;
+    size_t n;
+} routes[] = {
+    ROUTE("/v1/chat/completions", chat),     ROUTE("/v1/completions", text),
+    ROUTE("/completion", completion),        ROUTE("/v1/messages", messages),
+    ROUTE("/v1/responses", responses),       ROUTE("/api/chat", ollama_chat),
+    ROUTE("/api/generate", ollama_generate), ROUTE("/v1/embeddings", embeddings),
+    ROUTE("/embedding", embedding),          ROUTE("/v1/rerank", rerank),
+};
+
+static const char *const scripts[] = {
+    "",
+    "a",
+    "ab",
+    "<think>x</think>ab",
+    "\xC3\xA9\xFF\xE2",
+    "{\"a\": 1}",
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\n\"a\": 1}}\n</tool_call>",
+};
+
+static struct world w;
+static char now[4096]; /* the request that is under way, for the report of a crash */
+
+/* Reports the request that was under way. A signal handler. */
+static void report(int sig) {
+    if (write(STDERR_FILENO, now, strlen(now)) < 0 || write(STDERR_FILENO, "\n", 1) < 0)
+        _exit(1);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static const char *pick(struct rng *rng, const struct member *m) {
+    size_t n = 0;
+
+    while (n < VALUES && m->value[n])
+        n++;
+    return m->value[rng_below(rng, n)];
+}
+
+/* Writes a body with the first member of @route and others, of which a random part is chosen. */
+static void make_body(struct rng *rng, const struct route *route, struct buf *out) {
+    uint64_t part = 1 + rng_below(rng, 6); /* in eighths */
+
+    cr_assert(route->n <= MEMBERS);
+    buf_clear(out);
+    buf_add_str(out, "{\"model\":\"a\"");
+    for (size_t i = 0; i < route->n; i++) {
+        const struct member *m = &route->member[i];
+
+        if (i == 0 || rng_below(rng, 8) < part || strcmp(m->key, "messages") == 0 ||
+            strcmp(m->key, "documents") == 0)
+            buf_printf(out, ",\"%s\":%s", m->key, pick(rng, m));
+    }
+    buf_add(out, "}", 2);
+}
+
+static bool is_json(const char *text, size_t len) {
+    yyjson_doc *doc = yyjson_read(text, len, 0);
+
+    yyjson_doc_free(doc);
+    return doc;
+}
+
+/* Returns true if a line of a stream is JSON, or belongs to an event with JSON. */
+static bool is_line(const char *line, size_t len) {
+    if (len == 0 || line[0] == ':' || strncmp(line, "event: ", MIN(len, 7u)) == 0 ||
+        strncmp(line, "id: ", MIN(len, 4u)) == 0)
+        return true;
+    if (len > 6 && memcmp(line, "data: ", 6) == 0) {
+        line += 6;
+        len -= 6;
+    }
+    return (len == 6 && memcmp(line, "[DONE]", 6) == 0) || is_json(line, len);
+}
+
+static bool is_stream(const char *text, size_t len) {
+    for (const char *end = text + len; text < end;) {
+        const char *eol = memchr(text, '\n', (size_t)(end - text));
+        size_t n = (size_t)((eol ? eol : end) - text);
+
+        if (!is_line(text, n))
+            return false;
+        text += n + 1;
+    }
+    return true;
+}
+
+/* Sends one body and checks its answer. Returns the status. */
+static int ask(const char *path, const char *body) {
+    struct reply r;
+
+    snprintf(now, sizeof(now), "%s %s, script \"%s\"", path, body, w.port.script);
+    alarm(PATIENCE_S);
+    world_ask(&w, path, body, &r);
+    cr_assert(r.status == 200 || (r.status >= 400 && r.status < 500), "%d %.*s for %s", r.status,
+              (int)r.body.len, r.body.data, now);
+    cr_assert(is_json(r.body.data, r.body.len) ||
+                  (r.status == 200 && is_stream(r.body.data, r.body.len)),
+              "%.*s for %s", (int)r.body.len, r.body.data, now);
+    for (int i = 0; i < 100 && api_busy(w.api); i++) /* waits for responses in the background */
+        world_turn(&w);
+    w.port.n = 0;
+    int status = r.status;
+    reply_deinit(&r);
+    return status;
+}
+
+static void start(void) {
+    static const char *const aliases[] = {"a", NULL};
+
+    signal(SIGABRT, report);
+    signal(SIGSEGV, report);
+    signal(SIGALRM, report);
+    w.model.aliases = aliases;
+    w.model.max_context = 4096;
+    world_start(&w);
+}
+
+/* Sends random bodies to a route. */
+static void try(const struct route *route, uint64_t seed) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 16};
+    struct rng rng = {seed};
+    uint32_t n_ok = 0;
+
+    for (uint32_t i = 0; i < CASES; i++) {
+        w.port.script = scripts[rng_below(&rng, ARRAY_SIZE(scripts))];
+        make_body(&rng, route, &body);
+        n_ok += ask(route->path, body.data) == 200;
+    }
+    cr_expect(n_ok > CASES / 20, "%s answers %u of %u bodies", route->path, n_ok, CASES);
+}
+
+Test(combinations, members_that_shape_an_answer_meet_in_any_way) {
+    responses_init(&w);
+    world_see(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
+    start();
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++)
+        try(&routes[i], i);
+    alarm(0);
+    world_stop(&w);
+}
+
+Test(combinations, members_of_infills_meet_in_any_way) {
+    world_init(&w);
+    w.model.tokenizer = tiny_fim_tokenizer();
+    start();
+    try(&(struct route)ROUTE("/infill", infill), 1);
+    alarm(0);
+    world_stop(&w);
+}
