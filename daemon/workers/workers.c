@@ -484,9 +484,13 @@ int workers_start(struct workers *w) {
     w->watched_ns = 0;
     w->started_ns = clock_now(w->opts.clock);
     w->progress_ns = w->started_ns;
-    TRY(spawn(w));
-    w->n_started++;
     workers_set_state(w, WORKERS_LOADING);
+    int r = spawn(w);
+    if (r < 0) {
+        workers_set_state(w, WORKERS_DOWN);
+        return r;
+    }
+    w->n_started++;
     PROBE2(worker__start, w->process.pid, w->n_started);
     log_event(WLOG_INFO, "worker_started", "pid=%d", w->process.pid);
     return 0;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/chan.h"
@@ -342,6 +343,37 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     kill_and_wait(SIGTERM, false);
     expect_told("unloaded;");
     cr_expect_eq(count_timers(), n - 1, "the next worker has no end set");
+}
+
+/* Lets the process open @n descriptors more, or as many as before if @n is negative. */
+static void limit_files(int n) {
+    static struct rlimit before;
+    struct rlimit now;
+
+    if (n < 0) {
+        setrlimit(RLIMIT_NOFILE, &before);
+        return;
+    }
+    int first = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    close(first);
+    getrlimit(RLIMIT_NOFILE, &before);
+    now = before;
+    now.rlim_cur = (rlim_t)(first + n);
+    setrlimit(RLIMIT_NOFILE, &now);
+}
+
+Test(workers, one_that_cannot_be_started_can_be_unloaded, .timeout = 60) {
+    for (int again = 0; again < 2; again++) {
+        workers_unload(workers);
+        wait_for_end(pid, false);
+        expect_told("unloaded;");
+        limit_files(1);
+        cr_expect_eq(workers_start(workers), -EMFILE);
+        limit_files(-1);
+        workers_unload(workers);
+        expect_told("unloaded;");
+        cr_assert_eq(workers_start(workers), 0);
+    }
 }
 
 /* Asks the next daemon to continue the requests. @other: its end of the
