@@ -388,40 +388,37 @@ static int constrain(struct sched *s, struct request *r, const struct constraint
     return 0;
 }
 
-static int ask(struct sched *s, struct request *r, const struct submit *m) {
+static const struct err no_memory = {
+    .status = 503, .code = "out_of_memory", .message = "Out of memory for the grammar."};
+
+/* Asks for the constraint of @r, which waits for it, gets it at once or is refused. */
+static void ask(struct sched *s, struct request *r, const struct submit *m) {
     const struct constraint *c;
     struct err err = {0};
     int e = s->opts.constraints->ask(s->opts.constraints->ctx, m, &c, &err);
 
-    if (e == 0)
-        return constrain(s, r, c);
-    if (e < 0 && e != -EINVAL)
-        return e;
-    if (e < 0) {
-        refuse(s, r, &err);
-    } else {
+    if (e > 0) {
         r->compiling = true;
         list_push_back(&s->compiling, &r->queued.link);
+        return;
     }
-    return 0;
+    if (e == 0)
+        e = constrain(s, r, c);
+    if (e < 0)
+        refuse(s, r, *err.message ? &err : &no_memory);
 }
 
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why) {
     struct request *r = *sched_slot(s, id);
-    struct err no_memory = {
-        .status = 503, .code = "out_of_memory", .message = "Out of memory for the grammar."};
 
     if (!r || !r->compiling || r->loading)
         return false;
     list_remove(&r->queued.link);
-    if (!c) {
-        r->compiling = false;
-        refuse(s, r, why);
-    } else if (constrain(s, r, c) < 0) {
-        r->compiling = false;
-        refuse(s, r, &no_memory);
-    }
+    if (c && constrain(s, r, c) == 0)
+        return true;
+    r->compiling = false;
+    refuse(s, r, c ? &no_memory : why);
     return true;
 }
 
@@ -448,8 +445,9 @@ int sched_submit(struct sched *s, const struct submit *m) {
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
     if (m->grammar.len > 0)
-        return ask(s, r, m);
-    enqueue(s, r);
+        ask(s, r, m);
+    else
+        enqueue(s, r);
     return 0;
 }
 

@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "scheduler/scheduler_private.h"
@@ -28,11 +29,14 @@ static struct grammar_vocab *vocab;
 static struct engine *engine;
 static struct sched *sched;
 static bool later; /* the test decides when constraints are ready */
+static bool no_memory; /* for a grammar */
 static uint64_t forgotten;
 static uint32_t n_handed_out;
 static struct constraint *kept[IDS]; /* [id] constraint compiled for the request */
 
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
+    if (no_memory)
+        return -ENOMEM;
     int r = constraint_new(&kept[m->id], vocab, m->grammar.data, m->grammar.len, m->triggers.data,
                            m->triggers.len, NULL, err);
 
@@ -279,6 +283,22 @@ Test(constrain, a_grammar_that_is_refused_refuses_the_request) {
     }
     cr_expect_str_eq(heard[2].why, "this is no grammar");
     cr_expect_gt(strlen(heard[1].why), 0);
+    end();
+}
+
+Test(constrain, lack_of_memory_for_a_grammar_refuses_only_its_request) {
+    struct submit a = request(1, "{\"choice\":[\"true\"]}", ""), b = request(2, "", "");
+
+    begin(1, 0);
+    no_memory = true;
+    submit(&a);
+    submit(&b);
+    run();
+    no_memory = false;
+    cr_expect_eq(heard[1].end, EVENT_REJECTED);
+    cr_expect_eq(heard[1].status, 503);
+    cr_expect_str_eq(heard[1].why, "Out of memory for the grammar.");
+    cr_expect_eq(heard[2].n, 200);
     end();
 }
 
