@@ -435,7 +435,8 @@ int sched_submit(struct sched *s, const struct submit *m) {
     }
     request_note_pending(r, &s->pending);
     if (r->state == REQUEST_DONE) {
-        count_end(s, r);
+        if (!request_is_prewarm(r))
+            count_end(s, r);
         return 0;
     }
     prewarm_note_turn(&s->prewarm, r);

@@ -103,6 +103,18 @@ Test(warm, it_leaves_no_trace_in_what_is_counted) {
     cr_expect_gt(with.n_steps, without.n_steps);
 }
 
+/* The front compares it with the context, but not with the size of the KV cache. */
+Test(warm, one_that_is_too_long_is_not_counted) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 24});
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
+    sim_run(&sim, 500);
+    struct sim_client *ahead = warm(turn, 100);
+    sim_run(&sim, 500);
+    cr_expect_eq(ahead->finish, FINISH_ERROR);
+    cr_expect_eq(sim.stats.n_rejected, 0);
+    sim_deinit(&sim);
+}
+
 Test(warm, what_it_takes_is_its_tenants_time) {
     sim_init(&sim, &(struct sim_opts){0});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
