@@ -138,13 +138,9 @@ static void on_drain_tick(uv_timer_t *t) {
     }
 }
 
-/* Gives running requests @ms to end. @ms 0, in a daemon that was replaced, means no limit, because
- * its end does not delay the next daemon. */
+/* Gives running requests @ms to end. */
 static void limit_drain(struct front *f, uint32_t ms) {
-    f->drain_ends_ns = INT64_MAX;
     log_event(WLOG_INFO, "draining", "limit_ms=%u", ms);
-    if (ms == 0 && f->handed_over)
-        return;
     f->drain_ends_ns = clock_now(clock_monotonic()) + (int64_t)ms * 1000000;
     deadline_set(ms + CLOSE_MS, f->exit_code);
 }
@@ -154,7 +150,11 @@ void front_start_drain(struct front *f) {
     f->draining = true;
     int64_t now = clock_now(clock_monotonic());
     f->leave_ends_ns = now + LEAVE_NS;
-    limit_drain(f, f->handed_over ? f->config.upgrade_timeout_ms : f->config.drain_timeout_ms);
+    f->drain_ends_ns = INT64_MAX;
+    if (!f->handed_over)
+        limit_drain(f, f->config.drain_timeout_ms);
+    else if (f->config.upgrade_timeout_ms > 0) /* 0: its end does not delay the next daemon */
+        limit_drain(f, f->config.upgrade_timeout_ms);
     upgrade_stop(f->upgrade);
     if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
         next_daemon_hand_over(f);

@@ -335,6 +335,7 @@ def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
             assert wait_end(pid) == 0
 
     parallel([lambda: try_one(("--drain-timeout-ms", "100"), 0, True), lambda: try_one(("--drain-timeout-ms", "100"), 1, False),
+              lambda: try_one(("--drain-timeout-ms", "0"), 1, False),
               lambda: try_one(("--upgrade-timeout-ms", "100"), 0, False)])
 
 
