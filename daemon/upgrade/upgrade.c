@@ -397,11 +397,8 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 }
 
 void upgrade_stop(struct upgrade *u) {
-    if (u->state >= UPGRADE_STARTED && u->state <= UPGRADE_READY) {
-        kill_next(u);
-        u->state = UPGRADE_IDLE;
-        close_channel(u);
-    }
+    if (u->state >= UPGRADE_STARTED && u->state <= UPGRADE_READY)
+        upgrade_fail(u, "this daemon is ending");
 }
 
 void upgrade_close(struct upgrade *u) {

@@ -104,7 +104,7 @@ void upgrade_fail(struct upgrade *u, const char *why);
 /* Sends "take" in state READY; does nothing in any other state. */
 void upgrade_take(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);
-/* Kills a next daemon that has not taken over, without calling failed(). */
+/* Fails an upgrade whose next daemon was not told to take over, because this one is ending. */
 void upgrade_stop(struct upgrade *u);
 /* Calls upgrade_stop() and closes the handles. */
 void upgrade_close(struct upgrade *u);

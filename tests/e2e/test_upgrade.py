@@ -351,6 +351,20 @@ def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
             wait_until("no daemon is left", lambda: not daemons(d.admin))
 
 
+def test_a_daemon_that_ends_says_so_to_who_asked_for_its_upgrade():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path) as d:
+            installed.delay(100)
+
+            def end():
+                wait_until("its start", lambda: "upgrade_started" in d.log)
+                d.process.terminate()
+
+            parallel([lambda: refused(d, "this daemon is ending"), end])
+            assert d.process.wait(LIMIT_S) == 0
+
+
 def test_addresses_may_come_and_go():
     with tempfile.TemporaryDirectory() as folder:
         conf, names = pathlib.Path(folder, "weft.conf"), [folder + "/" + n for n in ("a.sock", "b.sock")]
