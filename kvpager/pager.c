@@ -257,12 +257,16 @@ struct walk {
     kv_page page;      /* the page that was reached, NO_PAGE at the root */
 };
 
-static struct walk walk_start(const struct kv_pager *p, const struct kv_isolation *isolation) {
+XXH128_hash_t pager_root_key(const struct kv_pager *p, const struct kv_isolation *isolation) {
     struct prefix_root root;
 
     memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
     root.isolation = *isolation;
-    return (struct walk){isolation, prefix_root_key(&p->prefix, &root), NO_PAGE};
+    return prefix_root_key(&p->prefix, &root);
+}
+
+static struct walk walk_start(const struct kv_pager *p, const struct kv_isolation *isolation) {
+    return (struct walk){isolation, pager_root_key(p, isolation), NO_PAGE};
 }
 
 /* Returns the published page with @tokens that follows the page of @w, and moves @w to it; NULL if
@@ -338,7 +342,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
         return -ENOMEM;
     struct kv_seq *s = LIST_ENTRY(node, struct kv_seq, link);
     s->isolation = *isolation;
-    s->root = walk_start(p, isolation).key;
+    s->root = pager_root_key(p, isolation);
     s->n_pages = s->n_published = s->n_committed = s->n_behind = s->n_found = 0;
     s->n_wanted = 0;
     s->pinned = false;

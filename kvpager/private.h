@@ -89,6 +89,9 @@ struct kv_pager {
     struct kv_stats stats; /* holds only n_seqs and the counters since the start */
 };
 
+/* Returns the key above the first pages of @isolation. */
+XXH128_hash_t pager_root_key(const struct kv_pager *p, const struct kv_isolation *isolation);
+
 /* snapshot.c */
 
 /* Takes its snapshot, if any, from @page, which is about to be freed. */

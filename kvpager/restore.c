@@ -9,14 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-static XXH128_hash_t root_key(const struct kv_pager *p, const struct kv_isolation *isolation) {
-    struct prefix_root root;
-
-    memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
-    root.isolation = *isolation;
-    return prefix_root_key(&p->prefix, &root);
-}
-
 int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
                      const struct kv_isolation *isolation, const int32_t *tokens) {
     struct pool *pool = &p->pool;
@@ -28,7 +20,7 @@ int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
          memcmp(&pool->page[parent].isolation, isolation, sizeof(*isolation)) != 0))
         return -EINVAL;
     struct page *page = &pool->page[number];
-    XXH128_hash_t above = parent == NO_PAGE ? root_key(p, isolation) : pool->page[parent].key;
+    XXH128_hash_t above = parent == NO_PAGE ? pager_root_key(p, isolation) : pool->page[parent].key;
     XXH128_hash_t key = prefix_key(&p->prefix, above, tokens);
 
     if (prefix_find(&p->prefix, key, parent, isolation, tokens))
