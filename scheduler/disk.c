@@ -250,7 +250,7 @@ struct disk *disk_free(struct disk *d) {
     return NULL;
 }
 
-struct kv_pager *disk_pages(struct disk *d) {
+struct kv_pager *disk_pages(const struct disk *d) {
     return d ? d->slots : NULL;
 }
 
@@ -697,10 +697,6 @@ void disk_stats(const struct disk *d, struct msg_stats *out) {
     out->n_disk_pages = kv.n_pages - disk_room_withheld(&d->room);
     out->n_disk_used = kv.n_shared + kv.n_cached;
     out->n_disk_snapshots = kv.n_snapshots;
-}
-
-const struct kv_pager *disk_pager(const struct disk *d) {
-    return d->slots;
 }
 
 uint32_t disk_held(const struct disk *d, bool states) {

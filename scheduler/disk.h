@@ -45,7 +45,7 @@ struct disk_opts {
 int disk_new(struct disk **out, const struct disk_opts *o);
 struct disk *disk_free(struct disk *d); /* waits for reads and writes in flight */
 /* Returns the pager whose pages are the file's slots; NULL for NULL. */
-struct kv_pager *disk_pages(struct disk *d);
+struct kv_pager *disk_pages(const struct disk *d);
 
 /* Takes over @host, a sequence of the host's pager, and its @tokens[0, n_tokens): the pages that
  * the file lacks are written when step @after has ended. */
@@ -82,8 +82,6 @@ void disk_sleep(const struct disk *d, int ms);
 int disk_fd(const struct disk *d);
 /* Sets the gauges of the file. */
 void disk_stats(const struct disk *d, struct msg_stats *out);
-/* For checks: disk_held() returns the number of held sequences of the host's pager or, with
- * @states, the number of its held or taken snapshots; disk_pager() returns the pager of the
- * slots. */
+/* For checks: returns the number of held sequences of the host's pager or, with @states, the number
+ * of its held or taken snapshots. */
 uint32_t disk_held(const struct disk *d, bool states);
-const struct kv_pager *disk_pager(const struct disk *d);

@@ -353,7 +353,7 @@ static uint32_t count_kept(const struct kv_pager *p) {
  * since there are at least as many. */
 static void check_held_snapshots(const struct sim *s, const struct disk *d) {
     HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held(d, true));
-    HOLD(s, NULL, HELD, count_kept(disk_pager(d)) == disk_held(d, true));
+    HOLD(s, NULL, HELD, count_kept(disk_pages(d)) == disk_held(d, true));
 }
 
 static void check_host(struct sim *s) {
@@ -367,7 +367,7 @@ static void check_host(struct sim *s) {
         n += p->job[i].saved != NULL;
     if (s->sched->offload.disk) {
         n += disk_held(s->sched->offload.disk, false);
-        check_pager(&s->was.disk, disk_pager(s->sched->offload.disk), CHECK_PARTS);
+        check_pager(&s->was.disk, disk_pages(s->sched->offload.disk), CHECK_PARTS);
         check_held_snapshots(s, s->sched->offload.disk);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
