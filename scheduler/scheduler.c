@@ -198,32 +198,27 @@ static int init(struct sched *s) {
         .no_sources = s->opts.no_sources,
         .source = s->opts.drafts,
     };
-    init_view(s);
-    int r = init_pager(s);
 
+    init_view(s);
+    TRY(init_pager(s));
     pin_init(&s->pins, &s->view);
     pictures_init(&s->pictures, &s->view, s->engine, s->opts.picture_bytes);
-    if (r == 0 && s->info->picture_width > 0)
-        r = kv_media_init(&s->media, MEDIA_MAX);
+    if (s->info->picture_width > 0)
+        TRY(kv_media_init(&s->media, MEDIA_MAX));
     recorder_init(&s->recorder, &s->view, s->opts.flight, s->opts.tape, s->opts.tape_bytes);
-    if (r == 0)
-        r = init_plan(s);
+    TRY(init_plan(s));
     prewarm_init(&s->prewarm, &s->view);
-    if (r == 0)
-        r = spec_init(&s->spec, &spec);
-    if (r == 0)
-        r = init_drafter(s);
-    if (r == 0)
-        r = fair_init(&s->fair, &s->view);
+    TRY(spec_init(&s->spec, &spec));
+    TRY(init_drafter(s));
+    TRY(fair_init(&s->fair, &s->view));
     s->leave_disk_ns = INT64_MAX;
-    if (r == 0)
-        tier_init(s, !s->opts.disk.waits);
-    for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
-        r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
-                       n_mask_tokens(s), s->info->n_windows > 0);
-    for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
+    tier_init(s, !s->opts.disk.waits);
+    for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++) {
+        TRY(batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
+                       n_mask_tokens(s), s->info->n_windows > 0));
         s->batch[i].picture_width = s->info->picture_width;
-    return r;
+    }
+    return 0;
 }
 
 int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *engine,
