@@ -28,7 +28,7 @@ static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
 static struct engine *engine;
 static struct sched *sched;
-static bool later; /* the test decides when constraints are ready */
+static bool later;     /* the test decides when constraints are ready */
 static bool no_memory; /* for a grammar */
 static uint64_t forgotten;
 static uint32_t n_handed_out;
