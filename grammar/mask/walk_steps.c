@@ -77,6 +77,53 @@ static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint
     return i;
 }
 
+/* The children of node @n that edges of state @s read. Edges and children are both sorted: the loop
+ * goes over whichever are fewer. */
+struct readable {
+    struct walk *w;
+    const struct trie_node *n;
+    const struct state *s;
+    uint32_t last; /* end of the items below @n */
+    uint32_t i;    /* the child, after next_readable(), and the state to which its edge leads */
+    uint32_t to;
+    const struct edge *e;
+};
+
+static struct readable readable_from(struct walk *w, const struct trie_node *n, uint32_t last,
+                                     uint32_t state) {
+    const struct grammar *g = w->m->g;
+    const struct state *s = &g->state[state];
+
+    return (struct readable){w, n, s, last, UINT32_MAX, NO_STATE, g->edge + s->edge};
+}
+
+/* Goes to the next child below which an item is needed. Returns false if there is none, or the walk
+ * has stopped. */
+static bool next_readable(struct readable *r) {
+    const struct trie_node *n = r->n, *child = &r->w->trie->node[n->child];
+    const struct edge *end = r->w->m->g->edge + r->s->edge + r->s->n_edges;
+
+    while (++r->i < n->n_children && !has_stopped(r->w)) {
+        if (n->n_children <= r->s->n_edges) {
+            r->to = state_next(r->w->m->g, r->s, child[r->i].byte);
+        } else {
+            for (;; r->e++) {
+                if (r->e == end || r->e->lo >= TOKEN_SYMBOL)
+                    return false;
+                r->i = child_from(r->w->trie, n, r->i, r->e->lo);
+                if (r->i == n->n_children)
+                    return false;
+                if (child[r->i].byte <= r->e->hi)
+                    break;
+            }
+            r->to = r->e->to;
+        }
+        if (r->to != NO_STATE && !is_idle_child(r->w, n, r->i, r->last))
+            return true;
+    }
+    return false;
+}
+
 /* Returns the bytes of the edges of @s. */
 static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
     struct byte_set set = {{0}};
@@ -167,33 +214,13 @@ static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, ui
 }
 
 /* Walks below @n, which has been reached in the plain state @state with each stack of @stacks; the
- * states in @stacks are those from where the plain walk began, and do not count. Edges and children
- * are both sorted: the loop goes over whichever are fewer. */
+ * states in @stacks are those from where the plain walk began, and do not count. */
 static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                         const struct set *stacks, uint32_t depth) {
-    const struct state *s = &w->m->g->state[state];
-    const struct edge *e = w->m->g->edge + s->edge, *end = e + s->n_edges;
-    const struct trie_node *child = &w->trie->node[n->child];
+    struct readable r = readable_from(w, n, last, state);
 
-    if (n->n_children <= s->n_edges) {
-        for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
-            uint32_t to = state_next(w->m->g, s, child[i].byte);
-
-            if (to != NO_STATE && !is_idle_child(w, n, i, last))
-                plain_into(w, n, i, last, to, stacks, depth);
-        }
-        return;
-    }
-    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
-        for (i = child_from(w->trie, n, i, e->lo); i < n->n_children && child[i].byte <= e->hi;
-             i++) {
-            if (has_stopped(w))
-                return;
-            if (is_idle_child(w, n, i, last))
-                continue;
-            plain_into(w, n, i, last, e->to, stacks, depth);
-        }
-    }
+    while (next_readable(&r))
+        plain_into(w, n, r.i, last, r.to, stacks, depth);
 }
 
 /* A loop that is walked without sets. */
@@ -260,29 +287,10 @@ static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uin
 /* Walks below @n from @state of the loop, whose register is @reg. */
 static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                        uint32_t reg, const struct loop *k, uint32_t depth) {
-    const struct state *s = &w->m->g->state[state];
-    const struct edge *e = w->m->g->edge + s->edge, *end = e + s->n_edges;
-    const struct trie_node *child = &w->trie->node[n->child];
+    struct readable r = readable_from(w, n, last, state);
 
-    if (n->n_children <= s->n_edges) {
-        for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
-            uint32_t to = state_next(w->m->g, s, child[i].byte);
-
-            if (to != NO_STATE && !is_idle_child(w, n, i, last))
-                loop_into(w, n, i, last, s, to, reg, k, depth);
-        }
-        return;
-    }
-    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
-        for (i = child_from(w->trie, n, i, e->lo); i < n->n_children && child[i].byte <= e->hi;
-             i++) {
-            if (has_stopped(w))
-                return;
-            if (is_idle_child(w, n, i, last))
-                continue;
-            loop_into(w, n, i, last, s, e->to, reg, k, depth);
-        }
-    }
+    while (next_readable(&r))
+        loop_into(w, n, r.i, last, r.s, r.to, reg, k, depth);
 }
 
 /* Returns whether @c and @d are configurations of one loop that differ only by their counts. */
@@ -348,22 +356,14 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
 static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t last,
                          const struct set *from, uint32_t depth) {
     struct machine *m = w->m;
-    const struct state *s = &m->g->state[m->config[from->begin].state];
-    const struct edge *e = m->g->edge + s->edge, *end = e + s->n_edges;
+    struct readable r = readable_from(w, n, last, m->config[from->begin].state);
 
-    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
-        i = child_from(w->trie, n, i, e->lo);
-        for (; i < n->n_children && w->trie->node[n->child + i].byte <= e->hi; i++) {
-            struct set next;
+    while (next_readable(&r)) {
+        struct set next;
 
-            if (has_stopped(w))
-                return;
-            if (is_idle_child(w, n, i, last))
-                continue;
-            if (machine_follow(m, from, w->trie->node[n->child + i].byte, e->to, &next))
-                step_into(w, n, i, last, &next, depth);
-            m->n_configs = next.begin;
-        }
+        if (machine_follow(m, from, w->trie->node[n->child + r.i].byte, r.to, &next))
+            step_into(w, n, r.i, last, &next, depth);
+        m->n_configs = next.begin;
     }
 }
 
