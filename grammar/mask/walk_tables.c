@@ -56,8 +56,8 @@ struct known_set {
     uint8_t free_chars[KIND_NONE + 1];
 };
 
-/* The numbered sets: n of them, with room for cap. A set is found by the hash table, in a plain rule
- * by of_state[]. */
+/* The numbered sets: n of them, with room for cap. A set is found by the hash table, in a plain
+ * rule by of_state[]. */
 struct tables {
     struct walk *w;
     struct known_set *set;
