@@ -7,14 +7,12 @@
  *   + -
  *   ~
  *   * / // %
- *   **
  *   unary - +
  *   .x [x] (x), then | and is
  *
- * A filter binds tighter than any operator: 1 + x|length is 1 + (x|length), and a unary minus
- * tighter than **. All binary operators group to the left, ** too. Every node knows the height of
- * the tree below it, since a long chain of operators is a deep tree although nothing in it is
- * nested.
+ * A filter binds tighter than any operator: 1 + x|length is 1 + (x|length). All binary operators
+ * group to the left. Every node knows the height of the tree below it, since a long chain of
+ * operators is a deep tree although nothing in it is nested.
  */
 
 #include <assert.h>
