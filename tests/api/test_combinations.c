@@ -7,6 +7,7 @@
 #include <yyjson.h>
 #include "responses_support.h"
 #include "base/rng.h"
+#include "tests/support/few.h"
 
 /*
  * Sends bodies with random members that shape the answer (numbers of choices and tokens, log
@@ -18,12 +19,7 @@
 #define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */
 #define MEMBERS 40
 #define VALUES 7
-
-#ifdef WEFT_ALL_CASES
-#define CASES 6000u
-#else
-#define CASES 800u
-#endif
+#define CASES FEWER(2000u, 800u) /* bodies for each route */
 
 /* A member and its possible values; the first member of a route is in every body. */
 struct member {
@@ -357,6 +353,7 @@ Test(combinations, members_that_shape_an_answer_meet_in_any_way) {
 
 Test(combinations, members_of_infills_meet_in_any_way) {
     world_init(&w);
+    tokenizer_free((struct tokenizer *)(uintptr_t)w.model.tokenizer);
     w.model.tokenizer = tiny_fim_tokenizer();
     start();
     try(&(struct route)ROUTE("/infill", infill), 1);
