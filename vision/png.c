@@ -105,8 +105,10 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
 static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
+#ifdef PNG_IGNORE_ADLER32 /* not in libpng 1.6.48, which Debian 13 has */
     /* each chunk has a checksum, which is enough */
     png_set_option(png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
+#endif
     /* Skips texts and profiles: libpng would inflate and keep a thousand of them. */
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     /* the limits are in picture_check() */
