@@ -105,7 +105,7 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
 static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
-#ifdef PNG_IGNORE_ADLER32 /* not in libpng 1.6.48, which Debian 13 has */
+#ifdef PNG_IGNORE_ADLER32 /* since libpng 1.6.43 only where that was built with it */
     /* each chunk has a checksum, which is enough */
     png_set_option(png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
 #endif
