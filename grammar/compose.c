@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 #define PARTS_MAX 65536
 
@@ -25,15 +25,14 @@ struct grammar_builder {
 static struct expr *choice_read(struct build *b, const char *s, size_t len) {
     yyjson_doc *doc;
     int r = json_parse(&doc, s, len, 0);
-    yyjson_val *root = yyjson_doc_get_root(doc), *item;
+    yyjson_val *root = yyjson_doc_get_root(doc);
     struct expr_vec v = {0};
-    size_t i, n;
 
     if (r == -ENOMEM)
         return failed(build_no_memory(b));
     if (!yyjson_is_arr(root) || yyjson_arr_size(root) == 0)
         build_invalid(b, "choice must be a JSON array of at least one string");
-    yyjson_arr_foreach(root, i, n, item) {
+    JSON_EACH_AT(i, item, root) {
         if (b->failed)
             break;
         if (!yyjson_is_str(item))

@@ -12,7 +12,7 @@
 
 #include <errno.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define NODE_DEPTH_MAX 32
@@ -95,15 +95,14 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
 
 static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned depth,
                      grammar_part *out) {
-    size_t n = yyjson_arr_size(list), i, max;
+    size_t n = yyjson_arr_size(list);
     CLEANUP(freep) grammar_part *part = calloc(MAX(n, (size_t)1), sizeof(*part));
-    yyjson_val *node;
 
     if (!part)
         return -ENOMEM;
     if (!yyjson_is_arr(list) || (either && n == 0))
         return invalid(r->err, "sequence and either must be arrays of nodes");
-    yyjson_arr_foreach(list, i, max, node) {
+    JSON_EACH_AT(i, node, list) {
         TRY(read_node(r, node, depth, &part[i]));
     }
     *out = either ? grammar_either(r->b, part, n) : grammar_sequence(r->b, part, n);

@@ -18,7 +18,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Bytes of the JSON of the largest triggers: each text escaped, with the keys around it. */
@@ -128,10 +128,7 @@ static yyjson_val *trigger_text(yyjson_val *v) {
 }
 
 static int check_list(yyjson_val *list, struct err *err, size_t *n_bytes) {
-    size_t i, n;
-    yyjson_val *v;
-
-    yyjson_arr_foreach(list, i, n, v) {
+    JSON_EACH(v, list) {
         if (!is_mark(trigger_text(v)) || (yyjson_is_obj(v) && !is_mark(yyjson_obj_get(v, "held"))))
             return invalid(err, "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
                                 "\"held\" that are");
@@ -161,10 +158,7 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
 }
 
 static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
-    size_t i, n;
-    yyjson_val *v;
-
-    yyjson_arr_foreach(list, i, n, v) {
+    JSON_EACH(v, list) {
         yyjson_val *text = trigger_text(v), *held = yyjson_obj_get(v, "held");
         struct trigger_node *node = &t->node[add(t, root, json_text(text), json_len(text))];
 

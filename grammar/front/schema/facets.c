@@ -12,7 +12,7 @@
 
 #include <assert.h>
 #include <string.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Reads the keyword whose value is @at into @f; @how: its variant, from the table of keywords. */
@@ -95,12 +95,10 @@ static unsigned type_named(const char *name) {
 
 int types_read(struct schema *s, struct place at, unsigned *out) {
     unsigned types = 0;
-    yyjson_val *v;
-    size_t i, n;
 
     if (yyjson_is_str(at.v))
         types = type_named(json_cstr(at.v));
-    yyjson_arr_foreach(at.v, i, n, v) {
+    JSON_EACH(v, at.v) {
         unsigned one = type_named(json_cstr(v));
 
         if (!one)
@@ -323,14 +321,11 @@ static int expect_object(struct schema *s, struct facets *f, struct place at, si
 
 /* Checks `required`. Draft 3 writes `required: true` in a property, which later drafts ignore. */
 static int check_required(struct schema *s, struct facets *f, struct place at, size_t how) {
-    yyjson_val *v;
-    size_t i, n;
-
     if (yyjson_is_bool(at.v))
         return 0;
     if (!yyjson_is_arr(at.v))
         return schema_invalid(s, at.path, "this must be an array of strings");
-    yyjson_arr_foreach(at.v, i, n, v) {
+    JSON_EACH(v, at.v) {
         if (!yyjson_is_str(v))
             return schema_invalid(s, at.path, "this must be an array of strings");
     }
@@ -445,13 +440,11 @@ void keywords_forget_nulls(yyjson_val *v, bool is_map, uint32_t depth) {
                                        "properties", "patternProperties", "dependentSchemas",
                                        NULL};
     static const char *const VALUES[] = {"const", "default", "enum", "example", "examples", NULL};
-    yyjson_val *key, *value;
-    size_t i, n;
 
     if (depth == 0)
         return;
-    yyjson_arr_foreach(v, i, n, value) keywords_forget_nulls(value, false, depth - 1);
-    yyjson_obj_foreach(v, i, n, key, value) {
+    JSON_EACH(value, v) keywords_forget_nulls(value, false, depth - 1);
+    JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key);
 
         if (!is_map && is_one_of(VALUES, name) && (name[0] != 'e' || !yyjson_is_null(value)))
@@ -476,11 +469,8 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
         .max_members = NO_MAX,
     };
     for (uint32_t i = 0; i < parts->n; i++) {
-        yyjson_val *key, *value;
-        size_t k, n;
-
         f->part = parts->v[i];
-        yyjson_obj_foreach(parts->v[i].v, k, n, key, value) {
+        JSON_MEMBERS(key, value, parts->v[i].v) {
             const struct keyword *word = find_keyword(json_cstr(key));
 
             TRY(build_work(s->b, 8));

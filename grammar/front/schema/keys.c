@@ -27,7 +27,7 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
@@ -97,11 +97,9 @@ static const struct lang *names_lang(struct schema *s, struct place names) {
 
 /* Returns the language of the declared names of a part, in quotes. */
 static const struct lang *declared_lang(struct schema *s, struct place part) {
-    yyjson_val *key, *v;
-    size_t i, n;
     struct expr_vec list = {0};
 
-    yyjson_obj_foreach(yyjson_obj_get(part.v, "properties"), i, n, key, v) {
+    JSON_MEMBERS(key, v, yyjson_obj_get(part.v, "properties")) {
         if (expr_vec_add(s->b, &list, json_literal(s->b, json_text(key), json_len(key))) < 0)
             break;
     }
@@ -114,15 +112,13 @@ static int add_some(struct keys *k, uint32_t i) {
                  unlike = schema_at(s, at, "unlike");
     struct key_rule rule = {.kind = KEY_SOME, .part = i, .negated = !match.v};
     struct place how = match.v ? match : unlike.v ? unlike : schema_at(s, at, "outside");
-    yyjson_val *key, *v;
-    size_t j, n;
 
     if (schema_target(s, how, &of) < 0)
         return s->b->failed;
     rule.lang = match.v ? pattern_lang(s, of) : unlike.v ? names_lang(s, of) : declared_lang(s, of);
     if (add_rule(k, rule) < 0 || match.v || unlike.v)
         return s->b->failed;
-    yyjson_obj_foreach(yyjson_obj_get(of.v, "patternProperties"), j, n, key, v) {
+    JSON_MEMBERS(key, v, yyjson_obj_get(of.v, "patternProperties")) {
         rule.lang = pattern_lang(s, (struct place){key, of.path});
         if (add_rule(k, rule) < 0)
             break;
@@ -134,11 +130,9 @@ static int add_part(struct keys *k, uint32_t i) {
     struct place at = k->f->parts->v[i];
     struct place patterns = schema_at(k->s, at, "patternProperties");
     struct place names = schema_at(k->s, at, "propertyNames");
-    yyjson_val *key, *v;
-    size_t j, n;
     int r = 0;
 
-    yyjson_obj_foreach(patterns.v, j, n, key, v) {
+    JSON_MEMBERS(key, v, patterns.v) {
         const struct path *path = schema_path(k->s, patterns.path, json_text(key), json_len(key));
 
         k->plain = false;

@@ -29,7 +29,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 struct derived {
@@ -162,10 +162,7 @@ static void not_type(struct writer *w, struct place at) {
 }
 
 static void not_required(struct writer *w, struct place at) {
-    yyjson_val *name;
-    size_t i, n;
-
-    yyjson_arr_foreach(at.v, i, n, name) {
+    JSON_EACH(name, at.v) {
         if (yyjson_is_str(name))
             yyjson_mut_arr_append(w->alts,
                                   with_member(w, name, yyjson_mut_bool(w->d, false), false));
@@ -173,10 +170,7 @@ static void not_required(struct writer *w, struct place at) {
 }
 
 static void not_properties(struct writer *w, struct place at) {
-    yyjson_val *name, *v;
-    size_t i, n;
-
-    yyjson_obj_foreach(at.v, i, n, name, v) {
+    JSON_MEMBERS(name, v, at.v) {
         struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
         if (!yyjson_is_true(v))
@@ -299,10 +293,7 @@ static void add_some(struct writer *w, const char *how, struct place of, struct 
 }
 
 static void not_patterns(struct writer *w, struct place at) {
-    yyjson_val *name, *v;
-    size_t i, n;
-
-    yyjson_obj_foreach(at.v, i, n, name, v) {
+    JSON_MEMBERS(name, v, at.v) {
         const struct path *path = schema_path(w->s, at.path, json_text(name), json_len(name));
 
         add_some(w, "match", (struct place){name, path}, (struct place){v, path});
@@ -371,10 +362,7 @@ static bool is_dependencies(const char *key) {
 }
 
 static void not_dependencies(struct writer *w, struct place at) {
-    yyjson_val *name, *v, *other;
-    size_t i, n, k, m;
-
-    yyjson_obj_foreach(at.v, i, n, name, v) {
+    JSON_MEMBERS(name, v, at.v) {
         yyjson_mut_val *yes = yyjson_mut_bool(w->d, true), *no = yyjson_mut_bool(w->d, false);
         struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
@@ -384,7 +372,7 @@ static void not_dependencies(struct writer *w, struct place at) {
         else if (yyjson_is_str(v))
             yyjson_mut_arr_append(w->alts, pair(w, "allOf", with_member(w, name, yes, true),
                                                 with_member(w, v, no, false)));
-        yyjson_arr_foreach(v, k, m, other) {
+        JSON_EACH(other, v) {
             if (yyjson_is_str(other))
                 yyjson_mut_arr_append(
                     w->alts,
@@ -502,11 +490,9 @@ static void not_member(struct writer *w, const char *key, struct place at) {
 }
 
 static void write_not(struct writer *w) {
-    yyjson_val *key, *v;
-    size_t i, n;
     bool only_ref = w->s->old_refs && yyjson_obj_get(w->at.v, "$ref");
 
-    yyjson_obj_foreach(w->at.v, i, n, key, v) {
+    JSON_MEMBERS(key, v, w->at.v) {
         const char *name = json_cstr(key);
         struct place at = {v, schema_path(w->s, w->at.path, json_text(key), json_len(key))};
 
@@ -537,12 +523,10 @@ static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *
 
     if (yyjson_is_arr(p.v) || yyjson_is_str(p.v)) {
         yyjson_mut_val *list = yyjson_mut_obj_get(with, "required");
-        yyjson_val *other;
-        size_t i, n;
 
         if (yyjson_is_str(p.v))
             yyjson_mut_arr_append(list, key_of(w, p.v));
-        yyjson_arr_foreach(p.v, i, n, other) {
+        JSON_EACH(other, p.v) {
             if (yyjson_is_str(other))
                 yyjson_mut_arr_append(list, key_of(w, other));
         }
@@ -554,13 +538,11 @@ static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *
 
 static yyjson_mut_val *write_dependencies(struct writer *w) {
     yyjson_mut_val *o = yyjson_mut_obj(w->d), *all = yyjson_mut_arr(w->d);
-    yyjson_val *name, *v;
-    size_t i, n;
 
     for (size_t k = 0; k < ARRAY_SIZE(DEPENDENCIES); k++) {
         struct place at = schema_at(w->s, w->at, DEPENDENCIES[k]);
 
-        yyjson_obj_foreach(at.v, i, n, name, v) {
+        JSON_MEMBERS(name, v, at.v) {
             struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
             write_dependency(w, all, name, p);
@@ -584,14 +566,12 @@ static yyjson_mut_val *write_const(struct writer *w) {
     yyjson_mut_val *o = yyjson_mut_obj(w->d), *list = yyjson_mut_arr(w->d);
     yyjson_mut_val *members = yyjson_mut_obj(w->d);
     bool object = yyjson_is_obj(w->at.v);
-    yyjson_val *key, *v;
-    size_t i, n;
 
-    yyjson_obj_foreach(w->at.v, i, n, key, v) {
+    JSON_MEMBERS(key, v, w->at.v) {
         yyjson_mut_obj_add(members, key_of(w, key), constant(w, v));
         yyjson_mut_arr_append(list, key_of(w, key));
     }
-    yyjson_arr_foreach(w->at.v, i, n, v) yyjson_mut_arr_append(list, constant(w, v));
+    JSON_EACH(v, w->at.v) yyjson_mut_arr_append(list, constant(w, v));
     yyjson_mut_obj_add_str(w->d, o, "type", object ? "object" : "array");
     yyjson_mut_obj_add_val(w->d, o, object ? "required" : "prefixItems", list);
     if (object) {

@@ -16,7 +16,7 @@
 
 #include <assert.h>
 #include <string.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
 
@@ -32,12 +32,11 @@ struct expr *schema_share(struct schema *s, struct expr *e) {
  * Sets *@matched if there are any. */
 static int match_patterns(struct schema *s, struct place all, const char *name, size_t len,
                           struct place **out, uint32_t *n, uint32_t *cap, bool *matched) {
-    yyjson_val *key, *v;
-    size_t i, n_all, n_text;
+    size_t n_text;
     uint8_t *text;
     int r = yyjson_obj_size(all.v) ? json_escape(s->b, name, len, &text, &n_text) : 0;
 
-    yyjson_obj_foreach(all.v, i, n_all, key, v) {
+    JSON_MEMBERS(key, v, all.v) {
         const struct path *path = schema_path(s, all.path, json_text(key), json_len(key));
         struct text_rule t = {{key, path}, TEXT_PATTERN};
 
@@ -125,17 +124,15 @@ static int collect_names(struct schema *s, const struct parts *parts, struct nam
     for (int required = 0; required < 2; required++) {
         for (uint32_t i = 0; i < parts->n; i++) {
             struct place at = schema_at(s, parts->v[i], required ? "required" : "properties");
-            yyjson_val *key, *value;
-            size_t k, n;
             int r;
 
             if (required) {
-                yyjson_arr_foreach(at.v, k, n, value) {
+                JSON_EACH(value, at.v) {
                     if ((r = add_name(s, l, value, at.path, true)) < 0)
                         return r;
                 }
             } else {
-                yyjson_obj_foreach(at.v, k, n, key, value) {
+                JSON_MEMBERS(key, value, at.v) {
                     if ((r = add_name(s, l, key, at.path, false)) < 0)
                         return r;
                 }

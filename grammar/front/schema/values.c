@@ -14,7 +14,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 #define DISJOINT_DEPTH 3
 
@@ -73,12 +73,9 @@ static uint32_t count_chars(yyjson_val *v) {
 }
 
 static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
-    yyjson_val *item;
-    size_t k, n;
-
     if (f->value_is_const[i])
         return same_value(f->value[i].v, v);
-    yyjson_arr_foreach(f->value[i].v, k, n, item) {
+    JSON_EACH(item, f->value[i].v) {
         if (same_value(item, v))
             return true;
     }
@@ -154,16 +151,14 @@ static void add_item(struct schema *s, yyjson_val *key, yyjson_val *item, struct
 
 static struct expr *collection_expr(struct schema *s, yyjson_val *v) {
     bool object = yyjson_is_obj(v);
-    yyjson_val *key, *item;
     struct expr_vec e = {0};
-    size_t i, n;
 
     if (++s->depth > s->b->limits.max_depth)
         return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
                                         s->b->limits.max_depth));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
-    yyjson_obj_foreach(v, i, n, key, item) add_item(s, key, item, &e);
-    yyjson_arr_foreach(v, i, n, item) add_item(s, NULL, item, &e);
+    JSON_MEMBERS(key, item, v) add_item(s, key, item, &e);
+    JSON_EACH(item, v) add_item(s, NULL, item, &e);
     expr_vec_add(s->b, &e, json_space(s->b));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
     s->depth--;
@@ -265,10 +260,9 @@ static int objects_disjoint(struct schema *s, const struct facets *x, const stru
         return 0;
     for (int i = 0; i < 2; i++) {
         for (uint32_t k = 0; k < of[i]->parts->n; k++) {
-            yyjson_val *v, *list = yyjson_obj_get(of[i]->parts->v[k].v, "required");
-            size_t j, n;
+            yyjson_val *list = yyjson_obj_get(of[i]->parts->v[k].v, "required");
 
-            yyjson_arr_foreach(list, j, n, v) {
+            JSON_EACH(v, list) {
                 int r = build_work(s->b, 8);
 
                 if (r == 0 && yyjson_is_str(v))
