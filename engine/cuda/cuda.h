@@ -350,19 +350,19 @@ struct be {
     struct {
         uint32_t rank, n;    /* among the devices that divide matrices */
         struct ranks *ranks; /* all devices; NULL: there is only this one */
-        struct be
-            *first; /* the first that divides matrices, which has the graphs of all; or self */
+        /* the first that divides matrices, which has the graphs of all; or the device itself */
+        struct be *first;
+        void *ready; /* event: the data that other devices read from this one is complete */
     } group;
     struct layers layers; /* layers of this device; all, unless devices divide them (layers.c) */
     /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
     bool waits;
-    /* What devices that divide layers give each other, in pinned memory: x after the layers before,
-     * and the taps of a block drafter, for even and odd steps; be.sampling.sampled of the last
-     * device, for the first. */
+    /* Pinned memory between devices that divide layers: x after the layers before, and the taps of
+     * a block drafter, for even and odd steps; be.sampling.sampled of the last device, for the
+     * first. */
     struct {
         float *x[2], *tap[2];
         int32_t *sampled;
-        void *ready; /* event: the data that other devices read from this one is complete */
     } handed;
     char isa[ENGINE_DEVICES * 16];
     char note[300]; /* code paths that the self-test turned off; "": none */

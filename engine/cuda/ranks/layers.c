@@ -404,7 +404,7 @@ static int take_samples(struct ranks *k) {
     struct be *first = k->be[0];
     int r = ranks_use(k, 0);
 
-    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->handed.ready);
+    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->group.ready);
     r = r < 0 ? r
               : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
     return r < 0 ? ranks_lose(k, first) : 0;
@@ -441,7 +441,7 @@ static int sample(struct step *s) {
             ? r
             : send(b, b->group.ranks->be[0]->handed.sampled, b->sampling.sampled, sampled_bytes(b));
     r = r < 0 ? r
-              : cuda_check(b, b->api->event_record(b->handed.ready, b->stream), "cudaEventRecord");
+              : cuda_check(b, b->api->event_record(b->group.ready, b->stream), "cudaEventRecord");
     return r < 0 ? ranks_lose(b->group.ranks, b) : 0;
 }
 

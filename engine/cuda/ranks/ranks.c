@@ -123,7 +123,7 @@ static int join(struct ranks *k) {
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
-        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->handed.ready), "cudaEventCreate")));
+        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->group.ready), "cudaEventCreate")));
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
         if (b->group.n == 1)
@@ -180,8 +180,8 @@ static void close_all(struct ranks *k) {
         struct be *b = k->be[i];
 
         b->api->use(b->number);
-        if (b->handed.ready && !b->fault.stuck)
-            b->api->event_free(b->handed.ready);
+        if (b->group.ready && !b->fault.stuck)
+            b->api->event_free(b->group.ready);
         cuda_close(b);
     }
     free(k->part);

@@ -17,7 +17,7 @@ int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
         if (!(m->of >> i & 1))
             continue;
         e = api->use(k->be[i]->number);
-        e = e ? e : api->event_record(k->be[i]->handed.ready, k->be[i]->stream);
+        e = e ? e : api->event_record(k->be[i]->group.ready, k->be[i]->stream);
     }
     if (e == 0)
         i = k->n;
@@ -27,7 +27,7 @@ int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
         e = api->use(k->be[i]->number);
         for (uint32_t j = 0; j < k->n && e == 0; j++)
             if (j != i && m->of >> j & 1)
-                e = api->event_wait(k->be[j]->handed.ready, k->be[i]->stream);
+                e = api->event_wait(k->be[j]->group.ready, k->be[i]->stream);
     }
     if (e && failed)
         *failed = k->be[i];
