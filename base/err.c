@@ -64,3 +64,14 @@ void err_rename(struct err *e, const char *from, const char *to) {
     for (int k = 0; k < 3 && replace(e->message, sizeof(e->message), from, to); k++)
         ;
 }
+
+void note_add(char *note, size_t size, const char *between, const char *fmt, ...) {
+    size_t n = strlen(note);
+    va_list ap;
+
+    snprintf(note + n, size - n, "%s", n ? between : "");
+    n = strlen(note);
+    va_start(ap, fmt);
+    vsnprintf(note + n, size - n, fmt, ap);
+    va_end(ap);
+}

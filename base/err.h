@@ -32,3 +32,7 @@ int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context);
 /* Replaces the name of a field, @from, by that of another API, @to: in @param once, in the message
  * up to three times. */
 void err_rename(struct err *e, const char *from, const char *to);
+
+/* Appends a part to a list in @note, which has room for @size bytes, after @between unless the list
+ * is empty. Cuts off what does not fit. */
+void note_add(char *note, size_t size, const char *between, const char *fmt, ...) PRINTF(4, 5);

@@ -29,17 +29,6 @@ struct fit_text fit_text(uint64_t bytes) {
     return t;
 }
 
-void note_add(char *note, size_t size, const char *between, const char *fmt, ...) {
-    size_t n = strlen(note);
-    va_list ap;
-
-    snprintf(note + n, size - n, "%s", n ? between : "");
-    n = strlen(note);
-    va_start(ap, fmt);
-    vsnprintf(note + n, size - n, fmt, ap);
-    va_end(ap);
-}
-
 /* Returns the bytes of a matrix of an op as @ops store it; embeddings stay as they are. */
 static uint64_t stored(const struct be_ops *ops, enum op_kind kind, const struct tensor *t) {
     if (!t)

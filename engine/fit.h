@@ -14,8 +14,6 @@ struct fit_text {
 
 /* Returns @bytes as text, like "1.25 GiB". */
 struct fit_text fit_text(uint64_t bytes);
-/* Appends a part to a text in @note, of @size bytes, after @between if there is a text. */
-void note_add(char *note, size_t size, const char *between, const char *fmt, ...) PRINTF(4, 5);
 
 /* Returns the bytes of weights that @ops keep. A tensor that two ops use is stored twice. */
 uint64_t fit_weights(const struct model *m, const struct be_ops *ops);

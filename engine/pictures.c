@@ -1,9 +1,7 @@
 #include "engine/pictures.h"
 
-#include <stdio.h>
 #include <string.h>
 #include "base/try.h"
-#include "engine/fit.h"
 #include "engine/vision/ops.h"
 
 /* Kinds of projectors, and the architectures that were trained with them. */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
-#include "engine/fit.h"
 #include "engine/sampler.h"
 
 #define ROWS 20u   /* rows of the prompt: more than kernels for few rows take */

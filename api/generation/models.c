@@ -76,13 +76,9 @@ bool models_is_answered(const struct gen_env *env, const char *name, size_t len)
 
 /* Writes the names of all models to @out, as far as they fit. */
 static void list_names(const struct gen_env *env, char *out, size_t size) {
-    size_t n = 0;
-
     *out = 0;
-    for (const struct list *l = env->models.list.next; l != &env->models.list && n < size;
-         l = l->next)
-        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
-                              LIST_ENTRY(l, const struct model, link)->id);
+    LIST_FOREACH(l, &env->models.list)
+    note_add(out, size, ", ", "%s", LIST_ENTRY(l, const struct model, link)->id);
 }
 
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err) {

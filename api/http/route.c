@@ -49,8 +49,7 @@ static int look_up(const struct route *table, struct exchange *x, const char *pa
             x->route = r;
             return arg && !(x->arg = strndup(arg, len)) ? -ENOMEM : 1;
         }
-        size_t n = strlen(allow);
-        snprintf(allow + n, 40 - n, "%s%s", n ? ", " : "", methods_of(r));
+        note_add(allow, 40, ", ", "%s", methods_of(r));
     }
     return 0;
 }

@@ -41,7 +41,6 @@
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
 #include "engine/experts.h"
-#include "engine/fit.h"
 #include "engine/head.h"
 #include "engine/rope.h"
 
@@ -646,7 +645,7 @@ static void read_pictures(struct binder *b, struct model *model) {
     model->shape.n_picture = model->shape.n_embd * (1 + n_deep);
 }
 
-/* Reads the hyperparameters that every architecture has. */
+/* Reads the hyperparameters that are not special to one architecture. */
 static void read_all(struct binder *b, struct model *m, const struct arch *a, bool pictures) {
     read_shape(b, a, m);
     read_experts(b, a, m);

@@ -361,9 +361,7 @@ int selftest_refuse(const struct be *b, struct err *err, const char *format, ...
 }
 
 int selftest_leave_out(struct be *b, const char *what, const char *why) {
-    size_t at = strlen(b->note);
-
-    snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
+    note_add(b->note, sizeof(b->note), "; ", "without %s: %s", what, why);
     return cuda_clear_arrived(b);
 }
 
