@@ -125,6 +125,13 @@ Test(grammar_hostile, schema_bombs) {
     expect_refused(GRAMMAR_JSON_SCHEMA,
                    repeat("{\"not\":{\"prefixItems\":[", "{\"minimum\":1},", 3000, "{}]}}"),
                    "too much work");
+    /* References to an item of a list of schemas, which is found by passing those before it. */
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "{\"properties\":{");
+    for (int i = 0; i < 2000; i++)
+        buf_printf(&b, "\"p%d\":{\"$ref\":\"#/$defs/a/100000\"},", i);
+    buf_add_str(&b, repeat("\"x\":{}},\"$defs\":{\"a\":[", "{},", 100000, "{}]}}"));
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much work");
     /* A long chain of references. */
     buf_init(&b, 1 << 22);
     buf_add_str(&b, "{\"$ref\":\"#/$defs/d1\",\"$defs\":{\"d0\":{}");

@@ -187,12 +187,13 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         if (f->types & plain[i].type)
             expr_vec_add(s->b, v, expr_str(s->b, plain[i].text));
     }
-    for (size_t i = 0; i < n; i++) {
-        struct place p = {f->value_is_const[0] ? value.v : yyjson_arr_get(value.v, i), value.path};
+    yyjson_val *at = f->n_values && f->value_is_const[0] ? value.v : yyjson_arr_get_first(value.v);
+    for (size_t i = 0; i < n; i++, at = json_next(at)) {
+        struct place p = {at, value.path};
         int r = facets_admit(s, f, p);
         bool new = r > 0;
 
-        if (r < 0 || build_work(s->b, v->n) < 0)
+        if (r < 0 || build_work(s->b, 1 + v->n) < 0)
             return s->b->failed;
         for (uint32_t k = 0; new &&k < v->n; k++)
             new = !same_value(seen[k], p.v);

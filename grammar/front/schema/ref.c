@@ -37,11 +37,14 @@ static long read_step(const char *s, size_t len, char *out, size_t *used) {
     return (long)n;
 }
 
-static yyjson_val *step_into(yyjson_val *v, const char *key, size_t len) {
+/* Returns a member of @v; NULL if there is none. Charges for those before it, which are passed. */
+static yyjson_val *step_into(struct schema *s, yyjson_val *v, const char *key, size_t len) {
     size_t index = 0;
 
-    if (yyjson_is_obj(v))
+    if (yyjson_is_obj(v)) {
+        build_work(s->b, yyjson_obj_size(v) / 4);
         return yyjson_obj_getn(v, key, len);
+    }
     if (!yyjson_is_arr(v) || len == 0 || len > 9)
         return NULL;
     for (size_t i = 0; i < len; i++) {
@@ -49,6 +52,7 @@ static yyjson_val *step_into(yyjson_val *v, const char *key, size_t len) {
             return NULL;
         index = index * 10 + (size_t)(key[i] - '0');
     }
+    build_work(s->b, MIN(index, yyjson_arr_size(v)) / 4);
     return yyjson_arr_get(v, index);
 }
 
@@ -155,7 +159,7 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
                 s, ref.path,
                 "the JSON pointer is malformed: \"~\" stands before 0 or 1, and %% "
                 "before two hexadecimal digits");
-        out->v = step_into(out->v, key, (size_t)n);
+        out->v = step_into(s, out->v, key, (size_t)n);
         if (!out->v)
             return schema_invalid(s, ref.path, "'%.80s' does not exist in this schema", p);
         i += 1 + used;
