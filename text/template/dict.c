@@ -33,13 +33,14 @@ static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
     return mix(h ^ w);
 }
 
-/* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. Equal
- * numbers are equal as doubles, too; 0.0 is added to make 0 of -0. */
+/* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. */
 static uint64_t hash_number(struct value v, uint64_t seed) {
-    double f = value_double(v) + 0.0;
     uint64_t bits;
+    wide w;
 
-    memcpy(&bits, &f, 8);
+    if (value_whole(v, &w))
+        return mix(seed ^ (uint64_t)w);
+    memcpy(&bits, &v.f, 8);
     return mix(seed ^ bits);
 }
 

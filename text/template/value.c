@@ -123,12 +123,23 @@ static int equal_dicts(struct render *rd, const struct dict *a, const struct dic
     return 0;
 }
 
-/* Compares numbers: True == 1 == 1.0. Integers are compared exactly with each other, and as doubles
- * with floats. */
+bool value_whole(struct value v, wide *out) {
+    if (value_is_int(v))
+        *out = value_wide(v);
+    else if (v.f >= -0x1p63 && v.f < 0x1p64 && v.f == (double)(wide)v.f)
+        *out = (wide)v.f;
+    else
+        return false;
+    return true;
+}
+
+/* Compares numbers exactly: True == 1 == 1.0. */
 static bool equal_numbers(struct value a, struct value b) {
-    if (a.type != V_FLOAT && b.type != V_FLOAT)
-        return value_wide(a) == value_wide(b);
-    return value_double(a) == value_double(b);
+    wide x, y;
+
+    if (a.type == V_FLOAT && b.type == V_FLOAT)
+        return a.f == b.f;
+    return value_whole(a, &x) && value_whole(b, &y) && x == y;
 }
 
 /* Compares two values for equality. Values of different types are different, which is no error;

@@ -127,6 +127,9 @@ static inline bool value_is_seq(struct value v, uint8_t kind) {
 }
 
 wide value_wide(struct value v); /* @v must be a value_is_int() */
+/* Sets *@out to a number that 64 bits, with or without a sign, can hold exactly. Returns false if
+ * @v is another float. */
+bool value_whole(struct value v, wide *out);
 /* Makes a V_INT or V_UINT of @w; fails if @w needs more than 64 bits. */
 int value_from_wide(struct render *rd, wide w, struct value *out);
 double value_double(struct value v);         /* @v must be a value_is_number() */
