@@ -61,10 +61,20 @@ static unsigned combining(int32_t cp) {
     return (uint8_t)utf8proc_get_property(cp)->combining_class;
 }
 
+static bool are_sorted(const int32_t *cp, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        if (combining(cp[i - 1]) > combining(cp[i]))
+            return false;
+    }
+    return true;
+}
+
 /* Sorts @n marks by combining class, stably. */
 static void sort_marks(int32_t *cp, int32_t *tmp, size_t n) {
     size_t at[257] = {0};
 
+    if (are_sorted(cp, n)) /* as in nearly all text */
+        return;
     for (size_t i = 0; i < n; i++)
         at[combining(cp[i]) + 1]++;
     for (size_t i = 1; i < 257; i++)
