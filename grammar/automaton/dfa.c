@@ -99,7 +99,7 @@ static int by_key(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Sorts an array, most of which have one element or two. */
+/* Sorts an array. Most arrays have one element or two. */
 static void sort(void *v, uint32_t n, size_t size, int (*by)(const void *, const void *)) {
     if (n > 1)
         qsort(v, n, size, by);

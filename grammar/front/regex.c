@@ -35,14 +35,13 @@ struct reader {
 static struct expr *read_alternatives(struct reader *r);
 
 static bool at(const struct reader *r, char c) {
-    return r->in.p < r->in.end && *r->in.p == c;
+    return source_peek(&r->in, 0) == c;
 }
 
 static int read_unicode(struct reader *r, uint32_t *out) {
     if (!source_skip(&r->in, "{")) {
-        int e = source_read_hex(&r->in, 4, out);
-
-        if (e == 0 && *out >= 0xd800 && *out < 0xdc00 && source_skip(&r->in, "\\u")) {
+        TRY(source_read_hex(&r->in, 4, out));
+        if (*out >= 0xd800 && *out < 0xdc00 && source_skip(&r->in, "\\u")) {
             uint32_t low = 0;
 
             if (source_read_hex(&r->in, 4, &low) < 0 || low < 0xdc00 || low > 0xdfff)

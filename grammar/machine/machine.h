@@ -210,9 +210,6 @@ static inline const struct register_kind *register_at(const struct machine *m,
 /* Moves *@reg along an edge to @to in a rule that @d called. Returns whether the fewest characters
  * behind @to still fit. */
 bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to, uint32_t *reg);
-/* Returns REGISTER_WITHIN.n_free(). */
-uint32_t within_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
-                     uint32_t reg);
 
 /* ---- members in any order (members.c) */
 

@@ -14,12 +14,12 @@ static bool step(const struct grammar *g, const struct call_desc *d, const struc
     return within_step(g, d, to, reg);
 }
 
-uint32_t within_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
-                     uint32_t reg) {
+static uint32_t n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                       uint32_t reg) {
     const struct state *s = &g->state[state];
     uint32_t taken = reg + !(s->flags & STATE_BORDER) + g->rule[s->rule].need;
 
     return d->max - MIN(d->max, taken);
 }
 
-const struct register_kind REGISTER_WITHIN = {.step = step, .n_free = within_free};
+const struct register_kind REGISTER_WITHIN = {.step = step, .n_free = n_free};

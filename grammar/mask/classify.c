@@ -58,7 +58,7 @@
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define REST_WORK 4                /* cost of each such token, in nodes: the tokens are sorted */
 #define NEW_WORK 25                /* cost of any class, in nodes: its allocations */
-#define WORDS_WORK 32              /* words of its bit maps that cost as much as a node */
+#define WORDS_WORK 32              /* words of its bit map that cost as much as a node */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 

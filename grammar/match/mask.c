@@ -133,12 +133,11 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     return true;
 }
 
-/* Adds the bits of @from, which has @n of them (-1: not known). */
-static void add_bits(struct mask *to, const uint32_t *from, int64_t n) {
+/* Adds the @n bits of @from. */
+static void add_bits(struct mask *to, const uint32_t *from, uint32_t n) {
     if (to->counted && to->n == 0) {
         memcpy(to->bits, from, to->n_words * sizeof(*from));
         to->n = n;
-        to->counted = n >= 0;
         return;
     }
     for (uint32_t i = 0; i < to->n_words; i++)
@@ -220,8 +219,8 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
     assert(n_regs > 0);
     for (uint32_t k = 1; k < n_regs; k++)
         a.least = MIN(a.least, reg[k]);
-    if ((g->state[at.state].flags & (STATE_LOOP | STATE_WITHIN)) && at.frame)
-        a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
+    if (g->state[at.state].flags & (STATE_LOOP | STATE_WITHIN))
+        a.desc = desc_of(m, at.frame);
     if (a.desc && REGISTER_OF_CALL[a.desc->kind]->n_free)
         a.most = REGISTER_OF_CALL[a.desc->kind]->n_free(g, a.desc, at.state, a.least);
     a.ends = !a.desc ||

@@ -220,12 +220,13 @@ static int take_multiple(struct schema *s, struct facets *f, struct place at, si
     return build_work(s->b, f->n_multiples);
 }
 
-/* Read words of logic.c that negate a keyword elsewhere, to which their value refers. */
+/* Reads the word of logic.c that negates the multipleOf to which its value refers. */
 static int take_not_multiple(struct schema *s, struct facets *f, struct place at, size_t how) {
     TRY(schema_target(s, at, &at));
     return take_multiple(s, f, at, true);
 }
 
+/* Reads a word of logic.c that negates a pattern, a format or an enum, to which its value refers. */
 static int take_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
     TRY(schema_target(s, at, &at));
     return add_text(s, f, at, (int)kind);
