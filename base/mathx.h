@@ -71,6 +71,11 @@ MX_FN float mx_expf(float x) {
     return p * mx_float_of((uint32_t)((int32_t)n + 127) << 23);
 }
 
+/* Returns 1 / (1 + e^-x). */
+MX_FN float mx_sigmoid(float x) {
+    return 1.0f / (1.0f + mx_expf(-x));
+}
+
 /* Returns x / (1 + e^-x). */
 MX_FN float mx_silu(float x) {
     return x / (1.0f + mx_expf(-x));
@@ -125,6 +130,11 @@ MX_FN double mx_exp(double x) {
     double c = r - p * t;
     double y = 1.0 - ((lo - (r * c) / (2.0 - c)) - hi);
     return y * mx_double_of((uint64_t)((int64_t)n + 1023) << 52);
+}
+
+/* Returns ln(1 + e^x); above 20, where the difference is less than 1e-8, x. */
+MX_FN float mx_softplus(float x) {
+    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 }
 
 /* Returns @base^@y for base > 0. */

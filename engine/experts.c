@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include "engine/host.h"
+#include "base/mathx.h"
 
 /* Replaces the logits of all experts by p. */
 static void probabilities(float *logits, const struct expert_rule *r) {
@@ -12,8 +12,8 @@ static void probabilities(float *logits, const struct expert_rule *r) {
     for (uint32_t i = 0; i < r->n; i++)
         max = logits[i] > max ? logits[i] : max;
     for (uint32_t i = 0; i < r->n; i++) {
-        logits[i] = r->gating == GATING_SIGMOID ? host_sigmoid(logits[i])
-                    : r->gating == GATING_ROOT  ? sqrtf(host_softplus(logits[i]))
+        logits[i] = r->gating == GATING_SIGMOID ? mx_sigmoid(logits[i])
+                    : r->gating == GATING_ROOT  ? sqrtf(mx_softplus(logits[i]))
                                                 : mx_expf(logits[i] - max);
         sum += logits[i];
     }

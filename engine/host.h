@@ -82,16 +82,6 @@ float host_dot(const float *a, const float *b, size_t n);
 /* Writes @n floats as half precision. */
 void host_store_halves(const float *x, size_t n, uint8_t *to);
 
-/* Returns ln(1 + e^x); above 20, where the difference is less than 1e-8, x. */
-static inline float host_softplus(float x) {
-    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
-}
-
-/* Returns 1 / (1 + e^-x). */
-static inline float host_sigmoid(float x) {
-    return 1.0f / (1.0f + mx_expf(-x));
-}
-
 /* Kinds of ops that these backends compute, with the names of their functions, which have a prefix
  * in each backend. */
 #define HOST_OPS(X)                                                                                \

@@ -1,6 +1,6 @@
 #include "engine/sinkhorn.h"
 
-#include "engine/host.h"
+#include "base/mathx.h"
 #include "engine/shared/shares.h"
 
 void sinkhorn_weights(const struct stream_shape *s, const float *m, const float *scale,
@@ -8,12 +8,12 @@ void sinkhorn_weights(const struct stream_shape *s, const float *m, const float 
     uint32_t n = s->n;
 
     for (uint32_t i = 0; i < n; i++)
-        in[i] = host_sigmoid(m[i] * scale[0] + base[i]) + s->eps;
+        in[i] = mx_sigmoid(m[i] * scale[0] + base[i]) + s->eps;
     if (!out)
         return;
     float *share = out + n;
     for (uint32_t i = n; i < 2 * n; i++)
-        out[i - n] = 2 * host_sigmoid(m[i] * scale[1] + base[i]);
+        out[i - n] = 2 * mx_sigmoid(m[i] * scale[1] + base[i]);
     for (uint32_t i = 0; i < n * n; i++)
         share[i] = m[2 * n + i] * scale[2] + base[2 * n + i];
     for (uint32_t j = 0; j < n; j++)

@@ -33,8 +33,8 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
         uint32_t at = h / per * 2 * per + h % per;
         float x = (k->op->joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
 
-        d->mix[0][(size_t)row * n + h] = mx_expf(k->op->weights->decay[h] * host_softplus(x));
-        d->mix[1][(size_t)row * n + h] = host_sigmoid(k->op->joined ? beta[at] : beta[h]);
+        d->mix[0][(size_t)row * n + h] = mx_expf(k->op->weights->decay[h] * mx_softplus(x));
+        d->mix[1][(size_t)row * n + h] = mx_sigmoid(k->op->joined ? beta[at] : beta[h]);
     }
 }
 
@@ -52,7 +52,7 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
 
         b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
                              d->mix[0] + at, s->dim);
-        d->mix[1][i] = host_sigmoid(d->in[3][i]);
+        d->mix[1][i] = mx_sigmoid(d->in[3][i]);
     }
 }
 

@@ -372,7 +372,7 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t n = b->shape.n_embd;
 
     b->kernels->add_scaled(b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n,
-                           e->out + (size_t)row * n, host_sigmoid(e->weight[row]), n);
+                           e->out + (size_t)row * n, mx_sigmoid(e->weight[row]), n);
 }
 
 /* Uses the normed rows that ops_route() left in experts.normed. */

@@ -22,7 +22,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
 
     recurrent_convolve(k, row, w->conv_bias, true);
     for (uint32_t h = 0; h < d->n_heads; h++) {
-        float dt = host_softplus(d->in[2][at + h] + w->dt[h]);
+        float dt = mx_softplus(d->in[2][at + h] + w->dt[h]);
 
         d->mix[0][at + h] = mx_expf(dt * w->decay[h]);
         d->mix[1][at + h] = dt;

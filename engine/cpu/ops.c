@@ -41,9 +41,11 @@ static void do_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
-    if (n > 2)
+    if (n > 2) {
         pool_each(b->pool, n, fn, ctx);
-    for (uint32_t i = 0; i < n && n <= 2; i++)
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
         fn(ctx, i, 0);
 }
 
@@ -523,7 +525,7 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     float *o = act_row(b, ACT_O, row);
 
     for (uint32_t i = 0; i < n; i += per) {
-        float x = gate[i / per], by = r->op->sigmoid ? host_sigmoid(x) : host_softplus(x);
+        float x = gate[i / per], by = r->op->sigmoid ? mx_sigmoid(x) : mx_softplus(x);
 
         for (uint32_t j = i; j < i + per; j++)
             o[j] *= by;

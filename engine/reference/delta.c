@@ -38,8 +38,8 @@ static struct head head_of(const struct be *b, const struct model_op *op, uint32
         .q = q,
         .k = q + (size_t)d->n_key_head * d->dim,
         .v = b->channel + (size_t)(2 * d->n_key_head + h) * d->dim,
-        .keep = mx_expf(ref_vector_at(op->decay, h) * host_softplus(x)),
-        .beta = host_sigmoid(beta),
+        .keep = mx_expf(ref_vector_at(op->decay, h) * mx_softplus(x)),
+        .beta = mx_sigmoid(beta),
     };
 }
 
@@ -95,7 +95,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
         advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, d->dim, out);
         for (uint32_t j = 0; j < d->dim; j++)
-            out[j] *= op->sigmoid ? host_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
+            out[j] *= op->sigmoid ? mx_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
     }
 }
 
@@ -119,19 +119,19 @@ static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, f
         for (uint32_t i = 0; i < n; i++) {
             float x = by * (keep[i] + ref_vector_at(op->dt, (size_t)h * n + i));
 
-            keep[i] = mx_expf(d->lower * host_sigmoid(x));
+            keep[i] = mx_expf(d->lower * mx_sigmoid(x));
         }
         const struct head head = {
             .q = b->channel + (size_t)h * n,
             .k = b->channel + (size_t)(n_head + h) * n,
             .v = b->channel + (size_t)(2 * n_head + h) * n,
             .keeps = keep,
-            .beta = host_sigmoid(b->in[3][(size_t)r * n_head + h]),
+            .beta = mx_sigmoid(b->in[3][(size_t)r * n_head + h]),
         };
         advance(b, &head, m + (size_t)h * n * n, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, n, out);
         for (uint32_t j = 0; j < n; j++)
-            out[j] *= host_sigmoid(b->in[1][at + j]);
+            out[j] *= mx_sigmoid(b->in[1][at + j]);
     }
 }
 

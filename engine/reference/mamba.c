@@ -56,7 +56,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
         b->channel[c] =
             mx_silu(b->channel[c] + (op->conv_bias ? ref_vector_at(op->conv_bias, c) : 0));
     for (uint32_t h = 0; h < m->n_head; h++) {
-        float dt = host_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
+        float dt = mx_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
         size_t at = (size_t)h * m->dim;
 
         advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);

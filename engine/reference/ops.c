@@ -141,7 +141,7 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
         } else {
             g = g < 7 ? g : 7;
             u = u < -7 ? -7 : u < 7 ? u : 7;
-            gate[i] = g * host_sigmoid(1.702f * g) * (u + 1);
+            gate[i] = g * mx_sigmoid(1.702f * g) * (u + 1);
         }
     }
 }
@@ -573,13 +573,13 @@ int ref_gate(struct step *s, const struct model_op *op) {
         ref_norm_rows(s, op);
         ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
         for (size_t i = 0; i < n * dim; i++)
-            b->act[ACT_O][i] *= op->sigmoid ? host_sigmoid(b->act[ACT_Q][i / per])
-                                            : host_softplus(b->act[ACT_Q][i / per]);
+            b->act[ACT_O][i] *= op->sigmoid ? mx_sigmoid(b->act[ACT_Q][i / per])
+                                            : mx_softplus(b->act[ACT_Q][i / per]);
         return 0;
     }
     for (size_t h = 0; h < n; h++)
         for (size_t i = 0; i < dim; i++)
-            b->act[ACT_O][h * dim + i] *= host_sigmoid(b->gated[(2 * h + 1) * dim + i]);
+            b->act[ACT_O][h * dim + i] *= mx_sigmoid(b->gated[(2 * h + 1) * dim + i]);
     return 0;
 }
 
@@ -743,7 +743,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
         multiply_expert(b, op->w[2], NULL, 0, gate, out);
         multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)
-            to[i] += host_sigmoid(weight) * out[i];
+            to[i] += mx_sigmoid(weight) * out[i];
     }
     return 0;
 }

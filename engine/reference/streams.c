@@ -105,14 +105,14 @@ int ref_mix(struct step *s, const struct model_op *op) {
     if (op->w[2])
         ref_linear(b, op->w[2], NULL, b->mixed, n_rows, b->stream_weight);
     for (size_t i = 0; i < (size_t)n_rows * n_stream && op->w[2]; i++)
-        b->stream_weight[i] = 2 * host_sigmoid(b->stream_weight[i] * part);
+        b->stream_weight[i] = 2 * mx_sigmoid(b->stream_weight[i] * part);
     memset(b->act[ACT_B], 0, n_rows * n * sizeof(float));
     for (size_t r = 0; r < n_rows; r++)
         for (size_t j = 0; j < n; j++) {
             float sum = 0;
 
             for (size_t at = r * width + j; at < (r + 1) * width; at += n)
-                sum += b->mixed[at] * host_sigmoid(b->stream_gate[at]);
+                sum += b->mixed[at] * mx_sigmoid(b->stream_gate[at]);
             b->act[ACT_X][r * n + j] = sum * part;
         }
     return 0;
@@ -131,10 +131,7 @@ static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
 
         root = root > 1e-3F ? root : 1e-3F;
         for (size_t j = 0; j < n; j++)
-            v[i * n + j] = host_sigmoid(z > 0   ? root
-                                        : z < 0 ? -root
-                                                : 0) *
-                           b->act[ACT_B][r * n + j];
+            v[i * n + j] = mx_sigmoid(z > 0 ? root : z < 0 ? -root : 0) * b->act[ACT_B][r * n + j];
     }
     norm_streams(b, v, op->post_norm, k);
 }

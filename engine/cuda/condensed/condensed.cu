@@ -34,7 +34,7 @@ DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse,
         uint32_t part = i < n ? 0 : i < 2 * n ? 1 : 2;
         float z = a.low[(size_t)r * a.n_low + i] * inverse * a.scale[part] + a.base[i];
 
-        m[i] = part == 0 ? sigmoid(z) + a.eps : part == 1 ? 2 * sigmoid(z) : z;
+        m[i] = part == 0 ? mx_sigmoid(z) + a.eps : part == 1 ? 2 * mx_sigmoid(z) : z;
     }
     sync_warp();
     if (a.n_low == n)

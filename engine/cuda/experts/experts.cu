@@ -43,8 +43,8 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
         max = p[i] > max ? p[i] : max;
     max = warp_max(max);
     for (uint32_t i = lane; i < a.n_expert; i += 32)
-        p[i] = a.gating == SIGMOID ? sigmoid(p[i])
-               : a.gating == ROOT  ? sqrtf(softplus(p[i]))
+        p[i] = a.gating == SIGMOID ? mx_sigmoid(p[i])
+               : a.gating == ROOT  ? sqrtf(mx_softplus(p[i]))
                                    : mx_expf(p[i] - max);
     sync_warp();
     if (a.gating != SOFTMAX)
@@ -659,7 +659,7 @@ DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared
     }
     square = block_sum<PACK_THREADS / 32>(square, shared);
     dot = block_sum<PACK_THREADS / 32>(dot, shared);
-    return sigmoid(a.norm ? dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)) : dot);
+    return mx_sigmoid(a.norm ? dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)) : dot);
 }
 
 ROW_KERNEL(combine, struct combine_args, PACK_THREADS, 2) {

@@ -28,7 +28,7 @@ ROW_KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     a.c[(size_t)r * a.n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
     if (c < a.n_value_head) {
-        float dt = softplus(a.in[2][(size_t)r * a.n_value_head + c] + a.dt[c]);
+        float dt = mx_softplus(a.in[2][(size_t)r * a.n_value_head + c] + a.dt[c]);
         float *mix = a.mix + ((size_t)r * a.n_value_head + c) * 2;
 
         mix[0] = mx_expf(dt * a.decay[c]);

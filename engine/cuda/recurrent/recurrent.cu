@@ -32,10 +32,10 @@ DEVICE void mix_keys(const struct state_args &a, uint32_t r, uint32_t h) {
     float *keep = a.keep + head * a.dim, by = a.decay[h];
 
     for (uint32_t i = threadIdx.x % 32; i < a.dim; i += 32)
-        keep[i] = mx_expf(a.lower * sigmoid(by * (keep[i] + a.dt[h * a.dim + i])));
+        keep[i] = mx_expf(a.lower * mx_sigmoid(by * (keep[i] + a.dt[h * a.dim + i])));
     if (threadIdx.x % 32 == 0) {
         a.mix[head * 2] = 0;
-        a.mix[head * 2 + 1] = sigmoid(a.in[3][head]);
+        a.mix[head * 2 + 1] = mx_sigmoid(a.in[3][head]);
     }
 }
 
@@ -49,8 +49,8 @@ DEVICE void mix_head(const struct state_args &a, uint32_t r, uint32_t h) {
     float x = (a.joined ? both[per] : a.in[3][(size_t)r * n + h]) + a.dt[h];
     float *mix = a.mix + ((size_t)r * n + h) * 2;
 
-    mix[0] = mx_expf(a.decay[h] * softplus(x));
-    mix[1] = sigmoid(beta);
+    mix[0] = mx_expf(a.decay[h] * mx_softplus(x));
+    mix[1] = mx_sigmoid(beta);
 }
 
 ROW_KERNEL(delta_in, struct state_args, CUDA_THREADS, 2) {

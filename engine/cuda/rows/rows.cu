@@ -208,7 +208,7 @@ ROW_KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
         float gate = a.gate[(size_t)r * a.n_gate + i / per];
 
-        a.o[(size_t)r * a.n + i] *= a.sigmoid ? sigmoid(gate) : softplus(gate);
+        a.o[(size_t)r * a.n + i] *= a.sigmoid ? mx_sigmoid(gate) : mx_softplus(gate);
     }
 }
 

@@ -43,16 +43,6 @@ DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS]
     }
 }
 
-/* Returns 1 / (1 + e^-x), with the bits of engine/reference. */
-DEVICE float sigmoid(float x) {
-    return 1.0f / (1.0f + mx_expf(-x));
-}
-
-/* Returns ln(1 + e^x), with the bits of engine/reference; above 20 the result is x. */
-DEVICE float softplus(float x) {
-    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
-}
-
 /* Returns glu(g, u) for pack kinds from PACK_SILU on (engine/reference/ops.c). */
 DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_SILU)
@@ -60,7 +50,7 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_GELU)
         return mx_gelu(g) * u;
     if (kind == PACK_GATE)
-        return g * sigmoid(u);
+        return g * mx_sigmoid(u);
     if (kind > PACK_GATE) {
         float limit = mx_float_of(kind & ~PACK_BEHIND);
 

@@ -35,7 +35,7 @@ ROW_KERNEL(mix_bend, struct mix_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < a.n_low; i += CUDA_THREADS)
         low[i] = mx_silu(low[i] * part);
     if (a.weight && threadIdx.x < a.n_stream)
-        weight[threadIdx.x] = 2 * sigmoid(weight[threadIdx.x] * part);
+        weight[threadIdx.x] = 2 * mx_sigmoid(weight[threadIdx.x] * part);
 }
 
 ROW_KERNEL(mix_mean, struct mix_args, CUDA_THREADS, 2) {
@@ -47,7 +47,7 @@ ROW_KERNEL(mix_mean, struct mix_args, CUDA_THREADS, 2) {
     for (uint32_t j = 0; j < a.n_stream; j++) {
         size_t at = ((size_t)r * a.n_stream + j) * a.n + i;
 
-        sum = fmaf(a.f[at], sigmoid(a.gate[at]), sum);
+        sum = fmaf(a.f[at], mx_sigmoid(a.gate[at]), sum);
     }
     a.x[(size_t)r * a.n + i] = sum / (float)a.n_stream;
     a.b[(size_t)r * a.n + i] = 0;
@@ -80,7 +80,7 @@ ROW_KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
 DEVICE float ngram_weight(float z) {
     float root = sqrtf(fmaxf(fabsf(z), 1e-6f));
 
-    return sigmoid(z > 0 ? root : z < 0 ? -root : 0.0f);
+    return mx_sigmoid(z > 0 ? root : z < 0 ? -root : 0.0f);
 }
 
 ROW_KERNEL(ngram_weigh, struct ngram_args, CUDA_THREADS, 2) {
