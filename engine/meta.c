@@ -11,9 +11,9 @@ struct full_key {
 };
 
 /* Returns "<architecture>.<key>". */
-static struct full_key full(const struct binder *m, const char *key) {
+static struct full_key full(const struct binder *b, const char *key) {
     struct full_key k;
-    int n = snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
+    int n = snprintf(k.s, sizeof(k.s), "%s.%s", b->arch, key);
 
     assert(n > 0 && (size_t)n < sizeof(k.s));
     return k;

@@ -71,7 +71,7 @@ float temper_at(const struct temper *t, uint32_t pos) {
     return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)(pos / t->span)));
 }
 
-/* Checks that the tensor has @n floats from 1e-6 to 1e30; else -EINVAL in @m. */
+/* Checks that the tensor has @n floats from 1e-6 to 1e30; else -EINVAL in @b. */
 static void check_divisors(struct binder *b, const struct tensor *t, uint32_t n) {
     if (t->format->type != TENSOR_F32 || t->ne[0] != n || t->n_dims != 1) {
         bind_refuse(b, "tensor '%s': %u values of type F32 are needed", t->name, n);

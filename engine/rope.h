@@ -22,7 +22,7 @@ struct rope_defaults {
 };
 
 /* Fills *out; out->freq is malloc'd and the caller's, also on failure. @divisors: n_rot / 2 values
- * of the tensor rope_freqs.weight, checked here, or NULL. Errors go to @m. */
+ * of the tensor rope_freqs.weight, checked here, or NULL. Errors go to @b. */
 void rope_read(struct binder *b, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *out);
 
@@ -33,5 +33,5 @@ enum rope_sections { SECTIONS_NONE, SECTIONS_PLAIN, SECTIONS_INTERLEAVED };
 
 /* Fills s->axis (malloc'd, the caller's) from rope.dimension_sections; NULL if the file does not
  * have it. A pair beyond all sections turns by the first axis; in real files its angle is below
- * 1e-6 per position. Errors go to @m. */
+ * 1e-6 per position. Errors go to @b. */
 void rope_read_sections(struct binder *b, enum rope_sections kind, struct rope_set *s);

@@ -13,8 +13,7 @@ static void check_block(struct binder *b, struct model *m, const struct apart_of
     uint32_t n_layer = 0;
 
     gguf_string(b->file, "general.architecture", &name);
-    if ((!of->mtp && !of->own_block) || name.len != strlen(of->arch) ||
-        memcmp(name.data, of->arch, name.len) != 0)
+    if ((!of->mtp && !of->own_block) || !meta_is_arch(b->file, of->arch))
         bind_refuse(b, "the block belongs to a model of architecture %.*s, and this one is %s",
                     (int)MIN(name.len, 64u), name.data, of->arch);
     meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);

@@ -37,7 +37,7 @@ struct layer decoder_layer(const struct model *m, uint32_t index) {
 /* Binds the norm after a branch. Returns NULL if @name is NULL: branches have no such norm. */
 static const struct tensor *post_norm(struct binder *b, const struct model *m, const char *name,
                                       uint32_t l) {
-    return name ? bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight", l, name) : NULL;
+    return name ? layer_vector(b, l, name, m->shape.n_embd) : NULL;
 }
 
 void decoder_project(struct binder *b, struct model *m, uint32_t l, enum act_role in, uint64_t n_in,

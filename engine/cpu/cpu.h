@@ -384,7 +384,8 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* Function that pool_each() calls for item @i on thread @thread. */
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
-/* Calls @fn for items 0 to @n - 1 by pool_run(), in any order; threads take items one by one. */
+/* Calls @fn for items 0 to @n - 1, in any order: threads take items one by one. The caller alone
+ * computes a single item. */
 void pool_each(struct pool *p, uint32_t n, each_fn fn, void *ctx);
 
 /* Operation on the results of a product, struct matmul, with a = the activations. */

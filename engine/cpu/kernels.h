@@ -11,7 +11,7 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS],
     CPU_NAME(gemm_wide_f)[PANEL_FORMATS];
 
-/* Members of struct cpu_kernels, and the functions that they are in the table. */
+/* Members of struct cpu_kernels, and the functions that the table has there. */
 #define EACH_KERNEL(X)                                                                             \
     X(acts_store[ACTS_K], acts_store_k)                                                            \
     X(acts_store[ACTS_KT], acts_store_kt)                                                          \

@@ -1,7 +1,6 @@
 #include "engine/cpu/cpu.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include "engine/quant.h"
 

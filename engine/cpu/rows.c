@@ -137,7 +137,7 @@ INLINE vf silu_cut(vf g, vf u, vf limit) {
     return silu_mul(vf_min(g, limit), vf_max(vf_min(u, limit), vf_neg(limit)));
 }
 
-/* Defines rows_x(), which stores a function of the vectors x of @a and y of @b. */
+/* Defines rows_@name(): @out = @value, an expression of x and y, which are vectors of @a and @b. */
 #define DEFINE_ROWS(name, params, a, b, out, value)                                                \
     void CPU_NAME(rows_##name) params {                                                            \
         uint32_t i = 0;                                                                            \

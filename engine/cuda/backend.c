@@ -371,7 +371,6 @@ static void choose_early(struct be *b) {
         b->device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
 }
 
-/* Opens memory, tables and self-test. load() loads the weights later. */
 /* Loads the kernels for the device that was found, allocates its memory, and tests it. */
 static int prepare(struct be *b, const struct be_opts *o, struct err *err) {
     assert(b->device.n_multiprocessors > 0);
@@ -385,6 +384,7 @@ static int prepare(struct be *b, const struct be_opts *o, struct err *err) {
     return 0;
 }
 
+/* Opens a device without weights, which load() brings later. */
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));

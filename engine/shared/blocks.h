@@ -2,9 +2,9 @@
 
 /*
  * blocks - the value of one weight in a block of a GGUF tensor, for host and device. engine/quant
- * decodes whole blocks; both round in the same places, so their results are equal bit by bit
- * (tests/engine/cuda/test_layout.c). It is slow, and meant for repacking at load and for single
- * rows of the embedding.
+ * decodes whole blocks, by these functions or by faster ones that round in the same places
+ * (tests/engine/test_quant.c, tests/engine/cuda/test_layout.c). It is slow, and meant for repacking
+ * at load and for single rows of the embedding.
  */
 
 #include "base/gguf.h"

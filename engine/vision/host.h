@@ -47,6 +47,7 @@ void vis_host_get(struct vis_be *b, const float *from, uint32_t n_rows, uint32_t
                   size_t stride);
 int vis_host_end(struct vis_be *b);
 
+/* Members of struct vis_ops that the host backends share. */
 #define VIS_HOST_OPS                                                                               \
     .buffer_bytes = vis_host_buffer_bytes, .tensor_bytes = vis_host_tensor_bytes,                  \
     .buffer = vis_host_buffer, .vector = vis_host_vector, .bring = vis_host_bring,                 \

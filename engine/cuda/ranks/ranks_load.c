@@ -64,7 +64,6 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     bool channels = each == 0;
 
     *part = NULL;
-    out->data = NULL;
     if (!t)
         return 0;
     if (!cuda_counts(b) && !(out->data = malloc(t->n_bytes)))
