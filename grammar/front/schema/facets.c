@@ -226,7 +226,7 @@ static int take_not_multiple(struct schema *s, struct facets *f, struct place at
     return take_multiple(s, f, at, true);
 }
 
-/* Reads a word of logic.c that negates a pattern, a format or an enum, to which its value refers. */
+/* Reads a word of logic.c that negates the pattern, format or enum to which its value refers. */
 static int take_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
     TRY(schema_target(s, at, &at));
     return add_text(s, f, at, (int)kind);
