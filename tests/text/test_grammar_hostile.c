@@ -130,7 +130,10 @@ Test(grammar_hostile, schema_bombs) {
     buf_add_str(&b, "{\"properties\":{");
     for (int i = 0; i < 2000; i++)
         buf_printf(&b, "\"p%d\":{\"$ref\":\"#/$defs/a/100000\"},", i);
-    buf_add_str(&b, repeat("\"x\":{}},\"$defs\":{\"a\":[", "{},", 100000, "{}]}}"));
+    char *list = repeat("\"x\":{}},\"$defs\":{\"a\":[", "{},", 100000, "{}]}}");
+
+    buf_add_str(&b, list);
+    free(list);
     expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much work");
     /* A long chain of references. */
     buf_init(&b, 1 << 22);
