@@ -182,7 +182,8 @@ int msg_ready_pack(struct buf *out, const struct msg_ready *m) {
 int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m) {
     struct msg_ready f;
 
-    if (parse(data, len, &ready_form, &f) < 0 || f.weights >= READY_WEIGHTS)
+    if (parse(data, len, &ready_form, &f) < 0 || f.weights >= READY_WEIGHTS || f.page_tokens == 0 ||
+        f.max_context == 0)
         return -EPROTO;
     *m = f;
     return 0;

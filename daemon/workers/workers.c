@@ -273,7 +273,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
 
     check(w);
     api_mark_loop("what a worker says");
-    if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
+    if (f->type == MSG_HELLO && w->state == WORKERS_LOADING && !w->open_sent) {
         on_hello(w, f);
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
         log_event(WLOG_DEBUG, "worker_loading", "what=\"%.*s\" percent=%d", (int)p.what.len,

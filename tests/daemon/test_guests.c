@@ -23,6 +23,7 @@ struct scene {
 static struct msg_ready ready(void) {
     return (struct msg_ready){.n_vocab = N_VOCAB,
                               .max_context = CONTEXT,
+                              .page_tokens = 16,
                               .fingerprint = {1, 2, [15] = 3},
                               .arch = {"llama", 5},
                               .backend = {"cpu", 3},

@@ -265,6 +265,8 @@ Test(messages, a_full_buffer_takes_nothing_of_an_event) {
 
 Test(messages, ready_and_open_survive) {
     struct msg_ready ready = {.n_vocab = 5,
+                              .max_context = 64,
+                              .page_tokens = 16,
                               .arch = {"llama", 5},
                               .backend = {"cpu", 3},
                               .weights = 2},
@@ -284,6 +286,14 @@ Test(messages, ready_and_open_survive) {
     cr_expect_arr_eq(ready2.arch.data, "llama", 5);
     cr_expect_eq(ready2.weights, 2);
     ready.weights = READY_WEIGHTS;
+    buf_clear(&b);
+    cr_assert_eq(msg_ready_pack(&b, &ready), 0);
+    cr_expect_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), -EPROTO);
+    ready = (struct msg_ready){.max_context = 64};
+    buf_clear(&b);
+    cr_assert_eq(msg_ready_pack(&b, &ready), 0);
+    cr_expect_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), -EPROTO);
+    ready = (struct msg_ready){.page_tokens = 16};
     buf_clear(&b);
     cr_assert_eq(msg_ready_pack(&b, &ready), 0);
     cr_expect_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), -EPROTO);
