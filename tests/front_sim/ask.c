@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+#include "tests/front_sim/client.h"
 #include "tests/front_sim/sim.h"
 
 /* ---- requests ---- */
@@ -344,6 +345,8 @@ static void check_end(const struct reading *r) {
 
     if (a->stream && !r->done)
         sim_fail("ENDS", "request %u (kind %u): its stream has no end", a->number, a->kind);
+    if (tolerance.damage)
+        return;
     if (r->finish && strcmp(r->finish, want) != 0)
         sim_fail("FINISH", "request %u (kind %u): \"%s\", not \"%s\"", a->number, a->kind,
                  r->finish, want);
@@ -361,8 +364,10 @@ static enum verdict judge(const struct reading *r, const struct answer *x) {
     const struct buf *right = &r->a->right.text;
     bool whole = !x->cut && !r->failed;
 
-    if (r->text.len > right->len || (whole && r->text.len != right->len) ||
-        (r->text.len > 0 && memcmp(r->text.data, right->data, r->text.len) != 0))
+    bool wrong = r->text.len > right->len || (whole && r->text.len != right->len) ||
+                 (r->text.len > 0 && memcmp(r->text.data, right->data, r->text.len) != 0);
+
+    if (wrong && !tolerance.damage)
         sim_fail("TOKENS", "request %u (kind %u, stream %d): \"%.*s\", not \"%s\"", r->a->number,
                  r->a->kind, r->a->stream, (int)r->text.len, r->text.data, right->data);
     if (r->failed)

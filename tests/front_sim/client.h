@@ -24,6 +24,7 @@ enum fate {
 /* Failures that a client without a fault may see in the scenario; counted as they occur. */
 struct tolerance {
     bool refuse_503, refuse_429, fail_500, cut;
+    bool damage; /* texts, counts and errors are any that have the documented form */
     uint32_t n_503, n_429, n_500, n_cut, n_408, n_right, n_404;
     int64_t wait_ns;    /* longest wait for an answer; more breaks rule BOUND */
     int64_t silence_ns; /* longest silence of a stream that has begun */

@@ -28,6 +28,7 @@
 int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
 static char folder[64];
+static bool damages; /* option --damaged */
 
 /* Result that a seed's process writes to its pipe. */
 struct told {
@@ -72,7 +73,7 @@ static void limit_cpu(void) {
 }
 
 static _Noreturn void run_seed(uint64_t seed, bool verbose, int out) {
-    struct scenario s;
+    struct scenario s = {.damages = damages};
     char path[80];
 
     limit_cpu();
@@ -173,8 +174,8 @@ static double wall_s(void) {
 }
 
 static _Noreturn void usage(void) {
-    fprintf(stderr,
-            "usage: weft-front-sim [--seed N | --seeds A-B] [--twice] [--first] [--verbose]\n");
+    fprintf(stderr, "usage: weft-front-sim [--seed N | --seeds A-B] [--damaged] [--twice] "
+                    "[--first] [--verbose]\n");
     exit(2);
 }
 
@@ -191,6 +192,8 @@ int main(int argc, char **argv) {
             i++;
         else if (strcmp(argv[i], "--verbose") == 0)
             verbose = true;
+        else if (strcmp(argv[i], "--damaged") == 0) /* workers send damaged frames */
+            damages = true;
         else if (strcmp(argv[i], "--twice") == 0)
             twice = true;
         else if (strcmp(argv[i], "--first") == 0) /* after a failed seed the others do not run */

@@ -95,9 +95,11 @@ static void draw_faults(struct scenario *s) {
     f->dies_loading = s->deaths && sim_one_in(3) ? 8 : 0;
     f->hangs = s->hangs ? sim_between(20, 400) : 0;
     f->refuses = s->refuses ? 12 : 0;
+    f->damages = s->damages ? sim_between(10, 100) : 0;
+    tolerance.damage = s->damages;
     process_spawn_fails = s->refuses && sim_one_in(2) ? 6 : 0;
-    tolerance.fail_500 = s->deaths || s->hangs;
-    tolerance.refuse_503 |= s->deaths || s->hangs || s->refuses || s->manages;
+    tolerance.fail_500 = s->deaths || s->hangs || s->damages;
+    tolerance.refuse_503 |= s->deaths || s->hangs || s->refuses || s->manages || s->damages;
 }
 
 static void draw_models(struct scenario *s) {
@@ -113,7 +115,7 @@ static void draw_models(struct scenario *s) {
 }
 
 static void draw(struct scenario *s) {
-    s->calm = sim_one_in(5);
+    s->calm = sim_one_in(5) && !s->damages;
     s->n_models = sim_one_in(3) ? MODELS_MAX : 1;
     s->n_clients = sim_between(1, CLIENTS_MAX);
     if (!s->calm) {
@@ -288,14 +290,14 @@ static void act(struct actor *a) {
 }
 
 void scenario_begin(struct scenario *s) {
-    memset(s, 0, sizeof(*s));
+    *s = (struct scenario){.damages = s->damages};
     d.s = s;
     draw(s);
     actor_start(&d.actor, act, 0);
 }
 
 void scenario_end(struct scenario *s, int code) {
-    if (code != 0 && !(s->refuses || s->deaths || s->hangs || d.told_to_stop))
+    if (code != 0 && !(s->refuses || s->deaths || s->hangs || s->damages || d.told_to_stop))
         sim_fail("EXIT", "weftd ends with status %d", code);
     if (code != 0) /* the system closes what a failed start leaves open */
         return;

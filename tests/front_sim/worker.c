@@ -34,7 +34,8 @@ struct sim_worker {
     struct buf out;
     float loaded;
     int64_t stats_ns;
-    bool is_stale; /* statistics have changed since they were sent */
+    bool is_stale;    /* statistics have changed since they were sent */
+    uint32_t dies_in; /* number of steps until the process ends; 0: it does not */
     uint32_t n_used;
 };
 
@@ -106,6 +107,54 @@ uint32_t workers_sim_requests(void) {
     return n;
 }
 
+static bool chance(uint32_t one_in) {
+    return one_in && sim_one_in(one_in);
+}
+
+/* ---- frames to the front ---- */
+
+/* Writes one to four extreme or random numbers of one or four bytes over @b. */
+static void overwrite(struct buf *b) {
+    static const uint32_t extreme[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 4096};
+
+    for (uint32_t n = sim_between(1, 4); n > 0 && b->len >= sizeof(uint32_t); n--) {
+        uint32_t v = sim_one_in(3) ? sim_below(UINT32_MAX) : extreme[sim_below(6)];
+        size_t at = 4 * (size_t)sim_below((uint32_t)b->len / 4);
+
+        memcpy(b->data + at, &v, sim_one_in(2) ? 1 : sizeof(v));
+    }
+}
+
+/* Sends a frame with other bytes, another length or another type, or twice. */
+static void send_damaged(struct sim_worker *w, uint32_t type, const void *data, uint32_t len) {
+    struct buf b = {.max = 1 << 24};
+    uint32_t kind = sim_below(6);
+
+    sim_note("frame %u is damaged, kind %u", type, kind);
+    sim_event("damage", type, kind);
+    buf_add(&b, data, len);
+    if (kind < 3)
+        overwrite(&b);
+    else if (kind == 3)
+        b.len = sim_below((uint32_t)b.len + 1);
+    else if (kind == 4)
+        type = sim_below(MSG_PICTURE + 2);
+    else
+        chan_send(&w->chan, type, b.data, (uint32_t)b.len);
+    chan_send(&w->chan, type, b.data, (uint32_t)b.len);
+    buf_deinit(&b);
+    w->dies_in = sim_between(1, 6);
+}
+
+/* Sends a frame to the front. Returns 0 or -errno of chan_send(). */
+static int say(struct sim_worker *w, uint32_t type, const void *data, uint32_t len) {
+    if (w->dies_in == 0 && chance(worker_faults.damages)) {
+        send_damaged(w, type, data, len);
+        return 0;
+    }
+    return chan_send(&w->chan, type, data, len);
+}
+
 /* ---- loading ---- */
 
 static void say_hello(struct sim_worker *w) {
@@ -114,7 +163,7 @@ static void say_hello(struct sim_worker *w) {
     chan_init(&w->chan, fd_of_held(w->held), MSG_MAX_FRAME, MSG_MAX_QUEUED);
     w->has_chan = true;
     worker_build_id(hello.build_id);
-    chan_send(&w->chan, MSG_HELLO, &hello, sizeof(hello));
+    say(w, MSG_HELLO, &hello, sizeof(hello));
     w->state = WORKER_WAITS;
 }
 
@@ -175,14 +224,10 @@ static void say_ready(struct sim_worker *w) {
     m.fingerprint[0] = (uint8_t)model_of_file(w->file);
     buf_clear(&w->out);
     msg_ready_pack(&w->out, &m);
-    chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
+    say(w, MSG_READY, w->out.data, (uint32_t)w->out.len);
     w->state = WORKER_SERVES;
     page_of(w)->loading = 0;
     worker_n_ready++;
-}
-
-static bool chance(uint32_t one_in) {
-    return one_in && sim_one_in(one_in);
 }
 
 /* Advances the loading. Returns false if the process has ended. */
@@ -198,7 +243,7 @@ static bool load(struct sim_worker *w) {
         static const char why[] = "simulated: there is not enough memory";
 
         worker_n_refused++;
-        chan_send(&w->chan, MSG_FAILED, why, sizeof(why) - 1);
+        say(w, MSG_FAILED, why, sizeof(why) - 1);
         end(w, WORKER_REFUSED, 0);
         return false;
     }
@@ -210,7 +255,7 @@ static bool load(struct sim_worker *w) {
     }
     buf_clear(&w->out);
     msg_progress_pack(&w->out, &m);
-    chan_send(&w->chan, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
+    say(w, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
     actor_wake(&w->actor, 1 + sim_below(worker_faults.load_ns));
     return true;
 }
@@ -255,7 +300,7 @@ static int drain(struct sim_worker *w) {
 static void send_events(struct sim_worker *w) {
     buf_clear(&w->out);
     if (sched_events(w->sched, &w->out) == 0 &&
-        chan_send(&w->chan, MSG_EVENTS, w->out.data, (uint32_t)w->out.len) == 0)
+        say(w, MSG_EVENTS, w->out.data, (uint32_t)w->out.len) == 0)
         sched_delivered(w->sched);
 }
 
@@ -269,10 +314,10 @@ static void send_stats(struct sim_worker *w, bool idle) {
         return;
     w->is_stale = false;
     w->stats_ns = s.at_ns = sim.ns;
-    chan_send(&w->chan, MSG_STATS, &s, sizeof(s));
+    say(w, MSG_STATS, &s, sizeof(s));
     buf_clear(&w->out);
     if (sched_served(w->sched, &w->out) == 0)
-        chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
+        say(w, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
 }
 
 /* Runs a step. Returns false if the process has ended. */
@@ -305,6 +350,11 @@ static void step(struct actor *a) {
     struct sim_worker *w = CONTAINER_OF(a, struct sim_worker, actor);
 
     sim_event("worker", (uint64_t)process_pid(w->process), w->state);
+    if (w->dies_in && --w->dies_in == 0) {
+        worker_n_deaths++;
+        end(w, 0, SIGSEGV);
+        return;
+    }
     if (w->state == WORKER_HANGS)
         return;
     if (w->state == WORKER_BEGINS)
@@ -319,6 +369,6 @@ static void step(struct actor *a) {
     if (w->state == WORKER_SERVES && !serve(w))
         return;
     chan_flush(&w->chan);
-    if (chan_wants_write(&w->chan))
+    if (chan_wants_write(&w->chan) || w->dies_in)
         actor_wake(&w->actor, 200000);
 }
