@@ -315,12 +315,17 @@ void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why) {
 }
 
 void fake_turn(struct fake_port *f) {
-    for (uint32_t i = 0; f->script && !f->hold && i < f->n; i++) {
+    for (uint32_t i = 0; (f->script || f->turn) && !f->hold && i < f->n; i++) {
         struct fake_request *r = &f->r[i];
-        size_t len = strlen(f->script);
 
         if (r->finished || r->cancelled || r->cut)
             continue;
+        if (f->turn) {
+            f->turn(f, i);
+            continue;
+        }
+        size_t len = strlen(f->script);
+
         if (!r->accepted) {
             fake_accept(f, i);
         } else if (!is_pooled(&r->m) && r->n_sent < len && r->n_sent < r->m.max_new) {

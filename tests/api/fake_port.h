@@ -50,6 +50,8 @@ struct fake_port {
     struct turn_end last_turn;
     uint32_t n_turns;
     const char *script;
+    /* Called for each request that has not ended, instead of the script, unless NULL. */
+    void (*turn)(struct fake_port *f, uint32_t i);
     bool hold;                                  /* the script pauses */
     uint32_t n_cached;                          /* cached tokens in events; 0: half the prompt */
     uint32_t n_predicted, n_predicted_accepted; /* predicted tokens in events */

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <yyjson.h>
 #include "responses_support.h"
 #include "base/rng.h"
+#include "tests/api/tiny.h"
 #include "tests/support/few.h"
 
 /*
@@ -295,12 +297,14 @@ static bool is_stream(const char *text, size_t len) {
 
 /* Sends one body and checks its answer. Returns the status. */
 static int ask(const char *path, const char *body) {
+    int most = w.port.turn ? 600 : 500;
     struct reply r;
 
-    snprintf(now, sizeof(now), "%s %s, script \"%s\"", path, body, w.port.script);
+    snprintf(now, sizeof(now), "%s %s, script \"%s\"", path, body,
+             w.port.script ? w.port.script : "");
     alarm(PATIENCE_S);
     world_ask(&w, path, body, &r);
-    cr_assert(r.status == 200 || (r.status >= 400 && r.status < 500), "%d %.*s for %s", r.status,
+    cr_assert(r.status == 200 || (r.status >= 400 && r.status < most), "%d %.*s for %s", r.status,
               (int)r.body.len, r.body.data, now);
     cr_assert(is_json(r.body.data, r.body.len) ||
                   (r.status == 200 && is_stream(r.body.data, r.body.len)),
@@ -324,18 +328,19 @@ static void start(void) {
     world_start(&w);
 }
 
-/* Sends random bodies to a route. */
-static void try(const struct route *route, uint64_t seed) {
+/* Sends @n random bodies to a route. */
+static void try(const struct route *route, uint64_t seed, uint32_t n) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 16};
     struct rng rng = {seed};
     uint32_t n_ok = 0;
 
-    for (uint32_t i = 0; i < CASES; i++) {
-        w.port.script = scripts[rng_below(&rng, ARRAY_SIZE(scripts))];
+    for (uint32_t i = 0; i < n; i++) {
+        if (!w.port.turn)
+            w.port.script = scripts[rng_below(&rng, ARRAY_SIZE(scripts))];
         make_body(&rng, route, &body);
         n_ok += ask(route->path, body.data) == 200;
     }
-    cr_expect(n_ok > CASES / 20, "%s answers %u of %u bodies", route->path, n_ok, CASES);
+    cr_expect(n_ok > n / 20, "%s answers %u of %u bodies", route->path, n_ok, n);
 }
 
 Test(combinations, members_that_shape_an_answer_meet_in_any_way) {
@@ -346,7 +351,7 @@ Test(combinations, members_that_shape_an_answer_meet_in_any_way) {
     w.model.pair.between = "<|im_end|>";
     start();
     for (size_t i = 0; i < ARRAY_SIZE(routes); i++)
-        try(&routes[i], i);
+        try(&routes[i], i, CASES);
     alarm(0);
     world_stop(&w);
 }
@@ -356,7 +361,145 @@ Test(combinations, members_of_infills_meet_in_any_way) {
     tokenizer_free((struct tokenizer *)(uintptr_t)w.model.tokenizer);
     w.model.tokenizer = tiny_fim_tokenizer();
     start();
-    try(&(struct route)ROUTE("/infill", infill), 1);
+    try(&(struct route)ROUTE("/infill", infill), 1, CASES);
     alarm(0);
     world_stop(&w);
+}
+
+/* ---- a worker that sends anything ---- */
+
+#define WILD 24 /* one value in as many is not what a worker would send */
+#define MOST 64 /* tokens of an event */
+
+static struct rng worker_rng;
+static struct buf events = {.max = 1 << 20};
+
+static uint32_t below(uint32_t n) {
+    return (uint32_t)rng_below(&worker_rng, n);
+}
+
+static bool wild(void) {
+    return below(WILD) == 0;
+}
+
+static uint32_t count_or(uint32_t usual) {
+    static const uint32_t extreme[] = {0, 1, 3, 255, 4096, INT32_MAX, UINT32_MAX};
+
+    return wild() ? extreme[below(ARRAY_SIZE(extreme))] : usual;
+}
+
+static int64_t time_or(int64_t usual) {
+    static const int64_t extreme[] = {0, 1, -1, INT64_MAX, INT64_MIN};
+
+    return wild() ? extreme[below(ARRAY_SIZE(extreme))] : usual;
+}
+
+static float any_float(void) {
+    static const float extreme[] = {0, NAN, INFINITY, -INFINITY, 1e30f};
+
+    return wild() ? extreme[below(ARRAY_SIZE(extreme))] : -(float)below(100) / 8;
+}
+
+/* Returns a character, an end token (256 and above) or, in an alternative (@top), anything. */
+static int32_t any_token(bool top) {
+    static const int32_t extreme[] = {255, 256, 257, 260, -1, INT32_MAX, INT32_MIN, TINY_ALL};
+
+    return wild() ? extreme[below(top || below(8) == 0 ? ARRAY_SIZE(extreme) : 4)]
+                  : (int32_t)(32 + below(96));
+}
+
+static struct str any_text(void) {
+    static const char *const texts[] = {"", "reason", "\"\x01\xFF\r\n", "context_length_exceeded"};
+    const char *s = texts[below(ARRAY_SIZE(texts))];
+
+    return (struct str){s, (uint32_t)strlen(s)};
+}
+
+/* Sends @e as a worker does, through a frame. */
+static void send_event(struct fake_port *f, struct event *e) {
+    struct event_cursor at;
+
+    buf_clear(&events);
+    cr_assert_eq(msg_event_pack(&events, e), 0);
+    msg_events_begin(&at, events.data, (uint32_t)events.len);
+    cr_assert_eq(msg_events_next(&at, e), 0);
+    api_on_event(f->model, e);
+}
+
+/* Sends request @i the next event, some of whose members are not what a worker would send. */
+static void misbehave(struct fake_port *f, uint32_t i) {
+    static struct event_top top[MOST * SUBMIT_TOP_MAX];
+    static float floats[MOST];
+    static int32_t tokens[MOST];
+    static uint64_t digests[MOST];
+    struct fake_request *r = &f->r[i];
+    bool pooled = r->m.flags & SUBMIT_POOLS, ends = r->accepted && below(4) == 0;
+    int64_t now = clock_now(f->clock);
+
+    for (size_t k = 0; k < ARRAY_SIZE(top); k++)
+        top[k] = (struct event_top){any_token(true), any_float()};
+    for (size_t k = 0; k < MOST; k++) {
+        floats[k] = any_float();
+        tokens[k] = any_token(false);
+    }
+    r->begun_ns = r->begun_ns ? r->begun_ns : now;
+    struct event e = {.id = wild() ? r->id + below(3) : r->id,
+                      .kind = wild()         ? (uint16_t)below(EVENT_FINISH + 1)
+                              : !r->accepted ? EVENT_ACCEPTED
+                              : ends         ? EVENT_FINISH
+                                             : EVENT_TOKENS,
+                      .finish = wild() ? (uint16_t)below(FINISH_ERROR + 1) : FINISH_STOP,
+                      .status = (uint16_t)count_or(400 + below(200)),
+                      .n_top = wild() ? (uint8_t)below(SUBMIT_TOP_MAX + 1) : r->m.n_top,
+                      .n_prompt_top = wild() ? (uint8_t)below(3) : r->m.n_prompt_top,
+                      .from = count_or(r->n_sent),
+                      .n_tokens = pooled && !wild() ? 0 : below(4),
+                      .n_cached = count_or(1),
+                      .n_drafted = count_or(8),
+                      .n_accepted = count_or(4),
+                      .retry_ms = count_or(2000),
+                      .n_predicted = count_or(4),
+                      .n_predicted_accepted = count_or(2),
+                      .first_step_ns = time_or(r->begun_ns),
+                      .prompt_end_ns = time_or(r->begun_ns + 1),
+                      .computed_ns = time_or(now),
+                      .tokens = tokens,
+                      .logprobs = r->m.flags & SUBMIT_LOGPROBS && !wild() ? floats : NULL,
+                      .top = r->m.n_top && !wild() ? top : NULL,
+                      .digests = r->m.flags & SUBMIT_DIGESTS && !wild() ? digests : NULL,
+                      .prompt_lp = floats,
+                      .prompt_top = wild() ? NULL : top,
+                      .text = any_text(),
+                      .code = any_text(),
+                      .param = any_text(),
+                      .vector = floats};
+
+    if (r->m.flags & SUBMIT_PROMPT_LOGPROBS && r->n_sent == 0 && e.kind >= EVENT_TOKENS) {
+        uint32_t n = wild() ? below(MOST) : r->m.n_prompt - 1;
+
+        e.n_prompt_lp = MIN(n, (uint32_t)MOST);
+    }
+    if (wild() || (pooled && e.kind == EVENT_FINISH))
+        e.n_vector = wild() ? below(9) : r->m.flags & SUBMIT_SCORE ? 1 : FAKE_EMBD;
+    r->accepted = true;
+    r->finished = e.id == r->id && (e.kind == EVENT_FINISH || e.kind == EVENT_REJECTED);
+    r->n_sent = MAX(r->n_sent, MIN(e.from, r->n_sent) + e.n_tokens);
+    send_event(f, &e);
+}
+
+Test(combinations, no_event_of_a_worker_stops_the_front) {
+    responses_init(&w);
+    world_see(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
+    start();
+    w.port.turn = misbehave;
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        worker_rng.state = i;
+        try(&routes[i], 100 + i, CASES / 4);
+    }
+    alarm(0);
+    world_stop(&w);
+    buf_deinit(&events);
 }
