@@ -113,37 +113,51 @@ static bool chance(uint32_t one_in) {
 
 /* ---- frames to the front ---- */
 
-/* Writes one to four extreme or random numbers of one or four bytes over @b. */
-static void overwrite(struct buf *b) {
+/* Writes @n extreme or random numbers of one or four bytes over @len bytes at @data. */
+static void overwrite(char *data, size_t len, uint32_t n) {
     static const uint32_t extreme[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 4096};
 
-    for (uint32_t n = sim_between(1, 4); n > 0 && b->len >= sizeof(uint32_t); n--) {
+    for (; n > 0 && len >= sizeof(uint32_t); n--) {
         uint32_t v = sim_one_in(3) ? sim_below(UINT32_MAX) : extreme[sim_below(6)];
-        size_t at = 4 * (size_t)sim_below((uint32_t)b->len / 4);
+        size_t at = 4 * (size_t)sim_below((uint32_t)len / 4);
 
-        memcpy(b->data + at, &v, sim_one_in(2) ? 1 : sizeof(v));
+        memcpy(data + at, &v, sim_one_in(2) ? 1 : sizeof(v));
     }
 }
 
-/* Sends a frame with other bytes, another length or another type, or twice. */
+/* Damages the memory that is shared with the front: its parts begin with their counters. */
+static void overwrite_shared(struct sim_worker *w) {
+    struct flight *f = (struct flight *)(w->shared + FLIGHT_OFFSET);
+
+    overwrite(w->shared, sizeof(struct crash_page), sim_below(20));
+    overwrite((char *)f, sizeof(*f), sim_below(20));
+    overwrite((char *)f, 64, sim_below(3));
+    overwrite((char *)flight_tape_of(f), 64, sim_below(5));
+    overwrite((char *)flight_tape_of(f), FLIGHT_TAPE_BYTES, sim_below(20));
+}
+
+/* Sends a frame with other bytes, another length or another type, or twice, or damages the shared
+ * memory. */
 static void send_damaged(struct sim_worker *w, uint32_t type, const void *data, uint32_t len) {
     struct buf b = {.max = 1 << 24};
-    uint32_t kind = sim_below(6);
+    uint32_t kind = sim_below(7);
 
     sim_note("frame %u is damaged, kind %u", type, kind);
     sim_event("damage", type, kind);
     buf_add(&b, data, len);
     if (kind < 3)
-        overwrite(&b);
+        overwrite(b.data, b.len, sim_between(1, 4));
     else if (kind == 3)
         b.len = sim_below((uint32_t)b.len + 1);
     else if (kind == 4)
         type = sim_below(MSG_PICTURE + 2);
-    else
+    else if (kind == 5)
         chan_send(&w->chan, type, b.data, (uint32_t)b.len);
+    else
+        overwrite_shared(w);
     chan_send(&w->chan, type, b.data, (uint32_t)b.len);
     buf_deinit(&b);
-    w->dies_in = sim_between(1, 6);
+    w->dies_in = kind == 6 ? 1 : sim_between(1, 6); /* its own code relies on that memory */
 }
 
 /* Sends a frame to the front. Returns 0 or -errno of chan_send(). */
