@@ -1,10 +1,13 @@
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
 #include "api/http/http.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
 #include "api/responses/responses.h"
 #include "base/try.h"
 
@@ -175,6 +178,7 @@ static int put_items(const struct stored *s, const struct items_query *q, struct
     TRY(collect(s, &c));
     size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
     TRY(job_pause());
+    TRY(*q->after && !from ? -ENOENT : 0);
     return put_page(out, &c, from, q->limit, q->descending);
 }
 
@@ -232,15 +236,35 @@ size_t items_work(const struct stored *s) {
     return n;
 }
 
-void items_serve(struct exchange *x, struct http *h, struct stored *s) {
-    struct items_query q = {.limit = LIST_DEFAULT};
-    char limit[16], order[16];
+/* Reads limit, order and after. Returns 0 or a refusal. */
+static int read_query(struct http *h, struct items_query *q, struct err *err) {
+    char limit[16], order[16], *end;
 
-    if (http_query(h, "limit", limit, sizeof(limit)))
-        q.limit = MIN(MAX(strtoul(limit, NULL, 10), 1u), LIST_MAX);
-    q.descending = !http_query(h, "order", order, sizeof(order)) || strcmp(order, "asc") != 0;
-    http_query(h, "after", q.after, sizeof(q.after));
-    stored_reply(x, s, &q, items_work(s), put_items);
+    *q = (struct items_query){.limit = LIST_DEFAULT, .descending = true};
+    if (http_query(h, "limit", limit, sizeof(limit))) {
+        q->limit = strtoul(limit, &end, 10);
+        if (!isdigit((unsigned char)*limit) || *end || q->limit < 1 || q->limit > LIST_MAX)
+            return json_refuse(err, "limit", "must be a number from 1 to 100");
+    }
+    if (http_query(h, "order", order, sizeof(order))) {
+        q->descending = strcmp(order, "desc") == 0;
+        if (!q->descending && strcmp(order, "asc") != 0)
+            return json_refuse(err, "order", "must be asc or desc");
+    }
+    http_query(h, "after", q->after, sizeof(q->after));
+    return 0;
+}
+
+void items_serve(struct exchange *x, struct http *h, struct stored *s) {
+    struct items_query q;
+    struct err err;
+
+    if (read_query(h, &q, &err) == 0) {
+        stored_reply(x, s, &q, items_work(s), put_items);
+        return;
+    }
+    stored_unref(s);
+    respond_error(x, &err);
 }
 
 void responses_items_serve(struct exchange *x, struct http *h) {
