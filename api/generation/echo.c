@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "api/http/json.h"
 #include "base/jobs.h"
 #include "base/util.h"
 
@@ -31,11 +32,12 @@ static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, ui
     return r;
 }
 
-uint64_t echo_chars(const char *s, size_t len) {
+uint64_t echo_chars(const char *text, size_t from, size_t to) {
     uint64_t n = 0;
 
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    assert(from <= to);
+    for (size_t i = from; i < to; i++)
+        n += json_begins(text, i);
     return n;
 }
 
@@ -55,7 +57,7 @@ int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, ui
         echo_free(e);
         return r;
     }
-    e->n_chars = echo_chars(e->text.data, e->text.len);
+    e->n_chars = echo_chars(e->text.data, 0, e->text.len);
     *out = e;
     return 0;
 }

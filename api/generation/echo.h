@@ -14,8 +14,8 @@ struct echo {
     uint32_t n_users; /* choices of the same prompt share it; the loop's */
 };
 
-/* Returns the number of characters of a UTF-8 text. */
-uint64_t echo_chars(const char *s, size_t len);
+/* Returns the number of characters of @text, as an answer has it, that begin in [@from, @to). */
+uint64_t echo_chars(const char *text, size_t from, size_t to);
 /* Makes the echo of tokens @id, with one user. @given: they were made from a text, so tokens that
  * the vocabulary puts before it are not echoed. Runs on any thread. Returns 0, -ENOMEM, or
  * -ECANCELED (job_pause()). */

@@ -206,7 +206,7 @@ static void advance(struct choice *c, uint32_t to) {
 
     assert(to >= c->n_sent && to <= g->n_out && c->text_sent <= g->ready);
     if (to > c->n_sent && g->logprobs)
-        c->n_chars += echo_chars(g->text.data + from, g->text_end[to - 1] - from);
+        c->n_chars += echo_chars(g->text.data, from, g->text_end[to - 1]);
     c->n_sent = to;
 }
 

@@ -79,6 +79,17 @@ static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
     return n;
 }
 
+bool json_begins(const char *text, size_t i) {
+    const unsigned char *s = (const unsigned char *)text;
+
+    for (size_t k = 0, bad = 0; k < 4 && k <= i; k++) {
+        if ((s[i - k] & 0xC0) == 0x80)
+            continue;
+        return k == 0 || s[i - k] < 0x80 || MAX(sequence(s + i - k, k + 1, &bad), bad) <= k;
+    }
+    return true;
+}
+
 /* Writes a control character, quote or backslash as an escape; DEL too, which some terminals act
  * on. */
 static void put_escaped(struct json *j, unsigned char c) {

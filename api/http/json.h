@@ -37,6 +37,9 @@ void json_open(struct json *j, char bracket);  /* '{' or '[' */
 void json_close(struct json *j, char bracket); /* '}' or ']' */
 void json_colon(struct json *j);               /* the last string was a key */
 void json_string(struct json *j, const char *s, size_t len);
+/* Returns true if a character of json_string(@text) begins at byte @i, false if it is the rest of
+ * one. */
+bool json_begins(const char *text, size_t i);
 void json_cstring(struct json *j, const char *s); /* NULL: null */
 void json_int(struct json *j, int64_t v);
 void json_uint(struct json *j, uint64_t v);

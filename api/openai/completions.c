@@ -112,21 +112,21 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
 static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
     const struct gen *g = s->g;
     uint64_t before =
-        s->echo_from ? echo_chars(s->echo->text.data, s->echo->end[s->echo_from - 1]) : 0;
+        s->echo_from ? echo_chars(s->echo->text.data, 0, s->echo->end[s->echo_from - 1]) : 0;
 
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         uint32_t at = i ? s->echo->end[i - 1] : 0;
 
         json_uint(j, before);
-        before += echo_chars(s->echo->text.data + at, s->echo->end[i] - at);
+        before += echo_chars(s->echo->text.data, at, s->echo->end[i]);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
         uint32_t at = i ? g->text_end[i - 1] : 0;
 
         if (gen_is_text(g, i))
             json_uint(j, chars);
-        chars += echo_chars(g->text.data + at, g->text_end[i] - at);
+        chars += echo_chars(g->text.data, at, g->text_end[i]);
     }
     json_close(j, ']');
 }

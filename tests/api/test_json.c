@@ -22,6 +22,28 @@ static void expect(const char *text) {
     buf_deinit(&out);
 }
 
+/* Of all texts of five of these bytes, which include bytes that are not UTF-8. */
+Test(json_print, characters_begin_where_they_are_written) {
+    static const char bytes[] = "A\x80\xBF\xC3\xE0\xA0\xED\xF0\x90\xF4\xFF";
+    size_t n = sizeof(bytes) - 1, all = n * n * n * n * n;
+
+    for (size_t k = 0; k < all; k++) {
+        char text[5];
+        size_t begun = 0, written = 0, rest = k;
+
+        for (size_t i = 0; i < sizeof(text); i++, rest /= n)
+            text[i] = bytes[rest % n];
+        begin();
+        json_string(&j, text, sizeof(text));
+        for (size_t i = 0; i < sizeof(text); i++)
+            begun += json_begins(text, i);
+        for (size_t i = 1; i + 1 < out.len; i++)
+            written += ((unsigned char)out.data[i] & 0xC0) != 0x80;
+        cr_assert_eq(begun, written, "%zu: %zu, not %zu", k, begun, written);
+    }
+    buf_deinit(&out);
+}
+
 Test(json_print, constants_and_brackets_are_written_as_they_stand) {
     begin();
     json_print(&j, "{object:'list', data:[{}, [], 'a b', 'x:y', ''], first:null, n:-1.5, ok:true}");

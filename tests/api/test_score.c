@@ -57,6 +57,12 @@ Test(score, echo_tells_log_probabilities_of_the_prompt_too) {
               "-0.5},{\"t\":-0.125,\"\ufffd\":-0.75},{\"y\":-0.5,\"z\":-1.5},{\"z\":-0.5,\"z\":"
               "-1.5}],\"text_offset\":[0,1,2,3,3,4]},\"finish_reason\":\"stop\"}",
               "4", "2", "6", "2"));
+    w.port.script = "\x80\xE2\x82z";
+    world_ask(&w, TEXT, "{\"prompt\":\"x\",\"logprobs\":0}", &r);
+    cr_expect(strstr(r.body.data, "\"text\":\"\ufffd\ufffdz\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"text_offset\":[0,1,2,2]"), "%s", r.body.data);
+    reply_deinit(&r);
+    w.port.script = "yz";
     world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"stream\":true}", &r);
     reply_expect(
         &r, 200,
