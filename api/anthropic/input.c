@@ -333,6 +333,18 @@ enum cache_wish anthropic_cache_wish(yyjson_val *body) {
     return longer(wish, body);
 }
 
+/* Renames the schema of a tool, whose message begins with the name of the tool. */
+static void rename_schema(struct err *err) {
+    char theirs[sizeof(err->param)];
+    size_t n = strcspn(err->param, "]");
+
+    if (strncmp(err->param, "tools[", 6) != 0 ||
+        strcmp(err->param + n, "].function.parameters") != 0)
+        return;
+    snprintf(theirs, sizeof(theirs), "%s", err->param);
+    err_rename(err, theirs, "input_schema");
+}
+
 void anthropic_rename(struct err *err) {
     static const char *const names[][2] = {
         {"response_format.json_schema.schema", "output_config.format.schema"},
@@ -340,6 +352,7 @@ void anthropic_rename(struct err *err) {
         {"user", "metadata.user_id"},
     };
 
+    rename_schema(err);
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         size_t n = strlen(names[i][0]);
 

@@ -289,6 +289,14 @@ static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t
     return check(d, *out, max, err);
 }
 
+/* Names the tool in the message: not every API has a member for the field, and the numbers of
+ * tools are not everywhere those of the client. */
+static void name_tool(struct err *err, const char *name) {
+    struct err old = *err;
+
+    err_set_code(err, old.status, old.code, old.param, "function \"%.80s\": %s", name, old.message);
+}
+
 /* Marks the tools whose schemas cannot be written in the format. A tool that is not strict may then
  * have any arguments. */
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
@@ -307,6 +315,8 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
         if (r == -EINVAL && !t->strict[i]) {
             t->tool[i].loose = true;
         } else if (r < 0) {
+            if (r == -EINVAL)
+                name_tool(&err, t->tool[i].name);
             d->job->err = err;
             return r;
         }

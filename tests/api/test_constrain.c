@@ -342,6 +342,41 @@ Test(constrain, calls_in_reasoning_are_text) {
     }
 }
 
+/* In each API, also where the client's list of tools is not the one that is read. */
+Test(constrain, the_message_names_the_tool) {
+#define BAD                                                                                        \
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}}"
+#define CLAUDE_TOOL(type, schema)                                                                  \
+    "{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":\"" type "\"" schema "}}"
+    static const struct {
+        const char *path, *tools, *message;
+    } table[] = {
+        {CHAT, TOOL("get", ",\"strict\":true" SCHEMA_OF(BAD)),
+         "function \\\"get\\\": #/properties/a/pattern: "},
+        {CHAT, TOOL("get", ",\"strict\":true,\"parameters\":{\"type\":\"string\"}"),
+         "function \\\"get\\\": tools[0].function.parameters: a type"},
+        {"/v1/messages",
+         "{\"type\":\"web_search_20250305\",\"name\":\"w\"}," CLAUDE_TOOL(
+             "object", ",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}"),
+         "function \\\"f\\\": #/properties/a/pattern: "},
+        {"/v1/messages", CLAUDE_TOOL("string", ""), "function \\\"f\\\": input_schema: a type"},
+    };
+    struct world w;
+    struct reply r;
+    char body[1000];
+
+    with_template(&w, HERMES(""));
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"model\":\"tiny\",\"max_tokens\":9,\"tools\":[%s]}",
+                 table[i].tools);
+        world_ask(&w, table[i].path, body, &r);
+        cr_expect_eq(r.status, 400);
+        cr_expect(strstr(r.body.data, table[i].message), "%s: %s", body, r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(constrain, what_cannot_be_called_is_named) {
     static const struct {
         const char *fields, *param, *code;
