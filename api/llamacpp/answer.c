@@ -145,17 +145,6 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     json_close(j, '}');
 }
 
-void llamacpp_piece(struct writer *w, const struct piece *p) {
-    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j = {.out = &b};
-
-    put_piece(&j, w, p, true);
-    if (j.error < 0)
-        conn_break(w->exchange->conn);
-    else
-        respond_event(w->exchange, b.data, b.len);
-}
-
 /* Writes those members of the object @text that @fields lists, each a path "a/b/c" that is also its
  * name in the answer. */
 static void put_fields(struct json *j, const struct buf *text, yyjson_doc *fields) {
@@ -186,8 +175,34 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
     yyjson_doc_free(doc);
 }
 
-static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
+/* Writes the object of @p; if it ends its choice, only the members that the request asks for. */
+static void put_asked(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct json inner = {.out = &b};
+
+    if (!form_of(w)->fields || !p->last) {
+        put_piece(j, w, p, stream);
+        return;
+    }
+    put_piece(&inner, w, p, stream);
+    if (inner.error < 0)
+        j->error = inner.error;
+    else
+        put_fields(j, &b, form_of(w)->fields);
+}
+
+void llamacpp_piece(struct writer *w, const struct piece *p) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct json j = {.out = &b};
+
+    put_asked(&j, w, p, true);
+    if (j.error < 0)
+        conn_break(w->exchange->conn);
+    else
+        respond_event(w->exchange, b.data, b.len);
+}
+
+static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     struct piece p = {.choice = c,
                       .index = i,
@@ -196,17 +211,8 @@ static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
                       .len = c->gen->ready,
                       .first = true,
                       .last = true};
-    struct json inner = {.out = &b};
 
-    if (!form_of(w)->fields) {
-        put_piece(j, w, &p, false);
-        return;
-    }
-    put_piece(&inner, w, &p, false);
-    if (inner.error < 0)
-        j->error = inner.error;
-    else
-        put_fields(j, &b, form_of(w)->fields);
+    put_asked(j, w, &p, false);
 }
 
 void llamacpp_whole(struct json *j, struct writer *w) {

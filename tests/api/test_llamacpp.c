@@ -222,6 +222,13 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     cr_expect_str_eq(r.body.data, "{\"content\":\"x\\ny\",\"generation_settings/n_predict\":3,"
                                   "\"generation_settings/seed\":7,\"has_new_line\":true}");
     reply_deinit(&r);
+    world_ask(&w, "/completion",
+              "{\"prompt\":\"a\",\"n_predict\":1,\"stream\":true,\"response_fields\":[\"stop\","
+              "\"truncated\"]}",
+              &r);
+    expect_part(&r, "data: {\"index\":0,\"content\":\"x\",");
+    expect_part(&r, "data: {\"stop\":true,\"truncated\":false}\n");
+    reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_predict\":2,\"n_probs\":1}", &r);
     expect_part(&r, "\"completion_probabilities\":[{\"id\":120,\"token\":\"x\","
                     "\"logprob\":-0.5,\"bytes\":[120],\"top_logprobs\":[");
