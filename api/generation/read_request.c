@@ -52,14 +52,14 @@ PARSER(parse_priority) {
     return 0;
 }
 
-/* Reads any 64-bit integer, exactly. */
+/* Reads any 64-bit integer, exactly. -1 asks for a random seed, as in other servers. */
 PARSER(parse_seed) {
     int64_t i = 0;
 
     if (!json_whole(v, &i) && !yyjson_is_uint(v))
         return field_refuse(f, err);
     r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)i;
-    r->has_seed = true;
+    r->has_seed = i != -1;
     return 0;
 }
 

@@ -133,7 +133,7 @@ static int take_item(struct sampling_defaults *d, const char *text, struct err *
     double v = value && !seed ? strtod(value + 1, &end) : 0;
     if (value && seed) {
         d->seed = strtoull(value + 1, &end, 10);
-        d->has_seed = true;
+        d->has_seed = strcmp(value + 1, "-1") != 0;
     }
     if (!value || (!p && !seed) || end == value + 1 || *end)
         return err_set(err, 0, "sampling",

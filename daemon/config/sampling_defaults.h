@@ -19,7 +19,7 @@
 struct sampling_defaults {
     struct sampling values;
     bool has_seed;
-    uint64_t seed; /* seed from the option, if has_seed */
+    uint64_t seed; /* seed from the option, if has_seed; -1 is random */
     /* first layer above that set a value: "option", "model-file", "family:NAME", "weft" or
      * "openai" */
     char source[48];

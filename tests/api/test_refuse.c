@@ -364,6 +364,32 @@ Test(refuse, whole_numbers_may_have_a_point) {
     world_stop(&w);
 }
 
+/* -1 is how clients of other servers ask for a random seed. */
+Test(refuse, a_seed_of_minus_one_is_random) {
+    static const struct {
+        const char *path, *body;
+    } cases[] = {
+        {CHAT, "{" HI ",\"seed\":-1}"},
+        {"/completion", "{\"prompt\":\"a\",\"seed\":-1.0}"},
+        {"/api/generate",
+         "{\"model\":\"tiny\",\"prompt\":\"a\",\"stream\":false,\"options\":{\"seed\":-1}}"},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    for (uint32_t i = 0; i < 2 * ARRAY_SIZE(cases); i++) {
+        world_ask(&w, cases[i / 2].path, cases[i / 2].body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        cr_assert_eq(w.port.n, i + 1);
+        cr_expect(i % 2 == 0 || w.port.r[i].m.seed != w.port.r[i - 1].m.seed, "%s",
+                  cases[i / 2].body);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(refuse, what_is_unknown_or_changes_nothing_is_ignored) {
     struct world w;
     struct reply r;

@@ -90,6 +90,7 @@ Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
 Test(sampling_defaults, the_option_comes_first) {
     char *some[] = {"top_k=5", "seed=9", NULL}, *openai[] = {"openai", NULL};
     char *both[] = {"openai", "min_p=0.5", NULL}, *bad[] = {"top_k=five", NULL};
+    char *random[] = {"seed=-1", NULL};
     struct sampling_defaults d;
     struct sampling off;
     struct err err = {0};
@@ -98,6 +99,8 @@ Test(sampling_defaults, the_option_comes_first) {
     cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", some, &err), 0);
     cr_expect_str_eq(d.source, "option");
     cr_expect(d.values.top_k == 5 && d.values.temperature == 0.6 && d.has_seed && d.seed == 9);
+    cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", random, &err), 0);
+    cr_expect_not(d.has_seed);
     cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", openai, &err), 0);
     cr_expect_str_eq(d.source, "openai");
     cr_expect_eq(memcmp(&d.values, &off, sizeof(off)), 0);
