@@ -35,7 +35,6 @@ struct front {
     uint64_t share_secret[2];
     char usage_path[PATH_MAX]; /* file of usage; "": none */
     char status[400];          /* status line for the service manager, from was_ready on */
-    int next_pid;              /* process id of the next daemon */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the next daemon asked for the device and got it */
     int exit_code;

@@ -156,8 +156,6 @@ void front_start_drain(struct front *f) {
     else if (f->config.upgrade_timeout_ms > 0) /* 0: its end does not delay the next daemon */
         limit_drain(f, f->config.upgrade_timeout_ms);
     upgrade_stop(f->upgrade);
-    if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
-        next_daemon_hand_over(f);
     service_stopping();
     service_status("draining");
     api_leave(f->api);
@@ -337,13 +335,23 @@ static void on_ready(void *ctx) {
         serve_from_now(f);
 }
 
-/* Implements takeover_opts.take: this process becomes the service's main process. */
-static void on_take(void *ctx) {
+/* Implements takeover_opts.main. */
+static void on_main(void *ctx) {
     struct front *f = ctx;
 
     service_release();
     kept_announce(f->kept);
     service_watchdog_start(&f->loop);
+    if (!f->was_ready)
+        return;
+    service_status(f->draining ? "draining" : f->status);
+    service_ready();
+}
+
+/* Implements takeover_opts.take. */
+static void on_take(void *ctx) {
+    struct front *f = ctx;
+
     models_use_disk(f->models);
     serve_from_now(f);
     if (f->draining)
@@ -549,6 +557,7 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .load = on_load,
         .take = on_take,
+        .main = on_main,
         .guests = on_guests,
         .gone = on_old_gone,
     };

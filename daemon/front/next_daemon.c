@@ -21,12 +21,6 @@ void next_daemon_offer(struct front *f) {
         models_offer(f->models, send_guests);
 }
 
-void next_daemon_hand_over(struct front *f) {
-    f->handed_over = true;
-    listeners_hand_over(&f->listeners);
-    kv_events_close(f->kv_events);
-}
-
 const char *next_daemon_sources(void) {
     static char text[UPGRADE_SOURCES];
     uint8_t sources[20];
@@ -52,10 +46,6 @@ void next_daemon_on_away(void *ctx) {
 static void on_disk_left(void *ctx) {
     struct front *f = ctx;
 
-    if (upgrade_state(f->upgrade) != UPGRADE_READY)
-        return;
-    kept_hand_over(f->kept);
-    service_hand_over(f->next_pid);
     upgrade_take(f->upgrade);
 }
 
@@ -72,10 +62,9 @@ static void let_go(struct front *f) {
 }
 
 /* Implements upgrade_opts.ready. */
-static void on_next_ready(void *ctx, int pid) {
+static void on_next_ready(void *ctx) {
     struct front *f = ctx;
 
-    f->next_pid = pid;
     next_daemon_offer(f);
     let_go(f);
 }
@@ -95,9 +84,11 @@ static void on_next_taken(void *ctx, int pid) {
 
     log_event(WLOG_INFO, "upgraded", "pid=%d", pid);
     admin_upgrade_over(f->admin, pid, NULL);
-    if (f->draining)
-        return;
-    next_daemon_hand_over(f);
+    kept_hand_over(f->kept);
+    service_hand_over(pid);
+    f->handed_over = true;
+    listeners_hand_over(&f->listeners);
+    kv_events_close(f->kv_events);
     models_move(f->models);
     front_start_drain(f);
 }

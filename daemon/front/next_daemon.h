@@ -7,7 +7,7 @@
  *      start
  *      opened  the workers release the device
  *      ready   requests under way are offered, the disk tier is released, "take" is sent
- *      taken   the next daemon listens; this one drains
+ *      taken   the next daemon listens and becomes the main process; this one drains
  *      failed  the device and the disk tier are this daemon's again
  */
 
@@ -21,8 +21,6 @@ int next_daemon_new(struct front *f);
 int next_daemon_start(void *front, struct err *err);
 /* Offers the next daemon the requests of models that have not been offered. */
 void next_daemon_offer(struct front *f);
-/* Leaves the listening sockets to the next daemon. */
-void next_daemon_hand_over(struct front *f);
 /* Returns a text that is equal in two daemons if each can continue the other's requests. */
 const char *next_daemon_sources(void);
 

@@ -23,8 +23,8 @@
  *
  * Messages arrive in the event loop. A failure before "take" has no effect outside this process: it
  * sends "failed WHY" and ends. Once "take" arrives, the old daemon accepts no more connections, so
- * this one accepts at once and sends "taken". Any other message, or the end of the channel, means
- * that the old daemon has ended or given up (takeover_opts.gone()).
+ * this one accepts at once and sends "taken". "main" follows. Any other message, or the end of the
+ * channel, means that the old daemon has ended or given up (takeover_opts.gone()).
  *
  *   NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──old daemon ends──> NONE
  */
@@ -37,6 +37,7 @@ static struct {
     char names[UPGRADE_NAMES_MAX];
     uv_poll_t poll;
     bool polls, waits;
+    bool awaits_main; /* "main" will arrive */
 } t;
 
 static void say(const char *text) {
@@ -54,7 +55,9 @@ void takeover_begin(const char *sources) {
         return;
     strcpy(t.names, names);
     t.waits = getenv(UPGRADE_WAITS) != NULL;
+    t.awaits_main = getenv(UPGRADE_MAIN) != NULL;
     unsetenv(UPGRADE_VARIABLE);
+    unsetenv(UPGRADE_MAIN);
     unsetenv(UPGRADE_WAITS);
     pid_t pid = fork();
     if (pid != 0)
@@ -120,7 +123,12 @@ static void on_readable(uv_poll_t *p, int status, int events) {
         t.opts.load(t.opts.ctx);
     } else if (t.state == TAKEOVER_PENDING && strcmp(text, "take") == 0) {
         t.state = TAKEOVER_TAKING;
+        if (!t.awaits_main)
+            t.opts.main(t.opts.ctx);
         t.opts.take(t.opts.ctx);
+    } else if (t.state == TAKEOVER_DONE && t.awaits_main && strcmp(text, "main") == 0) {
+        t.awaits_main = false;
+        t.opts.main(t.opts.ctx);
     } else {
         takeover_close();
         if (t.state != TAKEOVER_PENDING)

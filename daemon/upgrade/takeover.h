@@ -14,6 +14,9 @@ struct takeover_opts {
     void (*load)(void *ctx);
     /* called when the old daemon stops accepting: accept, then call takeover_taken() */
     void (*take)(void *ctx);
+    /* Called when this process is the service's main one: send notifications from now on. An old
+     * daemon of version 0.1.0 leads to this call before take(). */
+    void (*main)(void *ctx);
     /* Called when the old daemon asks this one to take its requests for model @name over the socket
      * @fd, which is taken over. */
     void (*guests)(void *ctx, const char *name, int fd);

@@ -28,10 +28,11 @@
  *                "started"                           "ready" "take" "taken"
  *
  * Until "taken" the upgrade can fail at every point without effect: the old daemon kills the next
- * one, takes back what it released (on_next_failed()) and continues to serve. Therefore the next
- * daemon tells the service manager nothing before "take", and the resources that only one process
- * may have (the file of kv-disk, the descriptors that the service manager stores, the role of the
- * service's main process) are released in opts.ready(), as late as possible.
+ * one, takes back what it released (on_next_failed()) and continues to serve. Therefore the file of
+ * kv-disk, which only one process may have, is released in opts.ready(), as late as possible. The
+ * role of the service's main process could not be taken back, because systemd accepts notifications
+ * only from the process that has it, and ends the service with that process. So it is passed on in
+ * opts.taken(), with the descriptors that the service manager stores.
  *
  * Trust. The program at the path of this one may be a later version, one without upgrades, or a
  * broken file. So only the messages count, each state has a time limit, and a process that exceeds
@@ -225,13 +226,14 @@ static void on_message(struct upgrade *u, const char *text, int from) {
         /* Waits longer if the next daemon loads models for the requests, because this one has
          * released the device for it. */
         uv_timer_start(&u->limit, on_limit, u->waits ? MAX(READY_MS, u->limit_ms) : READY_MS, 0);
-        u->opts.ready(u->opts.ctx, u->pid);
+        u->opts.ready(u->opts.ctx);
     } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
         u->state = UPGRADE_TAKEN;
         uv_timer_stop(&u->limit);
         /* the channel stays open, so that the new daemon sees the end of this one */
         uv_poll_stop(&u->poll);
         u->opts.taken(u->opts.ctx, u->pid);
+        say(u->channel, "main");
     } else if (strncmp(text, "failed ", 7) == 0) {
         upgrade_fail(u, text + 7);
     } else if (*text) {
@@ -309,8 +311,8 @@ static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
 
 static bool is_ours(const char *variable) {
     static const char *const not_passed[] = {
-        "LISTEN_PID=",   "LISTEN_FDS=",        "LISTEN_FDNAMES=",
-        "WATCHDOG_PID=", UPGRADE_VARIABLE "=", UPGRADE_WAITS "="};
+        "LISTEN_PID=",        "LISTEN_FDS=",     "LISTEN_FDNAMES=", "WATCHDOG_PID=",
+        UPGRADE_VARIABLE "=", UPGRADE_WAITS "=", UPGRADE_MAIN "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(not_passed); i++)
         if (strncmp(variable, not_passed[i], strlen(not_passed[i])) == 0)
@@ -326,14 +328,15 @@ static char **environment(char *names, char *waits) {
 
     while (environ[n])
         n++;
-    char **out = calloc(n + 3, sizeof(*out));
+    char **out = calloc(n + 4, sizeof(*out));
     for (size_t i = 0; out && i < n; i++)
         if (!is_ours(environ[i]))
             out[at++] = environ[i];
-    if (out)
-        out[at++] = names;
-    if (out)
-        out[at] = waits;
+    if (!out)
+        return NULL;
+    out[at++] = names;
+    out[at++] = UPGRADE_MAIN "=1";
+    out[at] = waits;
     return out;
 }
 
@@ -397,7 +400,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 }
 
 void upgrade_stop(struct upgrade *u) {
-    if (u->state >= UPGRADE_STARTED && u->state <= UPGRADE_READY)
+    if (u->state != UPGRADE_IDLE && u->state != UPGRADE_TAKEN)
         upgrade_fail(u, "this daemon is ending");
 }
 

@@ -7,7 +7,7 @@
  * are in the first line:
  *
  *      old: IDLE ─start─> STARTED ────────────> READY ─────> TAKING ─────────> TAKEN
- *      new:         "started PID SOURCES" ... "ready" ──>  <── "take" ... "taken" ──>
+ *      new:         "started PID SOURCES" ... "ready" ──>  <── "take" ... "taken" ──> <── "main"
  *                            └─ "failed WHY", its end, or the time limit ──> IDLE
  *
  * If there is not enough memory for both workers, as on a device, the old daemon sets UPGRADE_WAITS
@@ -21,9 +21,11 @@
  * daemon that sends no SOURCES accepts no requests and cannot wait. PID is for old daemons of
  * version 0.1.0; later ones take the number from the kernel.
  *
- * Until "take" the new daemon accepts no connections and sends nothing to the service manager; from
- * "taken" on the old one only finishes its requests. The socket pair stays open, so each daemon
- * sees the end of the other.
+ * Until "take" the new daemon accepts no connections; from "taken" on the old one only finishes its
+ * requests. At "main" the service manager has been told that the new daemon is the service's main
+ * process, so only then does the new one send it notifications. UPGRADE_MAIN in the environment
+ * announces this message; old daemons of version 0.1.0 tell the service manager before "take". The
+ * socket pair stays open, so each daemon sees the end of the other.
  *
  * The new daemon gets the socket pair as descriptor UPGRADE_FD, and the descriptors that it takes
  * over behind it. The variable WEFT_UPGRADE has their names, each ended by a line feed:
@@ -43,6 +45,7 @@
 #define UPGRADE_NAMES_MAX 8192
 #define UPGRADE_VARIABLE "WEFT_UPGRADE"
 #define UPGRADE_WAITS "WEFT_UPGRADE_WAITS"
+#define UPGRADE_MAIN "WEFT_UPGRADE_MAIN"
 #define UPGRADE_MESSAGE_MAX 500 /* most characters of a message */
 #define UPGRADE_GUESTS "guests "
 #define UPGRADE_SOURCES 41 /* characters of a digest of sources with the NUL */
@@ -67,8 +70,9 @@ struct upgrade_opts {
     void (*opened)(void *ctx);
     /* Called when the next daemon is ready: release what only one daemon may have, then call
      * upgrade_take(). */
-    void (*ready)(void *ctx, int pid);
-    /* Called when the next daemon accepts connections: accept no more requests. */
+    void (*ready)(void *ctx);
+    /* Called when the next daemon accepts connections: accept no more requests, and make it the
+     * service's main process. */
     void (*taken)(void *ctx, int pid);
     /* Called when the upgrade has failed: continue as before. */
     void (*failed)(void *ctx, const char *why);
@@ -104,7 +108,7 @@ void upgrade_fail(struct upgrade *u, const char *why);
 /* Sends "take" in state READY; does nothing in any other state. */
 void upgrade_take(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);
-/* Fails an upgrade whose next daemon was not told to take over, because this one is ending. */
+/* Fails an upgrade whose next daemon has not taken over, because this one is ending. */
 void upgrade_stop(struct upgrade *u);
 /* Calls upgrade_stop() and closes the handles. */
 void upgrade_close(struct upgrade *u);

@@ -38,6 +38,10 @@ static void on_take(void *ctx) {
     note("%s", takeover_has_old() && !takeover_is_pending() ? "" : "wrong state;");
 }
 
+static void on_main(void *ctx) {
+    note("main;");
+}
+
 static void on_guests(void *ctx, const char *name, int fd) {
     note("guests %s%s;", name, fcntl(fd, F_GETFD) & FD_CLOEXEC ? "" : " open");
     close(fd);
@@ -59,14 +63,22 @@ static uint32_t n_open(void) {
 /* Runs as the new daemon until the old one has ended. */
 static void live(void) {
     const struct takeover_opts o = {
-        .loop = &loop, .load = on_load, .take = on_take, .guests = on_guests, .gone = on_gone};
+        .loop = &loop,
+        .load = on_load,
+        .take = on_take,
+        .main = on_main,
+        .guests = on_guests,
+        .gone = on_gone,
+    };
     const char *names[UPGRADE_FDS_MAX];
     int fds[UPGRADE_FDS_MAX];
 
     takeover_begin("abc");
     for (int i = 0, n = takeover_files(fds, names); i < n; i++)
         note("%d %s%s;", fds[i], names[i], fcntl(fds[i], F_GETFD) & FD_CLOEXEC ? "" : " open");
-    note("%s", getenv(UPGRADE_VARIABLE) || getenv(UPGRADE_WAITS) ? "variables;" : "");
+    note("%s", getenv(UPGRADE_VARIABLE) || getenv(UPGRADE_WAITS) || getenv(UPGRADE_MAIN)
+                   ? "variables;"
+                   : "");
     uv_loop_init(&loop);
     cr_assert_eq(takeover_start(&o), 0);
     close(STDIN_FILENO); /* the next descriptor has the number 0, which is as good as any */
@@ -106,9 +118,10 @@ static void tell(int channel, const struct message *what) {
     cr_assert_geq(sendmsg(channel, &m, MSG_NOSIGNAL), 0);
 }
 
-/* Runs a new daemon that gets @names and the messages @tells; it must do @did, and answer @said. */
-static void run(const char *names, bool waits, const struct message *tells, const char *did,
-                const char *said) {
+/* Runs a new daemon that gets @names, the messages @tells, and another variable unless it is NULL;
+ * it must do @did, and answer @said. */
+static void run(const char *names, const char *variable, const struct message *tells,
+                const char *did, const char *said) {
     char text[2000] = "", answer[700] = "";
     int pair[2], out[2];
     ssize_t n;
@@ -121,8 +134,8 @@ static void run(const char *names, bool waits, const struct message *tells, cons
     fflush(NULL);
     if (fork() == 0) {
         setenv(UPGRADE_VARIABLE, names, 1);
-        if (waits)
-            setenv(UPGRADE_WAITS, "1", 1);
+        if (variable)
+            setenv(variable, "1", 1);
         dup2(out[1], STDOUT_FILENO);
         dup2(pair[1], UPGRADE_FD);
         for (int fd = UPGRADE_FD + 1; fd < 256; fd++)
@@ -151,17 +164,31 @@ static void run(const char *names, bool waits, const struct message *tells, cons
 }
 
 Test(takeover, the_new_daemon_takes_over, .timeout = 30) {
-    static const struct message tells[] = {
-        {"guests early", 1}, {"take", 0}, {"guests a b", 1}, {"take", 0}, {0}};
+    static const struct message tells[] = {{"guests early", 1}, {"take", 0}, {"main", 0},
+                                           {"guests a b", 1},   {"take", 0}, {0}};
 
-    run("http=[::1]:80\nadmin\n", false, tells,
-        "4 http=[::1]:80;5 admin;guests early;take;guests a b;gone;", " abc;ready;taken;");
+    run("http=[::1]:80\nadmin\n", UPGRADE_MAIN, tells,
+        "4 http=[::1]:80;5 admin;guests early;take;main;guests a b;gone;", " abc;ready;taken;");
+}
+
+Test(takeover, an_old_daemon_of_version_0_1_0_makes_it_the_main_process_first, .timeout = 30) {
+    static const struct message tells[] = {{"take", 0}, {0}};
+
+    run("", NULL, tells, "main;take;gone;", " abc;ready;taken;");
+}
+
+Test(takeover, it_becomes_the_main_process_once, .timeout = 30) {
+    static const struct message early[] = {{"take", 0}, {"main", 0}, {0}};
+    static const struct message twice[] = {{"take", 0}, {"main", 0}, {"main", 0}, {0}};
+
+    run("", NULL, early, "main;take;gone;", " abc;ready;taken;");
+    run("", UPGRADE_MAIN, twice, "take;main;gone;", " abc;ready;taken;");
 }
 
 Test(takeover, one_that_waits_for_the_device_loads_when_told, .timeout = 30) {
     static const struct message tells[] = {{"load", 0}, {"load", 0}, {0}};
 
-    run("", true, tells, "load;gone before;", " abc;opened;ready;");
+    run("", UPGRADE_WAITS, tells, "load;gone before;", " abc;opened;ready;");
 }
 
 /* Any other message ends the upgrade, and a descriptor that came with it is closed. */
@@ -169,17 +196,18 @@ Test(takeover, whatever_is_not_expected_ends_it, .timeout = 60) {
     static const struct message all[][3] = {
         {{"load", 0}, {"take", 0}}, {{"taken", 0}, {"take", 0}}, {{"guests a", 0}, {"take", 0}},
         {{"", 0}, {"take", 0}},     {{"", 1}, {"take", 0}},      {{"guest a", 1}, {"take", 0}},
+        {{"main", 0}, {"take", 0}},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        run("http\n", false, all[i], "4 http;gone before;", " abc;ready;");
+        run("http\n", NULL, all[i], "4 http;gone before;", " abc;ready;");
 }
 
 /* A descriptor comes with the requests of a model, and with no other message. */
 Test(takeover, descriptors_that_are_not_expected_are_closed, .timeout = 30) {
     static const struct message tells[] = {{"guests a", 2}, {"take", 1}, {0}};
 
-    run("", false, tells, "guests a;take;gone;", " abc;ready;taken;");
+    run("", UPGRADE_MAIN, tells, "guests a;take;gone;", " abc;ready;taken;");
 }
 
 Test(takeover, without_an_upgrade_nothing_happens) {

@@ -45,11 +45,10 @@ static void on_opened(void *ctx) {
     upgrade_load(s->u);
 }
 
-static void on_ready(void *ctx, int pid) {
+static void on_ready(void *ctx) {
     struct scene *s = ctx;
 
     note(s, "ready%s;", upgrade_takes_requests(s->u) ? " for requests" : "");
-    s->pid = pid;
     upgrade_load(s->u); /* has no effect any more */
     if (s->guests)
         upgrade_send_guests(s->u, s->guests, STDERR_FILENO);
@@ -61,7 +60,7 @@ static void on_taken(void *ctx, int pid) {
     struct scene *s = ctx;
 
     note(s, "taken;");
-    cr_expect_eq(pid, s->pid);
+    s->pid = pid;
 }
 
 static void on_failed(void *ctx, const char *why) {
@@ -129,6 +128,27 @@ Test(upgrade, the_next_daemon_takes_over, .timeout = 60) {
     cr_expect_eq(upgrade_state(s.u), UPGRADE_TAKEN);
     cr_expect(upgrade_takes_requests(s.u));
     cr_expect_eq(n_open(), before + 1, "the next daemon sees the end of this process");
+    end(&s);
+}
+
+Test(upgrade, it_is_told_that_it_is_the_main_process, .timeout = 60) {
+    struct upgrade_files f = {0};
+    char heard[8] = "";
+    struct scene s;
+    struct err err;
+    int pair[2];
+
+    begin(&s);
+    cr_assert_eq(pipe2(pair, O_CLOEXEC), 0);
+    cr_assert_eq(upgrade_add(&f, pair[1], "pipe", NULL), 0);
+    cr_assert_eq(start(&s, STARTED "say ready; hear >/dev/null; say taken; hear >&4", &f, 60000,
+                       false, &err),
+                 0);
+    close(pair[1]);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_expect_eq(read(pair[0], heard, sizeof(heard) - 1), 4);
+    cr_expect_str_eq(heard, "main");
+    close(pair[0]);
     end(&s);
 }
 
@@ -252,6 +272,13 @@ Test(upgrade, there_is_one_at_a_time_and_it_can_be_stopped, .timeout = 60) {
     uv_run(&s.loop, UV_RUN_DEFAULT);
     cr_expect_eq(upgrade_state(s.u), UPGRADE_IDLE);
     cr_expect_str_eq(s.told, "failed: this daemon is ending"); /* start() cleared the rest */
+    s.stays = false;
+    cr_assert_eq(start(&s, STARTED "say ready" ENDLESS, &none, 60000, false, &err), 0);
+    while (upgrade_state(s.u) != UPGRADE_TAKING)
+        uv_run(&s.loop, UV_RUN_ONCE);
+    upgrade_stop(s.u);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_expect_str_eq(s.told, "ready for requests;failed: this daemon is ending");
     cr_assert_eq(start(&s, STARTED ENDLESS, &none, 60000, false, &err), 0);
     end(&s); /* ends the next daemon, too */
 }
@@ -259,10 +286,11 @@ Test(upgrade, there_is_one_at_a_time_and_it_can_be_stopped, .timeout = 60) {
 /* Variables of the old process do not reach the next one; names do. */
 Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
     static const char *const own[] = {"LISTEN_PID",   "LISTEN_FDS",     "LISTEN_FDNAMES",
-                                      "WATCHDOG_PID", UPGRADE_VARIABLE, UPGRADE_WAITS};
+                                      "WATCHDOG_PID", UPGRADE_VARIABLE, UPGRADE_WAITS,
+                                      UPGRADE_MAIN};
     static const char script[] =
         SAY "say \"failed $LISTEN_PID$LISTEN_FDS$LISTEN_FDNAMES$WATCHDOG_PID$WEFT_UPGRADE_WAITS,"
-            "$OTHER,$WEFT_UPGRADE,$(cat <&4),$(cat <&5)\"";
+            "$WEFT_UPGRADE_MAIN,$OTHER,$WEFT_UPGRADE,$(cat <&4),$(cat <&5)\"";
     struct upgrade_files f = {0};
     struct scene s;
     struct err err;
@@ -280,7 +308,7 @@ Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
     }
     cr_assert_eq(start(&s, script, &f, 60000, false, &err), 0);
     uv_run(&s.loop, UV_RUN_DEFAULT);
-    cr_expect_str_eq(s.told, "failed: ,other,http=[::1]:80\nadmin\n,a,b");
+    cr_expect_str_eq(s.told, "failed: ,1,other,http=[::1]:80\nadmin\n,a,b");
     for (uint32_t i = 0; i < f.n; i++)
         close(f.fd[i]);
     end(&s);

@@ -208,6 +208,22 @@ def test_the_disk_tier_comes_back_when_the_next_daemon_does_not_take_over():
             assert finds(after, DISK_PROMPT[100:]) == later  # written after it
 
 
+def test_the_main_process_stays_the_same_when_the_next_daemon_does_not_take_over():
+    with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS) as m:
+        installed = Installed(folder)
+        m.program = installed.path
+        m.start()
+        should, old = answer(m), m.pid
+        installed.replace(PRETENDER.format(python=sys.executable))
+        os.kill(old, signal.SIGUSR2)
+        wait_until("the failure", lambda: " upgrade_failed " in m.log)
+        n = len(m.said)
+        os.kill(old, signal.SIGHUP)
+        wait_until("what it says of a reload", lambda: any("RELOADING" in s for s in m.said[n:]) or m.pid != old)
+        assert m.pid == old and not m.foreign and answer(m) == should, (m.pid, old, m.foreign)
+        m.stop()
+
+
 def test_a_daemon_that_does_not_become_ready_changes_nothing():
     with tempfile.TemporaryDirectory(prefix="a-long-path-leaves-the-reason-whole" * 4) as folder:
         installed, conf = Installed(folder), pathlib.Path(folder, "weft.conf")

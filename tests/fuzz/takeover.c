@@ -15,15 +15,19 @@ static int channel; /* end of the channel of this daemon */
 #undef fork
 #include "tests/fuzz/fuzz.h"
 
-enum { WAITS = 1, PASSES = 2, PASSES_TWO = 4 };
+enum { WAITS = 1, PASSES = 2, PASSES_TWO = 4, MAIN = 8 };
 
 static uv_loop_t loop;
 static unsigned flags;
-static int n_loads, n_takes, n_gone;
+static int n_loads, n_mains, n_takes, n_gone;
 
 static void on_load(void *ctx) {
     FUZZ_ASSERT(flags & WAITS && n_loads++ == 0 && n_gone == 0 && !takeover_waits());
     takeover_ready();
+}
+
+static void on_main(void *ctx) {
+    FUZZ_ASSERT(n_mains++ == 0 && n_gone == 0 && n_takes == (flags & MAIN ? 1 : 0));
 }
 
 static void on_take(void *ctx) {
@@ -44,7 +48,13 @@ static void on_gone(void *ctx) {
 
 static void begin(const char *names) {
     const struct takeover_opts o = {
-        .loop = &loop, .load = on_load, .take = on_take, .guests = on_guests, .gone = on_gone};
+        .loop = &loop,
+        .load = on_load,
+        .main = on_main,
+        .take = on_take,
+        .guests = on_guests,
+        .gone = on_gone,
+    };
     const char *got[UPGRADE_FDS_MAX];
     int fds[UPGRADE_FDS_MAX];
 
@@ -52,11 +62,14 @@ static void begin(const char *names) {
         FUZZ_ASSERT(uv_loop_init(&loop) == 0);
     loop.data = &loop;
     memset(&t, 0, sizeof(t));
-    n_loads = n_takes = n_gone = 0;
+    n_loads = n_mains = n_takes = n_gone = 0;
     setenv(UPGRADE_VARIABLE, names, 1);
     unsetenv(UPGRADE_WAITS);
     if (flags & WAITS)
         setenv(UPGRADE_WAITS, "1", 1);
+    unsetenv(UPGRADE_MAIN);
+    if (flags & MAIN)
+        setenv(UPGRADE_MAIN, "1", 1);
     takeover_begin("abc");
     FUZZ_ASSERT(takeover_is_pending() == (strlen(names) < UPGRADE_NAMES_MAX));
     for (int i = 0, n = takeover_files(fds, got); i < n; i++)
