@@ -3,7 +3,7 @@
  * belongs to the open file that the workers inherit. In an upgrade the old daemon's workers write
  * the missing pages and leave the files, and its front releases the locks. Only then does the next
  * daemon take over: it locks the files, its workers read them, and requests follow. A file that is
- * still locked is tried again until it is free.
+ * still locked is tried again until it is free, and so is a worker whose channel is full.
  */
 
 #include <assert.h>
@@ -55,9 +55,7 @@ void models_open_disk(struct served *s) {
     workers_set_disk(s->workers, s->disk_fd);
     if (s->disk_fd < 0 || m->disk_waits)
         return;
-    if (kvdisk_lock(s->disk_fd))
-        workers_use_disk(s->workers);
-    else
+    if (!kvdisk_lock(s->disk_fd) || !workers_use_disk(s->workers))
         try_again(m);
 }
 
@@ -73,10 +71,7 @@ void models_use_disk(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         int fd = fd_of(m->served[i]);
 
-        if (fd >= 0 && kvdisk_lock(fd))
-            workers_use_disk(m->served[i]->workers);
-        else
-            all &= fd < 0;
+        all &= fd < 0 || (kvdisk_lock(fd) && workers_use_disk(m->served[i]->workers));
     }
     if (!all)
         try_again(m);

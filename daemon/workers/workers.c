@@ -88,13 +88,14 @@ static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int
     return r;
 }
 
-/* Sends a message whose loss costs only wasted work or a poorer decision. */
-static void tell(struct workers *w, uint16_t type, int packed) {
+/* Sends a message whose loss costs only wasted work or a poorer decision. Returns false if it is
+ * lost although there is a worker. */
+static bool tell(struct workers *w, uint16_t type, int packed) {
     struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : way(w);
+    bool sent = !c || send_out(w, c, type, packed) == 0;
 
-    if (c)
-        send_out(w, c, type, packed);
     buf_clear(&w->out);
+    return sent;
 }
 
 /* Implements api_port.submit. Returns -EAGAIN if there is no worker, or its channel is full. */
@@ -668,11 +669,12 @@ void workers_set_disk(struct workers *w, int fd) {
     w->opts.disk_waits = true;
 }
 
-void workers_use_disk(struct workers *w) {
-    if (w->opts.disk_fd >= 0 && w->opts.disk_waits)
-        tell(w, MSG_DISK_USE, 0);
-    w->opts.disk_waits = false;
+bool workers_use_disk(struct workers *w) {
     w->leaving_disk = false;
+    if (w->opts.disk_fd >= 0 && w->opts.disk_waits && !tell(w, MSG_DISK_USE, 0))
+        return false;
+    w->opts.disk_waits = false;
+    return true;
 }
 
 bool workers_leave_disk(struct workers *w) {

@@ -95,8 +95,9 @@ void workers_set_files(struct workers *w, const struct gguf *file, const struct 
                        const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY]);
 /* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
-/* Lets this worker and later ones use the file of the disk tier, which no other daemon has. */
-void workers_use_disk(struct workers *w);
+/* Lets this worker and later ones use the file of the disk tier, which no other daemon has. Returns
+ * false if the worker could not be told, because its channel is full; call it again later. */
+bool workers_use_disk(struct workers *w);
 /* Releases the file for another daemon. Returns true if on_disk_left() will be called when no
  * process uses it any more; false: none uses it. */
 bool workers_leave_disk(struct workers *w);

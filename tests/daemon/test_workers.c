@@ -349,6 +349,29 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     cr_expect_eq(count_timers(), n - 1, "the next worker has no end set");
 }
 
+/* A worker that could not be told that it may use the file is told when its channel has room. */
+Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) {
+    static struct msg_served served[SERVED_MAX];
+    struct chan_frame f;
+    bool told_it = true;
+
+    workers_unload(workers);
+    wait_for_end(pid, false);
+    workers_set_disk(workers, memfd_create("disk", MFD_CLOEXEC));
+    cr_assert_eq(workers_start(workers), 0);
+    serve();
+    for (size_t sent = 0; sent < MSG_MAX_QUEUED; sent += sizeof(served))
+        workers_tell_served(workers, served, SERVED_MAX);
+    for (int i = 0; i < 100000 && (told_it = workers_use_disk(workers)); i++)
+        workers_leave_disk(workers); /* both are small and fill the rest */
+    cr_assert_not(told_it);
+    for (int quiet = 0; quiet < 3; quiet = chan_recv(&chan, &f) == 0 ? 0 : quiet + 1)
+        world_turns(&world, quiet > 0);
+    cr_expect(workers_use_disk(workers));
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_expect_eq(f.type, MSG_DISK_USE);
+}
+
 /* Lets the process open @n descriptors more, or as many as before if @n is negative. */
 static void limit_files(int n) {
     static struct rlimit before;
