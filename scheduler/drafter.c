@@ -507,7 +507,8 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
 }
 
 /* Runs the first batch: missing rows of the chosen requests, and a drafted token for each complete
- * one. A request that lacks many rows catches up in several steps. */
+ * one. A request that lacks many rows catches up in several steps; one without memory gets no
+ * draft. */
 static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), DRAFTER_CATCH_UP);
 
@@ -515,8 +516,10 @@ static int first(struct drafter *d, const struct list *running) {
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         if (!r->drafter || r->drafter->n_asked == 0)
             continue;
-        if (request_reserve(r, DRAFT_MAX) < 0)
-            return -ENOMEM;
+        if (BUGGIFY(draft_no_memory) || request_reserve(r, DRAFT_MAX) < 0) {
+            r->drafter->n_asked = 0;
+            continue;
+        }
         uint32_t n = add_request(d, r,
                                  MIN(MAX(left, MAX(DRAFTER_FEW, d->info->n_block)),
                                      d->opts.max_rows - d->batch.b.n_rows));

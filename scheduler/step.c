@@ -103,7 +103,7 @@ int step_pictures(struct sched *s) {
 
 /* ---- launch ---- */
 
-/* Runs the draft model. Returns 0; 1: only after the step in flight; -EIO, -ENOMEM. */
+/* Runs the draft model. Returns 0; 1: only after the step in flight; -EIO. */
 static int draft(struct sched *s, struct batch *t) {
     t->draft_ns = 0;
     if (!s->drafter)

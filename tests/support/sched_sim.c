@@ -641,6 +641,7 @@ int sim_step(struct sim *s) {
     sim_answer_pictures(s);
     int r = sched_step(s->sched);
 
+    HOLD(s, NULL, PROGRESS, r >= 0 || r == -EIO);
     if (r < 0)
         return r;
     sched_stats(s->sched, &s->stats);
