@@ -143,6 +143,30 @@ Test(flight, a_record_too_long_for_the_tape_is_left_out) {
     cr_expect_eq(tape->n_bytes, RING / 8 + 10);
 }
 
+Test(flight, an_empty_record_is_read) {
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};
+
+    memset(tape_memory, 0, sizeof(tape_memory));
+    flight_tape_write(tape, RING, "", 0);
+    cr_assert_eq(flight_tape_read(tape, RING, &out), 0);
+    cr_expect_eq(out.len, sizeof(uint32_t));
+}
+
+/* The oldest record lost its begin to the last one, which has the length of a record there. */
+Test(flight, a_record_without_its_begin_is_not_read) {
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};
+    uint32_t data[16];
+
+    memset(tape_memory, 0, sizeof(tape_memory));
+    for (uint32_t i = 0; i < 20; i++) {
+        for (uint32_t k = 0; k < ARRAY_SIZE(data); k++)
+            data[k] = i == 19 && k == 3 ? sizeof(data) : 0x01010000 + k;
+        flight_tape_write(tape, RING, data, sizeof(data));
+    }
+    cr_assert_eq(flight_tape_read(tape, RING, &out), 0);
+    cr_expect_eq(out.len, RING / (sizeof(data) + 8) * (sizeof(data) + 4));
+}
+
 Test(flight, a_damaged_tape_is_not_believed) {
     uint32_t state = 1;
 

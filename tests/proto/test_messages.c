@@ -75,6 +75,42 @@ Test(messages, submit_survives_the_wire) {
     buf_deinit(&b);
 }
 
+/* Packs full_submit() without pictures, copies the @size bytes of @value to byte @at, and parses
+ * it. */
+static int parse_changed(size_t at, const void *value, size_t size) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct submit m = full_submit(), got;
+
+    m.n_pictures = 0;
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    memcpy(b.data + at, value, size);
+    return msg_submit_parse(b.data, (uint32_t)b.len, &got);
+}
+
+Test(messages, every_field_of_a_submit_has_its_limit) {
+    const size_t at = offsetof(struct submit, n_prompt);
+    const uint32_t good[][2] = {{4, 1}, {3, 1}, {1, 3}}; /* n_prompt, max_new; it has four tokens */
+    const uint32_t bad[][2] = {{0, 4}, {5, 10}, {4, 0}, {1, 2}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+        cr_expect_eq(parse_changed(at, good[i], 8), 0, "%zu", i);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        cr_expect_eq(parse_changed(at, bad[i], 8), -EPROTO, "%zu", i);
+#define CHANGED(field, v)                                                                          \
+    parse_changed(offsetof(struct submit, field), &(__typeof__(((struct submit *)0)->field)){v},   \
+                  sizeof(((struct submit *)0)->field))
+    cr_expect_eq(CHANGED(n_stops, 3), -EPROTO);
+    cr_expect_eq(CHANGED(n_stops, 1), -EPROTO);
+    cr_expect_eq(CHANGED(n_top, SUBMIT_TOP_MAX), 0);
+    cr_expect_eq(CHANGED(n_top, SUBMIT_TOP_MAX + 1), -EPROTO);
+    cr_expect_eq(CHANGED(n_prompt_top, SUBMIT_TOP_MAX), 0);
+    cr_expect_eq(CHANGED(n_prompt_top, SUBMIT_TOP_MAX + 1), -EPROTO);
+    cr_expect_eq(CHANGED(class, 2), 0);
+    cr_expect_eq(CHANGED(class, 3), -EPROTO);
+    cr_expect_eq(CHANGED(sampling.temperature, NAN), -EPROTO);
+#undef CHANGED
+}
+
 /* Packs a submit with the pictures of full_submit() and writes @p over the second one of them. */
 static int parse_with(const struct submit_picture *p) {
     struct submit m = full_submit(), got;
@@ -360,6 +396,7 @@ Test(messages, served_is_an_array_of_tenants) {
     cr_expect_eq(msg_served_parse(many, sizeof(many), &got), -EPROTO);
     m[1].zero = 1;
     cr_expect_eq(msg_served_parse(m, sizeof(m), &got), -EPROTO);
+    cr_expect_eq(msg_served_parse(m, sizeof(*m), &got), 1);
 }
 
 Test(messages, blocks_have_as_many_tokens_as_their_pages) {
@@ -395,6 +432,9 @@ Test(messages, blocks_have_as_many_tokens_as_their_pages) {
         memcpy(b.data, &bad, sizeof(bad)); /* tokens of a page */
         cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), bad == 3 ? 0 : -EPROTO);
     }
+    buf_clear(&b);
+    cr_assert_eq(msg_blocks_pack(&b, &(struct msg_blocks){.page_tokens = BLOCKS_MAX_PAGE}), 0);
+    cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), 0);
     for (uint32_t block = 0; block < 3; block++) { /* in the order of the blocks, and of one */
         pictures[1].block = block;
         pictures[0].block = 1;
@@ -429,6 +469,10 @@ Test(params, every_row_refuses_what_is_out_of_range_and_names_itself) {
         cr_assert_eq(params_find(p->name), p);
     }
     cr_expect_null(params_find("top_pp"));
+    params_init(&s);
+    cr_assert_eq(params_set(&s, params_find("top_k"), 40, NULL), 0);
+    cr_assert_eq(params_set(&s, params_find("min_p"), 0.5, NULL), 0);
+    cr_expect(s.top_k == 40 && s.min_p == 0.5);
     cr_assert_eq(params_set(&s, params_find("top_k"), 2e9, &large), -EINVAL);
     cr_expect_str_eq(large.message, "top_k must be between -1 and 1000000");
 }
