@@ -75,7 +75,7 @@ int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out
         return -ENOMEM;
     memcpy(ring, t->ring, size);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    begun = __atomic_load_n(&t->n_begun, __ATOMIC_RELAXED);
+    begun = MAX(__atomic_load_n(&t->n_begun, __ATOMIC_RELAXED), end); /* less if damaged */
     uint64_t from = begun > size ? begun - size : 0;
     for (uint64_t at = from < end ? oldest(ring, size, from, end) : end; at < end && e == 0;
          at += len + FRAME) {

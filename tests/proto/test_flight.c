@@ -186,6 +186,21 @@ Test(flight, a_damaged_tape_is_not_believed) {
     }
 }
 
+/* The worker wrote any number of bytes over its counters: no record is longer than the ring, and
+ * the search ends. */
+Test(flight, a_tape_without_the_count_of_begun_bytes_is_not_believed) {
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};
+    uint32_t word[RING / 4];
+
+    for (size_t i = 0; i < ARRAY_SIZE(word); i++)
+        word[i] = 2 * RING;
+    memcpy(tape->ring, word, RING);
+    tape->n_begun = 1;
+    tape->n_bytes = 64 * RING;
+    cr_assert_eq(flight_tape_read(tape, RING, &out), 0);
+    cr_expect_eq(out.len, 0);
+}
+
 /* ---- the file ---- */
 
 static struct flight *memory;
