@@ -289,26 +289,30 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
             if (strcmp(rows[k][0], name) == 0)
                 ours = rows[k][1];
         bool is_context = strcmp(name, "num_ctx") == 0;
-        int64_t context = 0;
+        int64_t whole = 0;
+        bool is_whole = json_whole(value, &whole) || yyjson_is_uint(value);
         if (!ours && !is_context)
             return err_set_code(err, 400, "unsupported", "parameters",
                                 "parameters.%.40s cannot be stored in a preset", name);
         if (!yyjson_is_num(value) || !isfinite(yyjson_get_num(value)) ||
-            (is_context && (!json_whole(value, &context) || context < 1 || context > INT32_MAX)))
+            (is_context && (!is_whole || whole < 1 || whole > INT32_MAX)) ||
+            (strcmp(name, "seed") == 0 && !is_whole))
             return err_set_code(err, 400, "invalid_value", "parameters",
                                 "parameters.%.40s must be a number in its range", name);
         if (is_context) {
-            p->max_context = (uint32_t)context;
+            p->max_context = (uint32_t)whole;
             continue;
         }
         const struct param *param = params_find(ours);
         TRY(param ? params_set(&checked, param, yyjson_get_num(value), err) : 0);
         len += (size_t)snprintf(out + len, SAMPLING_MAX - len, "%s%s=", len ? "," : "", ours);
         if (len < SAMPLING_MAX)
-            len += (size_t)(yyjson_is_int(value) ? snprintf(out + len, SAMPLING_MAX - len, "%lld",
-                                                            (long long)yyjson_get_sint(value))
-                                                 : snprintf(out + len, SAMPLING_MAX - len, "%.9g",
-                                                            yyjson_get_num(value)));
+            len += (size_t)(is_whole
+                                ? snprintf(out + len, SAMPLING_MAX - len, "%lld",
+                                           yyjson_is_int(value) ? (long long)yyjson_get_sint(value)
+                                                                : (long long)whole)
+                                : snprintf(out + len, SAMPLING_MAX - len, "%.9g",
+                                           yyjson_get_num(value)));
         if (len >= SAMPLING_MAX)
             return err_set_code(err, 400, "invalid_value", "parameters",
                                 "parameters must be shorter: a preset has room for fewer of them");

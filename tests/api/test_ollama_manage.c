@@ -220,6 +220,11 @@ Test(ollama_manage, fields_of_a_preset_are_passed_on) {
            "\"parameters\":{\"num_ctx\":4096.0,\"top_k\":40.0}}",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: top_k=40, -, -, 4096");
+    expect("POST", "/api/create",
+           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
+           "\"parameters\":{\"seed\":1e15}}",
+           NULL, 200, SUCCESS);
+    cr_expect_str_eq(told, "create new from tiny: seed=1000000000000000, -, -, 0");
 }
 
 #define MAKE(more) "{\"model\":\"new\",\"from\":\"tiny\"," more "}"
@@ -246,6 +251,10 @@ Test(ollama_manage, what_cannot_be_made_is_refused) {
         {"/api/create", MAKE("\"parameters\":{\"stop\":[\"a\"]}"),
          "parameters.stop cannot be stored in a preset", 400},
         {"/api/create", MAKE("\"parameters\":{\"seed\":\"7\"}"),
+         "parameters.seed must be a number in its range", 400},
+        {"/api/create", MAKE("\"parameters\":{\"seed\":0.5}"),
+         "parameters.seed must be a number in its range", 400},
+        {"/api/create", MAKE("\"parameters\":{\"seed\":1e20}"),
          "parameters.seed must be a number in its range", 400},
         {"/api/create", MAKE("\"parameters\":{\"num_ctx\":0}"),
          "parameters.num_ctx must be a number in its range", 400},
