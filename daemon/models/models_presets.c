@@ -175,6 +175,16 @@ static int make_absolute(struct config *c, struct err *err) {
     return config_set(c, "model", path, err);
 }
 
+/* Returns true if the list @sampling has a value for the parameter of @item, NAME=VALUE. */
+static bool has_value(const char *sampling, const char *item) {
+    size_t n = strcspn(item, "=");
+
+    for (; *sampling; sampling += strcspn(sampling, ","), sampling += *sampling == ',')
+        if (strcspn(sampling, "=") == n && memcmp(sampling, item, n) == 0)
+            return true;
+    return false;
+}
+
 /* Applies the client's changes to @c, which has the base's options. */
 static int change(struct config *c, const struct preset_change *p, struct err *err) {
     char text[CONFIG_VALUE_MAX];
@@ -187,10 +197,10 @@ static int change(struct config *c, const struct preset_change *p, struct err *e
 
         text[0] = 0;
         for (char *const *s = c->sampling; *s && n < sizeof(text); s++)
-            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
+            if (!has_value(p->sampling, *s))
+                n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
         if (n + strlen(p->sampling) >= sizeof(text))
             return -E2BIG;
-        /* appended, because the later of two values counts */
         snprintf(text + n, sizeof(text) - n, "%s", p->sampling);
         r = config_set(c, "sampling", text, err);
     }

@@ -174,7 +174,7 @@ Test(presets, one_that_a_client_makes_says_what_differs) {
     snprintf(want, sizeof(want),
              "# made by a client\nmodel = %s/a.gguf\nmax-context = 512\n"
              "chat-template = %s/presets/mine.jinja\nsystem-prompt = %s/presets/mine.system\n"
-             "sampling = top_k=3,min_p=0.5,top_k=4\n",
+             "sampling = min_p=0.5,top_k=4\n",
              top, top, top);
     const char *is = text_of("presets/mine.conf");
     cr_assert(is);
@@ -195,6 +195,27 @@ Test(presets, one_that_a_client_makes_says_what_differs) {
         cr_expect_null(text_of(name), "%s", name);
     }
     cr_expect_eq(preset_remove(&p, &err), PRESET_NONE);
+    drop(&p);
+}
+
+/* A preset that is made from itself again and again has each parameter once. */
+Test(presets, a_parameter_replaces_that_of_the_base) {
+    struct preset_change p = change();
+    struct err err = {0};
+
+    set(&p.base, "sampling", "openai,top_k=1,top_p=0.5,seed=1,xtc_probability=0.5");
+    for (int i = 0; i < 20; i++) {
+        p.sampling = "seed=7,top_p=1,temperature=0";
+        cr_expect_eq(preset_make(&p, &err), 0, "%d: %s", i, err.message);
+        config_deinit(&p.base);
+        cr_assert_eq(config_clone(&p.base, &own), 0);
+        cr_assert_eq(config_read_preset(&p.base, full("presets/mine.conf"), &err), 0);
+    }
+    const char *is = text_of("presets/mine.conf");
+    cr_assert(is);
+    cr_expect(strstr(is, "sampling = openai,top_k=1,xtc_probability=0.5,seed=7,top_p=1,"
+                         "temperature=0\n"),
+              "%s", is);
     drop(&p);
 }
 
