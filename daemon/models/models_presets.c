@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
 #include "base/files.h"
@@ -224,11 +225,14 @@ static int check_template(const char *text, struct err *err) {
                : r;
 }
 
-/* Checks that the preset may be made, or replaced. */
+/* Checks that the preset may be made, or replaced. Files with the names of a new preset's texts are
+ * the operator's, and other presets may name them; a folder is never overwritten. */
 static int check_place(const struct preset_change *p, struct err *err) {
+    static const char *const texts[] = {".jinja", ".system"};
     const struct path at = path_of(p, ".conf");
     bool there = access(at.s, F_OK) == 0;
     struct dirent **list = NULL;
+    struct stat st;
 
     if ((p->served || there) && !is_made(at.s))
         return err_set_code(err, 400, "not_made", "model",
@@ -236,6 +240,12 @@ static int check_place(const struct preset_change *p, struct err *err) {
                             p->name);
     if (there)
         return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        if (lstat(path_of(p, texts[i]).s, &st) == 0 && !S_ISDIR(st.st_mode))
+            return err_set_code(err, 400, "not_made", "model",
+                                "the file %.100s%s in the folder of presets belongs to the "
+                                "operator; choose another name",
+                                p->name, texts[i]);
     int n = scandir(p->own.models, &list, models_is_preset, NULL);
     for (int i = 0; i < n; i++)
         free(list[i]);

@@ -337,6 +337,16 @@ Test(presets, what_is_no_name_or_the_operators_is_refused) {
         }
     }
     p.served = false;
+    for (size_t i = 0; i < 2; i++) { /* a text that perhaps another preset names */
+        const char *file = i ? "presets/mine.system" : "presets/mine.jinja";
+
+        put(file, "the operator's");
+        err = (struct err){0};
+        cr_expect_lt(preset_make(&p, &err), 0);
+        cr_expect(strstr(err.message, "belongs to the operator"), "%s", err.message);
+        cr_expect_str_eq(text_of(file), "the operator's");
+        unlink(full(file));
+    }
     p.template = "{% if";
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect(strstr(err.message, "template: must be a Jinja chat template"), "%s", err.message);
