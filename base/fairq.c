@@ -22,7 +22,6 @@ void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots) {
 void fairq_deinit(struct fairq *q) {
     assert(q->n_items == 0);
     LIST_FOREACH(node, &q->flows) {
-        list_remove(node);
         free(LIST_ENTRY(node, struct fairq_flow, link));
     }
 }
