@@ -216,12 +216,13 @@ static void plain(const char *s, size_t len, char out[256]) {
     out[n] = 0;
 }
 
-/* Returns the rank of a projector's format in the plain name, from 1, the best. */
+/* Returns the rank of a projector's format in its name, from 1, the best. In the plain name "4B-F16"
+ * would be a BF16. */
 static int rank_of(const char *name) {
     static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
 
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        if (strstr(name, formats[i]) && (i > 0 || !strstr(name, "bf16")))
+        if (strcasestr(name, formats[i]) && (i > 0 || !strcasestr(name, "bf16")))
             return (int)i + 1;
     return ARRAY_SIZE(formats) + 1;
 }
@@ -256,5 +257,5 @@ int model_projector_fit(const char *name, const char *model) {
     plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
     plain(name, strlen(name), p);
     int by = *stem && strstr(p, stem) ? 200 : is_general(p) ? 100 : 0;
-    return by ? by - rank_of(p) : 0;
+    return by ? by - rank_of(name) : 0;
 }

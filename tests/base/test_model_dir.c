@@ -175,6 +175,39 @@ Test(model_dir, hub_without_a_branch_takes_the_newest_snapshot) {
     cr_assert_eq(utimensat(AT_FDCWD, full("hub/models--a--b/snapshots/old"), times, 0), 0);
     read_list();
     cr_assert(list.n == 1 && named("New-Q8_0"));
+    put("hub/models--a--b/refs/main", "old\n");
+    read_list();
+    cr_assert(list.n == 1 && named("Old-Q8_0"));
+}
+
+Test(model_dir, six_levels_of_folders_are_read) {
+    put("weft/2/3/4/5/6/Deep-Q8_0.gguf", "1");
+    put("weft/2/3/4/5/6/7/Deeper-Q8_0.gguf", "1");
+    read_list();
+    cr_assert(list.n == 1 && named("Deep-Q8_0"));
+}
+
+Test(model_dir, a_projector_fits_by_its_name) {
+    static const struct {
+        const char *name;
+        int fit;
+    } cases[] = {
+        {"mmproj-Qwen3-VL-4B-F16.gguf", 199},
+        {"qwen3_vl_4b.mmproj-bf16.GGUF", 198},
+        {"mmproj-Qwen3-VL-4B-Q8_0.gguf", 197},
+        {"mmproj-Qwen3-VL-4B.gguf", 195},
+        {"mmproj-model-f32.gguf", 96},
+        {"mmproj-F16.gguf", 99},
+        {"mmproj-Gemma.gguf", 0},
+        {"Qwen3-VL-4B-F16.gguf", 0},
+        {"mmproj-F16.bin", 0},
+        {"mmproj", 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        cr_expect_eq(model_projector_fit(cases[i].name, "Qwen3-VL-4B-UD-Q4_K_XL.gguf"),
+                     cases[i].fit, "%s", cases[i].name);
+    cr_expect_eq(model_projector_fit("mmproj-F16.gguf", "model.bin"), 0);
 }
 
 Test(model_dir, shards_are_one_model) {
