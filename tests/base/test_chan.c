@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -98,4 +99,22 @@ Test(chan, a_peer_that_leaves_frames_unread_has_closed_too) {
     cr_assert_eq(chan_recv(&b, &f), 0);
     cr_expect_arr_eq(f.data, "last", 4);
     cr_expect_eq(chan_recv(&b, &f), -EPIPE);
+}
+
+Test(chan, a_wait_without_a_limit_ends_when_there_are_bytes) {
+    struct chan_frame f;
+
+    cr_assert_eq(chan_send(&a, 3, "x", 1), 0);
+    cr_expect_eq(chan_wait(&b, -1), 0);
+    cr_expect_eq(chan_recv(&b, &f), 0);
+}
+
+Test(chan, an_error_of_the_descriptor_ends_it) {
+    struct chan_frame f;
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    cr_assert_eq(dup2(fd, b.fd), b.fd);
+    close(fd);
+    cr_expect_eq(chan_recv(&b, &f), -ENOTSOCK);
+    cr_expect_eq(chan_send(&b, 1, "x", 1), -ENOTSOCK);
 }

@@ -1,12 +1,15 @@
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/control_group.h"
 #include "base/cpus.h"
 #include "base/memory.h"
+#include "base/util.h"
 
 static char root[64], path[128];
 
@@ -98,7 +101,24 @@ Test(control_group, whole_processors_of_the_tightest_limit_count) {
         write_file("a/cpu.max", cases[i].outer);
         cr_expect_eq(cpus_in_group(root, "/a/b"), cases[i].n, "case %zu", i);
     }
-    cr_expect_geq(cpus_usable(), 1);
+}
+
+/* The machine's own group, as the kernel names it. */
+Test(control_group, of_this_process_limits_its_processors) {
+    char group[CONTROL_GROUP_PATH] = "", line[CONTROL_GROUP_PATH + 3];
+    bool found = false;
+    cpu_set_t set;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+
+    cr_assert(f);
+    while (!found && fscanf(f, "%514[^\n]\n", line) == 1)
+        found = strncmp(line, "0::", 3) == 0;
+    fclose(f);
+    cr_assert_eq(control_group_path(group), found);
+    cr_expect_str_eq(group, found ? line + 3 : "");
+    uint32_t limit = found ? cpus_in_group(CONTROL_GROUP_ROOT, group) : UINT32_MAX;
+    cr_assert_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+    cr_expect_eq(cpus_usable(), MIN((uint32_t)CPU_COUNT(&set), limit));
 }
 
 /* The limits are relative to what is mapped: the sanitizers map more than any memory. */

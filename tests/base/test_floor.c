@@ -2,11 +2,18 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/err.h"
+#include "base/files.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "base/mathx.h"
+#include "base/mbox.h"
 #include "base/rng.h"
 #include "base/sha256.h"
 
@@ -92,6 +99,79 @@ Test(rng, philox_known_answers) {
     cr_expect_eq(b.v[1], 0x41c83b0eu);
     cr_expect_eq(b.v[2], 0xa20bc7c6u);
     cr_expect_eq(b.v[3], 0x6d5451fdu);
+}
+
+Test(note, a_list_is_cut_off_at_its_end) {
+    char note[12] = "";
+
+    note_add(note, sizeof(note), ", ", "%d", 1);
+    cr_expect_str_eq(note, "1");
+    note_add(note, sizeof(note), ", ", "%s", "two");
+    cr_expect_str_eq(note, "1, two");
+    note_add(note, sizeof(note), ", ", "%s", "three");
+    cr_expect_str_eq(note, "1, two, thr");
+    note_add(note, sizeof(note), ", ", "4");
+    cr_expect_str_eq(note, "1, two, thr");
+}
+
+Test(files, are_read_with_their_permissions) {
+    char path[] = "/tmp/weft-file-XXXXXX";
+    CLEANUP(buf_deinit) struct buf out = {.max = 3};
+    mode_t mode = 0;
+    int fd = mkstemp(path);
+
+    cr_assert(fd >= 0 && write(fd, "abc", 3) == 3 && fchmod(fd, 0640) == 0);
+    cr_expect_eq(files_read(path, &out, &mode), 0);
+    cr_expect_str_eq(out.data, "abc");
+    cr_expect_eq(mode & 0777, 0640);
+    cr_expect_eq(files_read(path, &out, NULL), -EFBIG);
+    close(fd);
+    unlink(path);
+    cr_expect_eq(files_read(path, &out, &mode), -ENOENT);
+}
+
+Test(log, level_is_told_by_the_environment) {
+    static const struct {
+        const char *text;
+        enum log_level level;
+    } cases[] = {
+        {"3", WLOG_ERROR}, {"7", WLOG_DEBUG}, {"2", WLOG_INFO}, {"8", WLOG_INFO}, {"", WLOG_INFO}};
+
+    unsetenv("WEFT_LOG_LEVEL");
+    cr_expect_eq(log_told_level(), WLOG_INFO);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        setenv("WEFT_LOG_LEVEL", cases[i].text, 1);
+        cr_expect_eq(log_told_level(), cases[i].level, "%s", cases[i].text);
+    }
+    log_set_level(WLOG_WARN);
+    cr_expect_str_eq(log_level_variable(), "WEFT_LOG_LEVEL=4");
+    cr_expect(log_enabled(WLOG_WARN) && !log_enabled(WLOG_INFO) && log_enabled(WLOG_NOTICE));
+}
+
+static int n_woken;
+
+static void count_wake(struct mbox *m) {
+    (void)m;
+    n_woken++;
+}
+
+Test(mbox, hands_over_in_order_and_wakes_once) {
+    struct mbox_link link[2] = {0};
+    struct mbox m;
+
+    mbox_init(&m, count_wake);
+    cr_expect_null(mbox_take(&m));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++)
+            mbox_post(&m, &link[i]);
+        cr_expect(link[0].queued && link[1].queued);
+        cr_expect_eq(mbox_take(&m), &link[0]);
+        cr_expect_eq(mbox_wait(&m), &link[1]);
+        cr_expect_null(mbox_take(&m));
+        cr_expect(!link[0].queued && !link[1].queued);
+    }
+    cr_expect_eq(n_woken, 2);
+    mbox_deinit(&m);
 }
 
 Test(list, removal_inside_a_walk) {

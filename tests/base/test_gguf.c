@@ -211,6 +211,28 @@ Test(gguf, integers_of_every_width_are_accepted_in_range) {
     }
 }
 
+Test(gguf, names_and_arrays_have_exact_limits) {
+    const double d = -2.5;
+    struct gguf_writer w;
+    struct gguf *g;
+    struct err err;
+    float f = 0;
+
+    gw_init(&w);
+    gw_scalar(&w, "~", GGUF_F64, &d, sizeof(d)); /* the last printable character */
+    gw_array(&w, "a.bytes", GGUF_U8, 3, "abc", 3);
+    gw_finish(&w);
+    /* the array ends with the file */
+    cr_assert_eq(open_bytes(&g, w.file.data, 24 + w.kv.len, &err), 0, "%s", err.message);
+    cr_expect(gguf_f32(g, "~", &f) == 0 && f == -2.5f);
+    cr_expect_eq(gguf_array_num(gguf_array(g, "a.bytes"), 2), 'c');
+    int fd = gguf_shard_fd(g, 0);
+    cr_expect_geq(fcntl(fd, F_GETFD), 0);
+    gguf_free(g);
+    cr_expect_lt(fcntl(fd, F_GETFD), 0, "its descriptor is closed");
+    gw_deinit(&w);
+}
+
 Test(gguf, version_2_is_read_and_others_are_refused) {
     for (uint32_t v = 0; v < 6; v++) {
         struct gguf_writer w;
@@ -377,6 +399,9 @@ Test(gguf, wrong_files_are_refused_with_a_reason) {
     struct gguf_writer w;
 
     small_model(&w);
+    gw_u32(&w, "general.architecture", 1);
+    expect_refusal(&w, "'general.architecture': appears twice");
+    small_model(&w);
     gw_u32(&w, "a.flag", 1);
     expect_refusal(&w, "'a.flag': appears twice");
     small_model(&w);
@@ -448,7 +473,7 @@ Test(gguf, alignment_is_checked_and_used) {
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         gw_init(&w);
         gw_u32(&w, "general.alignment", bad[i]);
-        expect_refusal(&w, "general.alignment is");
+        expect_refusal(&w, "offset 0: general.alignment is");
     }
     gw_init(&w);
     gw_string(&w, "general.alignment", "32");
@@ -648,6 +673,21 @@ Test(gguf, what_was_read_stays_when_the_file_changes) {
     }
 }
 
+Test(gguf, a_change_of_any_part_is_seen) {
+    for (int i = 0; i < 2; i++) {
+        CLEANUP(gguf_freep) struct gguf *g = NULL;
+        struct err err = {0};
+
+        save_part("c-00001-of-00002.gguf", 0, 2, 2, "a");
+        save_part("c-00002-of-00002.gguf", 1, 2, 2, "b");
+        cr_assert_eq(gguf_open(&g, in_dir("c-00001-of-00002.gguf"), &err), 0, "%s", err.message);
+        cr_expect(!gguf_has_changed(g));
+        cr_assert_eq(truncate(in_dir(i ? "c-00002-of-00002.gguf" : "c-00001-of-00002.gguf"), 64),
+                     0);
+        cr_expect(gguf_has_changed(g));
+    }
+}
+
 Test(gguf, data_that_was_copied_stays_when_the_file_is_cut_off) {
     static uint8_t before[80000];
     struct gguf *g = open_then(nothing);
@@ -692,6 +732,8 @@ Test(gguf, fingerprint_sees_every_byte_of_a_small_file) {
     cr_assert_eq(open_bytes(&g, w.file.data, w.file.len, &err), 0);
     gguf_fingerprint(g, first);
     gguf_free(g);
+    /* Files of prefixes contain it, so it does not change from version to version. */
+    cr_expect_arr_eq(first, "\xde\x2c\x3e\x2a\x9c\x98\x37\x12\x0d\x9d\x5b\xa1\x87\xdf\x9b\x13", 16);
     for (size_t i = 0; i < w.file.len; i++) {
         w.file.data[i] ^= 1;
         if (open_bytes(&g, w.file.data, w.file.len, &err) == 0) {
