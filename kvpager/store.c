@@ -68,6 +68,7 @@ struct store {
     uint64_t page_bytes, slot_bytes;
     uint64_t state_bytes, state_slot_bytes; /* 0: the model has no states */
     XXH128_hash_t identity;
+    bool named; /* the file had a name at the start, unlike one in memory */
 };
 
 /* Reads @n bytes at @at. Returns 0 or -errno; bytes beyond the end of the file read as zeros. */
@@ -154,13 +155,14 @@ static void make_file_head(const struct store *s, struct file_head *h) {
 }
 
 /* Gives the file its size, and empties it if it has another identity. Returns as store_open(). */
-static int claim_file(const struct store *s) {
+static int claim_file(struct store *s) {
     struct file_head is, should;
     struct stat st;
 
     make_file_head(s, &should);
     if (fstat(s->fd, &st) < 0)
         return -errno;
+    s->named = st.st_nlink > 0;
     TRY(read_all(s->fd, &is, sizeof(is), 0));
     bool same = memcmp(&is, &should, sizeof(is)) == 0;
     if (!same && ftruncate(s->fd, 0) < 0)
@@ -209,6 +211,12 @@ uint32_t store_n_slots(const struct store *s) {
 
 uint32_t store_n_states(const struct store *s) {
     return s->n_states;
+}
+
+bool store_is_deleted(const struct store *s) {
+    struct stat st;
+
+    return s->named && fstat(s->fd, &st) == 0 && st.st_nlink == 0;
 }
 
 uint64_t store_slot_bytes(const struct store *s, uint32_t i) {

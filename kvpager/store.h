@@ -67,6 +67,8 @@ DEFINE_FREEP(struct store, store)
  * bytes. */
 uint32_t store_n_slots(const struct store *s);
 uint32_t store_n_states(const struct store *s);
+/* Returns true if the file has been deleted since store_open(). */
+bool store_is_deleted(const struct store *s);
 /* Returns the bytes of the file that slot @i takes, including head and padding. */
 uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 

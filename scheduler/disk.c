@@ -75,6 +75,7 @@ struct disk {
     struct list saves, loads; /* job.link */
     uint32_t n_saves;
     struct disk_room room;
+    bool told_lost;
     int64_t told_ns; /* time of the last note that the file cannot be written; 0: never */
     double read_ns;  /* running mean of the time to read a page */
     struct disk_thread thread;
@@ -412,6 +413,13 @@ static void take_written_pages(struct disk *d, struct job *j) {
     d->opts.stats->n_disk_saved_tokens += n_tokens - from;
 }
 
+/* Without its name the file can be written as before, so no error tells that it is lost. */
+static void tell_lost(struct disk *d) {
+    if (!d->told_lost)
+        note(d, "the file was deleted: the next start will not find its pages", 0);
+    d->told_lost = true;
+}
+
 /* Takes written pages from the thread. Returns false when the job is finished. */
 static bool take_written(struct disk *d, struct job *j) {
     for (uint32_t i = 0; i < j->io.n_done; i++)
@@ -420,6 +428,8 @@ static bool take_written(struct disk *d, struct job *j) {
         take_written_state(d, j);
     else
         take_written_pages(d, j);
+    if (j->io.lost)
+        tell_lost(d);
     if (j->io.answer == 0)
         return true;
     tell(d, j->io.answer);

@@ -29,7 +29,10 @@ static bool advance(const struct store *s, struct disk_io *io) {
     if (io->answer == STORE_MORE)
         return true;
     io->n_done += io->answer == 0;
-    return io->answer == 0 && io->n_done < io->n;
+    if (io->answer == 0 && io->n_done < io->n)
+        return true;
+    io->lost = io->what == IO_WRITE && store_is_deleted(s);
+    return false;
 }
 
 static void *run(void *arg) {

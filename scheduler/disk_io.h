@@ -19,6 +19,7 @@ struct disk_io {
     struct list link; /* disk_thread.turns */
     enum { IO_READ, IO_WRITE, IO_STOP } what;
     uint32_t n, n_done, page_tokens;
+    bool lost;  /* after writing: the file is deleted */
     int answer; /* error of the first piece that failed; 0: none */
     int64_t ns; /* time that its pieces took; 0 with disk_thread.in_step */
     uint32_t slot[DISK_IO_PAGES];

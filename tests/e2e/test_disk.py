@@ -96,6 +96,22 @@ def test_after_kill_9_what_was_written_is_there():
             assert not notes(d), notes(d)
 
 
+def test_a_deleted_folder_is_one_line():
+    """The file can be written without its name, so no error tells of it; requests do not notice."""
+    with Folder() as f, Weftd(*f.flags()) as d:
+        check(d, 0, "first")
+        wait_written(d)
+        assert not notes(d), notes(d)
+        for name in os.listdir(f.name):
+            os.unlink(os.path.join(f.name, name))
+        for seed in (71, 72):
+            ask(d, random_tokens(seed, 1000))
+            wait_for(d, "disk_saved_tokens", CACHED * (seed - 69))
+        wait_until("the event", lambda: notes(d))
+        assert len(notes(d)) == 1 and "was deleted" in notes(d)[0], notes(d)
+        check(d, CACHED, "from memory")
+
+
 def test_a_new_worker_has_what_the_dead_one_wrote():
     with Folder() as f, Weftd(*f.flags()) as d:
         check(d, 0, "first")
