@@ -1,6 +1,8 @@
 #include "cmd/ctl_usage.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "base/json_read.h"
 #include "cmd/ctl.h"
 
@@ -14,13 +16,14 @@ static const char *const counts[] = {"requests", "prompt_tokens", "cached_tokens
 static const char *const names[] = {"date", "tenant", "key", "model"};
 
 bool ctl_usage_is_date(const char *s) {
-    static const char form[] = "0000-00-00";
-    size_t n = strlen(s);
+    struct tm tm = {0};
+    char day[16], again[16];
 
-    for (size_t i = 0; i < n && i < sizeof(form); i++)
-        if (form[i] == '0' ? s[i] < '0' || s[i] > '9' : s[i] != form[i])
-            return false;
-    return n == strlen("0000-00") || n == strlen(form);
+    snprintf(day, sizeof(day), "%s%s", s, strlen(s) == strlen("0000-00") ? "-01" : "");
+    if (!strptime(day, "%Y-%m-%d", &tm) || timegm(&tm) == -1)
+        return false;
+    strftime(again, sizeof(again), "%Y-%m-%d", &tm);
+    return strcmp(day, again) == 0;
 }
 
 /* Returns true if the row is of @since or later. A row of a whole month counts if the day is in

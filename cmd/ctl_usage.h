@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "base/lib_types.h"
 
-/* Returns true if @s is YYYY-MM or YYYY-MM-DD. */
+/* Returns true if @s is a month or a day of the calendar, YYYY-MM or YYYY-MM-DD. */
 bool ctl_usage_is_date(const char *s);
 /* Appends a line with the sums since @since, a month or a day, for each tenant, key and model to
  * @out. */
