@@ -164,7 +164,7 @@ static int answer(struct chat *c) {
     if (r == CTL_OK && c->terminal && !c->json)
         show_figures(c, &a);
     if (r != CTL_OK)
-        cli_fail("%s", err.message);
+        ctl_fail(c->json, r, err.message);
     else if (chat_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &a.reasoning) < 0)
         r = cli_fail("out of memory");
     chat_answer_deinit(&a);

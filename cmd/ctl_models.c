@@ -228,7 +228,7 @@ int ctl_models(int argc, char **argv, bool json) {
     if (code != CLI_OK)
         return code;
     if (n == 1 && model_find(&list, argv[1], &m, &err) < 0)
-        return cli_fail("%s", err.message);
+        return ctl_fail(json, CLI_FAILED, err.message);
     if (!path)
         return show(&list, m, json, &dirs);
     puts(m->path);

@@ -242,11 +242,14 @@ static int run_why(struct call *c) {
     return answer(c, path, ctl_show_why);
 }
 
-static int write_file(const char *path, const struct buf *file) {
+static int write_file(const struct call *c, const char *path, const struct buf *file) {
     int r = cli_write_file(path, 0600, file->data, file->len, false);
+    struct err err;
 
-    if (r < 0)
-        return cli_fail("%s: %s", path, strerror(-r));
+    if (r < 0) {
+        err_set(&err, 0, NULL, "%s: %s", path, strerror(-r));
+        return ctl_fail(c->json, CLI_FAILED, err.message);
+    }
     printf("%s: %zu bytes\n", path, file->len);
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
@@ -258,7 +261,7 @@ static int run_dump(struct call *c) {
     if (c->argc < 1 || c->argc > 2 || !*c->argv[0])
         return cli_usage("dump takes the name of a file to write, and optionally of a model");
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
-    return r == CTL_OK ? write_file(c->argv[0], &file) : finish(c, r, &err);
+    return r == CTL_OK ? write_file(c, c->argv[0], &file) : finish(c, r, &err);
 }
 
 /* Prints the usage since a day or a month, by default since the first of this month. */

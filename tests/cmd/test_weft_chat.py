@@ -102,6 +102,14 @@ def test_stdin_is_a_message_and_json_has_the_usage():
     assert s.bodies[0]["messages"] == [{"role": "user", "content": "One\ntwo"}]
 
 
+def test_a_failure_is_json_too():
+    with Server((429, {"error": {"message": "Too many requests."}})) as s:
+        r = chat("--url", s.url, "a", before=("--json",))
+    failed = json.loads(r.stdout)
+    assert failed["status"] == "error" and failed["code"] == r.returncode == 1 and "Too many" in failed["error"], r
+    assert r.stderr == "", r
+
+
 def test_a_proxy_is_not_asked_for_this_machine():
     with Server([chunk(content="a"), "[DONE]"]) as s:
         r = chat("--url", s.url, "a", env={"http_proxy": "http://127.0.0.1:1"})

@@ -277,6 +277,8 @@ def test_json_says_why_a_command_fails():
             assert said["status"] == "error" and said["code"] == 1 and ("refused" if command == "reload" else "not know") in said["error"] and not err, said
         assert "weft.conf:3: no" in json.loads(run("--json", "reload", code=1)[0])["error"]
     assert json.loads(run("--json", "reload", code=69)[0])["code"] == 69
+    with Server({("GET", "/flight"): http("flight")}):
+        assert "/nowhere/f: No such" in json.loads(run("--json", "dump", "/nowhere/f", code=1)[0])["error"]
 
 
 def test_reload_names_what_it_cannot():

@@ -91,6 +91,7 @@ def test_default_quant_is_loaded_checked_and_listed():
         table = home.run(None, "models").out.splitlines()
         assert len(table) == 2 and re.match(r"Some-Q4_K_M +llama .* weft +2048 +\d+", table[1]), table
         assert "fits: a context of 2048" in home.run(None, "models", "some").out
+        assert "no model other" in json.loads(home.run(None, "models", "--json", "other").out)["error"]
         assert home.run(None, "models", "--path", "some").out.strip() == listed[0]["path"]
         n = len(hub.seen)
         check_loaded(home, home.pull(hub, NAME))
