@@ -39,7 +39,12 @@ struct fair_tenant {
     uint32_t n_pages;
     /* virtual time of the longest remaining part of a running prompt; set before each plan */
     double coming_ns;
-    double slots;      /* running mean of the slots that the tenant needs, at most its share */
+    double slots; /* running mean of the slots that the tenant needs, at most its share */
+    struct {
+        /* recent turns of sessions, and the number of them after which the session returned */
+        uint32_t n_ended, n_returned;
+        float growth;  /* mean tokens by which a turn is longer than the previous one */
+    } turns;           /* for pin.h: a tenant of single requests pins nothing */
     uint32_t n_window; /* scratch of fair_pick() and fair_waiting(), to the end of the struct */
     uint32_t leaves;
     double next_ns;

@@ -90,7 +90,7 @@ void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t no
             learn(&p->after[i], ms, PIN_FIRST);
             learn(&t->any.after[i], ms, PIN_FIRST_ANY);
         }
-    t->of_tenant[tenant].n_returned++;
+    t->view->fair->tenant[tenant].turns.n_returned++;
     p->ended_ns = 0;
 }
 
@@ -99,8 +99,10 @@ static bool comes_back(const struct pause *p) {
 }
 
 static bool others_come_back(const struct pins *t, uint16_t tenant) {
-    return t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS / 4 ||
-           t->of_tenant[tenant].n_returned >= PIN_RETURNS_MIN * t->of_tenant[tenant].n_ended;
+    const struct fair_tenant *f = &t->view->fair->tenant[tenant];
+
+    return f->turns.n_ended < PIN_TENANT_TURNS / 4 ||
+           f->turns.n_returned >= PIN_RETURNS_MIN * f->turns.n_ended;
 }
 
 bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant) {
@@ -122,10 +124,12 @@ static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
 }
 
 static void count_end(struct pins *t, uint16_t tenant) {
-    if (++t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS)
+    struct fair_tenant *f = &t->view->fair->tenant[tenant];
+
+    if (++f->turns.n_ended < PIN_TENANT_TURNS)
         return;
-    t->of_tenant[tenant].n_ended /= 2;
-    t->of_tenant[tenant].n_returned /= 2;
+    f->turns.n_ended /= 2;
+    f->turns.n_returned /= 2;
 }
 
 static bool has_room(const struct pins *t, const struct request *r) {
@@ -193,7 +197,7 @@ void pin_turn(struct pins *t, struct request *r, int64_t now) {
         p->ended_ns = now;
         p->turn = r->id;
         p->end = PAUSE_AFTER_ANY;
-        learn_growth(&t->of_tenant[r->tenant].growth, p->n_tokens, r->n_tokens);
+        learn_growth(&t->view->fair->tenant[r->tenant].turns.growth, p->n_tokens, r->n_tokens);
         p->n_tokens = r->n_tokens;
         p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->tenant);
@@ -306,13 +310,14 @@ static void expire(struct pins *t, int64_t now) {
 /* Returns the pages by which active sessions, running or in a pause, will grow before one of them
  * probably ends. */
 static uint64_t growth_pages(const struct pins *t) {
+    const struct fair_tenant *tenant = t->view->fair->tenant;
     double tokens = 0;
 
     LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
-        tokens += (double)t->of_tenant[k->tenant].growth;
+        tokens += (double)tenant[k->tenant].turns.growth;
     }
     LIST_FOREACH_ENTRY(r, t->view->running, const struct request, queued.link) {
-        tokens += r->session ? (double)t->of_tenant[r->tenant].growth : 0;
+        tokens += r->session ? (double)tenant[r->tenant].turns.growth : 0;
     }
     return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->view->page_tokens;
 }

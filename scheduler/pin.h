@@ -29,15 +29,9 @@ struct pins {
     const struct sched_view *view;
     struct pin all[PIN_MAX];
     struct list pinned, unused;
-    struct pauses any; /* pauses of all sessions */
-    struct {
-        /* recent turns, and the number of them after which the session returned */
-        uint32_t n_ended, n_returned;
-        /* mean tokens by which a turn is longer than the previous one */
-        float growth;
-    } of_tenant[FAIR_TENANTS]; /* a tenant of single requests pins nothing */
-    uint64_t growth_pages;     /* pages that running and pinned sessions will soon need */
-    uint64_t spare_pages;      /* exclusive pages of spare pins */
+    struct pauses any;     /* pauses of all sessions */
+    uint64_t growth_pages; /* pages that running and pinned sessions will soon need */
+    uint64_t spare_pages;  /* exclusive pages of spare pins */
 };
 
 /* Initialises @t without pins and without known pauses. */

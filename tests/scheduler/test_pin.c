@@ -118,6 +118,28 @@ Test(pin, sessions_that_never_come_back_are_not_waited_for) {
     sim_deinit(&sim);
 }
 
+/* The entry of the tenant that is idle for longest goes to a new tenant, without what was learnt. */
+Test(pin, a_tenant_does_not_pay_for_sessions_of_the_one_before_it, .timeout = 60) {
+    struct sim_client *c = NULL;
+
+    sim_init(&sim, &(struct sim_opts){.n_pages = 200, .max_clients = 300});
+    for (uint32_t i = 1; i <= 20; i++) {
+        sim_ask(&sim, 100, 4, i);
+        sim_run(&sim, 500);
+    }
+    sim.clock.ns += 100 * SECOND;
+    for (uint32_t i = 1; i <= FAIR_TENANTS; i++) {
+        c = sim_client(&sim, 100, sim.n_clients + 1, 100, 4);
+        c->m.tenant = i;
+        c->m.session = i == FAIR_TENANTS ? 100 : 0;
+        c->m.arrived_ns = sim.clock.ns;
+        sim_submit(&sim, c, 0);
+        sim_run(&sim, 500);
+    }
+    cr_expect_gt(sim.stats.n_pinned, 0);
+    sim_deinit(&sim);
+}
+
 static void tell_end(const struct sim_client *c, bool calls) {
     struct turn_end m = {.id = c->m.id, .session = c->m.session, .calls = calls};
 
