@@ -402,9 +402,10 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
     expert_file_save(&w->experts);
-    /* the next worker packs the weights again, since the kept ones may be the cause */
+    /* If it died while it loaded, the next worker packs the weights again, since the kept ones may
+     * be the cause. */
     if (!w->was_ready)
-        workers_release_weights(w, true);
+        workers_release_weights(w, w->state == WORKERS_LOADING);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
     if (served)

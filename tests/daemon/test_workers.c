@@ -438,6 +438,53 @@ static bool goes_to(struct chan *other) {
     return chan_recv(other, &f) == 0 && f.type == MSG_CANCEL;
 }
 
+/* Packs the weights of the model into the file @fd, which is then sealed. */
+static void pack_weights(int fd) {
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cpu",
+                                  .isa = "auto",
+                                  .n_threads = 1,
+                                  .n_pages = 4,
+                                  .page_tokens = 16,
+                                  .max_rows = 16,
+                                  .max_seqs = 1,
+                                  .max_wants = 1,
+                                  .keep_fd = fd};
+    struct engine *e;
+    struct err err = {0};
+
+    cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
+    cr_assert_eq(engine_info(e)->weights, ENGINE_WEIGHTS_PACKED);
+    engine_free(e);
+}
+
+/* Only a worker that dies by itself while it loads makes its weights suspect. */
+Test(workers, weights_stay_good_when_a_worker_gives_way_while_it_loads, .timeout = 60) {
+    int fd = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    pack_weights(fd);
+    engine_keep_key(file, NULL, keys[0]);
+    for (int dies = 0; dies < 2; dies++) {
+        workers_unload(workers);
+        wait_for_end(pid, false);
+        if (dies == 0)
+            kept_inherit(kept, fd, KEPT_PREFIX "1");
+        struct kept_file *other = kept_claim(kept, keys[0]);
+        cr_assert_eq(kept_fd(other), fd);
+        cr_assert_eq(workers_start(workers), 0);
+        if (dies)
+            kill_and_wait(SIGTERM, true);
+        cr_expect(workers_give_way(workers));
+        wait_for_end(pid, false);
+        struct kept_file *again = kept_claim(kept, keys[0]);
+        cr_expect_eq(again == other, !dies);
+        kept_release(again, false);
+        if (dies)
+            kept_release(other, false);
+        workers_come_back(workers);
+    }
+}
+
 Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
     for (int early = 0; early < 2; early++) { /* the process ends before the answer, or after it */
         struct chan other;
