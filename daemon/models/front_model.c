@@ -126,8 +126,7 @@ static int open_system(struct front_model *m, const struct config *c, struct err
         return 0;
     buf_init(&m->system_text, TEMPLATE_FILE_MAX);
     TRY(read_text_file("system-prompt", c->system_prompt, &m->system_text, err));
-    TRY(buf_add_char(&m->system_text, 0));
-    if (*m->system_text.data)
+    if (m->system_text.len > 0 && *m->system_text.data)
         m->api.system = m->system_text.data;
     return 0;
 }

@@ -135,6 +135,41 @@ static int open_with(const char *model, const char *template, struct err *err) {
     return r;
 }
 
+/* Opens @model with the file @system of @size bytes as its system message. */
+static int open_with_system(const char *model, const char *system, size_t size) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct config c;
+    struct err err = {0};
+
+    cr_assert_eq(truncate(system, (off_t)size), 0);
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", model, &err), 0);
+    cr_assert_eq(config_set(&c, "system-prompt", system, &err), 0);
+    int r = front_model_open(&m, &c, &room, &err);
+    cr_expect(r < 0 || (size == 0 ? !m.api.system : strlen(m.api.system) == size));
+    cr_expect(r == 0 || strstr(err.message, "larger than 1 MiB"), "%s", err.message);
+    front_model_deinit(&m);
+    config_deinit(&c);
+    return r;
+}
+
+Test(front_model, a_system_message_has_at_most_1_mib) {
+    static char text[(1 << 20) + 1];
+    char path[256], system[] = "/tmp/weft-test-system-XXXXXX";
+
+    cr_assert(getenv("WEFT_DATA"));
+    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
+    int fd = mkstemp(system);
+    memset(text, 'a', sizeof(text));
+    cr_assert_eq(write(fd, text, sizeof(text)), sizeof(text));
+    close(fd);
+    cr_expect_eq(open_with_system(path, system, sizeof(text)), -EINVAL);
+    cr_expect_eq(open_with_system(path, system, sizeof(text) - 1), 0);
+    cr_expect_eq(open_with_system(path, system, 0), 0);
+    unlink(system);
+}
+
 /* Shortages that may be temporary are distinguished from a wrong configuration, after which systemd
  * does not try again. */
 Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
