@@ -97,13 +97,15 @@ static void skip_switch(struct reading *d) {
         }
 }
 
-/* Reads a whole number that is not negative; returns false and adds a note for any other text. */
+/* Reads a whole number of at most 32 bits; returns false and adds a note for any other text. */
 static bool number(struct reading *d, const char *name, const char *text, uint64_t *out) {
     char *end;
     unsigned long long n = strtoull(text, &end, 10);
 
-    if (*text < '0' || *text > '9' || *end) {
-        refuse(d, name, "\"%.60s\" is not a whole number", text);
+    bool is_number = *text >= '0' && *text <= '9' && !*end;
+
+    if (!is_number || n > UINT32_MAX) {
+        refuse(d, name, "\"%.60s\" is %s", text, is_number ? "too large" : "not a whole number");
         return false;
     }
     *out = n;
@@ -350,7 +352,7 @@ static bool is_path(const char *text) {
 
 /* Replaces the model name that option @key has by the model's path, found as by weftctl models. */
 static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
-    struct model_dirs dirs;
+    struct model_dirs dirs = {0};
     struct model_list list = {0};
     const struct model_file *file = NULL;
 

@@ -194,13 +194,15 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
         "x.gguf: not an option; a model is given with --model FILE",
         "-ctk: format q5_1 does not exist here: use --kv-type-k f16, q8_0 or q4_0",
         "-c: \"4x\" is not a whole number",
+        "-c: \"-4\" is not a whole number",
+        "-c: \"18446744073709551615\" is too large",
         "--port: \"http\" is not a whole number",
         "-m: needs a value",
     };
     CLEANUP(args_deinit)
     struct args a =
         translated("--mmproj-url p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
-                   "-ctk q5_1 -c 4x --port http -m");
+                   "-ctk q5_1 -c 4x -c -4 -c 18446744073709551615 --port http -m");
 
     cr_expect_eq(a.n_refused, ARRAY_SIZE(parts), "%u", a.n_refused);
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
