@@ -1,6 +1,7 @@
 #include "daemon/config/sampling_defaults.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,10 +133,11 @@ static int take_item(struct sampling_defaults *d, const char *text, struct err *
     bool seed = strcmp(name, "seed") == 0;
     double v = value && !seed ? strtod(value + 1, &end) : 0;
     if (value && seed) {
+        errno = 0; /* ERANGE: more than 64 bits */
         d->seed = strtoull(value + 1, &end, 10);
         d->has_seed = strcmp(value + 1, "-1") != 0;
     }
-    if (!value || (!p && !seed) || end == value + 1 || *end)
+    if (!value || (!p && !seed) || end == value + 1 || *end || (seed && errno))
         return err_set(err, 0, "sampling",
                        "sampling: %.60s: must be openai, or a parameter of requests (temperature, "
                        "top_p, ..., seed), = and a number",
