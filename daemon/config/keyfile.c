@@ -9,11 +9,12 @@
 
 /*
  * Lines are `[section]`, `key = value` or `key : value`. A comment begins with # or ; at the
- * beginning of a line, and with ; after a blank elsewhere. Blanks around names and values have no
- * meaning. Reading ends at the first error.
+ * beginning of a line or behind a section, and with ; after a blank elsewhere. Blanks around names
+ * and values have no meaning. Reading ends at the first error.
  */
 
 #define BYTE_ORDER_MARK "\xEF\xBB\xBF"
+#define BLANKS " \t\r\n\f\v"
 #define LINE_MAX_BYTES 8192
 
 struct reading {
@@ -58,7 +59,7 @@ static char *find(char *s, const char *chars) {
 
 /* Returns @s without the blanks around it. */
 static char *trim(char *s) {
-    s += strspn(s, " \t\r\n\f\v");
+    s += strspn(s, BLANKS);
     size_t n = strlen(s);
     while (n > 0 && isspace((unsigned char)s[n - 1]))
         s[--n] = 0;
@@ -74,10 +75,12 @@ static int read_line(struct reading *f, char *line) {
     if (!*line || *line == '#' || *line == ';')
         return 0;
     end = find(line, *line == '[' ? "]" : "=:");
-    if (!*end || *end == ';')
+    bool is_section = *line == '[' && *end == ']';
+    char behind = is_section ? end[1 + strspn(end + 1, BLANKS)] : 0;
+    if (!*end || *end == ';' || (behind && behind != '#' && behind != ';'))
         return fail_in_line(f, -EINVAL, f->param, "must be a [section] or key = value");
     *end++ = 0;
-    if (*line == '[') {
+    if (is_section) {
         memcpy(f->section, line + 1, strlen(line));
         return 0;
     }

@@ -70,6 +70,9 @@ Test(keyfile, what_is_no_pair_is_named_by_its_line) {
     expect("[s]\na = 1\nnothing\n", -EINVAL, "file", ":3: must be a [section] or key = value",
            "[s]a=1;");
     expect("[s\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
+    expect("[s] a = 1\nb = 2\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
+    cr_assert_eq(read_text("[s]# a = 1\nb = 2\n[t]\t;\nc = 3\n"), 0);
+    cr_expect_str_eq(heard, "[s]b=2;[t]c=3;");
 }
 
 Test(keyfile, a_section_has_its_whole_name) {
