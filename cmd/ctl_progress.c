@@ -1,7 +1,9 @@
 #include "cmd/ctl_progress.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +84,8 @@ static double left_s(const struct progress *p) {
     return p->rate > 0 ? (double)(p->total - p->done_before - p->done) / p->rate : -1;
 }
 
-/* Prints one line of JSON with @message, or, if that is NULL, with the progress. */
+/* Prints one line of JSON with @message, or, if that is NULL, with the progress. Interrupts the
+ * program when nothing reads its lines any more: a daemon that was killed cannot end its pull. */
 static void print_json(struct progress *p, const char *what, const char *message) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
@@ -107,7 +110,8 @@ static void print_json(struct progress *p, const char *what, const char *message
         }
     }
     ctl_print_json(d, p->out);
-    fflush(p->out);
+    if (fflush(p->out) == EOF && errno == EPIPE)
+        raise(SIGTERM);
 }
 
 static int columns(void) {

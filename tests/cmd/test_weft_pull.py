@@ -447,6 +447,19 @@ def wait_for_wait(p):
         assert said[-1], said
 
 
+def test_a_pull_whose_reader_is_gone_ends():
+    """A daemon that was killed leaves its pull behind, which would hold the file and load the rest of it."""
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.slow(100, 0.3)]
+        p = home.start(hub, "pull", "--json", NAME)
+        while '"completed"' not in p.stdout.readline():
+            pass
+        p.stdout.close()
+        assert p.wait(LIMIT_S) == 130, p.returncode
+        assert home.parts(), "what has arrived is lost"
+        p.stderr.close()
+
+
 def test_ctrl_c_leaves_a_part_that_is_continued():
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with hub_and_home() as (hub, home):
