@@ -51,7 +51,7 @@ void models_set_state(struct served *s, enum served_state next) {
         [SERVED_ABSENT] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
         [SERVED_OPENING] = 1 << SERVED_QUEUED | 1 << SERVED_FAILED,
         [SERVED_QUEUED] = 1 << SERVED_LOADING | 1 << SERVED_FAILED | 1 << SERVED_ABSENT,
-        [SERVED_LOADING] = 1 << SERVED_READY | 1 << SERVED_ENDING,
+        [SERVED_LOADING] = 1 << SERVED_READY | 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
         [SERVED_READY] = 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
         [SERVED_LEAVING] = 1 << SERVED_ENDING,
         [SERVED_ENDING] = 1 << SERVED_ABSENT | 1 << SERVED_FAILED,
@@ -158,7 +158,7 @@ static void on_use(void *ctx, uint32_t tenant, double weight) {
 }
 
 void models_want(struct served *s) {
-    bool coming = s->state >= SERVED_OPENING && s->state <= SERVED_READY;
+    bool coming = s->state >= SERVED_QUEUED && s->state <= SERVED_READY;
 
     s->wanted = !coming && !s->next && !s->retired;
     s->used_ns = now_ns(s->of);
@@ -270,6 +270,7 @@ static void on_unloaded(void *ctx) {
     if (s->of->stopping)
         return;
     models_set_state(s, *s->why ? SERVED_FAILED : SERVED_ABSENT);
+    models_away(s);
     models_decide_soon(s->of);
 }
 
@@ -331,6 +332,8 @@ static void on_opened(uv_work_t *w, int status) {
     take_front(s);
     models_set_state(s, SERVED_QUEUED);
     api_model_opened(s->model);
+    if (!s->wanted)
+        models_call_off(s);
     models_decide_soon(s->of);
 }
 
@@ -377,6 +380,18 @@ void models_leave(struct served *s) {
     api_model_set(s->model, API_MODEL_UNLOADING, 0);
     if (is_done(s))
         end_worker(s);
+}
+
+void models_call_off(struct served *s) {
+    if (models_has_requests(s))
+        return;
+    s->wanted = false;
+    if (s->state == SERVED_LOADING)
+        models_leave(s);
+    if (s->state != SERVED_QUEUED)
+        return;
+    models_set_state(s, SERVED_ABSENT);
+    api_model_set(s->model, API_MODEL_ABSENT, 0);
 }
 
 /* Returns the bytes that will be free when the workers that are about to end have ended. */

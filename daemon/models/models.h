@@ -9,6 +9,7 @@
  *         ^                  └───────────┴──────────┴──> FAILED                      │
  *         └──────────────────────────────────────────────────────────────────────────┘
  *
+ * An unload takes a model that is QUEUED or LOADING, and that no request waits for, back to ABSENT.
  * OPENING: a thread reads metadata and tokens, once. QUEUED: the model waits for memory. LEAVING:
  * running requests continue, new ones are not accepted. ENDING: the process has not ended yet.
  * FAILED: a request that arrives after a pause makes weftd try again.
@@ -124,7 +125,8 @@ uint64_t models_budget(const struct models *m);
 /* Returns the index of the model named @name, or -ENOENT with @err. */
 int models_index(const struct models *m, const char *name, struct err *err);
 /* Load model @i if it is not loaded; unload it once its requests have ended, until the next request
- * loads it again. Return 0, or -EBUSY with @err: it is pinned. */
+ * loads it again. Unloading ends a load that no request waits for. Return 0, -EBUSY with @err: it
+ * is pinned, or -EINVAL with @err: the daemon has not started yet. */
 int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
 /* Returns the name of a swap, pull or change of presets that is under way; NULL: there is none. */

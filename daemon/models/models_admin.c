@@ -131,14 +131,12 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
         err_set_code(err, 400, "pinned", "model", "%.100s is pinned: it stays loaded", s->name);
         return -EBUSY;
     }
+    if (s->first && !m->ready_told)
+        return err_set(err, 409, NULL, "%.100s is loaded at the start; try again later", s->name);
     start_on_demand(m);
     if (s->state == SERVED_READY)
         models_leave(s);
-    if (models_has_requests(s)) /* loads a model that is not loaded for these requests */
-        return 0;
-    s->wanted = false;
-    if (s->state == SERVED_QUEUED)
-        models_set_state(s, SERVED_ABSENT);
+    models_call_off(s);
     return 0;
 }
 

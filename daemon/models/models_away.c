@@ -13,11 +13,18 @@
 
 /* ---- functions of the old daemon ---- */
 
-void models_away(void *served) {
-    struct models *m = ((struct served *)served)->of;
+/* Returns true if a worker still has memory of the device. */
+static bool uses_device(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (workers_on_device(m->served[i]->workers) && workers_run(m->served[i]->workers))
+            return true;
+    return false;
+}
 
-    assert(m->n_giving_way == 0 || m->away);
-    if (m->n_giving_way > 0 && --m->n_giving_way == 0)
+void models_away(void *served) {
+    const struct models *m = ((struct served *)served)->of;
+
+    if (m->away && !uses_device(m))
         m->opts.on_away(m->opts.ctx);
 }
 
@@ -30,11 +37,10 @@ void models_answered(void *served) {
 bool models_give_way(struct models *m) {
     assert(!m->away);
     m->away = true;
-    m->n_giving_way = 0;
     for (uint32_t i = 0; i < m->n; i++)
-        m->n_giving_way +=
-            workers_on_device(m->served[i]->workers) && workers_give_way(m->served[i]->workers);
-    return m->n_giving_way > 0;
+        if (workers_on_device(m->served[i]->workers))
+            workers_give_way(m->served[i]->workers);
+    return uses_device(m);
 }
 
 /* Returns true if requests of @s can move to the next daemon. A model in a swap is left out: it
@@ -75,7 +81,6 @@ void models_move(struct models *m) {
 
 void models_come_back(struct models *m) {
     m->away = false;
-    m->n_giving_way = 0;
     for (uint32_t i = 0; i < m->n; i++)
         workers_come_back(m->served[i]->workers);
     models_decide_soon(m);

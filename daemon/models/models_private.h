@@ -122,7 +122,6 @@ struct models {
     uv_timer_t disk_timer;
     /* State of an upgrade (models_away.c). */
     bool away; /* the next daemon has the device: no worker is started */
-    uint32_t n_giving_way;
     struct list guest_links; /* guest_link.link: requests of the previous daemon */
     struct api *api;
     struct models_scan scan;
@@ -153,9 +152,11 @@ void models_want(struct served *s);
 int64_t models_unload_ms(const struct served *s);
 /* Returns true if requests run on the model or wait for it. */
 bool models_has_requests(const struct served *s);
-/* Unloads the model, which is READY: it takes no new requests, and its worker ends after its last
- * one. */
+/* Unloads the model, which is READY, or LOADING without requests: it takes no new requests, and its
+ * worker ends after its last one. */
 void models_leave(struct served *s);
+/* Ends the load of @s, in whatever state it is, unless requests wait for the model. */
+void models_call_off(struct served *s);
 /* Appends a model with options @c, which are taken over (zeroed). Returns 0 or -ENOMEM. */
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
 /* Type of api_add_model() and api_new_model(). */

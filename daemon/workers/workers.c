@@ -696,7 +696,7 @@ void workers_on_demand(struct workers *w) {
 }
 
 void workers_unload(struct workers *w) {
-    bool served = w->state == WORKERS_SERVING;
+    bool served = w->state == WORKERS_SERVING, asked = w->next == NEXT_OFFERED;
 
     assert(w->opts.on_unloaded && api_model_use(w->model).n_running == 0);
     if (w->state == WORKERS_IDLE || w->state == WORKERS_STOPPED)
@@ -714,6 +714,8 @@ void workers_unload(struct workers *w) {
     workers_end_process(w, served);
     if (!w->process_open)
         w->opts.on_unloaded(w->opts.ctx);
+    if (asked) /* the answer is not needed any more */
+        w->opts.on_answer(w->opts.ctx);
 }
 
 struct workers *workers_free(struct workers *w) {
@@ -741,6 +743,10 @@ int workers_dump(const struct workers *w, struct buf *out) {
 
 const struct buf *workers_ready(const struct workers *w) {
     return &w->ready;
+}
+
+bool workers_run(const struct workers *w) {
+    return w->process_open;
 }
 
 bool workers_on_device(const struct workers *w) {

@@ -131,6 +131,7 @@ const struct flight *workers_flight(const struct workers *w);
 int workers_dump(const struct workers *w, struct buf *out);
 /* Reports the tenants' use of the device by another worker. */
 void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);
+bool workers_run(const struct workers *w); /* a process exists, or has not quite ended */
 /* Returns true if the workers compute on a CUDA device; known once one was ready. */
 bool workers_on_device(const struct workers *w);
 /* Fills the statistics that the admin socket shows of the worker. */

@@ -138,5 +138,5 @@ void workers_come_back(struct workers *w) {
 }
 
 void workers_leave_next(struct workers *w) {
-    close_next(w, NEXT_REFUSED);
+    close_next(w, NEXT_NONE);
 }

@@ -2,6 +2,7 @@
  * decisions. No worker is started: a test sets the states that its model has passed through. */
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
+#include "daemon/workers/workers_private.h"
 #include "tests/api/world.h"
 #include "tests/support/tiny_model.h"
 
@@ -38,6 +40,16 @@ ssize_t readlink(const char *path, char *out, size_t size) {
     return snprintf(out, size, "%s/weftd", folder);
 }
 
+/* Starts a program that sleeps in place of a worker. */
+int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t *o) {
+    char *args[] = {"sleep", "1000", NULL};
+    uv_process_options_t sleeper = {.file = "/bin/sleep", .args = args, .exit_cb = o->exit_cb};
+    int (*spawn)(uv_loop_t *, uv_process_t *, const uv_process_options_t *);
+
+    *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
+    return spawn(loop, process, strcmp(o->file, "/proc/self/exe") == 0 ? &sleeper : o);
+}
+
 static void on_ready(void *ctx) {}
 
 static void on_refused(void *ctx, const char *why, int error) {
@@ -51,7 +63,7 @@ static void set(const char *key, const char *value) {
 }
 
 static void start(void) {
-    const struct tiny_model tiny = {.n_layer = 1, .n_embd = 32, .n_ff = 32, .head_dim = 8};
+    const struct tiny_model tiny = {.arch = "bert"}; /* has a vocabulary */
     const struct kept_opts none = {0};
     struct err err = {0};
 
@@ -183,6 +195,70 @@ Test(models, an_operator_loads_one_as_a_request_does) {
     cr_expect_eq(models_budget(models), 1 << 30);
     models->on_demand = false; /* as with one model, which stays loaded */
     cr_expect_eq(models_budget(models), 0);
+}
+
+/* Decides until @s is in @state. */
+static void run_until(const struct served *s, enum served_state state) {
+    while (s->state != state) {
+        models->timer.timer_cb(&models->timer);
+        if (s->state != state) /* one iteration of the loop may open a file */
+            uv_run(&w.loop, UV_RUN_ONCE);
+    }
+}
+
+/* An unload ends a load in each of its states, and a later request loads the model. */
+Test(models, a_load_that_nobody_waits_for_can_be_called_off, .timeout = 60) {
+    static const enum served_state states[] = {SERVED_OPENING, SERVED_QUEUED, SERVED_LOADING};
+    struct served *s = models->served[1], *busy = load("a");
+    struct err err = {0};
+
+    busy->model->n_running = 1;
+    busy->load_ns = 1000000000; /* it stays, since the clock stands still */
+    for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+        for (int waits = 0; waits < 2; waits++) {
+            struct list waiter;
+
+            busy->bytes = states[i] == SERVED_QUEUED ? models->budget : 0;
+            cr_assert_eq(models_load(models, 1, &err), 0);
+            if (s->front && states[i] == SERVED_OPENING)
+                break; /* the file is opened only once */
+            run_until(s, states[i]);
+            list_init(&waiter);
+            if (waits)
+                list_push_back(&s->model->waiting, &waiter);
+            cr_assert_eq(models_unload(models, 1, &err), 0);
+            busy->bytes = 0;
+            run_until(s, waits ? SERVED_LOADING : SERVED_ABSENT);
+            cr_expect(waits || s->model->state == API_MODEL_ABSENT);
+            list_remove(&waiter);
+            cr_assert_eq(models_unload(models, 1, &err), 0);
+            run_until(s, SERVED_ABSENT);
+        }
+    }
+    busy->model->n_running = 0;
+}
+
+static uint32_t n_away;
+
+static void on_away(void *ctx) {
+    n_away++;
+}
+
+/* The next daemon gets the device although an operator unloads a model that gives way. */
+Test(models, the_device_is_free_when_a_model_that_gives_way_is_unloaded, .timeout = 60) {
+    struct served *s = models->served[1];
+    struct err err = {0};
+
+    models->opts.on_away = on_away;
+    cr_assert_eq(models_load(models, 1, &err), 0);
+    run_until(s, SERVED_LOADING);
+    strcpy(s->workers->backend, "cuda");
+    cr_expect(models_give_way(models));
+    cr_assert_eq(models_unload(models, 1, &err), 0);
+    cr_expect_eq(n_away, 0);
+    run_until(s, SERVED_ABSENT);
+    cr_expect_eq(n_away, 1);
+    models_come_back(models);
 }
 
 static void on_over(struct api_rescan *r) {

@@ -520,6 +520,24 @@ Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
     }
 }
 
+/* An unload is no refusal: the next worker's requests are offered, also to a later daemon. */
+Test(workers, a_model_that_was_unloaded_is_offered_again, .timeout = 60) {
+    struct chan other;
+
+    for (int offered = 0; offered < 2; offered++) {
+        serve();
+        *told = 0;
+        if (offered)
+            offer(&other);
+        workers_unload(workers);
+        wait_for_end(pid, false);
+        expect_told(offered ? "answer;unloaded;" : "unloaded;");
+        cr_expect_eq(workers_answer(workers), WORKERS_UNASKED);
+        cr_assert_eq(workers_start(workers), 0);
+    }
+    chan_deinit(&other);
+}
+
 Test(workers, the_next_daemon_may_refuse_the_requests, .timeout = 60) {
     struct chan other;
 
