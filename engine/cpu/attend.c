@@ -46,11 +46,13 @@
  * With few rows and long contexts there would be fewer items than threads. Then each chunk of each
  * item is an item (split-K: do_part()), its state goes to be.partial, and a second round
  * merges the states of each item from left to right (merge_item()): the same tree, hence the same
- * bits. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
+ * bits. If be.partial has no room for all items, this is repeated for as many as fit. Blocks are as
+ * large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
-/* SPLIT_BELOW: items for each thread below which an op's items are split into chunks. */
-enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
+/* SPLIT_BELOW: items for each thread below which an op's items are split into chunks.
+ * PARTIAL_BYTES: most memory of be.partial, unless one item needs more. */
+enum { SPLIT_BELOW = 4, PARTIAL_BYTES = 256 << 20, TILE_KEYS = ATTEND_TILE };
 
 /* Context of the threads for one op. */
 struct run {
@@ -65,6 +67,7 @@ struct run {
     uint32_t run_v;    /* size of the Hadamard matrix of values; 0: values are not transformed */
     uint32_t n_blocks; /* blocks in be.attend_blocks */
     uint32_t n_chunks; /* chunks of an item if items are split, else 0 */
+    uint32_t item0;    /* first item whose chunks are in be.partial */
 };
 
 /* An item of work: the queries of one kv head of a block of rows. Query i is head i % group of row
@@ -345,7 +348,7 @@ static uint32_t chunks_before(const struct item *it) {
 static void do_part(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *r = ctx;
     struct be *b = r->step->be;
-    struct item it = make_item(r, i / r->n_chunks);
+    struct item it = make_item(r, r->item0 + i / r->n_chunks);
     uint32_t nth = i % r->n_chunks;
 
     if (nth > chunks_before(&it))
@@ -359,7 +362,7 @@ static void do_part(void *ctx, uint32_t i, uint32_t thread) {
 static void merge_item(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *r = ctx;
     struct be *b = r->step->be;
-    struct item it = make_item(r, i);
+    struct item it = make_item(r, r->item0 + i);
     struct attn_state *total = b->attend[thread].total;
 
     for (uint32_t c = 0; c <= chunks_before(&it); c++)
@@ -436,19 +439,26 @@ void attend_run(struct step *s, const struct model_op *op) {
         return;
     }
     r.n_chunks = before + 1;
-    assert(n_items * r.n_chunks * r.group <= b->n_partial);
-    pool_each(b->pool, n_items * r.n_chunks, do_part, &r);
-    pool_each(b->pool, n_items, merge_item, &r);
+    uint32_t most_items = b->n_partial / (r.n_chunks * r.group);
+    assert(most_items > 0);
+    for (; r.item0 < n_items; r.item0 += most_items) {
+        uint32_t n = MIN(most_items, n_items - r.item0);
+
+        pool_each(b->pool, n * r.n_chunks, do_part, &r);
+        pool_each(b->pool, n, merge_item, &r);
+    }
 }
 
 int attend_open(struct be *b, uint32_t max_context) {
     uint32_t n_threads = pool_n_threads(b->pool), group = b->shape.widest.group;
     uint32_t n_queries = MAX(ATTEND_QUERIES, group);
     size_t width = padded(b), per_thread = n_queries * (width + 2 * width);
+    uint64_t item = (uint64_t)group * ((max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK);
+    uint64_t most = PARTIAL_BYTES / (sizeof(*b->partial) + width * sizeof(float));
 
     assert(group > 0 && max_context > 0);
-    b->max_chunks = (max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
-    b->n_partial = n_threads > 1 ? SPLIT_BELOW * n_threads * group * b->max_chunks : 0;
+    b->n_partial =
+        n_threads > 1 ? (uint32_t)MIN(MAX(item, most), SPLIT_BELOW * n_threads * item) : 0;
     b->attend_blocks = be_alloc(b, b->max_rows, sizeof(*b->attend_blocks));
     b->attend = be_alloc(b, n_threads, sizeof(*b->attend));
     b->partial = be_alloc(b, b->n_partial + 2u * n_threads * n_queries, sizeof(*b->partial));

@@ -122,7 +122,7 @@ struct be {
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
     struct attn_state *partial;         /* [n_partial] the states of chunks, if items are split */
-    uint32_t n_partial, max_chunks;
+    uint32_t n_partial;
 
     struct owned *owned; /* memory of be_map() and be_alloc() */
     bool no_memory;      /* one of these allocations failed */

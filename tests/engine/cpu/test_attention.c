@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
 #include "tests/engine/cpu/fixture.h"
@@ -33,6 +34,8 @@ struct way {
     struct kv_formats type;
     bool dirty; /* pages are filled with NaN first */
 };
+
+static bool tight; /* the states of only one item's chunks have room */
 
 struct rig {
     struct be be;
@@ -68,6 +71,8 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     b->act[ACT_Q] = calloc(KEYS, b->act_width[ACT_Q] * sizeof(float));
     b->act[ACT_O] = calloc(KEYS, b->act_width[ACT_O] * sizeof(float));
     cr_assert(kv->at && b->act[ACT_Q] && b->act[ACT_O] && attend_open(b, KEYS) == 0);
+    if (tight)
+        b->n_partial = s->group * ((KEYS + ATTEND_CHUNK - 1) / ATTEND_CHUNK);
     for (uint32_t i = 0; i < n_pages; i++)
         r->page[i] = (i * 7 + 3) % n_pages; /* scattered: 7 and n_pages have no common factor */
     for (uint32_t i = 0; i <= SEQS; i++)
@@ -240,7 +245,7 @@ static void check_types(uint32_t head_dim, uint32_t group, struct kv_formats typ
         got[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
     static const struct way ways[] = {
         {NULL, 16, 1, KEYS, {0}, true}, {NULL, 32, 3, KEYS, {0}, true}, {NULL, 64, 3, 1, {0}, true},
-        {NULL, 32, 1, 7, {0}, false},   {NULL, 16, 3, 37, {0}, true},
+        {NULL, 32, 1, 7, {0}, false},   {NULL, 16, 3, 37, {0}, true},   {NULL, 64, 3, 1, {0}, true},
     };
     struct way first = {"generic", 16, 1, 1, type, false};
     size_t width = (size_t)KV_HEADS * group * head_dim;
@@ -251,6 +256,7 @@ static void check_types(uint32_t head_dim, uint32_t group, struct kv_formats typ
     held = s;
     round_values(type.k, s.k, KEYS * KV_HEADS * head_dim, held.k);
     round_values(type.v, s.v, KEYS * KV_HEADS * head_dim, held.v);
+    tight = false;
     run(&s, &first, expect);
     for (uint32_t pos = 0; pos < KEYS; pos = pos * 2 + 1)
         for (uint32_t head = 0; head < KV_HEADS * group; head += group)
@@ -265,6 +271,7 @@ static void check_types(uint32_t head_dim, uint32_t group, struct kv_formats typ
 
             w.isa = isas[i];
             w.type = type;
+            tight = j == ARRAY_SIZE(ways) - 1;
             memset(got, 0, sizeof(got));
             run(&s, &w, got);
             cr_expect(memcmp(got, expect, KEYS * width * sizeof(float)) == 0,
@@ -376,3 +383,19 @@ Test(cpu_attention, sequences_that_share_pages) {
         rig_close(&r);
     }
 }
+
+/* The sizes are those of DeepSeek V3: without a bound, states of chunks would take 6 GiB. */
+#ifndef __SANITIZE_ADDRESS__
+Test(cpu_attention, long_contexts_of_many_heads_need_little_memory) {
+    const struct rlimit limit = {UINT64_C(4) << 30, UINT64_C(4) << 30};
+    static struct be b;
+
+    b.shape = (struct model_shape){.n_layer = 1, .widest = {.head = 576, .group = 128}};
+    b.max_rows = 1;
+    cr_assert_eq(pool_new(&b.pool, 8), 0);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    cr_expect_eq(attend_open(&b, 163840), 0);
+    be_release(&b);
+    pool_free(b.pool);
+}
+#endif
