@@ -31,17 +31,15 @@ struct search {
     void *ctx;
 };
 
-/* Makes the options of one model: the daemon's options without those that name a model. */
-static int clone_for(struct config *c, const struct config *from, const char *path,
-                     struct err *err) {
-    static const char *const own[] = {"aliases", "draft-model", "mmproj", "chat-template",
-                                      "system-prompt"};
+int models_clone(struct config *c, const struct config *from) {
+    static const char *const own[] = {"model",  "aliases",       "draft-model",
+                                      "mmproj", "chat-template", "system-prompt"};
 
     TRY(config_clone(c, from));
     c->pinned = false;
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
-        TRY(config_set(c, own[i], "", err));
-    return config_set(c, "model", path, err);
+        TRY(config_set(c, own[i], "", NULL));
+    return 0;
 }
 
 int models_is_preset(const struct dirent *e) {
@@ -75,7 +73,7 @@ static int read_preset(const struct search *s, const char *file, const char *nam
                        uint64_t *bytes, struct err *err) {
     char path[1024];
 
-    TRY(clone_for(c, s->config, "", err));
+    TRY(models_clone(c, s->config));
     snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
     TRY(config_set(c, "model-name", name, err));
     TRY(config_read_preset(c, path, err));
@@ -157,7 +155,8 @@ static int add_files(struct search *s, struct err *err) {
         assert(f->name && f->path);
         if (f->n_missing || is_taken(s, f->name))
             continue;
-        TRY(clone_for(&c, s->config, f->path, err));
+        TRY(models_clone(&c, s->config));
+        TRY(config_set(&c, "model", f->path, err));
         TRY(config_set(&c, "model-name", f->name, err));
         TRY(set_hub_names(&c, f, err));
         TRY(s->cb(s->ctx, &c, f->name, f->bytes));

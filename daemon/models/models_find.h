@@ -13,6 +13,10 @@ typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uin
 /* Takes a preset that cannot be read, and the reason. Returns 0 or -ENOMEM. */
 typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why);
 
+/* Makes @c the options with which a preset or a file begins: those of the daemon, @from, without
+ * the ones that belong to its own model. Returns 0 or -errno; config_deinit() must follow in either
+ * case. */
+int models_clone(struct config *c, const struct config *from);
 /* Calls @cb for each preset of the option models, by name, and then for each file of models-dir
  * whose name no preset has. Returns 0, or -errno with @err. A preset that cannot be read is given
  * to @bad and left out; if @bad is NULL, it is an error. */

@@ -139,13 +139,16 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
 
 /* ---- making a preset ---- */
 
-/* Writes the options of @c that differ from the daemon's, as a file of keys. */
+/* Writes the options of @c that differ from those with which a preset begins, as a file of keys. */
 static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
     static const char *const never[] = {"any-model-name", "models",     "models-dir",
                                         "models-memory",  "kv-disk",    "prewarm",
                                         "aliases",        "model-name", "pinned"};
-    int r = buf_add_str(out, MADE);
+    CLEANUP(config_deinit) struct config begin = {0};
+    int r = models_clone(&begin, own);
 
+    if (r == 0)
+        r = buf_add_str(out, MADE);
     for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
         const struct option *o = &config_table[i];
         char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
@@ -155,9 +158,9 @@ static int write_keys(const struct config *own, const struct config *c, struct b
             of_model &= strcmp(o->key, never[k]) != 0;
         if (!of_model)
             continue;
-        config_value(own, o, was, sizeof(was));
+        config_value(&begin, o, was, sizeof(was));
         config_value(c, o, is, sizeof(is));
-        if (strcmp(o->key, "model") == 0 || strcmp(was, is) != 0)
+        if (strcmp(was, is) != 0)
             r = buf_printf(out, "%s = %s\n", o->key, is);
     }
     return r;
@@ -166,14 +169,30 @@ static int write_keys(const struct config *own, const struct config *c, struct b
 /* Makes the paths absolute, because the next start may be in another folder. Returns 0 or -errno
  * with @err. */
 static int make_absolute(struct config *c, struct err *err) {
-    CLEANUP(freep) char *here = *c->model == '/' ? NULL : getcwd(NULL, 0);
-    CLEANUP(freep) char *path = NULL;
+    const struct {
+        const char *key;
+        char *const *value;
+        bool is_path;
+    } rows[] = {
+        {"model", &c->model, true},
+        {"draft-model", &c->draft_model, true},
+        {"mmproj", &c->mmproj, strcmp(c->mmproj, "none") != 0},
+        {"chat-template", &c->chat_template, !template_named(c->chat_template)},
+        {"system-prompt", &c->system_prompt, true},
+    };
+    CLEANUP(freep) char *here = getcwd(NULL, 0);
 
-    if (*c->model == '/')
-        return 0;
-    if (!here || asprintf(&path, "%s/%s", here, c->model) < 0)
-        return -ENOMEM;
-    return config_set(c, "model", path, err);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        CLEANUP(freep) char *path = NULL;
+        const char *value = *rows[i].value;
+
+        if (!*value || *value == '/' || !rows[i].is_path)
+            continue;
+        if (!here || asprintf(&path, "%s/%s", here, value) < 0)
+            return -ENOMEM;
+        TRY(config_set(c, rows[i].key, path, err));
+    }
+    return 0;
 }
 
 /* Returns true if the list @sampling has a value for the parameter of @item, NAME=VALUE. */
@@ -265,7 +284,7 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
 
     if (r < 0)
         return cannot_write(new.s, r, err);
-    r = config_clone(&check, &p->own);
+    r = models_clone(&check, &p->own);
     if (r == 0)
         r = config_read_preset(&check, new.s, err);
     if (r == 0 && rename(new.s, at.s) < 0)

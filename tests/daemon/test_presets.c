@@ -280,6 +280,39 @@ Test(presets, a_models_path_becomes_absolute) {
     drop(&p);
 }
 
+/* Presets begin without these options of the daemon's own model, so one that is made of that model
+ * names them. */
+Test(presets, what_the_daemons_own_model_has_is_named) {
+    static const char *const files[][2] = {{"chat-template", "t.jinja"},
+                                           {"system-prompt", "system"},
+                                           {"draft-model", "draft.gguf"},
+                                           {"mmproj", "eye.gguf"}};
+    struct preset_change p;
+    struct err err = {0};
+    char want[300];
+
+    cr_assert_eq(chdir(top), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        put(files[i][1], "{{ 1 }}");
+        set(&own, files[i][0], files[i][1]);
+    }
+    p = change();
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    const char *is = text_of("presets/mine.conf");
+    cr_assert(is);
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        snprintf(want, sizeof(want), "\n%s = %s/%s\n", files[i][0], top, files[i][1]);
+        cr_expect(strstr(is, want), "%s is not in\n%s", want, is);
+    }
+    set(&p.base, "chat-template", "chatml");
+    set(&p.base, "mmproj", "none");
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    is = text_of("presets/mine.conf");
+    cr_expect(strstr(is, "\nchat-template = chatml\n") && strstr(is, "\nmmproj = none\n"), "%s",
+              is);
+    drop(&p);
+}
+
 /* The client's texts of the base are copied; the operator's files are named directly. */
 Test(presets, a_copy_outlives_what_it_was_made_of) {
     struct preset_change p = change();
