@@ -22,6 +22,7 @@
  * returns.
  */
 
+#define PACKED_PIECE 4096u       /* bytes of a compressed body that are unpacked in a turn */
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
 #define LINGER_CLOSING_MS 200    /* LINGER_MS while the server closes */
 
@@ -474,32 +475,36 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     return used;
 }
 
-/* Parses one request, or the part of it that has arrived. Returns how many bytes it used. */
+/* Parses one request, or the part of it that has arrived; of a compressed body only a piece, since a
+ * read of it may become megabytes. Returns how many bytes it used. */
 static size_t parse(struct conn *c, const char *data, size_t len) {
+    bool packed = false;
     size_t at = 0;
 
     c->parsing = true;
-    do /* at most @len turns: each uses a byte, or leaves HEAD and BODY */
-        at += parse_some(c, data + at, len - at);
-    while (at < len && (c->state == CONN_HEAD || c->state == CONN_BODY));
+    do { /* at most @len turns: each uses a byte, or leaves HEAD and BODY */
+        packed = c->state == CONN_BODY && c->http.coding != UNPACK_NONE;
+        at += parse_some(c, data + at, packed ? MIN(len - at, PACKED_PIECE) : len - at);
+    } while (at < len && !packed && (c->state == CONN_HEAD || c->state == CONN_BODY));
     c->parsing = false;
     return at;
 }
 
-/* Parses the next request of those that came while another was answered. */
+/* Parses the next request of those that came while another was answered, or the next piece. */
 static void parse_ahead(struct conn *c) {
     c->ahead_at += parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
-    if (c->ahead_at < c->ahead.len && !c->close_after)
+    if (c->ahead_at < c->ahead.len && (!c->close_after || c->state == CONN_BODY))
         return;
     buf_deinit(&c->ahead);
     c->ahead_at = 0;
 }
 
-/* Keeps what came early for after the answer; more than a header's worth is not waited with. */
+/* Keeps what came early for after the answer, or for the next turn in a body; more than a header's
+ * worth is not waited with. */
 static void keep(struct conn *c, const char *data, size_t len) {
     buf_consume(&c->ahead, c->ahead_at);
     c->ahead_at = 0;
-    if (!c->close_after && buf_add(&c->ahead, data, len) == 0)
+    if ((!c->close_after || c->state == CONN_BODY) && buf_add(&c->ahead, data, len) == 0)
         return;
     c->close_after = c->discard = true;
     if (c->state == CONN_IDLE) /* the answer is sent, and nothing else would close it */

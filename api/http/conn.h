@@ -15,7 +15,8 @@
  *
  * LINGER: our side is shut down; input is discarded for a second, since closing at once would reset
  * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
- * `ahead` until the answer before it is complete and sent, and then for a turn of its own.
+ * `ahead` until the answer before it is complete and sent, and then for a turn of its own. So does
+ * the rest of a compressed body.
  *
  * libuv tells that a socket is readable; what is there is read when the connection has its turn
  * (turn.h), which comes in the same iteration of the loop while that is not long.

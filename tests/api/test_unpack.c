@@ -169,6 +169,47 @@ Test(unpack, max_body_counts_what_comes_of_it) {
     world_stop(&w);
 }
 
+/* A read of a compressed body may become megabytes, so it takes many turns. Those of other
+ * connections come in between. The request is answered also if the connection ends with it. */
+Test(unpack, a_turn_unpacks_a_piece) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 8 << 20}, gzip = {.max = 8 << 20};
+    CLEANUP(buf_deinit) struct buf request = {.max = 1 << 20};
+    struct rng rng = {1};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_body_bytes = 8 << 20;
+    world_start(&w);
+    buf_add_str(&body, "{\"prompt\":\"hi\"");
+    while (body.len < 4 << 20) { /* as much as a compressed byte may become, nearly */
+        buf_printf(&body, ",\"%016lx\":1", rng_next(&rng));
+        for (int i = 0; i < 600; i++)
+            buf_add_char(&body, ' ');
+    }
+    buf_add_char(&body, '}');
+    pack(UNPACK_GZIP, body.data, body.len, &gzip);
+    cr_assert(gzip.len > body.len / 100 && gzip.len < HTTP_READ_SIZE * 2, "%zu", gzip.len);
+    buf_printf(&request,
+               "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+               "Content-Encoding: gzip\r\nContent-Type: application/json\r\n"
+               "Content-Length: %zu\r\n\r\n",
+               gzip.len);
+    buf_add(&request, gzip.data, gzip.len);
+    int fd = world_connect(&w);
+    const struct quota *bodies = &w.api->http.payers.quota[PAYER_BODIES];
+    cr_assert_eq(send(fd, request.data, request.len, 0), (ssize_t)request.len);
+    for (uint64_t end = world_limit(); bodies->root.used == 0 && uv_hrtime() < end;)
+        world_turn(&w);
+    cr_expect(bodies->root.used > 0 && bodies->root.used < body.len / 2, "%zu",
+              (size_t)bodies->root.used);
+    world_receive(&w, fd, &r);
+    cr_expect(r.status == 200 && r.closed, "%d %s", r.status, r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* Clients that leave in the middle of a body leave no decoder behind. */
 Test(unpack, clients_may_leave) {
     CLEANUP(buf_deinit) struct buf zstd = {.max = 1 << 20};
