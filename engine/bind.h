@@ -36,8 +36,8 @@ struct view {
 /* Frees a list of views; accepts NULL, returns NULL. */
 struct view *views_free(struct view *v);
 
-/* Sets the error of a binder without one: -EINVAL with a text, as err_set() does. */
-#define bind_refuse(b, ...) ((b)->r = err_set((b)->err, 0, NULL, __VA_ARGS__))
+/* Sets the error of a binder: -EINVAL with a text, as err_set() does. Keeps an earlier one. */
+#define bind_refuse(b, ...) ((b)->r = (b)->r < 0 ? (b)->r : err_set((b)->err, 0, NULL, __VA_ARGS__))
 
 /* Initialises a binder; reads nothing from @file yet. @file, @arch and @err stay the caller's.
  * Returns 0 or -ENOMEM. */

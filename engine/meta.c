@@ -5,14 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A key with its architecture, returned by value. */
-struct full_key {
-    char s[96];
-};
-
-/* Returns "<architecture>.<key>". */
-static struct full_key full(const struct binder *b, const char *key) {
-    struct full_key k;
+struct meta_key meta_key(const struct binder *b, const char *key) {
+    struct meta_key k;
     int n = snprintf(k.s, sizeof(k.s), "%s.%s", b->arch, key);
 
     assert(n > 0 && (size_t)n < sizeof(k.s));
@@ -49,7 +43,7 @@ static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) 
 /* Reads an integer in [lo, hi], or an array whose elements are all equal. */
 static void read_u32(struct binder *b, const char *key, bool required, uint32_t lo, uint32_t hi,
                      uint32_t *out) {
-    struct full_key k = full(b, key);
+    struct meta_key k = meta_key(b, key);
     uint32_t v;
 
     if (b->r < 0)
@@ -77,7 +71,7 @@ void meta_u32_opt(struct binder *b, const char *key, uint32_t lo, uint32_t hi, u
 
 void meta_u32_layers(struct binder *b, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
                      uint32_t *out) {
-    struct full_key k = full(b, key);
+    struct meta_key k = meta_key(b, key);
     const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
     uint32_t one = 0;
 
@@ -100,7 +94,7 @@ void meta_u32_layers(struct binder *b, const char *key, uint32_t lo, uint32_t hi
 }
 
 void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, double *out) {
-    struct full_key k = full(b, key);
+    struct meta_key k = meta_key(b, key);
     float v;
 
     if (b->r < 0 || !gguf_has(b->file, k.s))
@@ -114,7 +108,7 @@ void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, doubl
 }
 
 void meta_string(struct binder *b, const char *key, char *out, size_t size) {
-    struct full_key k = full(b, key);
+    struct meta_key k = meta_key(b, key);
     struct gguf_str s;
 
     out[0] = 0;
@@ -129,15 +123,16 @@ void meta_string(struct binder *b, const char *key, char *out, size_t size) {
 bool meta_bool(struct binder *b, const char *key) {
     bool value = false;
 
-    gguf_bool(b->file, full(b, key).s, &value);
+    gguf_bool(b->file, meta_key(b, key).s, &value);
     return value;
 }
 
-const struct gguf_array *meta_array(struct binder *b, const char *key, uint64_t n) {
-    struct full_key k = full(b, key);
+const struct gguf_array *meta_array(struct binder *b, enum bind_need need, const char *key,
+                                    uint64_t n) {
+    struct meta_key k = meta_key(b, key);
     const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
 
-    if (!a || (gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n))
+    if (a ? gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n : need == BIND_MAY)
         return a;
     bind_refuse(b, "'%s' has no entry for some layers", k.s);
     return NULL;
@@ -148,7 +143,7 @@ void meta_refuse_other(struct binder *b, const char *key, uint32_t allowed) {
 
     meta_u32_opt(b, key, 0, UINT32_MAX, &v);
     if (b->r == 0 && v != 0 && v != allowed)
-        bind_refuse(b, "'%s.%s' is %u, which is not supported", b->arch, key, v);
+        bind_refuse(b, "'%s' is %u, which is not supported", meta_key(b, key).s, v);
 }
 
 void meta_must_be(struct binder *b, const char *key, uint32_t of_model) {
@@ -156,5 +151,5 @@ void meta_must_be(struct binder *b, const char *key, uint32_t of_model) {
 
     meta_u32_opt(b, key, 0, UINT32_MAX, &v);
     if (b->r == 0 && v != of_model)
-        bind_refuse(b, "'%s.%s' is %u, but the model's is %u", b->arch, key, v, of_model);
+        bind_refuse(b, "'%s' is %u, but the model's is %u", meta_key(b, key).s, v, of_model);
 }

@@ -8,6 +8,12 @@
 
 #include "engine/bind.h"
 
+/* A key with its architecture, returned by value. */
+struct meta_key {
+    char s[96];
+};
+
+struct meta_key meta_key(const struct binder *b, const char *key); /* "<architecture>.<key>" */
 /* Returns true if the architecture of @file (general.architecture) is @name. */
 bool meta_is_arch(const struct gguf *file, const char *name);
 /* Reads a required integer. An array with one number per layer is accepted if all are equal. */
@@ -23,9 +29,10 @@ void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, doubl
 void meta_string(struct binder *b, const char *key, char *out, size_t size);
 /* Reads an optional boolean; false if the file does not have the key. */
 bool meta_bool(struct binder *b, const char *key);
-/* Returns the array of @key, which must have at least @n numbers; NULL: the file does not have it,
- * or an error was found. */
-const struct gguf_array *meta_array(struct binder *b, const char *key, uint64_t n);
+/* Returns the array of @key, which must have at least @n numbers; NULL: the file need not have it
+ * and does not, or an error was found. */
+const struct gguf_array *meta_array(struct binder *b, enum bind_need need, const char *key,
+                                    uint64_t n);
 /* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
  * supported. */
 void meta_refuse_other(struct binder *b, const char *key, uint32_t allowed);

@@ -532,10 +532,8 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
 static void read_most(struct binder *b, const struct arch *a, const char *key, uint32_t hi,
                       uint32_t n_layer, uint32_t *out) {
     uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
-    char full[96];
 
-    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
-    if (b->r < 0 || !a->by_layer || !gguf_array(b->file, full)) {
+    if (b->r < 0 || !a->by_layer || !gguf_array(b->file, meta_key(b, key).s)) {
         meta_u32_opt(b, key, 1, hi, out);
         return;
     }
@@ -575,8 +573,8 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     if (b->r < 0)
         return;
     if (eps < 0)
-        bind_refuse(b, "the model file has no '%s.%s'", b->arch,
-                    "attention.layer_norm_rms_epsilon");
+        bind_refuse(b, "the model file has no '%s'",
+                    meta_key(b, "attention.layer_norm_rms_epsilon").s);
     else if (s->n_head % s->n_head_kv && !a->by_layer)
         bind_refuse(b, "%u heads cannot share %u key heads evenly", s->n_head, s->n_head_kv);
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
@@ -622,7 +620,7 @@ static void read_scales(struct binder *b, const struct arch *a, struct model *mo
     for (int i = 0; i < 3 && a->scales; i++) {
         meta_f32_opt(b, keys[i], 0, 1e6, &v[i]);
         if (b->r == 0 && v[i] == 0 && a->scales == BIND_MUST)
-            bind_refuse(b, "the model file has no '%s.%s'", b->arch, keys[i]);
+            bind_refuse(b, "the model file has no '%s'", meta_key(b, keys[i]).s);
     }
     model->scale.embedding = (float)v[0];
     model->scale.residual = (float)v[1];

@@ -32,34 +32,30 @@ struct plan {
 /* Reads the block sizes of @n layers. The layers from @n_layer on are MTP blocks, which must have
  * the size 0. The file's array may be longer. */
 static void read_blocks(struct binder *b, uint32_t n_layer, uint32_t n, uint32_t *out) {
-    char key[96];
+    const char *key = "attention.compress_ratios";
+    const struct gguf_array *a = meta_array(b, BIND_MUST, key, n);
     bool any = false;
 
-    snprintf(key, sizeof(key), "%s.attention.compress_ratios", b->arch);
-    const struct gguf_array *a = meta_array(b, "attention.compress_ratios", n);
-    if (b->r == 0 && !a)
-        bind_refuse(b, "'%s' has no entry for some layers", key);
     for (uint32_t l = 0; l < n && b->r == 0; l++) {
         double v = gguf_array_num(a, l);
 
         if (v != 0 && (l >= n_layer || (v != BLOCK_SHORT && v != BLOCK_LONG)))
-            bind_refuse(b, "'%s' is %g for layer %u; only 0%s supported", key, v, l,
+            bind_refuse(b, "'%s' is %g for layer %u; only 0%s supported", meta_key(b, key).s, v, l,
                         l < n_layer ? ", 4 and 128 are" : " is");
         else
             any |= (out[l] = (uint32_t)v) != 0;
     }
     if (b->r == 0 && !any)
-        bind_refuse(b, "'%s' is 0 for all layers, which is not supported", key);
+        bind_refuse(b, "'%s' is 0 for all layers, which is not supported", meta_key(b, key).s);
 }
 
 /* Reads a limit of activations, which must be the same for all layers. Returns @otherwise if the
  * file has no such key; 0: no limit. */
 static float read_limit(struct binder *b, const char *key, uint32_t n_layer, float otherwise) {
-    char full[96];
+    struct meta_key full = meta_key(b, key);
+    const struct gguf_array *a = gguf_array(b->file, full.s);
     double v = (double)otherwise, all;
 
-    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
-    const struct gguf_array *a = gguf_array(b->file, full);
     if (!a) {
         meta_f32_opt(b, key, 0, 1e6, &v);
         return (float)v;
@@ -71,7 +67,7 @@ static float read_limit(struct binder *b, const char *key, uint32_t n_layer, flo
     for (uint32_t l = 0; l < n_layer && fits; l++)
         fits = gguf_array_num(a, l) == all;
     if (!fits || !(all >= 0 && all <= 1e6))
-        bind_refuse(b, "'%s' must be one limit, the same for all layers", full);
+        bind_refuse(b, "'%s' must be one limit, the same for all layers", full.s);
     return (float)all;
 }
 

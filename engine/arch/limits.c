@@ -1,15 +1,13 @@
 #include "engine/arch/limits.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 /* Reads the limits of one key; numbers up to 1e-6 mean no limit. */
 static void read_one(struct binder *b, const char *key, uint32_t n_layer, float *out) {
+    struct meta_key full = meta_key(b, key);
+    const struct gguf_array *a = gguf_array(b->file, full.s);
     double all = 0;
-    char full[96];
 
-    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
-    const struct gguf_array *a = gguf_array(b->file, full);
     if (!a)
         meta_f32_opt(b, key, 0, 1e6, &all);
     for (uint32_t l = 0; l < n_layer; l++)
@@ -17,14 +15,14 @@ static void read_one(struct binder *b, const char *key, uint32_t n_layer, float 
     if (b->r < 0 || !a)
         return;
     if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
-        bind_refuse(b, "'%s' has no number for some layers", full);
+        bind_refuse(b, "'%s' has no number for some layers", full.s);
         return;
     }
     for (uint32_t l = 0; l < n_layer && b->r == 0; l++) {
         double v = gguf_array_num(a, l);
 
         if (!(v >= 0 && v <= 1e6))
-            bind_refuse(b, "'%s' is %g for layer %u; it must be from 0 to 1e6", full, v, l);
+            bind_refuse(b, "'%s' is %g for layer %u; it must be from 0 to 1e6", full.s, v, l);
         out[l] = v > 1e-6 ? (float)v : 0;
     }
 }

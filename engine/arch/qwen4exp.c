@@ -21,15 +21,14 @@
  * key. */
 static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32_t most,
                            uint64_t *out) {
-    char full[96];
+    struct meta_key full = meta_key(b, key);
+    const struct gguf_array *a = gguf_array(b->file, full.s);
 
-    snprintf(full, sizeof(full), "%s.%s", b->arch, key);
-    const struct gguf_array *a = gguf_array(b->file, full);
     if (b->r < 0 || (!a && !n))
         return 0;
     uint64_t found = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
     if (found == 0 || (n ? found < n : found > most)) {
-        bind_refuse(b, "'%s' has %llu numbers, %u are needed", full, (unsigned long long)found,
+        bind_refuse(b, "'%s' has %llu numbers, %u are needed", full.s, (unsigned long long)found,
                     n ? n : most);
         return 0;
     }
@@ -37,7 +36,7 @@ static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32
         double v = gguf_array_num(a, i);
 
         if (!(v >= 0 && v < 0x1p53))
-            bind_refuse(b, "'%s' has %g, which is out of range", full, v);
+            bind_refuse(b, "'%s' has %g, which is out of range", full.s, v);
         else
             out[i] = (uint64_t)v;
     }

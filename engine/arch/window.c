@@ -10,7 +10,7 @@ void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_w
 
     assert(b->r < 0 || n_layer <= MODEL_LAYERS_MAX);
     meta_u32_opt(b, "attention.sliding_window", 0, 1u << 26, window);
-    const struct gguf_array *a = meta_array(b, key, n_layer);
+    const struct gguf_array *a = meta_array(b, BIND_MAY, key, n_layer);
     if (!a)
         meta_u32_opt(b, key, 0, MODEL_LAYERS_MAX, &period);
     for (uint32_t l = 0; l < n_layer && b->r == 0; l++)

@@ -329,6 +329,17 @@ Test(refusals, streams_whose_values_are_no_multiple_of_16) {
     copy_close(&c);
 }
 
+Test(refusals, the_first_reason_is_given) {
+    static const char key[] = "qwen4exp.ple.layer_multipliers";
+    struct copy c;
+
+    copy_open(&c, "qwen4exp");
+    put_u32(&c, find(&c, key) + 16 + 8 + 4, 1 << 22); /* the second number: 2^54 or more */
+    const char *why = reason_for(&c, key, 0, 0x1p53);
+    cr_expect(strstr(why, "layer_multipliers' has 9.0072e+15") != NULL, "'%s'", why);
+    copy_close(&c);
+}
+
 /* The key of the windows' rotary base replaces the array; neither file has that base. */
 Test(refusals, one_limit_is_that_of_all_layers) {
     struct copy by_layer, one;
