@@ -50,6 +50,28 @@ static void make_arena(uv_work_t *work) {
 
 static void on_made(uv_work_t *work, int status) {}
 
+static void *pass(void *gate) {
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* Starts as many threads as the pool has, and ends them: libuv aborts if it cannot start them.
+ * Returns 0 or -errno. */
+static int try_threads(void) {
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t thread[POOL_N];
+    int n = 0, r = 0;
+
+    pthread_mutex_lock(&gate);
+    while (n < POOL_N && (r = thread_start(&thread[n], NULL, pass, &gate)) == 0)
+        n++;
+    pthread_mutex_unlock(&gate);
+    while (n-- > 0)
+        pthread_join(thread[n], NULL);
+    return r;
+}
+
 /* Touches the stack ahead of time: if the machine is out of memory later, the stack cannot grow and
  * a callback that needs more ends the process. */
 static void touch_stack(void) {
@@ -65,6 +87,8 @@ int process_make_ready(uv_loop_t *loop) {
     int r;
 
     touch_stack();
+    if ((r = try_threads()) < 0)
+        return r;
     if (setenv("UV_THREADPOOL_SIZE", POOL_THREADS, 1) < 0 || uv_barrier_init(&all, POOL_N) < 0)
         return -ENOMEM;
     for (int i = 0; i < POOL_N; i++) {
