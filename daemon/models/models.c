@@ -382,18 +382,6 @@ void models_leave(struct served *s) {
         end_worker(s);
 }
 
-void models_call_off(struct served *s) {
-    if (models_has_requests(s))
-        return;
-    s->wanted = false;
-    if (s->state == SERVED_LOADING)
-        models_leave(s);
-    if (s->state != SERVED_QUEUED)
-        return;
-    models_set_state(s, SERVED_ABSENT);
-    api_model_set(s->model, API_MODEL_ABSENT, 0);
-}
-
 /* Returns the bytes that will be free when the workers that are about to end have ended. */
 static uint64_t about_to_end(const struct models *m) {
     uint64_t sum = 0;

@@ -123,6 +123,18 @@ int models_load(struct models *m, uint32_t i, struct err *err) {
     return 0;
 }
 
+void models_call_off(struct served *s) {
+    if (models_has_requests(s))
+        return;
+    s->wanted = false;
+    if (s->state == SERVED_LOADING)
+        models_leave(s);
+    if (s->state != SERVED_QUEUED)
+        return;
+    models_set_state(s, SERVED_ABSENT);
+    api_model_set(s->model, API_MODEL_ABSENT, 0);
+}
+
 int models_unload(struct models *m, uint32_t i, struct err *err) {
     assert(i < m->n);
     struct served *s = m->served[i];

@@ -121,7 +121,7 @@ struct models {
     void (*disk_left)(void *ctx); /* callback of models_leave_disk(); NULL: it is done */
     uv_timer_t disk_timer;
     /* State of an upgrade (models_away.c). */
-    bool away; /* the next daemon has the device: no worker is started */
+    bool away;               /* the next daemon has the device: no worker is started */
     struct list guest_links; /* guest_link.link: requests of the previous daemon */
     struct api *api;
     struct models_scan scan;

@@ -244,7 +244,8 @@ static void on_away(void *ctx) {
     n_away++;
 }
 
-/* The next daemon gets the device although an operator unloads a model that gives way. */
+/* The next daemon gets the device although an operator unloads a model whose worker is ending for
+ * it. */
 Test(models, the_device_is_free_when_a_model_that_gives_way_is_unloaded, .timeout = 60) {
     struct served *s = models->served[1];
     struct err err = {0};

@@ -458,7 +458,7 @@ static void pack_weights(int fd) {
     engine_free(e);
 }
 
-/* Only a worker that dies by itself while it loads makes its weights suspect. */
+/* Only a worker that dies while it loads makes its weights suspect, and not one that is ended. */
 Test(workers, weights_stay_good_when_a_worker_gives_way_while_it_loads, .timeout = 60) {
     int fd = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 

@@ -118,7 +118,7 @@ Test(pin, sessions_that_never_come_back_are_not_waited_for) {
     sim_deinit(&sim);
 }
 
-/* The entry of the tenant that is idle for longest goes to a new tenant, without what was learnt. */
+/* The entry of the tenant that is idle for longest goes to a new one, without what was learnt. */
 Test(pin, a_tenant_does_not_pay_for_sessions_of_the_one_before_it, .timeout = 60) {
     struct sim_client *c = NULL;
 
