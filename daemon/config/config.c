@@ -170,6 +170,8 @@ static int set(struct config *c, const struct option *o, const char *text, struc
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;
 
+    if (strlen(text) >= CONFIG_VALUE_MAX)
+        return err_set(err, 0, o->key, "%s: is longer than %d bytes", o->key, CONFIG_VALUE_MAX - 1);
     if (choice < 0 && o->type != OPTION_UINT)
         return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
                        text);
@@ -475,8 +477,7 @@ int config_copy(struct config *to, const struct config *from, const struct optio
     char value[CONFIG_VALUE_MAX];
 
     assert(o >= config_table && o < config_table + config_table_n);
-    if (config_value(from, o, value, sizeof(value)) >= sizeof(value))
-        return -ENAMETOOLONG;
+    config_value(from, o, value, sizeof(value));
     return set(to, o, value, NULL);
 }
 
@@ -496,8 +497,7 @@ int config_pack(const struct config *c, const char *section, struct buf *out) {
         if (strcmp(o->section, section) != 0)
             continue;
         size_t n = config_value(c, o, value, sizeof(value));
-        if (n >= sizeof(value))
-            return -ENAMETOOLONG;
+        assert(n < sizeof(value)); /* ensured by set() */
         TRY(buf_add(out, o->key, strlen(o->key) + 1));
         TRY(buf_add(out, value, n + 1));
     }

@@ -112,7 +112,7 @@ int config_check(const struct config *c, struct err *err);
 
 /* Sets the option @key, which must exist, to the value @text. Returns 0, or -errno with @err. */
 int config_set(struct config *c, const char *key, const char *text, struct err *err);
-/* Gives option @o of @to the value that it has in @from. Returns 0 or -errno. */
+/* Gives option @o of @to the value that it has in @from. Returns 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
 /* Appends each option of @section to @out as KEY NUL VALUE NUL. Returns 0 or -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
@@ -134,7 +134,7 @@ const char *config_meant(const char *name);
 void config_print(FILE *out); /* prints the default configuration file */
 void config_help(FILE *out);  /* prints the flags */
 
-/* Size of a value as written in a file; longer values are cut. */
+/* Size of a value as written in a file, with its NUL; longer values are refused. */
 #define CONFIG_VALUE_MAX 4096
 /* Writes the value of @o in @c to @out, as in a configuration file. Returns its length before it
  * was cut. */

@@ -483,6 +483,21 @@ Test(config, lists_of_flags_have_a_limit) {
     cr_expect_str_eq(err.message, "--aliases: too long");
 }
 
+/* A longer value could be read and not be copied, so the daemon would not start. */
+Test(config, a_value_has_a_limit) {
+    static char text[CONFIG_VALUE_MAX + 1];
+    struct config copy = {0};
+
+    memset(text, 'a', CONFIG_VALUE_MAX);
+    cr_expect_eq(config_set(&config, "system-prompt", text, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "system-prompt: is longer than 4095 bytes");
+    text[CONFIG_VALUE_MAX - 1] = 0;
+    cr_expect_eq(config_set(&config, "system-prompt", text, &err), 0);
+    cr_expect_eq(config_clone(&copy, &config), 0);
+    cr_expect_str_eq(copy.system_prompt, text);
+    config_deinit(&copy);
+}
+
 Test(config, words_that_are_no_option_say_so) {
     static const struct {
         char *arg, *said;
