@@ -31,6 +31,7 @@ struct reading {
     const char *host;
     uint64_t port, context, parallel;
     bool has_port, has_context, unified, tls;
+    off_t keys_end; /* bytes of the keys so far */
 };
 
 /* Appends the argument that printf() makes of @fmt. */
@@ -149,7 +150,7 @@ static void add_context(struct reading *d) {
                                          : d->context));
 }
 
-/* Puts the keys of --api-key, separated by commas, into a file without a name, since weftd reads
+/* Adds the keys of an --api-key, separated by commas, to a file without a name, since weftd reads
  * them again when it reloads. */
 static void add_keys(struct reading *d, const char *keys) {
     static int fd = -1; /* open as long as the process runs: a reload gets the same path */
@@ -158,13 +159,14 @@ static void add_keys(struct reading *d, const char *keys) {
         d->r = -errno;
         return;
     }
-    size_t n = strlen(keys);
-    CLEANUP(freep) char *lines = strdup(keys);
-    for (char *p = lines; p && (p = strchr(p, ',')); p++)
+    CLEANUP(freep) char *lines = NULL;
+    int n = asprintf(&lines, "%s\n", keys);
+    for (char *p = n < 0 ? NULL : lines; p && (p = strchr(p, ',')); p++)
         *p = '\n';
-    if (!lines || fchmod(fd, 0600) < 0 || ftruncate(fd, 0) < 0 ||
-        pwrite(fd, lines, n, 0) != (ssize_t)n)
+    if (n < 0 || fchmod(fd, 0600) < 0 || ftruncate(fd, d->keys_end) < 0 ||
+        pwrite(fd, lines, (size_t)n, d->keys_end) != n)
         d->r = -ENOMEM;
+    d->keys_end += n;
     add(d, "--api-keys=/proc/self/fd/%d", fd);
 }
 
