@@ -97,7 +97,7 @@ uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_r
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 
 /* Returns the part of a step of shape @all that the rows of @own take, in ms. The parts of all
- * sequences of a step add up to its expected time. */
+ * sequences of a step add up to its expected time without copies, which are of no sequence. */
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                     const struct cost_shape *own);
 
