@@ -475,8 +475,8 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     return used;
 }
 
-/* Parses one request, or the part of it that has arrived; of a compressed body only a piece, since a
- * read of it may become megabytes. Returns how many bytes it used. */
+/* Parses one request, or the part of it that has arrived; of a compressed body only a piece, since
+ * a read of it may become megabytes. Returns how many bytes it used. */
 static size_t parse(struct conn *c, const char *data, size_t len) {
     bool packed = false;
     size_t at = 0;

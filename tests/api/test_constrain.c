@@ -344,8 +344,7 @@ Test(constrain, calls_in_reasoning_are_text) {
 
 /* In each API, also where the client's list of tools is not the one that is read. */
 Test(constrain, the_message_names_the_tool) {
-#define BAD                                                                                        \
-    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}}"
+#define BAD "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}}"
 #define CLAUDE_TOOL(type, schema)                                                                  \
     "{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":\"" type "\"" schema "}}"
     static const struct {

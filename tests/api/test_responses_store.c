@@ -616,10 +616,10 @@ Test(kept, a_wrong_query_of_input_items_is_refused) {
         const char *query, *names;
         int status;
     } cases[] = {
-        {"limit=0", "\"limit\"", 400},        {"limit=101", "\"limit\"", 400},
-        {"limit=-1", "\"limit\"", 400},       {"limit=2x", "\"limit\"", 400},
-        {"limit=", "\"limit\"", 400},         {"order=down", "\"order\"", 400},
-        {"after=msg_none", "msg_none", 404},  {"after=msg_none&order=asc", "msg_none", 404},
+        {"limit=0", "\"limit\"", 400},          {"limit=101", "\"limit\"", 400},
+        {"limit=-1", "\"limit\"", 400},         {"limit=2x", "\"limit\"", 400},
+        {"limit=", "\"limit\"", 400},           {"order=down", "\"order\"", 400},
+        {"after=msg_none", "msg_none", 404},    {"after=msg_none&order=asc", "msg_none", 404},
         {"order=desc&limit=100", "\"b\"", 200}, {"after=", "\"b\"", 200},
     };
     struct world w;
