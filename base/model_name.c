@@ -216,8 +216,8 @@ static void plain(const char *s, size_t len, char out[256]) {
     out[n] = 0;
 }
 
-/* Returns the rank of a projector's format in its name, from 1, the best. In the plain name "4B-F16"
- * would be a BF16. */
+/* Returns the rank of a projector's format in its name, from 1, the best. In the plain name
+ * "4B-F16" would be a BF16. */
 static int rank_of(const char *name) {
     static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
 

@@ -14,7 +14,7 @@ struct scenario {
     char *argv[SCENARIO_ARGS];
     int argc;
     uint32_t n_models, n_clients;
-    bool calm; /* no faults, no faulty clients, no refusals */
+    bool calm;    /* no faults, no faulty clients, no refusals */
     bool damages; /* workers send damaged frames; set before scenario_begin() */
     bool deaths, hangs, refuses, tenants, tight, drains_early, reloads, manages, upgrades, resets;
 };

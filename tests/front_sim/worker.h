@@ -15,8 +15,8 @@ struct worker_faults {
     /* One frame in this many reaches the front damaged. The process ends soon after it, as one
      * whose memory is damaged does. */
     uint32_t damages;
-    uint32_t step_ns;      /* mean time of a step */
-    uint32_t load_ns;      /* mean time of loading */
+    uint32_t step_ns; /* mean time of a step */
+    uint32_t load_ns; /* mean time of loading */
     uint32_t n_pages;
 };
 
