@@ -399,7 +399,8 @@ static const struct form event_form = FORM(wire_event, event_parts);
 /* Checks the limits of an event that involve more than one field; every packed event meets them. */
 static bool event_sane(const struct event *e) {
     return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
-           e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);
+           e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float) &&
+           e->first_step_ns >= 0 && e->prompt_end_ns >= 0 && e->computed_ns >= 0;
 }
 
 int msg_event_pack(struct buf *out, const struct event *e) {

@@ -288,6 +288,26 @@ Test(messages, events_are_read_back_in_order) {
     buf_deinit(&out);
 }
 
+/* Times of events are subtracted from each other. */
+Test(messages, times_of_events_are_not_negative) {
+    static const size_t fields[] = {offsetof(struct event, first_step_ns),
+                                    offsetof(struct event, prompt_end_ns),
+                                    offsetof(struct event, computed_ns)};
+    const struct event e = {.id = 1, .kind = EVENT_ACCEPTED};
+    const int64_t bad = INT64_MIN;
+
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        CLEANUP(buf_deinit) struct buf out = {.max = 4096};
+        struct event_cursor c;
+        struct event got;
+
+        cr_assert_eq(msg_event_pack(&out, &e), 0);
+        memcpy(out.data + 2 * sizeof(uint32_t) + fields[i], &bad, sizeof(bad));
+        msg_events_begin(&c, out.data, (uint32_t)out.len);
+        cr_expect_eq(msg_events_next(&c, &got), -EPROTO);
+    }
+}
+
 Test(messages, a_full_buffer_takes_nothing_of_an_event) {
     static const int32_t t[100];
     struct event a = {.id = 1, .kind = EVENT_TOKENS, .n_tokens = 100, .tokens = t};
