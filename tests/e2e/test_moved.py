@@ -13,7 +13,7 @@ import time
 
 from manager import wait_end, wait_until
 from upgrading import FLAGS, Daemon, Installed, Stream, refused, replace_version, upgrade
-from weftd import LIMIT_S, copy_daemon, keys_in, main, random_tokens, tiny_model
+from weftd import LIMIT_S, copy_daemon, keys_in, main, random_tokens, seen, tiny_model
 
 N = 800
 ARRAY = {"type": "array", "items": {"enum": ["one", 2, None]}, "minItems": 400}
@@ -118,6 +118,9 @@ class Asked:
         self.signal(signal.SIGCONT)
         time.sleep(0.005)
         self.signal(signal.SIGSTOP)
+        if not self.errors and any(self.results):  # the machine paused this process, and the worker computed all of it
+            self.__exit__()
+            seen(False, "a request in part")
         now = running(self.d)
         return self.errors or (len({r["request_id"] for r in now}) >= len(self.threads) and all(r["output_tokens"] > 0 for r in now))
 
