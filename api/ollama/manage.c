@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +259,16 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     conn_flush(x->conn);
 }
 
+/* Writes a number as the option `sampling` takes it, a whole one exactly. Returns as snprintf(). */
+static int print_number(char *out, size_t size, yyjson_val *v) {
+    int64_t whole;
+
+    if (yyjson_is_uint(v))
+        return snprintf(out, size, "%" PRIu64, yyjson_get_uint(v));
+    return json_whole(v, &whole) ? snprintf(out, size, "%" PRId64, whole)
+                                 : snprintf(out, size, "%.9g", yyjson_get_num(v));
+}
+
 /* Writes "temperature=0.7,top_k=20" of Ollama's parameters into @out, and parameters of other kinds
  * into @p. */
 static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_preset *p,
@@ -307,12 +318,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
         TRY(param ? params_set(&checked, param, yyjson_get_num(value), err) : 0);
         len += (size_t)snprintf(out + len, SAMPLING_MAX - len, "%s%s=", len ? "," : "", ours);
         if (len < SAMPLING_MAX)
-            len += (size_t)(is_whole
-                                ? snprintf(out + len, SAMPLING_MAX - len, "%lld",
-                                           yyjson_is_int(value) ? (long long)yyjson_get_sint(value)
-                                                                : (long long)whole)
-                                : snprintf(out + len, SAMPLING_MAX - len, "%.9g",
-                                           yyjson_get_num(value)));
+            len += (size_t)print_number(out + len, SAMPLING_MAX - len, value);
         if (len >= SAMPLING_MAX)
             return err_set_code(err, 400, "invalid_value", "parameters",
                                 "parameters must be shorter: a preset has room for fewer of them");

@@ -225,6 +225,11 @@ Test(ollama_manage, fields_of_a_preset_are_passed_on) {
            "\"parameters\":{\"seed\":1e15}}",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: seed=1000000000000000, -, -, 0");
+    expect("POST", "/api/create",
+           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
+           "\"parameters\":{\"seed\":18446744073709551615}}",
+           NULL, 200, SUCCESS);
+    cr_expect_str_eq(told, "create new from tiny: seed=18446744073709551615, -, -, 0");
 }
 
 #define MAKE(more) "{\"model\":\"new\",\"from\":\"tiny\"," more "}"
