@@ -7,7 +7,7 @@
  * are in the first line:
  *
  *      old: IDLE ─start─> STARTED ────────────> READY ─────> TAKING ─────────> TAKEN
- *      new:         "started PID SOURCES" ... "ready" ──>  <── "take" ... "taken" ──> <── "main"
+ *      new:         "started PID SOURCES" ... "ready" ─>  <─ "take" .. "taken" ─> <─ "main"
  *                            └─ "failed WHY", its end, or the time limit ──> IDLE
  *
  * If there is not enough memory for both workers, as on a device, the old daemon sets UPGRADE_WAITS

@@ -22,7 +22,7 @@ static void expect(const char *text) {
     buf_deinit(&out);
 }
 
-/* Of all texts of five of these bytes, which include bytes that are not UTF-8. */
+/* Checks all texts of five of these bytes, which include bytes that are not UTF-8. */
 Test(json_print, characters_begin_where_they_are_written) {
     static const char bytes[] = "A\x80\xBF\xC3\xE0\xA0\xED\xF0\x90\xF4\xFF";
     size_t n = sizeof(bytes) - 1, all = n * n * n * n * n;
