@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 #include <yyjson.h>
 #include "base/json_read.h"
 
@@ -44,13 +45,68 @@ static struct expr *choice_read(struct build *b, const char *s, size_t len) {
     return expr_alt_of(b, &v);
 }
 
+#define GEMMA_MARK "<|\"|>"
+
+/* Makes @text, in which special tokens of the vocabulary are these tokens. */
+static struct expr *literal(struct build *b, const char *text, size_t len) {
+    struct expr_vec v = {0};
+    size_t from = 0, i = 0;
+
+    while (!b->failed && b->vocab && i < len) {
+        size_t n;
+        int32_t token = vocab_special_at(b->vocab, text + i, len - i, &n);
+
+        if (token < 0) {
+            i++;
+            continue;
+        }
+        expr_vec_add(b, &v, expr_bytes(b, text + from, i - from));
+        expr_vec_add(b, &v, expr_token(b, token));
+        from = i += n;
+    }
+    expr_vec_add(b, &v, expr_bytes(b, text + from, len - from));
+    return expr_seq_of(b, &v);
+}
+
+/* Sets how the values of @src are written. What was made for another text that ends strings is
+ * forgotten. */
+static int set_notation(struct build *b, const struct grammar_source *src) {
+    const char *stop = src->stop;
+
+    b->notation = stop ? NOTATION_BARE : NOTATION_JSON;
+    if (src->flags & GRAMMAR_CALL) {
+        b->notation = NOTATION_CALL;
+        stop = "=";
+    } else if (src->flags & GRAMMAR_GEMMA) {
+        b->notation = NOTATION_GEMMA;
+        b->flags |= GRAMMAR_COMPACT;
+        stop = GEMMA_MARK;
+    }
+    if (!stop || (b->stop && strcmp(b->stop, stop) == 0))
+        return b->failed;
+    for (int i = NOTATION_JSON + 1; i < NOTATIONS; i++)
+        b->strings_lang[i] = NULL;
+    b->strings = NULL;
+    b->stop = arena_strndup(&b->arena, stop, strlen(stop));
+    if (!b->stop)
+        return build_no_memory(b);
+    if (!*stop)
+        return build_invalid(b, "the text that ends a string is empty");
+    b->mark = literal(b, stop, strlen(stop));
+    b->text = text_without(b, stop, strlen(stop));
+    return b->failed;
+}
+
 static struct expr *read_source(struct build *b, const struct grammar_source *src) {
     enum char_mode mode = src->flags & GRAMMAR_QUOTED ? CHARS_JSON : CHARS_TEXT;
 
     if (b->failed)
         return NULL;
     b->param = src->param;
+    b->property = src->property;
     b->flags = src->flags;
+    if (set_notation(b, src) < 0)
+        return NULL;
     if (src->len > b->limits.max_source)
         return failed(build_too_complex(b, "the text has %zu bytes; at most %zu are allowed",
                                         src->len, b->limits.max_source));
@@ -128,23 +184,7 @@ static struct expr *part_at(struct grammar_builder *b, grammar_part part) {
 }
 
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len) {
-    struct expr_vec v = {0};
-    size_t from = 0, i = 0;
-
-    while (!b->b.failed && b->b.vocab && i < len) {
-        size_t n;
-        int32_t token = vocab_special_at(b->b.vocab, text + i, len - i, &n);
-
-        if (token < 0) {
-            i++;
-            continue;
-        }
-        expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, i - from));
-        expr_vec_add(&b->b, &v, expr_token(&b->b, token));
-        from = i += n;
-    }
-    expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, len - from));
-    return add_part(b, expr_seq_of(&b->b, &v));
+    return add_part(b, literal(&b->b, text, len));
 }
 
 /* Makes the source a rule of its own, so that its states exist once however often the part is

@@ -12,6 +12,10 @@
  *         a JSON string),
  *         "any_order": true (members of objects in any order),
  *         "python": true (JSON in which True, False and None may be written as well),
+ *         "gemma": true (a schema's values in the notation of Gemma's calls),
+ *         "call": true (an object's schema as keyword arguments: a="x", b=1),
+ *         "property": "a" (the values of this property of the schema),
+ *         "stop": "</tag>" (a schema's strings without quotes and escapes, up to this text),
  *         "declared_only": true (no properties beside declared ones without additionalProperties),
  *         and "param": err.param of a refusal
  *     {"literal": "text"}       special tokens spelled in it are those tokens

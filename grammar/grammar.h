@@ -70,7 +70,9 @@ enum grammar_flags {
     GRAMMAR_ANY_ORDER = 16,    /* members in any order where possible (docs/reference) */
     GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
     GRAMMAR_PYTHON =
-        32, /* True, False and None may be written, too (not where items must differ) */
+        32,             /* True, False and None may be written, too (not where items must differ) */
+    GRAMMAR_GEMMA = 64, /* a schema in the notation of Gemma's calls: expr/json.c */
+    GRAMMAR_CALL = 128, /* an object's schema as the keyword arguments of a call */
 };
 
 struct grammar_source {
@@ -79,6 +81,10 @@ struct grammar_source {
     const char *text;
     size_t len;
     const char *param; /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
+    /* NULL; or the values are strings, written without quotes and escapes: texts that do not contain
+     * this text, which follows them */
+    const char *stop;
+    const char *property; /* NULL; or the value is that of this property of the schema */
 };
 
 /* Limits of a compilation; 0 stands for the default. Exceeding one gives a 400 with code
@@ -91,7 +97,11 @@ struct grammar_limits {
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
     uint64_t *work;      /* NULL, or the counter to which the work is added, also after a refusal */
+    /* NULL, or room for GRAMMAR_PLACE_MAX bytes: JSON pointer of what a schema was refused for; ""
+     * where a refusal has no place, or none that fits */
+    char *place;
 };
+#define GRAMMAR_PLACE_MAX 1024u
 
 struct grammar;
 

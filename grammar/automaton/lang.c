@@ -384,10 +384,23 @@ bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
     return l->state[q].accepts & 1;
 }
 
+/* Returns the texts in which b->stop does not occur. */
+static const struct lang *texts_without_stop(struct build *b) {
+    struct expr *any = expr_repeat(b, expr_any_char(b, CHARS_TEXT), 0, NO_MAX);
+    const struct lang *all = lang_of(b, any);
+    const struct lang *with = lang_of(b, expr_seq3(b, any, expr_str(b, b->stop), any));
+
+    return all && with ? lang_meet(b, &all, 1, &with, 1) : NULL;
+}
+
 const struct lang *lang_strings(struct build *b) {
-    if (!b->strings_lang)
-        b->strings_lang = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX));
-    return b->strings_lang;
+    const struct lang **l = &b->strings_lang[b->notation];
+
+    if (!*l)
+        *l = b->notation == NOTATION_JSON
+                 ? lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX))
+                 : texts_without_stop(b);
+    return *l;
 }
 
 /* State q of `all` behind n characters has number n * all->n + q. An edge to an accepting state

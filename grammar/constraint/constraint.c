@@ -53,6 +53,7 @@ static const struct {
     {"compact", GRAMMAR_COMPACT},     {"any_format", GRAMMAR_ANY_FORMAT},
     {"any_order", GRAMMAR_ANY_ORDER}, {"declared_only", GRAMMAR_DECLARED_ONLY},
     {"python", GRAMMAR_PYTHON},       {"quoted", GRAMMAR_QUOTED},
+    {"gemma", GRAMMAR_GEMMA},         {"call", GRAMMAR_CALL},
 };
 
 static const struct source_key *find_source(yyjson_val *node) {
@@ -68,7 +69,9 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
     yyjson_val *v = yyjson_obj_get(node, key->key);
     CLEANUP(freep) char *text = NULL;
     struct grammar_source src = {.kind = key->kind,
-                                 .param = json_cstr(yyjson_obj_get(node, "param"))};
+                                 .param = json_cstr(yyjson_obj_get(node, "param")),
+                                 .stop = json_cstr(yyjson_obj_get(node, "stop")),
+                                 .property = json_cstr(yyjson_obj_get(node, "property"))};
 
     for (size_t i = 0; i < ARRAY_SIZE(FLAGS); i++) {
         if (yyjson_is_true(yyjson_obj_get(node, FLAGS[i].key)))

@@ -40,6 +40,7 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
     TAKE(max_bytes);
     TAKE(max_indent);
     TAKE(work);
+    TAKE(place);
     b->pause_at = MIN(PAUSE_WORK, b->limits.max_work + 1);
 }
 

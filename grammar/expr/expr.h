@@ -122,6 +122,15 @@ struct rule {
 /* Loops whose token classes the vocabulary makes once for all grammars. */
 enum shared_loop { SHARED_NONE, SHARED_JSON_CHARS, SHARED_JSON_CANONICAL, SHARED_LOOPS };
 
+/* How the values of a schema are written. */
+enum notation {
+    NOTATION_JSON,
+    NOTATION_GEMMA, /* keys without quotes; between two marks, strings without escapes */
+    NOTATION_BARE,  /* strings only, without quotes and escapes */
+    NOTATION_CALL,  /* the members of one object, as keyword arguments; their values are JSON */
+    NOTATIONS,
+};
+
 /* One compilation. */
 struct build {
     const struct grammar_vocab *vocab;
@@ -132,6 +141,7 @@ struct build {
     uint64_t work, pause_at; /* build_pause() is called at pause_at */
     uint32_t n_aheads;       /* look-ahead that was read */
     const char *param;       /* parameter of the source that is being read */
+    const char *property;    /* of its schema, or NULL */
     unsigned flags;
     bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
@@ -139,12 +149,17 @@ struct build {
     struct expr *shared_atom[SHARED_LOOPS]; /* made once; pointers can be compared */
     struct expr *space[2], *comma[2], *colon[2]; /* made once; [1]: compact */
     struct hash_index bodies;                    /* rules by their bodies */
-    uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
-    uint32_t number, integer;             /* rules that are made once */
-    struct loop_rule *loops;              /* rules made for counted atoms */
-    struct string_rule *strings;          /* rules made for patterns and formats */
-    struct number_rule *numbers;          /* rules made for ranges and multiples */
-    const struct lang *strings_lang;      /* lang_strings() */
+    /* rules, NO_RULE until needed; 1: compact, 2: Python, 4: Gemma's */
+    uint32_t any_value[8], any_object[8];
+    uint32_t number, integer;                   /* rules that are made once */
+    struct loop_rule *loops;                    /* rules made for counted atoms */
+    struct string_rule *strings;                /* rules made for patterns and formats */
+    struct number_rule *numbers;                /* rules made for ranges and multiples */
+    const struct lang *strings_lang[NOTATIONS]; /* lang_strings() */
+    enum notation notation;
+    const char *stop;  /* strings that are not JSON's do not contain this text */
+    struct expr *mark; /* `stop` as Gemma's quote */
+    struct expr *text; /* any string without `stop`; made once */
 };
 
 /* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
@@ -235,7 +250,21 @@ json_char_unshared(struct build *b); /* json_char() for places that more than a 
 struct expr *json_canonical_char(struct build *b); /* in its shortest spelling */
 struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max);
 struct expr *json_quoted(struct build *b, struct expr *chars);
-struct expr *json_literal(struct build *b, const char *s, size_t len); /* a string, quoted */
+/* Makes a string, quoted. EXPR_NEVER: the notation cannot write it. */
+struct expr *json_literal(struct build *b, const char *s, size_t len);
+/* Makes a member's name as EXPR_BYTES: up to what json_colon_space() makes. */
+struct expr *json_key(struct build *b, const char *s, size_t len);
+bool json_key_fits(const struct build *b, const char *s, size_t len); /* it can be read back */
+struct expr *json_key_of(struct build *b,
+                         struct expr *chars); /* the same for a language of names */
+/* Makes any name of a member. */
+struct expr *json_any_key(struct build *b);
+/* Returns the text of a string as the notation writes it, without quotes. */
+int json_spell(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
+/* Returns how the notation writes the characters of a string. */
+static inline enum char_mode json_mode(const struct build *b) {
+    return b->notation == NOTATION_JSON ? CHARS_JSON : CHARS_TEXT;
+}
 struct expr *json_space(struct build *b);       /* after `{ [ ,` and before `} ]` */
 struct expr *json_colon_space(struct build *b); /* with what may follow it */
 struct expr *json_comma(struct build *b);

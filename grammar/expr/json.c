@@ -1,4 +1,12 @@
-/* JSON as expressions: strings, numbers, white space, any value. */
+/*
+ * JSON as expressions: strings, numbers, white space, any value; and the notations that some models
+ * write calls in instead, which differ in strings and keys alone:
+ *
+ *      JSON     {"key": "te\"xt", "n": [1]}
+ *      Gemma's  {key:<|"|>te"xt<|"|>,n:[1]}     keys as far as they need no quotes
+ *      bare     te"xt                          a string, up to a tag that follows it
+ *      call     key="te\"xt", n=[1]            members of an object, with values as in JSON
+ */
 
 #include "grammar/expr/expr.h"
 
@@ -65,11 +73,24 @@ struct expr *json_canonical_char(struct build *b) {
 }
 
 struct expr *json_quoted(struct build *b, struct expr *chars) {
-    return expr_seq3(b, expr_str(b, "\""), chars, expr_str(b, "\""));
+    switch (b->notation) {
+    case NOTATION_BARE:
+        return chars;
+    case NOTATION_GEMMA:
+        return expr_seq3(b, b->mark, chars, b->mark);
+    default:
+        return expr_seq3(b, expr_str(b, "\""), chars, expr_str(b, "\""));
+    }
 }
 
 struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max) {
+    assert(b->notation == NOTATION_JSON);
     return json_quoted(b, expr_repeat(b, json_char(b), min, max));
+}
+
+/* Makes a string of any characters and length. */
+static struct expr *any_text(struct build *b) {
+    return b->notation == NOTATION_JSON ? json_any_string(b, 0, NO_MAX) : json_quoted(b, b->text);
 }
 
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n) {
@@ -107,10 +128,30 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
     return build_work(b, len);
 }
 
+int json_spell(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n) {
+    if (b->notation == NOTATION_JSON)
+        return json_escape(b, s, len, out, n);
+    *out = build_alloc(b, len + 1, 1);
+    *n = len;
+    if (!*out)
+        return b->failed;
+    memcpy(*out, s, len);
+    return build_work(b, len);
+}
+
+/* Makes a string that is written as it is. */
+static struct expr *plain_literal(struct build *b, const char *s, size_t len) {
+    if (memmem(s, len, b->stop, strlen(b->stop)))
+        return expr_never(b);
+    return json_quoted(b, expr_bytes(b, s, len));
+}
+
 struct expr *json_literal(struct build *b, const char *s, size_t len) {
     uint8_t *text, *quoted;
     size_t n;
 
+    if (b->notation != NOTATION_JSON)
+        return plain_literal(b, s, len);
     if (json_escape(b, s, len, &text, &n) < 0)
         return NULL;
     quoted = build_alloc(b, n + 2, 1);
@@ -119,6 +160,53 @@ struct expr *json_literal(struct build *b, const char *s, size_t len) {
     quoted[0] = quoted[n + 1] = '"';
     memcpy(quoted + 1, text, n);
     return expr_bytes(b, quoted, n + 2);
+}
+
+#define PLAIN_KEY_MAX 256
+
+bool json_key_fits(const struct build *b, const char *s, size_t len) {
+    const char *never = b->notation == NOTATION_CALL ? "=" : "{}[],:";
+
+    if (b->notation == NOTATION_JSON)
+        return true;
+    if (len == 0 || len > PLAIN_KEY_MAX || strchr(" \"'<)", s[0]) || s[len - 1] == ' ')
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if ((uint8_t)s[i] < 0x20 || strchr(never, s[i]))
+            return false;
+    }
+    return true;
+}
+
+static const char *colon_of(const struct build *b) {
+    return b->notation == NOTATION_CALL ? "=" : ":";
+}
+
+struct expr *json_key(struct build *b, const char *s, size_t len) {
+    if (b->notation == NOTATION_JSON)
+        return json_literal(b, s, len);
+    uint8_t *text = build_alloc(b, len + 1, 1);
+
+    if (!text)
+        return NULL;
+    memcpy(text, s, len);
+    text[len] = (uint8_t)*colon_of(b);
+    return expr_bytes(b, text, len + 1);
+}
+
+struct expr *json_key_of(struct build *b, struct expr *chars) {
+    return b->notation == NOTATION_JSON ? json_quoted(b, chars)
+                                        : expr_seq2(b, chars, expr_str(b, colon_of(b)));
+}
+
+struct expr *json_any_key(struct build *b) {
+    static const char GEMMA[] = "[^\\x00-\\x20{}\\[\\],:<\"')]([^\\x00-\\x1f{}\\[\\],:<]{0,62}"
+                                "[^\\x00-\\x20{}\\[\\],:<])?";
+    static const char NAME[] = "[A-Za-z_][A-Za-z0-9_.-]{0,63}";
+
+    if (b->notation == NOTATION_JSON)
+        return json_any_string(b, 0, NO_MAX);
+    return json_key_of(b, regex_of(b, b->notation == NOTATION_CALL ? NAME : GEMMA, CHARS_TEXT));
 }
 
 /* Makes white space: nothing, a blank, or one or two newlines with an indent. */
@@ -137,6 +225,8 @@ struct expr *json_space(struct build *b) {
     bool compact = b->flags & GRAMMAR_COMPACT;
     struct expr **e = &b->space[compact];
 
+    if (b->notation == NOTATION_CALL)
+        return expr_empty(b);
     if (!*e)
         *e = compact ? expr_empty(b) : make_space(b);
     return *e;
@@ -146,6 +236,8 @@ struct expr *json_colon_space(struct build *b) {
     bool compact = b->flags & GRAMMAR_COMPACT;
     struct expr **e = &b->colon[compact];
 
+    if (b->notation == NOTATION_GEMMA || b->notation == NOTATION_CALL)
+        return expr_empty(b);
     if (!*e)
         *e = expr_seq2(b, expr_str(b, ":"),
                        compact ? expr_empty(b) : expr_optional(b, expr_str(b, " ")));
@@ -155,6 +247,8 @@ struct expr *json_colon_space(struct build *b) {
 struct expr *json_comma(struct build *b) {
     struct expr **e = &b->comma[(b->flags & GRAMMAR_COMPACT) != 0];
 
+    if (b->notation == NOTATION_CALL)
+        return expr_str(b, ", ");
     if (!*e)
         *e = expr_seq2(b, expr_str(b, ","), json_space(b));
     return *e;
@@ -201,7 +295,8 @@ static struct expr *collection(struct build *b, const char *open, struct expr *i
 }
 
 static struct expr *any_rule(struct build *b, bool object) {
-    int k = (b->flags & GRAMMAR_COMPACT ? 1 : 0) + (b->flags & GRAMMAR_PYTHON ? 2 : 0);
+    int k = (b->flags & GRAMMAR_COMPACT ? 1 : 0) + (b->flags & GRAMMAR_PYTHON ? 2 : 0) +
+            (b->notation == NOTATION_GEMMA ? 4 : 0);
 
     if (b->any_value[k] == NO_RULE) {
         uint32_t value, obj;
@@ -210,16 +305,12 @@ static struct expr *any_rule(struct build *b, bool object) {
             return NULL;
         b->any_value[k] = value;
         b->any_object[k] = obj;
-        struct expr *pair =
-            expr_seq3(b, json_any_string(b, 0, NO_MAX), json_colon_space(b), expr_call(b, value));
+        struct expr *pair = expr_seq3(b, json_any_key(b), json_colon_space(b), expr_call(b, value));
         struct expr *object_body = collection(b, "{", pair, "}");
         struct expr *kinds[] = {
-            expr_call(b, obj),
-            collection(b, "[", expr_call(b, value), "]"),
-            json_any_string(b, 0, NO_MAX),
-            json_number(b),
-            json_word(b, "true"),
-            json_word(b, "false"),
+            expr_call(b, obj),    collection(b, "[", expr_call(b, value), "]"),
+            any_text(b),          json_number(b),
+            json_word(b, "true"), json_word(b, "false"),
             json_word(b, "null"),
         };
         struct expr *body = expr_alt(b, kinds, ARRAY_SIZE(kinds));

@@ -439,10 +439,13 @@ static struct expr *read_alternatives(struct reader *r) {
 }
 
 static struct expr *anything(struct reader *r) {
-    struct expr *c = r->options & REGEX_CANONICAL ? json_canonical_char(r->in.b)
-                     : r->mode == CHARS_JSON      ? json_char_unshared(r->in.b)
-                                                  : expr_any_char(r->in.b, CHARS_TEXT);
+    struct expr *c;
 
+    if (r->mode == CHARS_TEXT)
+        c = expr_any_char(r->in.b, CHARS_TEXT);
+    else
+        c = r->options & REGEX_CANONICAL ? json_canonical_char(r->in.b)
+                                         : json_char_unshared(r->in.b);
     return expr_repeat(r->in.b, c, 0, NO_MAX);
 }
 

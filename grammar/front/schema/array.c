@@ -16,7 +16,7 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 /* Returns the list of schemas by position: prefixItems, or in old drafts items. */
 static struct place prefix_of(struct schema *s, struct place part) {
@@ -245,6 +245,8 @@ static struct expr *distinct_item(struct schema *s, const struct facets *f) {
 
     if (f->n_values || (f->types & ~(unsigned)(T_NULL | T_BOOL | T_STRING | T_INT)))
         return NULL;
+    if ((f->types & T_STRING) && b->notation != NOTATION_JSON)
+        return NULL;
     if (f->types & T_INT) {
         bool bounds = f->lower.set || f->upper.set;
 
@@ -264,6 +266,15 @@ static struct expr *distinct_item(struct schema *s, const struct facets *f) {
     if (f->types & T_BOOL)
         expr_vec_add(b, &v, expr_alt2(b, expr_str(b, "true"), expr_str(b, "false")));
     return expr_alt_of(b, &v);
+}
+
+static bool has_strings(const struct facets *item) {
+    bool found = false;
+
+    JSON_EACH(v, item->n_values && !item->value_is_const[0] ? item->value[0].v : NULL) {
+        found = found || yyjson_is_str(v);
+    }
+    return found;
 }
 
 /* Makes items as array_items() does, each different from the others. */
@@ -294,8 +305,13 @@ static struct expr *array_unique(struct schema *s, const struct facets *f, uint3
     if (r < 0 || few < 0)
         return NULL;
     uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
-    bool counted = (min > 1 && min < v.n) || max < v.n;
+    /* Items that end with a mark have no last byte. */
+    bool marked = b->notation != NOTATION_JSON && few && has_strings(&item);
+    bool counted = (min > 1 && min < v.n) || max < v.n || marked;
 
+    if (marked && v.n > FEW_VALUES)
+        return failed(schema_unsupported(s, f->unique_at.path,
+                                         "is not supported for strings in this format of calls"));
     if (!few && listed)
         one = distinct_item(s, &item);
     else if (few && counted && v.n > FEW_VALUES)

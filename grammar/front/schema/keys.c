@@ -31,7 +31,7 @@
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
-    const struct lang *lang; /* in quotes */
+    const struct lang *lang; /* as keys */
     enum { KEY_MUST, KEY_PATTERN, KEY_SOME } kind;
     uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
     struct place value; /* KEY_PATTERN */
@@ -43,10 +43,11 @@ struct keys {
     const struct facets *f;
     struct key_rule rule[LANG_MAX];
     uint32_t n;
-    bool plain; /* only declared names exclude a key */
+    bool unruled; /* no keyword is about names */
+    bool plain;   /* so only declared names exclude a key: object.c makes the others */
 };
 
-/* A language `from` and the same texts in quotes, which are made once. */
+/* A language `from` and the same texts as keys, which are made once. */
 struct quoted_lang {
     struct quoted_lang *next;
     const struct lang *from, *lang;
@@ -63,7 +64,7 @@ static const struct lang *quoted(struct schema *s, const struct lang *from) {
     if (!q)
         return NULL;
     *q = (struct quoted_lang){.next = s->quoted, .from = from};
-    q->lang = lang_of(s->b, json_quoted(s->b, lang_expr(s->b, from)));
+    q->lang = lang_of(s->b, json_key_of(s->b, lang_expr(s->b, from)));
     if (q->lang)
         s->quoted = q;
     return q->lang;
@@ -85,22 +86,36 @@ static const struct lang *pattern_lang(struct schema *s, struct place at) {
     return l ? quoted(s, l) : NULL;
 }
 
-/* Returns the strings that satisfy the schema @names, in quotes. */
+/* Returns an expression for the names that satisfy the @n schemas @v, as keys. */
+static struct expr *names_value(struct schema *s, const struct place *v, uint32_t n) {
+    struct build *b = s->b;
+    enum notation notation = b->notation;
+
+    if (notation == NOTATION_JSON)
+        return schema_value(s, v, n);
+    b->notation = NOTATION_BARE;
+    struct expr *e = schema_value(s, v, n);
+
+    b->notation = notation;
+    return json_key_of(b, e);
+}
+
+/* Returns the strings that satisfy the schema @names, as keys. */
 static const struct lang *names_lang(struct schema *s, struct place names) {
-    struct place v[2] = {names, {yyjson_obj_get(s->string_type, "string"), names.path}};
-    const struct lang *keys = lang_of(s->b, schema_value(s, v, 2));
+    struct place v[2] = {names, {yyjson_obj_get(s->own_types, "string"), names.path}};
+    const struct lang *keys = lang_of(s->b, names_value(s, v, 2));
     const struct lang *all = keys ? lang_strings(s->b) : NULL;
     const struct lang *in[2] = {all ? quoted(s, all) : NULL, keys};
 
     return lang_meet(s->b, in, 2, NULL, 0);
 }
 
-/* Returns the language of the declared names of a part, in quotes. */
+/* Returns the language of the declared names of a part, as keys. */
 static const struct lang *declared_lang(struct schema *s, struct place part) {
     struct expr_vec list = {0};
 
     JSON_MEMBERS(key, v, yyjson_obj_get(part.v, "properties")) {
-        if (expr_vec_add(s->b, &list, json_literal(s->b, json_text(key), json_len(key))) < 0)
+        if (expr_vec_add(s->b, &list, json_key(s->b, json_text(key), json_len(key))) < 0)
             break;
     }
     return lang_of(s->b, expr_alt_of(s->b, &list));
@@ -161,8 +176,15 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
         r = add_part(k, i);
     for (uint32_t i = 0; r == 0 && i < f->n_some; i++)
         r = add_some(k, i);
+    k->unruled = k->plain;
+    if (s->b->notation != NOTATION_JSON) {
+        k->plain = false;
+        all = lang_of(s->b, json_any_key(s->b));
+    } else if (!k->plain) {
+        all = quoted(s, all);
+    }
     if (r == 0 && !k->plain)
-        r = add_rule(k, (struct key_rule){.lang = quoted(s, all), .kind = KEY_MUST});
+        r = add_rule(k, (struct key_rule){.lang = all, .kind = KEY_MUST});
     return r;
 }
 
@@ -203,7 +225,7 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
     *out = (struct name_rules){.allowed = true};
     if (k->n == 0)
         return k->s->b->failed;
-    const struct expr *key = json_literal(k->s->b, name, len);
+    const struct expr *key = json_key(k->s->b, name, len);
 
     if (!key)
         return k->s->b->failed;
@@ -264,7 +286,7 @@ static struct expr *class_member(const struct keys *k, uint64_t mask, struct exp
 
     if (with.v && places_add(k->s, &v, &n, &cap, with) < 0)
         return NULL;
-    struct expr *x = schema_value(k->s, v, n);
+    struct expr *x = schema_member(k->s, v, n);
 
     if (!x || x->kind == EXPR_NEVER)
         return NULL;
@@ -374,6 +396,15 @@ static const struct key_classes *find_classes(const struct keys *k, const struct
     return s->key_classes = c;
 }
 
+/* Returns whether a name for which there is no rule is allowed. */
+static bool allows_undeclared(const struct keys *k) {
+    struct place *v;
+    uint32_t n;
+    bool open = false;
+
+    return class_places(k, 0, &v, &n, &open) == 0 && open;
+}
+
 struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
                        struct expr **some) {
     struct build *b = k->s->b;
@@ -381,6 +412,8 @@ struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct
 
     if (k->plain)
         return class_member(k, 0, plain_key, (struct place){0});
+    if (k->unruled && !allows_undeclared(k))
+        return NULL;
     const struct key_classes *c = find_classes(k, declared);
 
     for (uint32_t i = 0; c && !b->failed && i < c->n; i++) {

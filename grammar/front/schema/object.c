@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <strings.h>
 #include "base/json_read.h"
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
@@ -34,7 +35,7 @@ static int match_patterns(struct schema *s, struct place all, const char *name, 
                           struct place **out, uint32_t *n, uint32_t *cap, bool *matched) {
     size_t n_text;
     uint8_t *text;
-    int r = yyjson_obj_size(all.v) ? json_escape(s->b, name, len, &text, &n_text) : 0;
+    int r = yyjson_obj_size(all.v) ? json_spell(s->b, name, len, &text, &n_text) : 0;
 
     JSON_MEMBERS(key, v, all.v) {
         const struct path *path = schema_path(s, all.path, json_text(key), json_len(key));
@@ -113,6 +114,9 @@ static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, cons
             return build_work(s->b, 1);
         }
     }
+    if (!json_key_fits(s->b, name.s, name.len))
+        return schema_unsupported(s, schema_path(s, path, name.s, name.len),
+                                  "this name is not supported by the format of the model's calls");
     TRY(build_grow(s->b, &l->v, l->n, &l->cap, 8, sizeof(*l->v)));
     l->v[l->n] = name;
     if (hash_index_add(&l->index, hash, l->n++) < 0)
@@ -140,6 +144,18 @@ static int collect_names(struct schema *s, const struct parts *parts, struct nam
         }
     }
     return 0;
+}
+
+/* Sorts as Jinja2's dictsort, by which templates write the members of Gemma's notation: then the
+ * call is written again as the model wrote it, and its tokens stay in the prefix cache. */
+static int by_folded_name(const void *a, const void *b) {
+    const struct name *x = a, *y = b;
+    size_t n = MIN(x->len, y->len);
+    int r = strncasecmp(x->s, y->s, n);
+
+    if (r == 0)
+        r = (x->len > y->len) - (x->len < y->len);
+    return r ? r : memcmp(x->s, y->s, n);
 }
 
 struct names_list {
@@ -204,7 +220,7 @@ static struct expr *other_key(struct schema *s, const struct name_list *l) {
     size_t total = 1;
 
     if (l->n == 0)
-        return json_any_string(b, 0, NO_MAX);
+        return json_any_key(b);
     for (uint32_t i = 0; i < l->n; i++)
         total += l->v[i].len * 6;
     CLEANUP(freep) struct name_node *node = t.node = calloc(total, sizeof(*node));
@@ -280,7 +296,7 @@ static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     }
     if (r < 0)
         return NULL;
-    return allowed ? schema_value(o->s, v, n) : expr_never(o->s->b);
+    return allowed ? schema_member(o->s, v, n) : expr_never(o->s->b);
 }
 
 static int add_declared(struct object *o, struct expr_list *list) {
@@ -303,7 +319,7 @@ static int add_declared(struct object *o, struct expr_list *list) {
         if (x->kind == EXPR_NEVER && !name->required && !chosen)
             continue;
         x = counted || o->f->n_some ? schema_share(s, x) : x;
-        struct expr *key = json_literal(s->b, name->s, name->len);
+        struct expr *key = json_key(s->b, name->s, name->len);
         struct expr *colon = json_colon_space(s->b);
 
         m = expr_seq3(s->b, key, colon, x);
@@ -374,13 +390,13 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     return r;
 }
 
-/* Returns the language of the declared names, in quotes. */
+/* Returns the language of the declared names, as keys. */
 static const struct lang *declared_names(struct object *o) {
     struct build *b = o->s->b;
     struct expr_vec v = {0};
 
     for (uint32_t i = 0; !b->failed && i < o->names->n; i++)
-        expr_vec_add(b, &v, json_literal(b, o->names->v[i].s, o->names->v[i].len));
+        expr_vec_add(b, &v, json_key(b, o->names->v[i].s, o->names->v[i].len));
     return lang_of(b, expr_alt_of(b, &v));
 }
 
@@ -395,6 +411,8 @@ struct expr *lower_object(struct schema *s, const struct facets *f) {
         return failed(build_too_complex(b, "an object must satisfy too many conditions at once"));
     if (collect_names(s, f->parts, &names) < 0 || keys_new(s, f, &keys) < 0)
         return NULL;
+    if (b->notation == NOTATION_GEMMA && names.n)
+        qsort(names.v, names.n, sizeof(*names.v), by_folded_name);
     o.keys = keys;
     o.rules = build_alloc(b, MAX(names.n, 1u), sizeof(*o.rules));
     for (uint32_t i = 0; !b->failed && i < names.n; i++)
@@ -407,5 +425,7 @@ struct expr *lower_object(struct schema *s, const struct facets *f) {
         return NULL;
     struct expr *e = expr_alt_of(b, &v);
 
+    if (b->notation == NOTATION_CALL)
+        return e;
     return expr_seq(b, (struct expr *[]){expr_str(b, "{"), json_space(b), e, expr_str(b, "}")}, 4);
 }

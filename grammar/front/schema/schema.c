@@ -40,6 +40,7 @@ struct memo {
     struct memo *next;
     struct expr *body; /* NULL: in progress */
     uint32_t rule, n;
+    enum notation notation;
     yyjson_val **key;
     const struct path *path;
 };
@@ -105,11 +106,44 @@ static void print_path(const struct path *p, char *out, size_t cap) {
     }
 }
 
+/* Writes a path as a JSON pointer; "" if it does not fit. */
+static void write_pointer(const struct path *p, char *out, size_t cap) {
+    size_t at = cap - 1;
+    char number[24];
+
+    /* From the end of @out to its beginning, as the path goes from its end to the root. */
+    out[at] = 0;
+    for (; p && p->up; p = p->up) {
+        const char *key = p->key;
+        size_t len = p->len;
+
+        if (!key) {
+            len = (size_t)snprintf(number, sizeof(number), "%zu", p->index);
+            key = number;
+        }
+        if (at < 2 * len + 1) {
+            *out = 0;
+            return;
+        }
+        while (len--) {
+            bool escaped = key[len] == '~' || key[len] == '/';
+
+            out[--at] = key[len] == '~' ? '0' : key[len] == '/' ? '1' : key[len];
+            if (escaped)
+                out[--at] = '~';
+        }
+        out[--at] = '/';
+    }
+    memmove(out, out + at, cap - at);
+}
+
 int schema_fail(struct schema *s, const struct path *at, const char *code, const char *fmt, ...) {
     char place[200], text[200];
     va_list ap;
 
     print_path(at, place, sizeof(place));
+    if (s->b->limits.place && !s->b->failed)
+        write_pointer(at, s->b->limits.place, GRAMMAR_PLACE_MAX);
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
@@ -267,6 +301,9 @@ static struct expr *lower_constant(struct schema *s, const struct facets *f, str
 static struct expr *lower_values(struct schema *s, const struct facets *f) {
     struct place at = f->value[0];
     bool one = f->value_is_const[0];
+
+    if (s->b->notation == NOTATION_CALL)
+        return failed(schema_unsupported(s, at.path, "is not supported for all arguments at once"));
     struct expr_vec v = {0};
     yyjson_arr_iter iter = yyjson_arr_iter_with(one ? NULL : at.v);
 
@@ -376,7 +413,7 @@ static struct memo **find_memo(struct schema *s, const struct place *v, uint32_t
     struct memo **m = &s->memo[h % MEMO_SLOTS];
 
     for (; *m; m = &(*m)->next) {
-        bool equal = (*m)->n == n;
+        bool equal = (*m)->n == n && (*m)->notation == s->b->notation;
 
         for (uint32_t i = 0; equal && i < n; i++)
             equal = (*m)->key[i] == v[i].v;
@@ -443,7 +480,11 @@ struct expr *schema_value(struct schema *s, const struct place *given, uint32_t 
     if (++s->depth > s->b->limits.max_depth)
         return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
                                         s->b->limits.max_depth));
-    *m = (struct memo){.key = key, .n = n, .rule = NO_RULE, .path = n ? v[0].path : NULL};
+    *m = (struct memo){.key = key,
+                       .n = n,
+                       .rule = NO_RULE,
+                       .path = n ? v[0].path : NULL,
+                       .notation = s->b->notation};
     *at = m;
     for (uint32_t i = 0; i < n; i++) {
         if (parts_expand(s, &parts, v[i]) < 0)
@@ -460,6 +501,33 @@ struct expr *schema_value(struct schema *s, const struct place *given, uint32_t 
     return expr_call(s->b, m->rule);
 }
 
+struct expr *schema_member(struct schema *s, const struct place *v, uint32_t n) {
+    enum notation own = s->b->notation;
+
+    if (own == NOTATION_CALL)
+        s->b->notation = NOTATION_JSON;
+    struct expr *e = schema_value(s, v, n);
+
+    s->b->notation = own;
+    return e;
+}
+
+/* Makes the values of the schema, or of b->property of it. */
+static struct expr *read_root(struct schema *s) {
+    static const char *const TYPES[NOTATIONS] = {
+        [NOTATION_BARE] = "string", [NOTATION_CALL] = "object"};
+    const char *type = TYPES[s->b->notation];
+    struct place v[2] = {{s->root, s->root_path}};
+
+    if (s->b->property)
+        v[0] = schema_at(s, schema_at(s, v[0], "properties"), s->b->property);
+    if (type)
+        v[1] = (struct place){yyjson_obj_get(s->own_types, type), s->root_path};
+    if (!v[0].v)
+        return failed(build_invalid(s->b, "the schema has no property \"%s\"", s->b->property));
+    return schema_value(s, v, type ? 2 : 1);
+}
+
 struct expr *schema_read(struct build *b, const char *text, size_t len) {
     yyjson_read_err why;
     yyjson_doc *doc =
@@ -474,8 +542,9 @@ struct expr *schema_read(struct build *b, const char *text, size_t len) {
             build_invalid(b, "the schema is not valid JSON: %s at byte %zu", why.msg, why.pos));
     keywords_forget_nulls(s.root, false, 4 * b->limits.max_depth);
 
-    static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
-    yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
+    static const char TYPES[] =
+        "{\"string\": {\"type\": \"string\"}, \"object\": {\"type\": \"object\"}}";
+    yyjson_doc *own = yyjson_read(TYPES, sizeof(TYPES) - 1, 0);
 
     const char *draft = json_cstr(yyjson_obj_get(s.root, "$schema"));
 
@@ -485,14 +554,13 @@ struct expr *schema_read(struct build *b, const char *text, size_t len) {
         name[8] = *d;
         s.old_refs = s.old_refs || strstr(draft, name);
     }
-    s.string_type = yyjson_doc_get_root(own);
+    s.own_types = yyjson_doc_get_root(own);
     b->is_schema = true;
     for (const char *p = text; (p = memmem(p, len - (size_t)(p - text), "\"not\"", 5)); p += 5)
         s.n_nots++;
     s.has_refs = memmem(text, len, "\"$ref\"", 6) || memmem(text, len, "\\u", 2);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
-    struct expr *e = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1)
-                                   : failed(build_no_memory(b));
+    struct expr *e = s.memo && own ? read_root(&s) : failed(build_no_memory(b));
 
     logic_deinit(&s);
     free(s.paths);

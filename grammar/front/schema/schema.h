@@ -118,7 +118,7 @@ struct memo;
 struct schema {
     struct build *b;
     yyjson_val *root;
-    yyjson_val *string_type; /* {"string": {"type": "string"}} */
+    yyjson_val *own_types; /* {"string": {"type": "string"}, ..} */
     const struct path *root_path;
     struct memo **memo; /* hash table */
     const struct path **paths;
@@ -154,6 +154,8 @@ struct place schema_item(struct schema *s, struct place list, size_t i);   /* i 
 
 /* Returns an expression for the values that satisfy all of @v. */
 struct expr *schema_value(struct schema *s, const struct place *v, uint32_t n);
+/* Does so for the value of a member of an object. */
+struct expr *schema_member(struct schema *s, const struct place *v, uint32_t n);
 /* Finds the target of the $ref at @ref; -EINVAL when there is none in this schema. */
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
 /* Returns whether the word "$ref" occurs anywhere in @v. */

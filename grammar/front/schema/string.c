@@ -166,7 +166,7 @@ struct string_rule {
     const char *text; /* in the arena */
     size_t len;
     uint32_t min, max, rule;
-    uint8_t kind;
+    uint8_t kind, notation;
 };
 
 static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
@@ -177,7 +177,7 @@ static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
 
     for (; r && build_work(s->b, 1) == 0; r = r->next) {
         if (r->len == len && memcmp(r->text, text, r->len) == 0 && r->min == f->min_length &&
-            r->max == f->max_length && r->kind == t->kind)
+            r->max == f->max_length && r->kind == t->kind && r->notation == s->b->notation)
             break;
     }
     return r;
@@ -198,7 +198,8 @@ static struct expr *add_rule(struct schema *s, const struct facets *f, struct ex
                               .len = json_len(v),
                               .min = f->min_length,
                               .max = f->max_length,
-                              .kind = (uint8_t)f->text[0].kind};
+                              .kind = (uint8_t)f->text[0].kind,
+                              .notation = (uint8_t)b->notation};
     if (!r->text)
         return failed(build_no_memory(b));
     call = expr_rule(b, body);
@@ -255,7 +256,7 @@ static struct expr *read_pattern(struct schema *s, struct place at, unsigned opt
 
     b->err = &why;
     struct expr *e =
-        regex_read_with(b, json_text(at.v), json_len(at.v), CHARS_JSON, REGEX_SEARCH, options);
+        regex_read_with(b, json_text(at.v), json_len(at.v), json_mode(b), REGEX_SEARCH, options);
 
     if (e)
         compact_rounds(b, e);
@@ -301,7 +302,7 @@ int format_known(struct schema *s, struct place at) {
 static struct expr *read_text(struct schema *s, const struct text_rule *t, unsigned options) {
     if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT)
         return regex_of(s->b, find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT),
-                        CHARS_JSON);
+                        json_mode(s->b));
     return read_pattern(s, t->at, options);
 }
 
@@ -327,7 +328,7 @@ static const struct lang *values_lang(struct schema *s, yyjson_val *list) {
 
         if (!yyjson_is_str(item))
             continue;
-        if (json_escape(s->b, json_text(item), json_len(item), &text, &len) < 0)
+        if (json_spell(s->b, json_text(item), json_len(item), &text, &len) < 0)
             return NULL;
         expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
     }
@@ -397,6 +398,27 @@ static struct expr *counted_strings(struct schema *s, const struct facets *f) {
                                                                : NULL;
 }
 
+/* Returns whether no text of @e, which was made from a regular expression, has the character
+ * @c. */
+static bool avoids(const struct expr *e, char c) {
+    bool without = e->kind != EXPR_LANG && e->kind != EXPR_CALL;
+
+    for (uint32_t i = 0; e->kind == EXPR_CHARS && i < e->set->n; i++)
+        without = without && ((uint8_t)c < e->set->range[i].lo || (uint8_t)c > e->set->range[i].hi);
+    if (e->kind == EXPR_BYTES)
+        return !memchr(e->bytes, c, e->n);
+    if (e->kind == EXPR_REPEAT)
+        return avoids(e->child[0], c);
+    for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++)
+        without = without && avoids(e->child[i], c);
+    return without;
+}
+
+/* Returns whether texts of @e cannot contain what ends a string. */
+static bool may_stand(const struct build *b, const struct expr *e) {
+    return b->notation == NOTATION_JSON || avoids(e, *b->stop);
+}
+
 /* Makes the strings of a single pattern or format as an expression, in which repetitions may be
  * counters. NULL: the build has failed, or its lengths take a product. */
 static struct expr *lower_text(struct schema *s, const struct facets *f) {
@@ -408,7 +430,9 @@ static struct expr *lower_text(struct schema *s, const struct facets *f) {
         return expr_call(s->b, rule->rule);
     struct expr *e = read_text(s, &f->text[0], 0);
 
-    return e && limit_length(s->b, f, &e) ? add_rule(s, f, json_quoted(s->b, e)) : NULL;
+    return e && may_stand(s->b, e) && limit_length(s->b, f, &e)
+               ? add_rule(s, f, json_quoted(s->b, e))
+               : NULL;
 }
 
 /* Makes the strings of @f, without quotes. A pattern that all strings match, like `(...)?` without
@@ -419,12 +443,21 @@ static struct expr *strings_expr(struct schema *s, const struct facets *f) {
     if (f->n_text == 1 && f->text[0].kind == TEXT_PATTERN) {
         const struct lang *l = text_lang(s, &f->text[0]), *all = lang_strings(b);
 
-        if (l && all && lang_equal(l, all))
+        if (b->notation == NOTATION_JSON && l && all && lang_equal(l, all))
             return expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
     }
     struct expr *e = counted_strings(s, f);
 
     return e ? e : lang_expr(b, facets_lang(s, f));
+}
+
+/* Makes the strings that have a length alone. */
+static struct expr *any_string(struct schema *s, const struct facets *f) {
+    if (s->b->notation == NOTATION_JSON)
+        return json_any_string(s->b, f->min_length, f->max_length);
+    if (f->min_length == 0 && f->max_length == NO_MAX)
+        return json_quoted(s->b, s->b->text);
+    return expr_rule(s->b, json_quoted(s->b, strings_expr(s, f)));
 }
 
 struct expr *lower_string(struct schema *s, const struct facets *f) {
@@ -433,7 +466,7 @@ struct expr *lower_string(struct schema *s, const struct facets *f) {
     if (f->min_length > f->max_length)
         return expr_never(s->b);
     if (f->n_text == 0)
-        return json_any_string(s->b, f->min_length, f->max_length);
+        return any_string(s, f);
     struct expr *e = one ? lower_text(s, f) : NULL;
 
     if (e || s->b->failed)

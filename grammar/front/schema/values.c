@@ -86,7 +86,7 @@ static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) 
     uint8_t *text;
     size_t n;
 
-    if (json_escape(s->b, json_text(v), json_len(v), &text, &n) < 0)
+    if (json_spell(s->b, json_text(v), json_len(v), &text, &n) < 0)
         return s->b->failed;
     for (uint32_t i = 0; i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
@@ -143,7 +143,7 @@ static void add_item(struct schema *s, yyjson_val *key, yyjson_val *item, struct
         return;
     expr_vec_add(s->b, e, e->n > 1 ? json_comma(s->b) : json_space(s->b));
     if (key) {
-        expr_vec_add(s->b, e, json_literal(s->b, json_text(key), json_len(key)));
+        expr_vec_add(s->b, e, json_key(s->b, json_text(key), json_len(key)));
         expr_vec_add(s->b, e, json_colon_space(s->b));
     }
     expr_vec_add(s->b, e, value_expr(s, item));
