@@ -1,7 +1,7 @@
 /*
  * Writes the calls of a message as a grammar, by the shape of their format. Names and literals come
  * from the format, arguments from the tools' schemas: as JSON where the format writes JSON,
- * otherwise in the spelling of the format (force_tagged.c, force_members.c, force_text.c).
+ * otherwise in the spelling of the format (force_tagged.c; grammar/expr/json.c has the others).
  */
 
 #include "api/toolcall/force.h"
@@ -15,7 +15,20 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-#define REFS_DEPTH 64
+void force_point(struct force *f, const char *keyword, const char *name) {
+    int n = snprintf(f->place, sizeof(f->place), "%s%s%s", keyword ? "/" : "", or_empty(keyword),
+                     name ? "/" : "");
+    assert(n >= 0 && (size_t)n < sizeof(f->place));
+    for (; name && *name && (size_t)n + 3 < sizeof(f->place); name++) {
+        if (*name == '~' || *name == '/') {
+            f->place[n++] = '~';
+            f->place[n++] = *name == '~' ? '0' : '1';
+        } else {
+            f->place[n++] = *name;
+        }
+    }
+    f->place[n] = 0;
+}
 
 int force_refuse(struct force *f, const char *what, ...) {
     char text[200];
@@ -91,70 +104,31 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
     ir_add(f->n, list, ir_make(f->n, "{either:[%, %]}", first, second));
 }
 
-/* ---- arguments as JSON ---- */
+/* ---- arguments as one schema ---- */
 
-/* Looks for references below @v. Sets *any if there is one, and *far if one leads elsewhere than
- * into the definitions, which are copied along with a part of a schema. */
-static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
-    *far = *far || depth == REFS_DEPTH;
-    JSON_EACH(item, v) {
-        if (!*far)
-            find_refs(item, any, far, depth + 1);
-    }
-    JSON_MEMBERS(key, item, v) {
-        const char *ref = yyjson_equals_str(key, "$ref") ? json_cstr(item) : NULL;
+/* Makes the node of all arguments, in JSON or in the notation that @flag names. A schema without a
+ * type is made that of an object. */
+static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
+    yyjson_val *schema = f->tool->parameters, *type = yyjson_obj_get(schema, "type");
+    yyjson_mut_val *copy;
 
-        *any = *any || ref;
-        *far = *far ||
-               (ref && strncmp(ref, "#/$defs/", 8) != 0 && strncmp(ref, "#/definitions/", 14) != 0);
-        if (!*far)
-            find_refs(item, any, far, depth + 1);
-    }
-}
-
-int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
-    static const char *const defs[] = {"$defs", "definitions"};
-    yyjson_mut_val *copy = ir_value(f->n, schema);
-    bool any = false, far = false, unused = false;
-
-    find_refs(schema, &any, &far, 0);
-    for (size_t i = 0; i < ARRAY_SIZE(defs) && any && copy; i++) {
-        yyjson_val *d = yyjson_obj_get(root, defs[i]);
-
-        if (!d || yyjson_obj_get(schema, defs[i]))
-            continue;
-        find_refs(d, &unused, &far, 0);
-        yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
-    }
-    if (far)
-        return force_refuse(f, "a reference to a place other than $defs and definitions");
-    *out = ir_arguments(f->n, copy, f->tool->param);
-    return 0;
-}
-
-/* Makes the node of all arguments. A schema without a type is made that of an object. */
-static int json_args(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *schema = f->tool->parameters;
-
-    if (!schema || yyjson_is_null(schema)) {
-        *out = ir_text(f->n, "literal", "{}");
-        return 0;
-    }
-    yyjson_mut_val *copy =
-        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : ir_value(f->n, schema);
-    yyjson_val *type = yyjson_obj_get(schema, "type");
-
-    if (f->tool->loose) {
-        *out = ir_of(f->n, "json_object", yyjson_mut_true(f->n->doc));
-        return 0;
-    }
-    if (!yyjson_is_obj(schema) && !yyjson_is_true(schema))
+    if (f->tool->loose || yyjson_is_true(schema))
+        copy = json_constant(f->n->doc, "{type:'object'}");
+    else if (!schema || yyjson_is_null(schema))
+        copy = json_constant(f->n->doc, "{type:'object', additionalProperties:false}");
+    else if (!yyjson_is_obj(schema))
         return force_refuse(f, "a schema that does not describe an object");
-    if (type && !yyjson_equals_str(type, "object"))
+    else if (type && !yyjson_equals_str(type, "object"))
         return force_refuse(f, "a type other than \"object\"");
-    if (!type)
+    else
+        copy = ir_value(f->n, schema);
+    if (copy && !yyjson_mut_obj_get(copy, "type"))
         yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
     *out = ir_arguments(f->n, copy, f->tool->param);
+    if (flag)
+        yyjson_mut_obj_add_bool(f->n->doc, *out, flag, true);
+    if (f->shape->args == ARGS_PYTHON)
+        yyjson_mut_obj_add_bool(f->n->doc, *out, "python", true);
     return 0;
 }
 
@@ -216,13 +190,13 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
         r = force_tagged(f, &args);
         break;
     case ARGS_PYTHON:
-        r = force_python(f, &args);
+        r = whole_args(f, "call", &args);
         break;
     case ARGS_GEMMA:
-        r = force_gemma(f, &args);
+        r = whole_args(f, "gemma", &args);
         break;
     default:
-        r = json_args(f, &args);
+        r = whole_args(f, NULL, &args);
     }
     if (r == 0)
         ir_add(f->n, list, args);

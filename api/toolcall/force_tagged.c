@@ -12,7 +12,9 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-#define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"
+#define KEY_NEVER                                                                                  \
+    "<>\"\1\2\3\4\5\6\7\10\11\12\13\14\15\16\17\20\21\22\23\24\25\26\27\30\31\32\33\34\35"         \
+    "\36\37"
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
 #define LOOSE_MAX 64
 
@@ -63,26 +65,83 @@ static yyjson_mut_val *as_json(struct force *f, yyjson_mut_val *value, unsigned 
     return list;
 }
 
+/* ---- the schema of one parameter ---- */
+
+#define REFS_DEPTH 64
+
+/* Looks for references below @v. Sets *any if there is one, and *far if one leads elsewhere than
+ * into the definitions. */
+static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
+    *far = *far || depth == REFS_DEPTH;
+    JSON_EACH(item, v) {
+        if (!*far)
+            find_refs(item, any, far, depth + 1);
+    }
+    JSON_MEMBERS(key, item, v) {
+        const char *ref = yyjson_equals_str(key, "$ref") ? json_cstr(item) : NULL;
+
+        *any = *any || ref;
+        *far = *far ||
+               (ref && strncmp(ref, "#/$defs/", 8) != 0 && strncmp(ref, "#/definitions/", 14) != 0);
+        if (!*far)
+            find_refs(item, any, far, depth + 1);
+    }
+}
+
+/* Returns what the schema of the parameter @key takes of the tool's: the parameter and the
+ * definitions, or everything if it refers to something else. */
+static yyjson_mut_val *part_of(struct force *f, yyjson_val *key, yyjson_val *schema) {
+    static const char *const others[] = {"$schema", "$defs", "definitions"};
+    yyjson_val *root = f->tool->parameters;
+    bool any = false, far = false, unused = false;
+
+    find_refs(schema, &any, &far, 0);
+    for (size_t i = 1; i < ARRAY_SIZE(others) && any; i++)
+        find_refs(yyjson_obj_get(root, others[i]), &unused, &far, 0);
+    if (far && yyjson_obj_get(yyjson_obj_get(root, "properties"), json_cstr(key)))
+        return ir_value(f->n, root);
+    yyjson_mut_val *o = yyjson_mut_obj(f->n->doc), *properties = yyjson_mut_obj(f->n->doc);
+
+    yyjson_mut_obj_add(properties, ir_value(f->n, key), ir_value(f->n, schema));
+    yyjson_mut_obj_add_val(f->n->doc, o, "properties", properties);
+    for (size_t i = 0; i < ARRAY_SIZE(others) && any; i++) {
+        yyjson_val *v = yyjson_obj_get(root, others[i]);
+
+        if (v)
+            yyjson_mut_obj_add_val(f->n->doc, o, others[i], ir_value(f->n, v));
+    }
+    return o;
+}
+
+/* Makes the node of the value of the parameter @key; @stop NULL: as JSON, else a string up to
+ * @stop. */
+static yyjson_mut_val *value_of(struct force *f, yyjson_val *key, yyjson_val *schema,
+                                const char *stop) {
+    yyjson_mut_val *o = ir_arguments(f->n, part_of(f, key, schema), f->tool->param);
+
+    yyjson_mut_obj_add_val(f->n->doc, o, "property", ir_str(f->n, json_cstr(key)));
+    if (stop)
+        yyjson_mut_obj_add_val(f->n->doc, o, "stop", ir_str(f->n, stop));
+    return o;
+}
+
 /* Makes the node of everything after the key. */
-static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
+static yyjson_mut_val *value_node(struct force *f, yyjson_val *key, yyjson_val *schema) {
+    yyjson_val *root = f->tool->parameters;
     unsigned types = value_schema_types(root, schema);
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
-    yyjson_mut_val *value = NULL;
 
-    if (types == VALUE_STRING) {
-        TRY(force_text(f, root, schema, f->stop, &value));
-        *out = bare(f, value);
-        return 0;
-    }
-    TRY(force_json(f, root, schema, &value));
-    *out = as_json(f, value, types);
+    if (types == VALUE_STRING)
+        return bare(f, value_of(f, key, schema, f->stop));
+    yyjson_mut_val *value = as_json(f, value_of(f, key, schema, NULL), types);
+
     if (!nullable || value_has_text_rules(root, schema))
-        return 0;
+        return value;
     /* A bare value must not begin like JSON. */
     yyjson_mut_val *text = ir_make(f->n, "{sequence:[{regex:%}, {free_text:%}]}",
                                    ir_str(f->n, "[^<\"\\[{ \\n\\t\\r]"), ir_str(f->n, f->stop));
-    *out = ir_make(f->n, "{either:[%, %]}", *out, bare(f, text));
-    return 0;
+
+    return ir_make(f->n, "{either:[%, %]}", value, bare(f, text));
 }
 
 static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mut_val *value) {
@@ -105,12 +164,87 @@ static yyjson_mut_val *loose(struct force *f) {
                      LOOSE_MAX);
 }
 
-int force_tagged(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *root = f->tool->parameters, *schema = NULL;
-    int r = f->tool->loose ? 0 : force_root(f, &schema);
+/* ---- the keywords of the object of all parameters ---- */
 
-    if (r < 0)
-        return r;
+#define MEMBERS_MAX 512
+
+/* Refuses what parameters, which are written one by one, cannot hold together. */
+static int check_object(struct force *f, yyjson_val *schema) {
+    static const char *const never[] = {
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "enum",
+        "const",
+        "patternProperties",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+        "dependentRequired",
+        "dependencies",
+        "dependentSchemas",
+    };
+    yyjson_val *type = yyjson_obj_get(schema, "type");
+    yyjson_val *properties = yyjson_obj_get(schema, "properties");
+
+    if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
+        return force_refuse(f, "a schema that does not describe an object");
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++) {
+        if (!yyjson_obj_get(schema, never[i]))
+            continue;
+        force_point(f, never[i], NULL);
+        return force_refuse(f, "\"%s\"", never[i]);
+    }
+    if (yyjson_obj_size(properties) > MEMBERS_MAX ||
+        yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
+        return force_refuse(f, "an object of more than %d properties", MEMBERS_MAX);
+    JSON_EACH(item, yyjson_obj_get(schema, "required")) {
+        if (yyjson_obj_getn(properties, json_text(item), json_len(item)))
+            continue;
+        force_point(f, "required", NULL);
+        return force_refuse(f, "the required property \"%.40s\" without a schema",
+                            or_empty(json_cstr(item)));
+    }
+    return 0;
+}
+
+/* Sets *out to the checked schema of all arguments, NULL if there are none. */
+static int find_root(struct force *f, yyjson_val **out) {
+    yyjson_val *root = f->tool->parameters;
+
+    *out = NULL;
+    if (!root || yyjson_is_null(root))
+        return 0;
+    *out = value_resolve(root, root);
+    if (!*out) {
+        force_point(f, "$ref", NULL);
+        return force_refuse(f, "a reference without a target");
+    }
+    return check_object(f, *out);
+}
+
+static bool is_required(yyjson_val *schema, yyjson_val *key) {
+    JSON_EACH(item, yyjson_obj_get(schema, "required")) {
+        if (yyjson_equals(item, key))
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether @name can stand between the marks of a format. */
+static bool is_plain(const char *name) {
+    size_t n = name ? strlen(name) : 0;
+
+    return n && n <= TC_KEY_MAX && name[0] != ' ' && name[n - 1] != ' ' &&
+           !name[strcspn(name, KEY_NEVER)];
+}
+
+int force_tagged(struct force *f, yyjson_mut_val **out) {
+    yyjson_val *schema = NULL;
+
+    TRY(f->tool->loose ? 0 : find_root(f, &schema));
     force_set_stop(f);
     if (f->tool->loose) {
         *out = loose(f);
@@ -119,17 +253,18 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
     *out = ir_list(f->n, "sequence");
     JSON_MEMBERS(key, prop, yyjson_obj_get(schema, "properties")) {
         const char *name = json_cstr(key);
-        yyjson_mut_val *value = NULL;
 
-        f->prop = name ? name : "";
-        if (!name || !*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
+        f->prop = or_empty(name);
+        force_point(f, "properties", f->prop);
+        if (!is_plain(name))
             return force_refuse(f,
-                                "a property name other than 1 to %u letters, digits, '_', '.', "
-                                "'$', '@', ':', '/' and '-'",
+                                "a property name other than 1 to %u characters without controls, "
+                                "'<', '>', '\"' and a blank at either end",
                                 TC_KEY_MAX);
-        TRY(value_node(f, root, prop, &value));
-        value = parameter(f, ir_text(f->n, "literal", name), value);
-        ir_add(f->n, *out, force_is_required(schema, key) ? value : ir_optional(f->n, value));
+        yyjson_mut_val *value =
+            parameter(f, ir_text(f->n, "literal", name), value_node(f, key, prop));
+
+        ir_add(f->n, *out, is_required(schema, key) ? value : ir_optional(f->n, value));
     }
     return 0;
 }

@@ -117,6 +117,55 @@ unsigned value_schema_types(yyjson_val *root, yyjson_val *schema) {
     return types_at(root, schema, 0, &steps);
 }
 
+static bool is_annotation(yyjson_val *key) {
+    static const char *const names[] = {"type",
+                                        "description",
+                                        "title",
+                                        "default",
+                                        "examples",
+                                        "$comment",
+                                        "readOnly",
+                                        "writeOnly",
+                                        "deprecated",
+                                        "nullable",
+                                        "format",
+                                        "$schema",
+                                        "$defs",
+                                        "definitions",
+                                        "$id",
+                                        "example",
+                                        "additionalProperties"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (yyjson_equals_str(key, names[i]))
+            return true;
+    return false;
+}
+
+static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
+    yyjson_val *s = value_resolve(root, schema);
+
+    if (!s || depth == SCHEMA_DEPTH || --*steps < 0)
+        return true;
+    JSON_MEMBERS(key, v, s) {
+        bool is_union = yyjson_equals_str(key, "anyOf") || yyjson_equals_str(key, "oneOf");
+
+        if (!is_union && !is_annotation(key))
+            return true;
+        JSON_EACH(item, is_union ? v : NULL) {
+            if (text_rules(root, item, depth + 1, steps))
+                return true;
+        }
+    }
+    return false;
+}
+
+bool value_has_text_rules(yyjson_val *root, yyjson_val *schema) {
+    int steps = SCHEMA_STEPS;
+
+    return text_rules(root, schema, 0, &steps);
+}
+
 unsigned value_types(yyjson_val *tools, const char *name, const char *key) {
     static const char *const places[] = {"parameters", "input_schema"};
     yyjson_val *tool = find_tool(tools, name);

@@ -173,13 +173,19 @@ static void check_refusal(const char *format, const char *parameters, const char
     struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
     yyjson_mut_val *root;
     struct err err = {0};
+    struct grammar *g = NULL;
+    size_t len = 0;
     int r = toolcall_force(&root, &n, &o, &err);
+    char *text = r == 0 ? yyjson_mut_val_write(root, 0, &len) : NULL;
 
     cr_assert(doc, "%s", parameters);
-    cr_expect_eq(r, why ? -22 : 0, "%s: %d %s", parameters, r, err.message);
-    cr_expect(!why || strstr(err.message, why), "%s: %s", parameters, err.message);
-    cr_expect(!why || strstr(err.message, "without \"strict\""), "%s: %s", parameters, err.message);
+    if (text)
+        r = constraint_compile(&g, NULL, text, len, NULL, &err);
+    cr_expect_eq(r, why ? -22 : 0, "%s %s: %d %s", format, parameters, r, err.message);
+    cr_expect(!why || strstr(err.message, why), "%s %s: %s", format, parameters, err.message);
     cr_expect_str_eq(err.param, why ? "tools[0].x" : "");
+    grammar_free(g);
+    free(text);
     yyjson_mut_doc_free(n.doc);
     yyjson_doc_free(doc);
 }
@@ -195,106 +201,94 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         {"glm", "{\"anyOf\":[{}]}", "anyOf"},
         {"glm", "{\"type\":\"object\",\"required\":[\"a\"]}", "the required property \"a\""},
         {"glm", "{\"properties\":{\"a<\":{}}}",
-         "#/properties/a<: a property name other than 1 to 256 letters"},
-        {"glm", "{\"properties\":{\"a\":{\"$ref\":\"#/properties/b\"},\"b\":{}}}", "a reference"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}",
-         "the pattern \"<\" (it can"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a|b$\"}}}",
-         "the pattern \"^a|b$\""},
+         "tools[0].x: #/properties/a<: a property name other than 1 to 256 characters without "
+         "controls, '<', '>', '\"' and a blank at either end"},
+        {"glm", "{\"properties\":{\"a\":{\"$ref\":\"#/properties/b\"},\"b\":{}}}", NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}", NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a|b$\"}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(a|b)$\"}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", "not"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"date\"}}}", NULL},
         {"glm",
          "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
-         "s\",\"maxLength\":3}},\"$defs\":{\"s\":{\"type\":"
-         "\"string\"}}}",
-         "\"maxLength\" beside \"$ref\""},
+         "s\",\"maxLength\":3}},\"$defs\":{\"s\":{\"type\":\"string\"}}}",
+         NULL},
         {"glm",
          "{\"properties\":{\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/"
-         "s\"}],\"title\":\"A\"}},\"$defs\":{"
-         "\"s\":{\"type\":\"string\"}}}",
+         "s\"}],\"title\":\"A\"}},\"$defs\":{\"s\":{\"type\":\"string\"}}}",
          NULL},
-        {"glm", "{\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"],\"minLength\":2}}}",
-         "\"minLength\" beside \"enum\""},
+        {"glm", "{\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"],\"minLength\":2}}}", NULL},
         {"glm", "{\"$ref\":\"#/$defs/s\",\"$defs\":{\"s\":{\"type\":\"object\"}}}", NULL},
         {"glm", "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"s\":{\"type\":\"object\"}}}",
          "without a target"},
-        {"lfm2", "{\"properties\":{\"a b\":{}}}",
-         "#/properties/a b: a property name other than 1 to 256 letters"},
+        {"lfm2", "{\"properties\":{\"a b\":{}}}", NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
          "uniqueItems"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":1}}}",
-         "a minItems or maxItems that is no whole number up to 4294967295"},
+         NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":0}}}",
-         "a minItems or maxItems that is no whole number up to 4294967295"},
+         NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":2.5}}}",
-         "a minItems or maxItems that is no whole number up to 4294967295"},
+         "#/properties/a/maxItems: this must be a whole number of at least 0"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":-1}}}",
-         "a minItems or maxItems that is no whole number up to 4294967295"},
+         "#/properties/a/minItems: this must be a whole number of at least 0"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":2}}}",
          NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":0}}}", NULL},
         {"gemma4",
          "{\"properties\":{\"a\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}}}",
-         "oneOf"},
-        {"gemma4", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}",
-         "nesting of more than 6 levels"},
-        {"lfm2", "{\"properties\":{\"a\":{\"items\":{\"$ref\":\"#/properties/a\"}}}}",
-         "a place other than $defs and definitions"},
-        {"lfm2", "{\"properties\":{\"a\\u0000\":{}}}", "a property name with NUL"},
-        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x<|\\\"|>\"}}}",
-         "a quote or NUL inside a constant"},
-        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x\\u0000\"}}}",
-         "a quote or NUL inside a constant"},
-        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[[1]]}}}", "an array or object as a constant"},
-        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[1],\"type\":\"string\"}}}",
-         "a constant of another type"},
-        {"gemma4", "{\"properties\":{\"a\":{\"anyOf\":[]}}}", "an empty list of alternatives"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":false}}}",
-         "\"items\": false without \"maxItems\": 0"},
-        {"gemma4", "{\"properties\":{\"a\":{\"allOf\":[{}]}}}", "allOf, not or if"},
+         NULL},
+        {"gemma4", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}", NULL},
+        {"lfm2", "{\"properties\":{\"a\":{\"items\":{\"$ref\":\"#/properties/a\"}}}}", NULL},
+        {"lfm2", "{\"properties\":{\"a\\u0000\":{}}}", "#/properties/a: this name"},
+        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x<|\\\"|>\"}}}", NULL},
+        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x\\u0000\"}}}", NULL},
+        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[[1]]}}}", NULL},
+        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[1],\"type\":\"string\"}}}", NULL},
+        {"gemma4", "{\"properties\":{\"a\":{\"anyOf\":[]}}}",
+         "#/properties/a/anyOf: this must be an array of at least one schema"},
+        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":false}}}", NULL},
+        {"gemma4", "{\"properties\":{\"a\":{\"allOf\":[{}]}}}", NULL},
         {"gemma4",
          "{\"properties\":{\"a\":{\"type\":\"object\",\"additionalProperties\":{\"type\":"
          "\"string\"}}}}",
-         "a schema in \"additionalProperties\""},
+         NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"string\\u0000\"}}}",
-         "a \"type\" other than a name or a list of names"},
+         "#/properties/a/type: unknown type"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":[\"string\",7]}}}",
-         "a \"type\" other than a name or a list of names"},
-        {"gemma4", "{\"properties\":{\"a\":{\"minLength\":3}}}", "a schema without a type"},
+         "#/properties/a/type: unknown type"},
+        {"gemma4", "{\"properties\":{\"a\":{\"minLength\":3}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"a\",\"minLength\":1}}}",
-         "\"pattern\" beside \"minLength\" or \"maxLength\""},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":100001}}}",
-         "a minLength or maxLength that is no whole number up to 100000"},
+         NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":100001}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":1}}}",
-         "out of order"},
+         NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":-1}}}",
-         "a minLength or maxLength that"},
+         "#/properties/a/minLength: this must be a whole number of at least 0"},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":7}}}",
-         "the pattern \"\" (it can"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"const\":\"a</arg_value>\"}}}",
-         "a constant other than a string without \"</arg_value>\""},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[7]}}}",
-         "a constant other than a string"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[]}}}", "an empty enum"},
+         "#/properties/a/pattern: this must be a string"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"const\":\"a</arg_value>\"}}}", NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[7]}}}", NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[]}}}",
+         "#/properties/a/enum: this must be an array of at least one value"},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"minLength\":1}}}",
-         "\"minLength\" beside anyOf or oneOf"},
+         NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"oneOf\":[{}]}}}",
-         "anyOf beside oneOf"},
+         NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"type\":\"null\"}]}}}",
-         "an anyOf without strings"},
+         NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"oneOf\":[{\"type\":\"string\"}]}}}",
-         "oneOf of strings that are not constants"},
+         NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{},{}]}]}}}",
-         "allOf of several schemas"},
+         NULL},
         {"glm",
          "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"$ref\":\"#/properties/a/anyOf/"
          "0\"}]}}}",
-         "a reference without a target"},
+         "#/properties/a/anyOf/0: the schema refers to itself without any progress"},
         {"glm",
          "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{\"$ref\":\"#/"
          "properties/a\"}]}]}}}",
-         "nesting of more than 8 levels"},
+         "#/properties/a: the schema refers to itself without any progress"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
@@ -311,7 +305,7 @@ Test(toolcall_force, bounds_may_have_a_point) {
                   "\"minItems\":1.0,\"maxItems\":3.0}}}",
                   NULL);
     check_refusal("gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":1.5}}}",
-                  "a minItems or maxItems that is no whole number");
+                  "#/properties/a/minItems: this must be a whole number");
 }
 
 /* Checks objects of @n_optional properties and, if @required, a required one behind them. */
@@ -327,10 +321,9 @@ static void check_object(const char *format, int n_optional, bool required, cons
 }
 
 Test(toolcall_force, objects_of_many_properties) {
-    check_object("gemma4", 24, true, NULL); /* sorted: p is the last */
-    check_object("gemma4", 25, true, ": 25 optional properties before the first required one");
-    check_object("gemma4", 24, false, NULL);
-    check_object("gemma4", 25, false, "(at most 24)");
+    check_object("gemma4", 600, true, NULL); /* sorted: p is the last */
+    check_object("gemma4", 600, false, NULL);
+    check_object("lfm2", 600, true, NULL);
     check_object("glm", 512, false, NULL);
     check_object("glm", 513, false, "an object of more than 512 properties");
 }
@@ -451,8 +444,7 @@ Test(toolcall_force, hostile_schemas_cost_little) {
 
             cr_expect(r == 0 || (r == -22 && err.status == 400), "%s: %d", formats[i], r);
             cr_expect_leq(n.n_made, NODES_MAX);
-            cr_expect_eq(r == 0, strcmp(formats[i], "gemma4") != 0, "%s: %s", formats[i],
-                         err.message);
+            cr_expect_eq(r, 0, "%s: %s", formats[i], err.message);
             yyjson_mut_doc_free(n.doc);
         }
         yyjson_doc_free(doc);
