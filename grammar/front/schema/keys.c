@@ -32,7 +32,7 @@
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
     const struct lang *lang; /* as keys */
-    enum { KEY_MUST, KEY_PATTERN, KEY_SOME } kind;
+    enum { KEY_MUST, KEY_FORM, KEY_PATTERN, KEY_SOME } kind; /* KEY_FORM: undeclared keys must */
     uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
     struct place value; /* KEY_PATTERN */
     bool negated;       /* KEY_SOME: keys that do not match */
@@ -94,8 +94,12 @@ static struct expr *names_value(struct schema *s, const struct place *v, uint32_
     if (notation == NOTATION_JSON)
         return schema_value(s, v, n);
     b->notation = NOTATION_BARE;
+    struct expr *text = b->text;
+
+    b->text = lang_expr(b, lang_strings(b)); /* languages are made without recursive rules */
     struct expr *e = schema_value(s, v, n);
 
+    b->text = text;
     b->notation = notation;
     return json_key_of(b, e);
 }
@@ -184,7 +188,7 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
         all = quoted(s, all);
     }
     if (r == 0 && !k->plain)
-        r = add_rule(k, (struct key_rule){.lang = all, .kind = KEY_MUST});
+        r = add_rule(k, (struct key_rule){.lang = all, .kind = KEY_FORM});
     return r;
 }
 
@@ -204,7 +208,7 @@ static uint64_t answers(const struct keys *k, const uint8_t *text, size_t n) {
 
 static bool key_allowed(const struct keys *k, uint64_t mask) {
     for (uint32_t i = 0; i < k->n; i++) {
-        if (k->rule[i].kind == KEY_MUST && !(mask >> i & 1))
+        if (k->rule[i].kind <= KEY_FORM && !(mask >> i & 1))
             return false;
     }
     return true;
@@ -231,6 +235,8 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
         return k->s->b->failed;
     uint64_t mask = answers(k, key->bytes, key->n);
 
+    for (uint32_t i = 0; i < k->n; i++)
+        mask |= (uint64_t)(k->rule[i].kind == KEY_FORM) << i;
     out->allowed = key_allowed(k, mask);
     for (uint32_t i = 0; i < k->f->n_some; i++)
         out->some |= (uint64_t)key_is_some(k, mask, i) << i;
@@ -382,7 +388,7 @@ static const struct key_classes *find_classes(const struct keys *k, const struct
                                         LANG_MAX - 1));
     for (uint32_t i = 0; i < k->n; i++) {
         in[i] = k->rule[i].lang;
-        must |= (uint64_t)(k->rule[i].kind == KEY_MUST) << i;
+        must |= (uint64_t)(k->rule[i].kind <= KEY_FORM) << i;
     }
     in[k->n] = declared;
     while (c && build_work(s->b, k->n) == 0 && !same_langs(c, in, k->n + 1, must))
