@@ -7,6 +7,7 @@
 #include "api/generation/custom.h"
 #include "api/toolcall/grammar_ir.h"
 #include "api/generation/env.h"
+#include "api/generation/loosen.h"
 #include "api/http/siphash.h"
 #include "api/limits/auth.h"
 #include "api/limits/tenant.h"
@@ -44,6 +45,7 @@ struct draft {
     struct nodes n;
     enum thinking thinking;
     bool quick;
+    char place[GRAMMAR_PLACE_MAX]; /* what the last refusal was about */
 };
 
 /* ---- what the request wants ---- */
@@ -131,8 +133,14 @@ struct tools {
     /* tools that may be called; they and their params lie in the request's arena */
     struct toolcall_tool *tool;
     bool *strict;
+    yyjson_doc **doc; /* of schemas from which something was left out */
     uint32_t n;
 };
+
+static void tools_deinit(struct tools *t) {
+    for (uint32_t i = 0; i < t->n; i++)
+        yyjson_doc_free(t->doc[i]);
+}
 
 /* Returns true if the model must follow the tool's grammar or schema. */
 static bool is_strict(yyjson_val *f, bool custom) {
@@ -146,7 +154,8 @@ static int collect(struct prompt_job *job, struct tools *t) {
 
     t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
     t->strict = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->strict));
-    if (!t->tool || !t->strict)
+    t->doc = arena_alloc_array(&job->request.arena, most + 1, sizeof(yyjson_doc *));
+    if (!t->tool || !t->strict || !t->doc)
         return -ENOMEM;
     JSON_EACH_AT(i, item, job->request.tools) {
         yyjson_val *f = output_spec_function(item);
@@ -238,7 +247,8 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
                       struct err *err) {
     struct gen_env *env = d->job->env;
     uint64_t hash = hash_of(d->job, text, len), work = 0;
-    struct grammar_limits limits = {.max_work = MIN(max, d->work), .work = &work};
+    struct grammar_limits limits = {
+        .max_work = MIN(max, d->work), .work = &work, .place = d->place};
     struct grammar *g = NULL;
     struct err why = {0};
     int r = look_up(env, hash, limits.max_work, err != NULL, &work);
@@ -281,11 +291,14 @@ static int check(struct draft *d, yyjson_mut_val *v, uint64_t max, struct err *e
     return r;
 }
 
-static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t max,
+static int check_tools(struct draft *d, const struct toolcall_force *given, uint64_t max,
                        yyjson_mut_val **out, struct err *err) {
+    struct toolcall_force o = *given;
     struct err unused;
 
-    TRY(toolcall_force(out, &d->n, o, err ? err : &unused));
+    o.place = d->place;
+    d->place[0] = 0;
+    TRY(toolcall_force(out, &d->n, &o, err ? err : &unused));
     return check(d, *out, max, err);
 }
 
@@ -297,8 +310,55 @@ static void name_tool(struct err *err, const char *name) {
     err_set_code(err, old.status, old.code, old.param, "function \"%.80s\": %s", name, old.message);
 }
 
-/* Marks the tools whose schemas cannot be written in the format. A tool that is not strict may then
- * have any arguments. */
+#define DROPS_MAX 48 /* parts that are left out of one schema before all of it is */
+
+/* Puts the schema of @l in the place of tool @i's. */
+static int set_schema(struct tools *t, uint32_t i, struct loosener *l) {
+    struct toolcall_tool *tool = &t->tool[i];
+    yyjson_doc *doc = yyjson_mut_val_imut_copy(l->schema, NULL);
+
+    if (!doc)
+        return -ENOMEM;
+    tool->sent = tool->sent ? tool->sent : tool->parameters;
+    yyjson_doc_free(t->doc[i]);
+    t->doc[i] = doc;
+    tool->parameters = yyjson_doc_get_root(doc);
+    return 0;
+}
+
+/* Leaves out of the schema of tool @i what cannot be written, or compiled with @max of work: the
+ * parts that the refusals name, or in the end all of it. @err and d->place are those of the first
+ * refusal. */
+static int loosen_tool(struct draft *d, struct tools *t, uint32_t i, const struct toolcall_force *o,
+                       uint64_t max, struct err *err) {
+    struct toolcall_tool *tool = &t->tool[i];
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    struct loosener l = {.doc = doc,
+                         .arena = &d->job->request.arena,
+                         .tool = tool->name,
+                         .list = &d->job->request.loosened};
+    uint64_t end = d->work - MIN(max, d->work);
+    yyjson_mut_val *v;
+    int r = -EINVAL;
+
+    l.schema = doc ? yyjson_val_mut_copy(doc, tool->parameters) : NULL;
+    if (!doc)
+        return -ENOMEM;
+    for (uint32_t n = 0; r == -EINVAL && n < DROPS_MAX && d->work > end; n++) {
+        if (!loosen_schema(&l, d->place))
+            break;
+        TRY(set_schema(t, i, &l));
+        r = check_tools(d, o, d->work - end, &v, err);
+    }
+    if (r == -EINVAL) {
+        tool->loose = true;
+        loosen_note_all(&l);
+        r = 0;
+    }
+    return r;
+}
+
+/* Leaves out of the tools' schemas what the format, or a grammar, cannot hold. */
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
     yyjson_mut_val *v;
@@ -311,12 +371,13 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
 
         one.tools = &t->tool[i];
         one.n_tools = 1;
-        int r = check_tools(d, &one, max, &v, t->strict[i] ? &err : NULL);
-        if (r == -EINVAL && !t->strict[i]) {
-            t->tool[i].loose = true;
-        } else if (r < 0) {
-            if (r == -EINVAL)
-                name_tool(&err, t->tool[i].name);
+        int r = check_tools(d, &one, max, &v, &err);
+
+        if (r == -EINVAL && !t->strict[i])
+            r = loosen_tool(d, t, i, &one, max, &err);
+        if (r == -EINVAL)
+            name_tool(&err, t->tool[i].name);
+        if (r < 0) {
             d->job->err = err;
             return r;
         }
@@ -328,7 +389,7 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
  * if the format cannot hold them. */
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct prompt_job *job = d->job;
-    struct tools t = {0};
+    CLEANUP(tools_deinit) struct tools t = {0};
     int r = collect(job, &t);
     struct toolcall_force o = {.format = job->parse.format,
                                .tools = t.tool,
@@ -491,6 +552,7 @@ int constrain(struct prompt_job *job, bool quick) {
 
     if (!tools && !job->request.form.kind)
         return 0;
+    job->request.loosened.n = 0;
     d.n.doc = json_doc_new(&d.n.failed);
     d.thinking = thinking_of(job);
     r = build(&d, tools);

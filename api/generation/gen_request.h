@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "api/generation/loosen.h"
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/lib_types.h"
@@ -122,6 +123,7 @@ struct gen_request {
     struct gen_request_choice choice;
     struct gen_request_form form;
     struct str grammar, triggers;     /* for the worker: constrain.h */
+    struct loosened_list loosened;    /* parts of tools' schemas that the grammar leaves out */
     struct str prediction;            /* for the worker: token ids of the expected output */
     struct str dry_breakers;          /* for the worker */
     struct str allowed, bad_words;    /* for the worker: struct submit */

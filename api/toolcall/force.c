@@ -16,16 +16,18 @@
 #include "base/try.h"
 
 void force_point(struct force *f, const char *keyword, const char *name) {
-    int n = snprintf(f->place, sizeof(f->place), "%s%s%s", keyword ? "/" : "", or_empty(keyword),
-                     name ? "/" : "");
-    assert(n >= 0 && (size_t)n < sizeof(f->place));
-    for (; name && *name && (size_t)n + 3 < sizeof(f->place); name++) {
-        if (*name == '~' || *name == '/') {
+    size_t n;
+
+    if (!f->place)
+        return;
+    n = (size_t)snprintf(f->place, GRAMMAR_PLACE_MAX, "%s%s%s", keyword ? "/" : "",
+                         or_empty(keyword), name ? "/" : "");
+    for (; name && *name && n + 3 < GRAMMAR_PLACE_MAX; name++) {
+        bool escaped = *name == '~' || *name == '/';
+
+        if (escaped)
             f->place[n++] = '~';
-            f->place[n++] = *name == '~' ? '0' : '1';
-        } else {
-            f->place[n++] = *name;
-        }
+        f->place[n++] = *name == '~' ? '0' : *name == '/' ? '1' : *name;
     }
     f->place[n] = 0;
 }
@@ -309,7 +311,7 @@ static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut
 
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *o,
                    struct err *err) {
-    struct force f = {.n = n, .shape = &o->format->shape, .err = err};
+    struct force f = {.n = n, .shape = &o->format->shape, .err = err, .place = o->place};
     const struct toolcall_shape *s = f.shape;
     bool section = s->section_begin;
     int r;

@@ -17,7 +17,7 @@ struct force {
     const char *name_end; /* text that follows a trigger behind the name; or NULL */
     char stop[64];        /* ends a bare value */
     struct err *err;
-    char place[GRAMMAR_PLACE_MAX]; /* JSON pointer for the next refusal */
+    char *place; /* of GRAMMAR_PLACE_MAX bytes, or NULL: JSON pointer for the next refusal */
 };
 
 /* Returns @schema after resolving references inside @root; NULL: a reference has no target. */

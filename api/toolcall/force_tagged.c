@@ -125,10 +125,18 @@ static yyjson_mut_val *value_of(struct force *f, yyjson_val *key, yyjson_val *sc
     return o;
 }
 
+/* Returns the schema of the parameter by which its value is read, if it is another. */
+static yyjson_val *sent_schema(const struct force *f, yyjson_val *key) {
+    yyjson_val *root = f->tool->sent ? value_resolve(f->tool->sent, f->tool->sent) : NULL;
+
+    return yyjson_obj_get(yyjson_obj_get(root, "properties"), json_cstr(key));
+}
+
 /* Makes the node of everything after the key. */
 static yyjson_mut_val *value_node(struct force *f, yyjson_val *key, yyjson_val *schema) {
-    yyjson_val *root = f->tool->parameters;
-    unsigned types = value_schema_types(root, schema);
+    yyjson_val *root = f->tool->parameters, *sent = sent_schema(f, key);
+    unsigned types =
+        sent ? value_schema_types(f->tool->sent, sent) : value_schema_types(root, schema);
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
 
     if (types == VALUE_STRING)

@@ -154,6 +154,7 @@ size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and argu
 struct toolcall_tool {
     const char *name;
     yyjson_val *parameters; /* the schema of its arguments, or NULL */
+    yyjson_val *sent;       /* the schema by which calls are read, if it is another; or NULL */
     const char *param;      /* the field that the schema came from */
     bool loose;             /* any arguments */
     bool takes_text;        /* the tool takes one string, `input`, described by: */
@@ -166,6 +167,7 @@ struct toolcall_force {
     const struct toolcall_tool *tools; /* tools that may be called */
     uint32_t n_tools, max_calls;       /* max_calls 0: TOOLCALL_CALLS_MAX */
     bool after;                        /* write only what follows toolcall_after() */
+    char *place; /* NULL, or as that of struct grammar_limits: what a refusal is about */
 };
 
 /* The calls of one message as a node of grammar/constraint.h, so that what is generated under it is
