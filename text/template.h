@@ -19,8 +19,10 @@
 
 struct template;
 
-#define TEMPLATE_FUEL 5000000u /* most evaluation steps of one render */
-#define TEMPLATE_DEPTH 64u     /* most levels of nested expressions, blocks and macro calls */
+/* Most evaluation steps of a rendering without messages; template_fuel() adds to them. */
+#define TEMPLATE_FUEL 5000000u
+#define TEMPLATE_FUEL_MAX 200000000u
+#define TEMPLATE_DEPTH 64u /* most levels of nested expressions, blocks and macro calls */
 
 /* Bytes [begin, end) of the content of one message that the caller wrote, although they are in a
  * variable. */
@@ -30,7 +32,7 @@ struct template_trust {
 };
 
 struct template_opts {
-    uint64_t fuel;     /* most steps; 0: TEMPLATE_FUEL */
+    uint64_t fuel;     /* most steps; 0: template_fuel() of the variables */
     uint64_t *steps;   /* NULL, or the counter to which the steps are added: all of `fuel` if it was
                         * spent */
     size_t max_output; /* most bytes of the prompt; 0: 16 MiB */
@@ -52,11 +54,21 @@ int template_new(struct template **out, const char *source, size_t len, struct e
 struct template *template_free(struct template *t);
 DEFINE_FREEP(struct template, template)
 
+/* Returns the steps that a rendering of @vars may take: TEMPLATE_FUEL, more for each message, tool
+ * and byte of text, and at most TEMPLATE_FUEL_MAX. */
+uint64_t template_fuel(yyjson_val *vars);
+
 /* Renders with the members of the object @vars as variables. All strings in it count as text of a
  * user, except those under the top-level keys bos_token, eos_token, pad_token and unk_token, the
- * role names, and the ranges of opts->trust. Errors: 400 with line and reason (raise_exception: its
- * message, exact). Calls job_pause() (base/jobs.h), so that it fails in an abandoned job, whose
- * error has no meaning. */
+ * role names, and the ranges of opts->trust. Returns 0, or with @err (400, line and reason)
+ *
+ *   -EINVAL  the template is wrong, or refuses these messages (raise_exception: its words, exact);
+ *   -E2BIG   the rendering would pass a limit (steps, memory, bytes of text): these messages are too
+ *            many or too long for it, and fewer or shorter ones may pass;
+ *   -ENOMEM  the system has no memory, @err is not set.
+ *
+ * Calls job_pause() (base/jobs.h), so that it fails in an abandoned job, whose error has no
+ * meaning. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r); /* accepts a zeroed one */

@@ -58,7 +58,7 @@ struct prompt_job {
     struct prompt *prompts;   /* in request.arena */
     uint32_t n_prompts, max_tokens;
     uint32_t context; /* in tokens; a prompt of this length is refused (writer.c) */
-    uint64_t steps;   /* steps of all renderings of the request; at most TEMPLATE_FUEL */
+    uint64_t steps;   /* steps of all renderings of the request */
     bool chat;        /* the prompt is made of messages */
     bool many;        /* the prompts were the entries of an array */
     bool parses;      /* the output is split according to `parse` */

@@ -38,17 +38,20 @@ static int out_of_steps(struct prompt_job *job) {
     return -EINVAL;
 }
 
+/* Returns the steps that are left of those that the variables allow. */
+static uint64_t steps_left(const struct prompt_job *job, yyjson_val *vars) {
+    uint64_t fuel = template_fuel(vars);
+
+    return fuel > job->steps ? fuel - job->steps : 0;
+}
+
 /* Returns -EBADMSG when the template refuses these messages; it may accept another form of them. A
  * template that takes too long is not tried again: all renderings of a request share one budget. */
 static int render_as(struct prompt_job *job, const struct messages_form *form) {
-    uint64_t fuel = TEMPLATE_FUEL - job->steps, steps = 0;
+    uint64_t steps = 0;
     struct template_opts o = {.now_unix = time(NULL), .steps = &steps};
     yyjson_doc *vars = NULL;
 
-    assert(job->steps <= TEMPLATE_FUEL);
-    if (fuel == 0)
-        return out_of_steps(job);
-    o.fuel = job->quick ? INLINE_STEPS : fuel;
     struct messages_trust trust = {0};
     int r = messages_vars(&job->request, job->model->info, form, &vars, &trust, &job->err);
 
@@ -58,17 +61,19 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     }
     o.trust = trust.v;
     o.n_trust = trust.n;
+    o.fuel = job->quick ? INLINE_STEPS : steps_left(job, yyjson_doc_get_root(vars));
     rendered_deinit(&job->rendered);
-    r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o, &job->rendered,
-                        &job->err);
+    r = o.fuel ? template_render(job->model->info->template, yyjson_doc_get_root(vars), &o,
+                                 &job->rendered, &job->err)
+               : -E2BIG;
     yyjson_doc_free(vars);
     if (r == 0)
         r = picture_parts_order(&job->request, trust.pictures, trust.n_pictures);
     messages_trust_deinit(&trust);
-    if (r == -EINVAL && job->quick && steps == o.fuel)
+    if (r == -E2BIG && job->quick)
         return -EAGAIN;
     job->steps += job->quick ? 0 : steps;
-    if (r == -EINVAL && steps == o.fuel)
+    if (r == -E2BIG)
         return out_of_steps(job);
     return r == -EINVAL && !*job->err.code ? job_pause() < 0 ? -ECANCELED : -EBADMSG : r;
 }

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -213,6 +214,58 @@ Test(template_limits, the_options_bound_output_and_steps) {
     cr_expect(strstr(err.message, "too long"), "%s", err.message);
     cr_expect_null(template_text("{% for i in range(60) %}{% endfor %}", "{}", &short_of, &err));
     cr_expect(strstr(err.message, "too many steps"), "%s", err.message);
+}
+
+/* A caller tells its client that the conversation is too long, or that the template is wrong. */
+Test(template_limits, passing_a_limit_is_no_fault_of_the_template) {
+    static const struct {
+        const char *source;
+        int want;
+    } rows[] = {
+        {"{% for i in range(60) %}{% endfor %}", -E2BIG},
+        {"{{ 'x' * 11 }}", -E2BIG},
+        {"{{ [1] * 2000000000 }}", -E2BIG},
+        {"{{ raise_exception('no') }}", -EINVAL},
+        {"{{ none.a.b }}", -EINVAL},
+        {"{{ 1 + 'a' }}", -EINVAL},
+        {"{{ 'x' * 10 }}", 0},
+    };
+    const struct template_opts opts = {.fuel = 50, .max_output = 10};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        CLEANUP(template_freep) struct template *t = NULL;
+        struct rendered out = {0};
+        struct err err = {0};
+
+        cr_assert_eq(template_new(&t, rows[i].source, strlen(rows[i].source), &err), 0);
+        cr_expect_eq(template_render(t, NULL, &opts, &out, &err), rows[i].want, "%s: %s",
+                     rows[i].source, err.message);
+        rendered_deinit(&out);
+    }
+}
+
+Test(template_limits, steps_grow_with_the_request_up_to_a_limit) {
+    struct buf b;
+    uint64_t before = TEMPLATE_FUEL;
+
+    buf_init(&b, 1 << 22);
+    for (uint32_t n = 1; n < 20000; n *= 10) {
+        buf_clear(&b);
+        buf_add_str(&b, "{\"messages\": [{\"content\": \"text\"}");
+        for (uint32_t i = 1; i < n; i++)
+            buf_add_str(&b, ", {\"content\": \"text\"}");
+        buf_add_str(&b, "]}");
+        yyjson_doc *doc = yyjson_read(b.data, b.len, 0);
+        uint64_t fuel = template_fuel(yyjson_doc_get_root(doc));
+
+        cr_expect(fuel > before && fuel <= TEMPLATE_FUEL_MAX, "%u: %llu", n,
+                  (unsigned long long)fuel);
+        before = fuel;
+        yyjson_doc_free(doc);
+    }
+    cr_expect_eq(before, TEMPLATE_FUEL_MAX);
+    cr_expect_eq(template_fuel(NULL), TEMPLATE_FUEL);
+    buf_deinit(&b);
 }
 
 /* Making the list of keys is paid for, however few of them are looked at. */

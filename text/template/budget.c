@@ -22,11 +22,16 @@ int render_fail(struct render *rd, const char *fmt, ...) {
     return err_set(rd->err, 400, "messages", "chat template, line %u: %s", rd->line, reason);
 }
 
+int render_fail_limit(struct render *rd, const char *reason) {
+    rd->overflow |= !rd->failed;
+    return render_fail(rd, "%s", reason);
+}
+
 /* Charges @steps. Every loop of a template ends at the latest when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps) {
     if (steps > rd->fuel) {
         rd->fuel = 0;
-        return render_fail(rd, "the template takes too many steps");
+        return render_fail_limit(rd, "the template takes too many steps");
     }
     uint64_t before = rd->fuel;
 
@@ -45,7 +50,7 @@ void *render_alloc(struct render *rd, size_t n, size_t size) {
     void *p = arena_alloc_array(&rd->arena, n, size);
 
     if (!p)
-        render_fail(rd, "the template needs too much memory");
+        render_fail_limit(rd, "the template needs too much memory");
     return p;
 }
 

@@ -28,6 +28,7 @@ struct render {
     uint64_t hash_seed;
     struct err *err;
     bool failed;
+    bool overflow; /* the failure is that a limit was passed */
     struct value *globals; /* variables by symbol; V_MISSING: the request has no such variable */
     struct scope *scope;
     struct sink *out;
@@ -39,6 +40,8 @@ struct render {
 /* Sets the error, prefixed with the template's line, unless one is set already. Returns a negative
  * value. */
 int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
+/* Fails as render_fail() does, because a limit of the rendering was passed (-E2BIG). */
+int render_fail_limit(struct render *rd, const char *reason);
 /* Pays for @steps evaluations. Returns 0, or negative with the error set when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps);
 /* Charges for copying or comparing @bytes. */

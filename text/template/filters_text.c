@@ -158,7 +158,7 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
     yyjson_alc alc;
 
     if (!pool || !yyjson_alc_pool_init(&alc, pool, n))
-        return render_fail(rd, "the template needs too much memory");
+        return render_fail_limit(rd, "the template needs too much memory");
     /* Allocates the document in the arena, since the values point into it. */
     yyjson_doc *doc = yyjson_read_opts(text, len, 0, &alc, NULL);
 

@@ -46,7 +46,7 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
     }
     assert(a.type == V_SEQ);
     if (a.seq->n && n > (wide)(UINT32_MAX / 4) / a.seq->n)
-        return render_fail(rd, "a list becomes too long");
+        return render_fail_limit(rd, "a list becomes too long");
     uint32_t total = a.seq->n ? (uint32_t)n * a.seq->n : 0;
     struct seq *s = seq_new(rd, a.seq->kind, total);
 

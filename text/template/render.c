@@ -15,6 +15,8 @@
 #include "text/template.h"
 
 #define OUTPUT_MAX (16u << 20)
+#define FUEL_PER_MEMBER 20000u /* looks back through a history of some thousand messages */
+#define FUEL_PER_BYTE 4u       /* some 60 passes over each text */
 #define AST_BYTES_MAX (256u << 20)
 /* most memory of a rendering, besides four times the output's limit */
 #define RENDER_BYTES_MAX (64u << 20)
@@ -262,13 +264,36 @@ static int deliver(struct render *rd, const struct sink *k, size_t max, struct r
     return 0;
 }
 
+/* Adds the bytes of all texts in @v, up to @depth levels deep. */
+static uint64_t text_bytes(yyjson_val *v, uint32_t depth) {
+    uint64_t sum = yyjson_is_str(v) ? yyjson_get_len(v) : 0;
+    size_t i, n;
+    yyjson_val *key, *m;
+
+    if (!depth || !yyjson_is_ctn(v))
+        return sum;
+    yyjson_arr_foreach(v, i, n, m) sum += text_bytes(m, depth - 1);
+    yyjson_obj_foreach(v, i, n, key, m) sum += text_bytes(m, depth - 1);
+    return sum;
+}
+
+uint64_t template_fuel(yyjson_val *vars) {
+    uint64_t members = yyjson_arr_size(yyjson_obj_get(vars, "messages")) +
+                       yyjson_arr_size(yyjson_obj_get(vars, "tools"));
+    uint64_t fuel = TEMPLATE_FUEL + members * FUEL_PER_MEMBER +
+                    text_bytes(vars, VALUE_NESTING_MAX) * FUEL_PER_BYTE;
+
+    return MIN(fuel, (uint64_t)TEMPLATE_FUEL_MAX);
+}
+
 /* Renders with local state only: the template is read-only, and the arena is freed at one place. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err) {
     struct err unused;
+    uint64_t fuel = opts && opts->fuel ? opts->fuel : template_fuel(vars);
     size_t max = opts && opts->max_output ? opts->max_output : OUTPUT_MAX;
     struct render rd = {.t = t,
-                        .fuel = opts && opts->fuel ? opts->fuel : TEMPLATE_FUEL,
+                        .fuel = fuel,
                         .now_unix = opts ? opts->now_unix : 0,
                         .err = err ? err : &unused,
                         .line = 1};
@@ -286,8 +311,11 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
         assert(r < 0 || (rd.depth == 0 && rd.macro_depth == 0));
     }
     if (opts && opts->steps)
-        *opts->steps += (opts->fuel ? opts->fuel : TEMPLATE_FUEL) - rd.fuel;
-    r = r ? -EINVAL : deliver(&rd, rd.out, max, out);
+        *opts->steps += fuel - rd.fuel;
+    if (r)
+        r = rd.overflow ? -E2BIG : -EINVAL;
+    else
+        r = deliver(&rd, rd.out, max, out);
     arena_deinit(&rd.arena);
     return r;
 }

@@ -265,11 +265,11 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
 
     assert(k->len <= k->cap && (!k->max || k->len <= k->max));
     if (size_add(k->len, extra, &need) || (k->max && need > k->max))
-        return render_fail(rd, "the text becomes too long");
+        return render_fail_limit(rd, "the text becomes too long");
     if (need <= k->cap)
         return 0;
     if (size_add(need, need / 2 + 32, &cap))
-        return render_fail(rd, "the text becomes too long");
+        return render_fail_limit(rd, "the text becomes too long");
     char *p = render_alloc(rd, cap, 1);
 
     if (!p || render_charge_bytes(rd, k->len))
