@@ -21,7 +21,7 @@ struct template;
 
 /* Most evaluation steps of a rendering without messages; template_fuel() adds to them. */
 #define TEMPLATE_FUEL 5000000u
-#define TEMPLATE_FUEL_MAX 200000000u
+#define TEMPLATE_FUEL_MAX 300000000u
 #define TEMPLATE_DEPTH 64u /* most levels of nested expressions, blocks and macro calls */
 
 /* Bytes [begin, end) of the content of one message that the caller wrote, although they are in a

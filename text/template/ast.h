@@ -110,19 +110,25 @@ struct node {
         struct {
             struct node *obj;
             const struct tstr *name;
-        } attr; /* shared with N_SET_ATTR, whose obj is a N_NAME */
+            bool is_method; /* values of some type have a method of this name */
+        } attr;             /* shared with N_SET_ATTR, whose obj is a N_NAME */
         struct {
             struct node *obj; /* function, or value that is filtered or tested */
             const struct tstr *name;
+            const struct builtin *fn; /* the filter or test; NULL: there is none */
             struct node_args args;
         } call;
         struct {
             struct node *test, *body;
             struct node *elif; /* next N_IF of the chain */
             struct node *orelse;
+            bool invariant; /* in a loop's body: the test has the same value in all turns that do
+                             * nothing */
         } branch;
         struct {
             struct node *target, *iter, *test, *body, *orelse;
+            bool named;   /* the body reads `loop` */
+            bool settles; /* the body is one `if`, whose first test is invariant */
         } loop;
         struct {
             struct node *target, *value, *body, *filter; /* value, or body and perhaps filter */

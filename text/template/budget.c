@@ -1,12 +1,10 @@
 #include "text/template/budget.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include "base/jobs.h"
 
-#define BYTES_PER_STEP 16
 #define PAUSE_STEPS 256 /* steps between two calls of job_pause(), some 20 us */
 
 int render_fail(struct render *rd, const char *fmt, ...) {
@@ -27,23 +25,19 @@ int render_fail_limit(struct render *rd, const char *reason) {
     return render_fail(rd, "%s", reason);
 }
 
-/* Charges @steps. Every loop of a template ends at the latest when the fuel is spent. */
-int render_charge(struct render *rd, uint64_t steps) {
-    if (steps > rd->fuel) {
-        rd->fuel = 0;
+/* Moves steps from the fuel to the quantum, and lets other jobs have their turn between two
+ * quanta. Every loop of a template ends at the latest when the fuel is spent. */
+int render_charge_slowly(struct render *rd, uint64_t steps) {
+    uint64_t left = render_fuel_left(rd);
+
+    if (steps > left) {
+        rd->fuel = rd->quantum = 0;
         return render_fail_limit(rd, "the template takes too many steps");
     }
-    uint64_t before = rd->fuel;
-
-    rd->fuel -= steps;
-    if (before / PAUSE_STEPS != rd->fuel / PAUSE_STEPS && job_pause() < 0)
-        return render_fail(rd, "abandoned");
-    return 0;
-}
-
-/* Charges one step for 16 bytes, since copying them takes about as long as evaluating a node. */
-int render_charge_bytes(struct render *rd, size_t bytes) {
-    return render_charge(rd, bytes / BYTES_PER_STEP);
+    left -= steps;
+    rd->quantum = MIN(left, (uint64_t)PAUSE_STEPS);
+    rd->fuel = left - rd->quantum;
+    return job_pause() < 0 ? render_fail(rd, "abandoned") : 0;
 }
 
 void *render_alloc(struct render *rd, size_t n, size_t size) {
@@ -52,16 +46,4 @@ void *render_alloc(struct render *rd, size_t n, size_t size) {
     if (!p)
         render_fail_limit(rd, "the template needs too much memory");
     return p;
-}
-
-int render_enter(struct render *rd) {
-    if (rd->depth >= RENDER_DEPTH_MAX)
-        return render_fail(rd, "the template is nested too deep");
-    rd->depth++;
-    return 0;
-}
-
-void render_leave(struct render *rd) {
-    assert(rd->depth > 0);
-    rd->depth--;
 }

@@ -44,11 +44,13 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
                  const struct args *args, struct value *out) {
     struct call c = {.self = self, .how = b->how, .args = args};
 
-    if (strcmp(b->params, "*") != 0) {
-        if (args->n_pos > count_params(b->params))
+    if (b->params[0] != '*') {
+        uint32_t n_params = args->n_pos ? count_params(b->params) : 0;
+
+        if (args->n_pos > n_params)
             return render_fail(rd, "%s %s() takes at most %u arguments (%u given)", kind, b->name,
-                               count_params(b->params), args->n_pos);
-        assert(count_params(b->params) <= CALL_ARGS_MAX && b->required <= CALL_ARGS_MAX);
+                               n_params, args->n_pos);
+        assert(n_params <= CALL_ARGS_MAX && b->required <= CALL_ARGS_MAX);
         for (uint32_t i = 0; i < args->n_pos; i++)
             c.a[i] = args->pos[i];
         for (uint32_t i = 0; i < args->n_kw; i++) {
@@ -72,29 +74,15 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
     return b->fn(rd, &c, out);
 }
 
-/* Calls a filter or test. Its name is looked up now and not when the template is parsed, since an
- * unknown name may be in a branch that is never taken. */
-static int call_any(struct render *rd, const char *kind, const struct builtin *b,
-                    const struct tstr *name, struct value self, const struct args *args,
-                    struct value *out) {
+/* Calls a filter or test. One that does not exist is an error here and not when the template is
+ * parsed, since it may be in a branch that is never taken. */
+int call_named(struct render *rd, const char *kind, const struct builtin *b,
+               const struct tstr *name, struct value self, const struct args *args,
+               struct value *out) {
     if (!b)
         return render_fail(rd, "no %s named '%.*s'", kind, (int)MIN(name->len, (size_t)80),
                            name->data);
     return call_builtin(rd, b, kind, self, args, out);
-}
-
-int call_filter(struct render *rd, const struct tstr *name, struct value self,
-                const struct args *args, struct value *out) {
-    return call_any(rd, "filter", filter_find(name), name, self, args, out);
-}
-
-int call_test(struct render *rd, const struct tstr *name, struct value self,
-              const struct args *args, bool *out) {
-    struct value v;
-
-    TRY(call_any(rd, "test", test_find(name), name, self, args, &v));
-    *out = value_truth(v);
-    return 0;
 }
 
 /* Returns the first keyword argument @name, or NULL. */
@@ -173,6 +161,7 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
     assert(rd->scope == scope && rd->macro_depth > 0); /* every scope has been left */
     rd->macro_depth--;
     rd->scope = outer;
+    scope_end(rd, scope);
     return 0;
 }
 
@@ -233,7 +222,7 @@ static int global_raise(struct render *rd, const struct call *c, struct value *o
     return render_fail_exact(rd, s);
 }
 
-/* Implements range(). Makes all elements at once, which RANGE_MAX keeps cheap. */
+/* Implements range(). */
 static int global_range(struct render *rd, const struct call *c, struct value *out) {
     wide v[3] = {0, 0, 1};
     const struct value *a = c->a;
@@ -255,14 +244,10 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     if (count > RANGE_MAX)
         return render_fail(rd, "Range too big. The sandbox blocks ranges larger than %d",
                            RANGE_MAX);
-    struct seq *s = seq_new(rd, SEQ_RANGE, (uint32_t)count + 3);
+    struct seq *s = seq_range(rd, v[0], v[1], v[2], (uint32_t)count);
 
-    if (!s || render_charge(rd, (uint64_t)count / 4))
-        return -1;
-    for (; s->n < (uint32_t)count; s->n++)
-        s->v[s->n] = value_int((int64_t)(v[0] + (wide)s->n * v[2]));
     *out = value_seq(s);
-    return seq_set_bounds(rd, s, v[0], v[1], v[2]);
+    return s ? 0 : -1;
 }
 
 /* Implements strftime_now(), in UTC, so that a template cannot reveal the server's time zone. */

@@ -99,8 +99,12 @@ struct dict *dict_new(struct render *rd, uint32_t cap) {
 
 static int same_key(struct render *rd, struct value a, struct value b, bool *out) {
     if (a.type == V_STR && b.type == V_STR) {
-        *out = tstr_equal(a.s, b.s);
-        return a.s->len == b.s->len ? render_charge_bytes(rd, a.s->len) : 0;
+        size_t n = a.s->len;
+
+        /* Most keys differ in their length or first byte. */
+        *out = n == b.s->len &&
+               (!n || (a.s->data[0] == b.s->data[0] && memcmp(a.s->data, b.s->data, n) == 0));
+        return n == b.s->len ? render_charge_bytes(rd, n) : 0;
     }
     return value_equal(rd, a, b, out);
 }
@@ -224,8 +228,21 @@ int dict_get(struct render *rd, const struct dict *d, struct value key, struct v
     return r;
 }
 
+/* Searches a small dict without the calls of dict_get(): it is what templates do most. */
 int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key,
                  struct value *out) {
+    if (!d->index && d->n && key->len && key->len < 64) {
+        for (uint32_t i = 0; i < d->n; i++) {
+            const struct value k = d->e[i].key;
+
+            if (k.type == V_STR && k.s->len == key->len && k.s->data[0] == key->data[0] &&
+                memcmp(k.s->data, key->data, key->len) == 0) {
+                *out = d->e[i].value;
+                return 1;
+            }
+        }
+        return 0;
+    }
     return dict_get(rd, d, value_str(key), out);
 }
 

@@ -10,8 +10,14 @@
 #include <assert.h>
 #include <string.h>
 
+static uint64_t scope_bit(uint32_t sym) {
+    return 1ull << sym % 64;
+}
+
 /* Finds a name in one scope. Scopes are so small that a search from the front is the fastest. */
 struct binding *scope_find(const struct scope *s, uint32_t sym) {
+    if (!(s->mask & scope_bit(sym)))
+        return NULL;
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->b[i].sym == sym)
             return &s->b[i];
@@ -20,11 +26,24 @@ struct binding *scope_find(const struct scope *s, uint32_t sym) {
 }
 
 struct scope *scope_new(struct render *rd, struct scope *up) {
-    struct scope *s = render_alloc(rd, 1, sizeof(*s));
+    struct scope *s = rd->free_scopes;
 
+    if (s)
+        rd->free_scopes = s->up;
+    else
+        s = render_alloc(rd, 1, sizeof(*s));
     if (s)
         s->up = up;
     return s;
+}
+
+void scope_end(struct render *rd, struct scope *s) {
+    if (!s || s->kept)
+        return;
+    s->n = 0;
+    s->mask = 0;
+    s->up = rd->free_scopes;
+    rd->free_scopes = s;
 }
 
 /* Rebinds @sym in @s itself, never in a scope around it. */
@@ -50,6 +69,7 @@ int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) 
         s->cap = cap;
     }
     s->b[s->n++] = (struct binding){sym, v};
+    s->mask |= scope_bit(sym);
     return 0;
 }
 
@@ -100,6 +120,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
 
     rd->out = outer;
     rd->scope = scope;
+    scope_end(rd, inner);
     if (r)
         return r;
     const struct tstr *s = sink_take(rd, k);
@@ -152,53 +173,123 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
             kept[k++] = (*items)[i];
     }
     rd->scope = outer;
+    scope_end(rd, scope);
     *items = kept;
     *count = k;
     return 0;
 }
 
+/* Returns whether an `if` chooses an empty branch by tests that have the same values in each turn:
+ * then no further turn can do anything. */
+static int if_settled(struct render *rd, const struct node *n, bool *settled) {
+    *settled = false;
+    for (; n; n = n->branch.elif) {
+        struct value test;
+
+        if (!n->branch.invariant)
+            return 0;
+        TRY(eval_expr(rd, n->branch.test, &test));
+        if (value_truth(test)) {
+            *settled = !n->branch.body;
+            return 0;
+        }
+        if (!n->branch.elif)
+            *settled = !n->branch.orelse;
+    }
+    return 0;
+}
+
+/* Begins turn number loop->i in @scope. */
+static int turn_begin(struct render *rd, const struct node *n, struct loop *loop,
+                      struct scope *scope) {
+    scope->n = 0;
+    scope->mask = 0;
+    rd->scope = scope;
+    if (n->loop.named &&
+        scope_set(rd, scope, rd->t->sym_loop, (struct value){.type = V_LOOP, .loop = loop}))
+        return -1;
+    return assign(rd, n->loop.target, loop_at(loop, loop->i));
+}
+
 /* Runs the turns of a loop. The scope of a turn is used again for the next one, unless a macro that
  * was made in it may outlive the turn. Returns 0 after a `break`, which concerns this loop only. */
 static int turns(struct render *rd, const struct node *n, struct loop *loop) {
-    struct scope *outer = rd->scope, *scope = NULL;
+    struct scope *outer = rd->scope, *scope = scope_new(rd, outer);
+    bool settled = false;
     int r = 0;
 
-    for (loop->i = 0; loop->i < loop->n && r >= 0 && r != FLOW_BREAK; loop->i++) {
-        if (!scope || scope->kept)
+    for (loop->i = 0; loop->i < loop->n && r >= 0 && r != FLOW_BREAK && !settled; loop->i++) {
+        if (scope && scope->kept) {
+            loop->taken = true;
             scope = scope_new(rd, outer);
-        if (!scope || render_charge(rd, 1))
+        }
+        if (!scope || render_charge(rd, 1) || turn_begin(rd, n, loop, scope))
             return -1;
-        scope->n = 0;
-        rd->scope = scope;
-        if (scope_set(rd, scope, rd->t->sym_loop, (struct value){.type = V_LOOP, .loop = loop}) ||
-            assign(rd, n->loop.target, loop->items[loop->i]))
+        if (n->loop.settles && if_settled(rd, n->loop.body, &settled))
             return -1;
-        r = eval_block(rd, n->loop.body);
+        if (!settled)
+            r = eval_block(rd, n->loop.body);
     }
+    loop->taken |= scope->kept;
+    scope_end(rd, scope);
     rd->scope = outer;
     return MIN(r, 0);
 }
 
-/* Runs `for`. The elements are taken once, before the first turn, so the length of the loop stays
- * the same even if the body changes the list. */
-static int run_loop(struct render *rd, const struct node *n) {
-    struct value over;
-    struct loop *loop = render_alloc(rd, 1, sizeof(*loop));
+static struct loop *loop_new(struct render *rd) {
+    struct loop *l = rd->free_loops;
 
-    if (!loop || eval_expr(rd, n->loop.iter, &over) ||
-        value_items(rd, over, &loop->items, &loop->n))
+    if (!l)
+        return render_alloc(rd, 1, sizeof(*l));
+    rd->free_loops = l->next;
+    *l = (struct loop){0};
+    return l;
+}
+
+static void loop_end(struct render *rd, struct loop *l) {
+    if (l->taken)
+        return;
+    l->next = rd->free_loops;
+    rd->free_loops = l;
+}
+
+/* Sets the items of a loop, once, before the first turn, so the length of the loop stays the same
+ * even if the body changes the list. */
+static int loop_begin(struct render *rd, const struct node *n, struct loop *loop) {
+    struct value over;
+
+    TRY(eval_expr(rd, n->loop.iter, &over));
+    if (value_is_seq(over, SEQ_RANGE) && !n->loop.test) {
+        loop->range = over.seq;
+        loop->n = over.seq->n;
+        return 0;
+    }
+    TRY(value_items(rd, over, &loop->items, &loop->n));
+    return n->loop.test ? filter_items(rd, n, &loop->items, &loop->n) : 0;
+}
+
+static int run_loop(struct render *rd, const struct node *n) {
+    struct loop *loop = loop_new(rd);
+
+    if (!loop || loop_begin(rd, n, loop))
         return -1;
-    if (n->loop.test && filter_items(rd, n, &loop->items, &loop->n))
+    bool empty = loop->n == 0;
+
+    if (!empty && turns(rd, n, loop))
         return -1;
-    if (loop->n)
-        return turns(rd, n, loop);
+    loop_end(rd, loop);
+    if (!empty || !n->loop.orelse)
+        return 0;
     struct scope *outer = rd->scope;
 
-    if (!n->loop.orelse)
-        return 0;
-    rd->scope = scope_new(rd, outer);
-    int r = rd->scope ? eval_block(rd, n->loop.orelse) : -1;
+    struct scope *scope = scope_new(rd, outer);
 
+    if (!scope)
+        return -1;
+    rd->scope = scope;
+    int r = eval_block(rd, n->loop.orelse);
+
+    scope_end(rd, scope);
     rd->scope = outer;
     return r;
 }
@@ -247,6 +338,7 @@ static int scope_block(struct render *rd, const struct node *n) {
     rd->scope = inner;
     int r = eval_block(rd, n->set.body);
 
+    scope_end(rd, inner);
     rd->scope = outer;
     return r;
 }

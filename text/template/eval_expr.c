@@ -16,7 +16,7 @@
 
 /* Looks up a name: in the scopes from the inside out, then among the request's variables, then
  * among the global functions. */
-static int lookup(struct render *rd, const struct node *n, struct value *out) {
+static int find_name(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
     for (const struct scope *s = rd->scope; s; s = s->up) {
@@ -37,6 +37,21 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     *out = fn ? (struct value){.type = V_FUNCTION, .fn = fn}
               : value_undefined(n->name.name, V_MISSING);
     return 0;
+}
+
+/* Evaluates a name. A loop that becomes a value may be used after it has ended. */
+static int lookup(struct render *rd, const struct node *n, struct value *out) {
+    TRY(find_name(rd, n, out));
+    if (out->type == V_LOOP)
+        out->loop->taken = true;
+    return 0;
+}
+
+/* Evaluates the object of `x.y`, which is only looked at. */
+static int eval_owner(struct render *rd, const struct node *n, struct value *out) {
+    if (n->type != N_NAME)
+        return eval_expr(rd, n, out);
+    return render_charge(rd, 1) || find_name(rd, n, out) ? -1 : 0;
 }
 
 /* Makes the list or dict of a literal, a new object each time, since templates append to them. */
@@ -180,8 +195,15 @@ static int slice(struct render *rd, const struct node *n, struct value *out) {
 static int attr(struct render *rd, const struct node *n, struct value *out) {
     struct value obj;
 
-    TRY(eval_expr(rd, n->attr.obj, &obj));
+    TRY(eval_owner(rd, n->attr.obj, &obj));
     rd->line = n->line;
+    if (!n->attr.is_method && (obj.type == V_DICT || obj.type == V_NAMESPACE)) {
+        int r = dict_get_str(rd, obj.dict, n->attr.name, out);
+
+        if (r == 0)
+            *out = value_undefined(n->attr.name, obj.type);
+        return MIN(r, 0);
+    }
     return operator_attr(rd, obj, n->attr.name, out);
 }
 
@@ -202,7 +224,8 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
 
         if (!pos)
             return -1;
-        memcpy(pos, args->pos, args->n_pos * sizeof(*pos));
+        if (args->n_pos)
+            memcpy(pos, args->pos, args->n_pos * sizeof(*pos));
         memcpy(pos + args->n_pos, items, n * sizeof(*pos));
         args->pos = pos;
         args->n_pos += n;
@@ -216,7 +239,8 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
 
     if (!kw)
         return -1;
-    memcpy(kw, args->kw, args->n_kw * sizeof(*kw));
+    if (args->n_kw)
+        memcpy(kw, args->kw, args->n_kw * sizeof(*kw));
     args->kw = kw;
     for (uint32_t i = 0; i < v.dict->n; i++) {
         if (v.dict->e[i].key.type != V_STR)
@@ -230,9 +254,9 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
  * which they are written. */
 static int eval_args(struct render *rd, const struct node_args *a, struct args *args) {
     *args = (struct args){0};
-    args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos));
-    args->kw = render_alloc(rd, a->n_kw, sizeof(*args->kw));
-    if (!args->pos || !args->kw)
+    if (a->n_pos && !(args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos))))
+        return -1;
+    if (a->n_kw && !(args->kw = render_alloc(rd, a->n_kw, sizeof(*args->kw))))
         return -1;
     for (const struct node *n = a->pos; n; n = n->next) {
         TRY(eval_expr(rd, n, &args->pos[args->n_pos++]));
@@ -255,8 +279,9 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
     struct args args;
 
     if (fn->type == N_ATTR) {
-        TRY(eval_expr(rd, fn->attr.obj, &self));
-        method = method_find(self, fn->attr.name);
+        TRY(eval_owner(rd, fn->attr.obj, &self));
+        if (fn->attr.is_method)
+            method = method_find(self, fn->attr.name);
         if (!method && operator_attr(rd, self, fn->attr.name, &f))
             return -1;
     } else if (eval_expr(rd, fn, &f)) {
@@ -266,6 +291,16 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
     rd->line = n->line;
     return method ? call_builtin(rd, method, "method", self, &args, out)
                   : call_value(rd, f, &args, out);
+}
+
+/* Returns whether a filter, like `last`, reads a sequence that a filter before it has made: it can
+ * be reused afterwards. Without that, `messages | select(..) | list | last` for each message of a
+ * long conversation fills the memory. */
+static bool reads_temporary(const struct node *n) {
+    const struct node *from = n->call.obj;
+
+    return n->call.fn && n->call.fn->memory == BUILTIN_READS_SEQ && from &&
+           from->type == N_FILTER && from->call.fn && from->call.fn->memory == BUILTIN_MAKES_SEQ;
 }
 
 /* Evaluates a filter. The filter of a block has no operand: it takes the text of the block. */
@@ -280,19 +315,21 @@ static int filter(struct render *rd, const struct node *n, struct value *out) {
     if ((n->call.obj && eval_expr(rd, n->call.obj, &self)) || eval_args(rd, &n->call.args, &args))
         return -1;
     rd->line = n->line;
-    return call_filter(rd, n->call.name, self, &args, out);
+    TRY(call_named(rd, "filter", n->call.fn, n->call.name, self, &args, out));
+    if (reads_temporary(n) && self.type == V_SEQ && !self.seq->shared)
+        seq_end(rd, self.seq);
+    return 0;
 }
 
 static int test(struct render *rd, const struct node *n, struct value *out) {
-    struct value self;
+    struct value self, is;
     struct args args;
-    bool is;
 
     if (eval_expr(rd, n->call.obj, &self) || eval_args(rd, &n->call.args, &args))
         return -1;
     rd->line = n->line;
-    TRY(call_test(rd, n->call.name, self, &args, &is));
-    *out = value_bool(is != n->op);
+    TRY(call_named(rd, "test", n->call.fn, n->call.name, self, &args, &is));
+    *out = value_bool(value_truth(is) != n->op);
     return 0;
 }
 

@@ -84,25 +84,32 @@ static int filter_first(struct render *rd, const struct call *c, struct value *o
     struct value v = c->self, *items;
     uint32_t n;
 
-    if (value_is_seq(v, SEQ_GENERATOR) && v.seq->n) { /* takes one item of the generator */
-        assert(v.seq->n <= v.seq->cap);
-        *out = *v.seq->v++;
-        v.seq->n--;
-        v.seq->cap--;
+    if (v.type == V_SEQ && v.seq->n) {
+        *out = seq_at(v.seq, 0);
+        if (v.seq->kind == SEQ_GENERATOR) { /* takes one item of the generator */
+            assert(v.seq->n <= v.seq->cap);
+            v.seq->v++;
+            v.seq->n--;
+            v.seq->cap--;
+        }
         return 0;
     }
-    TRY(items_of(rd, c, &items, &n));
+    TRY(value_items(rd, c->self, &items, &n));
     *out = n ? items[0] : value_undefined(NULL, V_MISSING);
     return 0;
 }
 
 static int filter_last(struct render *rd, const struct call *c, struct value *out) {
-    struct value *items;
+    struct value v = c->self, *items;
     uint32_t n;
 
-    if (value_is_seq(c->self, SEQ_GENERATOR))
+    if (value_is_seq(v, SEQ_GENERATOR))
         return render_fail(rd, "'generator' object is not reversible");
-    TRY(items_of(rd, c, &items, &n));
+    if (v.type == V_SEQ) {
+        *out = v.seq->n ? seq_at(v.seq, v.seq->n - 1) : value_undefined(NULL, V_MISSING);
+        return 0;
+    }
+    TRY(value_items(rd, v, &items, &n));
     *out = n ? items[n - 1] : value_undefined(NULL, V_MISSING);
     return 0;
 }
@@ -113,13 +120,16 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     const struct tstr *sep;
     uint32_t n;
 
-    if (items_of(rd, c, &items, &n) || !(parts = render_alloc(rd, n, sizeof(*parts))))
+    if (items_of(rd, c, &items, &n))
+        return -1;
+    parts = items;
+    if (c->a[1].type != V_MISSING && !(parts = render_alloc(rd, n, sizeof(*parts))))
         return -1;
     if (c->a[0].type == V_MISSING)
         sep = TSTR_STATIC("");
     else if (format_to_str(rd, c->a[0], &sep))
         return -1;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && parts != items; i++) {
         TRY(attribute(rd, items[i], c->a[1], &parts[i]));
     }
     return text_join(rd, sep, parts, n, false, out);
@@ -144,11 +154,24 @@ static int filter_items(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
+/* Implements list(). A generator, which is used up, gives its array away. */
 static int filter_list(struct render *rd, const struct call *c, struct value *out) {
     struct value *items;
     uint32_t n;
 
-    return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ? -1 : 0;
+    if (value_is_seq(c->self, SEQ_GENERATOR)) {
+        struct seq *from = c->self.seq, *s = seq_new(rd, SEQ_LIST, 0);
+
+        if (!s)
+            return -1;
+        *s = (struct seq){.v = from->v, .n = from->n, .cap = from->cap, .kind = SEQ_LIST};
+        *from = (struct seq){.kind = SEQ_GENERATOR};
+        *out = value_seq(s);
+        return 0;
+    }
+    if (value_items(rd, c->self, &items, &n) || render_charge(rd, n / 4))
+        return -1;
+    return as_seq(rd, SEQ_LIST, items, n, out);
 }
 
 /* Implements reverse(). A string stays a string. */
@@ -245,6 +268,9 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
     }
     if (path.type == V_MISSING && (!rest.n_pos || rest.pos[0].type != V_STR))
         return render_fail(rd, "map requires a filter argument");
+    bool by_path = path.type != V_MISSING;
+    const struct builtin *b = by_path ? NULL : filter_find(rest.pos[0].s);
+
     if (items_or_none(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
         return -1;
     if (rest.n_pos) {
@@ -252,14 +278,13 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
         rest.n_pos--;
     }
     for (uint32_t i = 0; i < n; i++) {
-        int r = path.type != V_MISSING ? attribute(rd, items[i], path, &v)
-                                       : call_filter(rd, c->args->pos[0].s, items[i], &rest, &v);
-
-        if (r)
-            return r;
+        if (by_path)
+            TRY(attribute(rd, items[i], path, &v));
+        else
+            TRY(call_named(rd, "filter", b, c->args->pos[0].s, items[i], &rest, &v));
         if (v.type == V_UNDEFINED && def.type != V_MISSING)
             v = def;
-        TRY(seq_add(rd, out->seq, v));
+        TRY(seq_build(rd, out->seq, v));
     }
     return 0;
 }
@@ -287,16 +312,15 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
         test = rest.pos++->s;
         rest.n_pos--;
     }
+    const struct builtin *b = test ? test_find(test) : NULL;
+
     if (items_or_none(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
         return -1;
     for (uint32_t i = 0; i < n; i++) {
-        bool is;
-
         TRY(attribute(rd, items[i], path, &v));
-        is = value_truth(v);
-        if (test && call_test(rd, test, v, &rest, &is))
+        if (test && call_named(rd, "test", b, test, v, &rest, &v))
             return -1;
-        if (is == keep && seq_add(rd, out->seq, items[i]))
+        if (value_truth(v) == keep && seq_build(rd, out->seq, items[i]))
             return -1;
     }
     return 0;
@@ -304,25 +328,25 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
 
 /* Sorted by name. */
 const struct builtin FILTERS_SEQ[] = {
-    {"count", "", 0, filter_length, 0},
+    {"count", "", 0, filter_length, 0, BUILTIN_READS_SEQ},
     {"d", "default_value boolean", 0, filter_default, 0},
     {"default", "default_value boolean", 0, filter_default, 0},
-    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
-    {"first", "", 0, filter_first, 0},
-    {"items", "", 0, filter_items, 0},
-    {"join", "d attribute", 0, filter_join, 0},
-    {"last", "", 0, filter_last, 0},
-    {"length", "", 0, filter_length, 0},
-    {"list", "", 0, filter_list, 0},
-    {"map", "*", 0, filter_map, 0},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0, BUILTIN_MAKES_SEQ},
+    {"first", "", 0, filter_first, 0, BUILTIN_READS_SEQ},
+    {"items", "", 0, filter_items, 0, BUILTIN_MAKES_SEQ},
+    {"join", "d attribute", 0, filter_join, 0, BUILTIN_READS_SEQ},
+    {"last", "", 0, filter_last, 0, BUILTIN_READS_SEQ},
+    {"length", "", 0, filter_length, 0, BUILTIN_READS_SEQ},
+    {"list", "", 0, filter_list, 0, BUILTIN_MAKES_SEQ},
+    {"map", "*", 0, filter_map, 0, BUILTIN_MAKES_SEQ},
     {"max", "case_sensitive attribute", 0, filter_extreme, true},
     {"min", "case_sensitive attribute", 0, filter_extreme, 0},
-    {"reject", "*", 0, filter_choose, 0},
-    {"rejectattr", "*", 0, filter_choose, BY_ATTR},
-    {"reverse", "", 0, filter_reverse, 0},
-    {"select", "*", 0, filter_choose, KEEP},
-    {"selectattr", "*", 0, filter_choose, KEEP | BY_ATTR},
-    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
+    {"reject", "*", 0, filter_choose, 0, BUILTIN_MAKES_SEQ},
+    {"rejectattr", "*", 0, filter_choose, BY_ATTR, BUILTIN_MAKES_SEQ},
+    {"reverse", "", 0, filter_reverse, 0, BUILTIN_MAKES_SEQ},
+    {"select", "*", 0, filter_choose, KEEP, BUILTIN_MAKES_SEQ},
+    {"selectattr", "*", 0, filter_choose, KEEP | BY_ATTR, BUILTIN_MAKES_SEQ},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0, BUILTIN_MAKES_SEQ},
 };
 const size_t N_FILTERS_SEQ = ARRAY_SIZE(FILTERS_SEQ);
 

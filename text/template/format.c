@@ -139,7 +139,7 @@ static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
 }
 
 static int repr_range(struct render *rd, struct sink *k, const struct seq *s) {
-    const struct value *bound = s->v + s->n; /* bounds are stored by seq_set_bounds() */
+    const struct value *bound = s->v;
     uint32_t n = value_wide(bound[2]) == 1 ? 2 : 3;
 
     for (uint32_t i = 0; i < n; i++)

@@ -80,8 +80,20 @@ static int list_extend(struct render *rd, const struct call *c, struct value *ou
 static int remove_at(struct render *rd, struct seq *s, int64_t at, struct value *out) {
     assert(at >= 0 && at < s->n);
     *out = s->v[at];
+    if (s->shared && at + 1 < s->n) {
+        struct value *v = render_alloc(rd, s->n, sizeof(*v));
+
+        if (!v)
+            return -1;
+        memcpy(v, s->v, s->n * sizeof(*v));
+        s->v = v;
+        s->cap = s->n;
+        s->shared = false;
+    }
     memmove(s->v + at, s->v + at + 1, (s->n - 1 - (size_t)at) * sizeof(*s->v));
     s->n--;
+    if (s->shared) /* a list that grows must not overwrite the element that a slice still has */
+        s->cap = s->n;
     return render_charge(rd, s->n / 4);
 }
 
@@ -125,4 +137,9 @@ const struct builtin *method_find(struct value self, const struct tstr *name) {
     default:
         return NULL;
     }
+}
+
+bool method_exists(const struct tstr *name) {
+    return builtin_find(DICT_METHODS, ARRAY_SIZE(DICT_METHODS), name) ||
+           builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name) || method_find_str(name);
 }

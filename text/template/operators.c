@@ -59,19 +59,28 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
 }
 
 /* Implements `+` of lists, which makes a new list, as in Python. It counts as the user's if one of
- * the two does. */
-static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
-                     struct value *out) {
-    assert(a->n <= UINT32_MAX - b->n); /* the memory limit of a render is far lower */
-    struct seq *s = seq_new(rd, a->kind, a->n + b->n);
+ * the two does. If the array of @a has room, the new list takes it over with the elements of @b
+ * behind those of @a: then a template that collects with `ns.all = ns.all + [x]` needs linear time
+ * and memory. */
+static int join_seqs(struct render *rd, struct seq *a, const struct seq *b, struct value *out) {
+    assert(a->n <= UINT32_MAX / 4 && b->n <= UINT32_MAX / 4); /* so the limit of memory has it */
+    uint32_t n = a->n + b->n;
+    bool room = a->n && a->cap >= n;
+    struct seq *s = seq_new(rd, a->kind, room ? 0 : n + n / 2);
 
-    if (!s || render_charge(rd, s->cap / 4))
+    if (!s || render_charge(rd, (room ? b->n : n) / 4))
         return -1;
-    if (a->n)
+    if (room) {
+        s->v = a->v;
+        s->cap = a->cap;
+        a->cap = a->n;
+        s->shared = a->shared = true;
+    } else if (a->n) {
         memcpy(s->v, a->v, a->n * sizeof(*s->v));
+    }
     if (b->n)
-        memcpy(s->v + a->n, b->v, b->n * sizeof(*s->v));
-    s->n = a->n + b->n;
+        memmove(s->v + a->n, b->v, b->n * sizeof(*s->v));
+    s->n = n;
     s->user = a->user || b->user;
     *out = value_seq(s);
     return 0;
@@ -242,6 +251,8 @@ static int bind_method(struct render *rd, const struct builtin *fn, struct value
 
     if (!m)
         return -1;
+    if (self.type == V_LOOP)
+        self.loop->taken = true;
     *m = (struct method_value){fn, self};
     *out = (struct value){.type = V_METHOD, .method = m};
     return 0;
@@ -262,7 +273,7 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
         int64_t i = key.type == V_UINT ? -1 : wrap_index((int64_t)value_wide(key), obj.seq->n);
 
         if (i >= 0 && i < obj.seq->n) {
-            *out = obj.seq->v[i];
+            *out = seq_at(obj.seq, (uint32_t)i);
             return 0;
         }
     } else if (obj.type == V_STR && value_is_int(key) && key.type != V_UINT) {
@@ -303,9 +314,9 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "depth0"))
         *out = value_int(0);
     else if (tstr_is(name, "previtem"))
-        *out = i > 0 ? l->items[i - 1] : value_undefined(name, V_LOOP);
+        *out = i > 0 ? loop_at(l, (uint32_t)i - 1) : value_undefined(name, V_LOOP);
     else if (tstr_is(name, "nextitem"))
-        *out = i + 1 < n ? l->items[i + 1] : value_undefined(name, V_LOOP);
+        *out = i + 1 < n ? loop_at(l, (uint32_t)i + 1) : value_undefined(name, V_LOOP);
     else
         return 0;
     return 1;
@@ -372,27 +383,38 @@ static int slice_range(struct render *rd, const struct value *bound, int64_t n, 
     return 0;
 }
 
-/* Makes a slice, which is a new list or a new range. */
-static int slice_seq(struct render *rd, const struct seq *from, const struct value *bound,
+/* Makes a slice, which is a new list or range. With step 1 a list shares the elements of @from: the
+ * array is copied by what would move them (list.pop()), and a list that grows does so behind them or
+ * in a new array. */
+static int slice_seq(struct render *rd, struct seq *from, const struct value *bound,
                      struct value *out) {
-    bool is_range = from->kind == SEQ_RANGE;
+    bool is_range = from->kind == SEQ_RANGE, view = !is_range && bound[2].type == V_NONE;
     struct slice at;
+    struct seq *s;
 
     TRY(slice_range(rd, bound, from->n, &at));
-    struct seq *s = seq_new(rd, from->kind, (uint32_t)at.count + (is_range ? 3 : 0));
+    if (is_range) {
+        wide first = value_wide(from->v[0]), step = value_wide(from->v[2]);
 
-    if (!s || render_charge(rd, (uint64_t)at.count / 4))
+        s = seq_range(rd, first + at.start * step, first + at.stop * step, at.step * step,
+                      (uint32_t)at.count);
+        *out = value_seq(s);
+        return s ? 0 : -1;
+    }
+    s = seq_new(rd, from->kind, view ? 0 : (uint32_t)at.count);
+    if (!s || render_charge(rd, view ? 0 : (uint64_t)at.count / 4))
         return -1;
-    for (int64_t i = 0; i < at.count; i++)
+    if (view) {
+        s->v = from->v + at.start;
+        s->cap = (uint32_t)at.count;
+        s->shared = from->shared = true;
+    }
+    for (int64_t i = 0; !view && i < at.count; i++)
         s->v[i] = from->v[at.start + i * at.step];
     s->n = (uint32_t)at.count;
     s->user = from->user;
     *out = value_seq(s);
-    if (!is_range)
-        return 0;
-    wide first = value_wide(from->v[from->n]), step = value_wide(from->v[from->n + 2]);
-
-    return seq_set_bounds(rd, s, first + at.start * step, first + at.stop * step, at.step * step);
+    return 0;
 }
 
 /* Returns the byte offsets of every code point of @s, and of its end. */

@@ -521,6 +521,7 @@ static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
         } else {
             n->attr.obj = obj;
             TRY(parser_expect_name(p, &n->attr.name));
+            n->attr.is_method = method_exists(n->attr.name);
         }
     }
 }
@@ -551,7 +552,8 @@ static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
         return -EINVAL;
     n->call.obj = obj;
     *out = n;
-    if (!p->conditional && !filter_find(n->call.name))
+    n->call.fn = filter_find(n->call.name);
+    if (!p->conditional && !n->call.fn)
         return parser_fail(p, "no filter named '%.*s'", (int)n->call.name->len, n->call.name->data);
     return parser_is_op(p, '(') ? parse_args(p, n) : 0;
 }
@@ -574,7 +576,8 @@ static int parse_test(struct parser *p, struct node *obj, struct node **out) {
     n->call.obj = obj;
     *out = n;
     TRY(parse_dotted(p, &n->call.name));
-    if (!p->conditional && !test_find(n->call.name))
+    n->call.fn = test_find(n->call.name);
+    if (!p->conditional && !n->call.fn)
         return parser_fail(p, "no test named '%.*s'", (int)n->call.name->len, n->call.name->data);
     if (parser_is_op(p, '('))
         return parse_args(p, n);

@@ -126,6 +126,7 @@ int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t
     }
     assert(s->number < t->n_symbols && t->symbols[s->number] == s);
     s->read |= read;
+    p->loop_reads += read && s->number == t->sym_loop;
     *number = s->number;
     return 0;
 }
@@ -220,6 +221,60 @@ static int parse_if(struct parser *p, struct node *n) {
     return 0;
 }
 
+static bool target_has(const struct node *target, uint32_t sym) {
+    if (target->type == N_NAME)
+        return target->name.sym == sym;
+    for (const struct node *t = target->list.first; target->type == N_TUPLE && t; t = t->next) {
+        if (target_has(t, sym))
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether @e, in the body of a loop with @target, has the same value in each turn as long as
+ * nothing is done between: it reads neither the target nor `loop`, and evaluating it changes
+ * nothing (a call may, and `in` uses up a generator). */
+static bool is_invariant(const struct parser *p, const struct node *e, const struct node *target) {
+    switch (e->type) {
+    case N_CONST:
+        return true;
+    case N_NAME:
+        return e->name.sym != p->t->sym_loop && !target_has(target, e->name.sym);
+    case N_ATTR:
+        return is_invariant(p, e->attr.obj, target);
+    case N_NOT:
+        return is_invariant(p, e->sub.a, target);
+    case N_ITEM:
+    case N_AND:
+    case N_OR:
+        return is_invariant(p, e->sub.a, target) && is_invariant(p, e->sub.b, target);
+    case N_TEST:
+        return !e->call.args.n_pos && !e->call.args.n_kw && !e->call.args.star &&
+               !e->call.args.star_star && is_invariant(p, e->call.obj, target);
+    case N_COMPARE:
+        if (!is_invariant(p, e->list.first, target))
+            return false;
+        for (const struct node *m = e->list.first->next; m; m = m->next) {
+            if (m->op == CMP_IN || m->op == CMP_NOT_IN || !is_invariant(p, m->sub.a, target))
+                return false;
+        }
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Marks the invariant tests of a loop's body, if it is a single `if`. */
+static void mark_invariant(const struct parser *p, struct node *n) {
+    struct node *body = n->loop.body;
+
+    if (!body || body->next || body->type != N_IF)
+        return;
+    for (struct node *b = body; b; b = b->branch.elif)
+        b->branch.invariant = is_invariant(p, b->branch.test, n->loop.target);
+    n->loop.settles = body->branch.invariant;
+}
+
 /* Parses `for x in a if b`. The iterable ends before the `if`, which is the loop's condition. */
 static int parse_for(struct parser *p, struct node *n) {
     n->type = N_FOR;
@@ -233,9 +288,13 @@ static int parse_for(struct parser *p, struct node *n) {
         return -EINVAL;
     if (parser_is_name(p, "recursive"))
         return parser_fail(p, "recursive loops are not supported");
+    uint32_t reads = p->loop_reads;
+
     p->loops++;
     TRY(parse_block(p, ENDS("else", "endfor"), &n->loop.body));
     p->loops--;
+    n->loop.named = p->loop_reads > reads;
+    mark_invariant(p, n);
     if (parser_skip_name(p, "else") && parse_block(p, ENDS("endfor"), &n->loop.orelse))
         return -EINVAL;
     p->tok++;

@@ -14,8 +14,9 @@ struct parser {
     struct template *t;
     const struct token *tok; /* current token; the last one is T_END */
     struct err *err;
-    uint32_t depth; /* nesting of expressions and blocks */
-    uint32_t loops; /* number of loops around this place, inside the macro */
+    uint32_t depth;      /* nesting of expressions and blocks */
+    uint32_t loops;      /* number of loops around this place, inside the macro */
+    uint32_t loop_reads; /* number of places so far that read the variable `loop` */
     /* number of enclosing branches: unknown filters and tests fail only when they are evaluated */
     uint32_t conditional;
 };

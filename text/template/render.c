@@ -15,7 +15,7 @@
 #include "text/template.h"
 
 #define OUTPUT_MAX (16u << 20)
-#define FUEL_PER_MEMBER 20000u /* looks back through a history of some thousand messages */
+#define FUEL_PER_MEMBER 50000u /* looks back through a history of some thousand messages */
 #define FUEL_PER_BYTE 4u       /* some 60 passes over each text */
 #define AST_BYTES_MAX (256u << 20)
 /* most memory of a rendering, besides four times the output's limit */
@@ -311,7 +311,7 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
         assert(r < 0 || (rd.depth == 0 && rd.macro_depth == 0));
     }
     if (opts && opts->steps)
-        *opts->steps += fuel - rd.fuel;
+        *opts->steps += fuel - render_fuel_left(&rd);
     if (r)
         r = rd.overflow ? -E2BIG : -EINVAL;
     else

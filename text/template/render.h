@@ -9,15 +9,16 @@
 #include "text/template/budget.h"
 #include "text/template/value.h"
 
-/* Value of a name. Scopes are searched from the innermost one outwards; n <= cap. */
 struct binding {
     uint32_t sym;
     struct value v;
 };
 
+/* Values of names. Scopes are searched from the innermost one outwards; n <= cap. */
 struct scope {
-    struct scope *up;
+    struct scope *up; /* the scope around it; of a free scope the next one */
     struct binding *b;
+    uint64_t mask; /* bit sym % 64 is set for every name that is bound here */
     uint32_t n, cap;
     bool kept; /* a macro refers to it, so it must not be reused */
 };
@@ -65,8 +66,13 @@ struct builtin {
     const char *params; /* names separated by spaces; "*": any arguments */
     uint8_t required;   /* number of required arguments */
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
-    int how; /* variant of `fn` */
+    int how;    /* variant of `fn` */
+    int memory; /* 0, or one of the enum below */
 };
+
+/* What a filter does with memory: its result is a sequence that nothing else refers to; or its
+ * result does not refer to its operand. */
+enum { BUILTIN_MAKES_SEQ = 1, BUILTIN_READS_SEQ };
 
 /* Fails with the template's own message, for raise_exception(). */
 int render_fail_exact(struct render *rd, const struct tstr *message);
@@ -87,6 +93,8 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
 struct scope *scope_new(struct render *rd, struct scope *up); /* returns NULL after a failure */
+/* Ends @s (may be NULL), which is used again unless a macro refers to it. */
+void scope_end(struct render *rd, struct scope *s);
 /* Returns the binding of @sym in @s itself, or NULL. */
 struct binding *scope_find(const struct scope *s, uint32_t sym);
 
@@ -110,14 +118,13 @@ int operator_slice(struct render *rd, struct value obj, const struct value bound
 
 /* call.c: call functions, macros and methods; @kind is the word for messages. A function gets its
  * arguments in the order of its parameters. Too many, unknown and missing arguments are errors, and
- * so is the name of an unknown filter or test. */
+ * so is an unknown filter or test (@b NULL). */
 int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out);
 int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
                  const struct args *args, struct value *out);
-int call_filter(struct render *rd, const struct tstr *name, struct value self,
-                const struct args *args, struct value *out);
-int call_test(struct render *rd, const struct tstr *name, struct value self,
-              const struct args *args, bool *out);
+int call_named(struct render *rd, const char *kind, const struct builtin *b,
+               const struct tstr *name, struct value self, const struct args *args,
+               struct value *out);
 
 /* Adds to @d the entries of a dict or of pairs, and keywords, as dict() takes them. */
 int dict_fill(struct render *rd, struct dict *d, const struct args *args);
@@ -128,6 +135,7 @@ const struct builtin *filter_find(const struct tstr *name);
 const struct builtin *test_find(const struct tstr *name);
 const struct builtin *global_find(const struct tstr *name);
 const struct builtin *method_find(struct value self, const struct tstr *name);
+bool method_exists(const struct tstr *name); /* values of some type have a method @name */
 const struct builtin *method_find_str(const struct tstr *name);
 
 /* format.c, tojson.c */

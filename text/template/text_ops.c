@@ -58,9 +58,11 @@ int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, stru
     struct sink *k = sink_new(rd);
     size_t w;
 
-    if (!k || sink_reserve(rd, k, s->len) || render_charge_bytes(rd, s->len * 4))
+    if (!k || sink_reserve(rd, k, s->len))
         return -1;
     for (size_t i = 0; i < s->len; i += w) {
+        if (i % 4 == 0 && render_charge(rd, 1))
+            return -1;
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
         int to = mode == CASE_UPPER ? TO_UPPER : mode == CASE_LOWER || i ? TO_LOWER : TO_TITLE, r;
         bool user = tstr_user_at(s, i);

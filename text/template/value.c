@@ -97,7 +97,7 @@ static int equal_seqs(struct render *rd, const struct seq *a, const struct seq *
     if (a->kind != b->kind || a->n != b->n || a->kind == SEQ_GENERATOR || a->kind == SEQ_VALUES)
         return 0;
     for (uint32_t i = 0; i < a->n; i++) {
-        TRY(value_equal(rd, a->v[i], b->v[i], out));
+        TRY(value_equal(rd, seq_at(a, i), seq_at(b, i), out));
         if (!*out)
             return 0;
     }
@@ -241,6 +241,12 @@ int value_contains(struct render *rd, struct value in, struct value what, bool *
     }
     if (in.type != V_SEQ && in.type != V_UNDEFINED)
         return render_fail(rd, "argument of type '%s' is not iterable", value_type_name(in));
+    if (value_is_seq(in, SEQ_RANGE)) {
+        for (uint32_t i = 0; i < in.seq->n && !*out; i++) {
+            TRY(value_equal(rd, seq_at(in.seq, i), what, out));
+        }
+        return 0;
+    }
     TRY(value_items(rd, in, &items, &n));
     for (uint32_t i = 0; i < n && !*out; i++) {
         TRY(value_equal(rd, items[i], what, out));
@@ -269,6 +275,18 @@ static int chars(struct render *rd, const struct tstr *s, struct value **items, 
     return 0;
 }
 
+/* Computes the elements of a range. */
+static int range_items(struct render *rd, const struct seq *s, struct value **items) {
+    struct value *v = render_alloc(rd, s->n, sizeof(*v));
+
+    if (!v || render_charge(rd, s->n / 4))
+        return -1;
+    for (uint32_t i = 0; i < s->n; i++)
+        v[i] = seq_at(s, i);
+    *items = v;
+    return 0;
+}
+
 /* Finds the elements of a value. An undefined value has none. None gives an error, the most
  * frequent error of templates. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n) {
@@ -280,8 +298,10 @@ int value_items(struct render *rd, struct value v, struct value **items, uint32_
     case V_STR:
         return chars(rd, v.s, items, n);
     case V_SEQ:
-        *items = v.seq->v;
         *n = v.seq->n;
+        if (v.seq->kind == SEQ_RANGE)
+            return range_items(rd, v.seq, items);
+        *items = v.seq->v;
         if (v.seq->kind == SEQ_GENERATOR)
             v.seq->n = 0;
         return 0;
@@ -338,14 +358,69 @@ struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap) {
     return s;
 }
 
-int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step) {
-    assert(s->kind == SEQ_RANGE && s->cap >= s->n + 3);
-    struct value *bound = s->v + s->n;
+struct seq *seq_range(struct render *rd, wide start, wide stop, wide step, uint32_t n) {
+    struct seq *s = seq_new(rd, SEQ_RANGE, 3);
 
-    return value_from_wide(rd, start, &bound[0]) || value_from_wide(rd, stop, &bound[1]) ||
-                   value_from_wide(rd, step, &bound[2])
-               ? -1
-               : 0;
+    if (!s || value_from_wide(rd, start, &s->v[0]) || value_from_wide(rd, stop, &s->v[1]) ||
+        value_from_wide(rd, step, &s->v[2]))
+        return NULL;
+    s->n = n;
+    return s;
+}
+
+struct value seq_at(const struct seq *s, uint32_t i) {
+    assert(i < s->n);
+    if (s->kind != SEQ_RANGE)
+        return s->v[i];
+    /* The elements lie between two bounds, which have 64 bits each. */
+    wide w = value_wide(s->v[0]) + (wide)i * value_wide(s->v[2]);
+
+    return w > INT64_MAX ? (struct value){.type = V_UINT, .u = (uint64_t)w} : value_int((int64_t)w);
+}
+
+/* Keeps an array of @cap values for later; its first value is the link. */
+static void array_end(struct render *rd, struct value *v, uint32_t cap) {
+    if (cap < 4)
+        return;
+    int class = 31 - __builtin_clz(cap);
+
+    *(struct value **)v = rd->free_arrays[class];
+    rd->free_arrays[class] = v;
+}
+
+/* Returns an array of @cap values, a power of two. */
+static struct value *array_new(struct render *rd, uint32_t cap) {
+    struct value **head = &rd->free_arrays[__builtin_ctz(cap)], *v = *head;
+
+    if (!v)
+        return render_alloc(rd, cap, sizeof(*v));
+    *head = *(struct value **)v;
+    return v;
+}
+
+int seq_build(struct render *rd, struct seq *s, struct value v) {
+    if (s->n == s->cap) {
+        uint32_t cap = MAX(s->cap * 2, 4u);
+        struct value *p = array_new(rd, cap);
+
+        assert((cap & (cap - 1)) == 0 && !s->shared);
+        if (!p || render_charge(rd, s->n / 4))
+            return -1;
+        if (s->n)
+            memcpy(p, s->v, s->n * sizeof(*p));
+        array_end(rd, s->v, s->cap);
+        s->v = p;
+        s->cap = cap;
+    }
+    s->v[s->n++] = v;
+    return 0;
+}
+
+void seq_end(struct render *rd, struct seq *s) {
+    assert(!s->shared);
+    array_end(rd, s->v, s->cap);
+    s->v = NULL;
+    s->n = s->cap = 0;
 }
 
 /* Appends to a list. The list may be iterated over at the same time, so it grows into a new array

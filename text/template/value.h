@@ -57,12 +57,14 @@ struct value {
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
 /* A sequence of elements v[0, n); n <= cap. A list may grow while it is iterated: the iteration
- * keeps the old v. */
+ * keeps the old v. A range has n elements, which seq_at() computes, and v[3] are its start, stop and
+ * step. */
 struct seq {
     struct value *v;
     uint32_t n, cap;
     uint8_t kind;
-    bool user; /* the whole value comes from a variable of the request */
+    bool user;   /* the whole value comes from a variable of the request */
+    bool shared; /* a slice has elements in the same array: they must not be moved */
 };
 
 struct dict_entry {
@@ -81,10 +83,13 @@ struct dict {
 };
 
 /* A running `for`: i < n is the current item. The items were collected before the first
- * iteration. */
+ * iteration; those of a range are computed. */
 struct loop {
     struct value *items;
+    const struct seq *range; /* NULL: the items are in `items` */
     uint32_t n, i;
+    bool taken;        /* the loop was read as a value, which may outlive it */
+    struct loop *next; /* next one of render.free_loops */
 };
 
 #define VALUE_NESTING_MAX 200u /* most levels of nested lists and dicts */
@@ -154,12 +159,21 @@ int value_length(struct render *rd, struct value v, int64_t *out);
 /* Sets the error for an undefined value where a defined one is needed. */
 int value_fail_undefined(struct render *rd, struct value v);
 
+/* Returns element @i of a sequence or loop; @i is less than its n. */
+struct value seq_at(const struct seq *s, uint32_t i);
+static inline struct value loop_at(const struct loop *l, uint32_t i) {
+    return l->range ? seq_at(l->range, i) : l->items[i];
+}
 /* Returns an empty sequence with room for @cap elements. NULL: failed. */
 struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
-/* Stores the bounds of a range behind its elements, from which they cannot be derived; needs room
- * for 3 more values. */
-int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step);
+/* Makes a range of @n elements. NULL: failed. */
+struct seq *seq_range(struct render *rd, wide start, wide stop, wide step, uint32_t n);
 int seq_add(struct render *rd, struct seq *s, struct value v);
+/* Appends to a sequence that nothing but the caller has seen: arrays that it outgrows, and those of
+ * seq_end(), are used again. */
+int seq_build(struct render *rd, struct seq *s, struct value v);
+/* Ends @s, which nothing refers to and whose array is its own. */
+void seq_end(struct render *rd, struct seq *s);
 /* makes a tuple */
 int value_pair(struct render *rd, struct value a, struct value b, struct value *out);
 
