@@ -130,8 +130,8 @@ uint64_t gguf_bytes(const struct gguf *g); /* size of all shards in bytes */
 void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
 
 /* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL if the value has another
- * type or does not fit into the result; out-parameters are written only on success. gguf_u32()
- * accepts integers of every width, gguf_f32() accepts F32 and F64. */
+ * type or does not fit into the result; out-parameters are written only on success. gguf_u32() and
+ * gguf_f32() accept numbers of every type (see gguf_array_read()); gguf_f32() refuses infinities. */
 uint64_t gguf_n_kv(const struct gguf *g);
 /* Returns key @i < n and, unless @type is NULL, the type of its value. */
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
@@ -148,7 +148,15 @@ enum gguf_type gguf_array_type(const struct gguf_array *a);
 uint64_t gguf_array_n(const struct gguf_array *a);
 /* Returns element @i < n of an array of strings, in time O(1) (an index is built at open). */
 struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i);
-/* Returns element @i < n of an array of numbers or bools; integers beyond 2^53 are rounded. */
+/* Reads the elements from @first on, at most @n, into @out, an array of the C type of @as: GGUF_U8
+ * uint8_t, GGUF_F32 float, GGUF_BOOL bool, and so on. Converts from every type of numbers: floats
+ * are rounded; an integer is read if @as represents it, from a float if it has no fraction; a bool
+ * is read from 0 and 1, and a bool of the file is no number. Returns how many elements were read:
+ * fewer than @n if the array ends (@a = NULL, strings: at once), or if the next element is a NaN or
+ * has no value in @as. */
+uint64_t gguf_array_read(const struct gguf_array *a, enum gguf_type as, uint64_t first, uint64_t n,
+                         void *out);
+/* Returns element @i < n of an array of numbers or bools, rounded, for display. */
 double gguf_array_num(const struct gguf_array *a, uint64_t i);
 
 /* Tensors of all shards, in file order, @i < n; they are valid until gguf_free(). */

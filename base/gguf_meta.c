@@ -1,34 +1,10 @@
 #include "base/gguf_private.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "base/try.h"
-
-/* Returns the bytes of one value; 0: the type is not a scalar of fixed size. */
-static size_t scalar_bytes(uint32_t type) {
-    switch (type) {
-    case GGUF_U8:
-    case GGUF_I8:
-    case GGUF_BOOL:
-        return 1;
-    case GGUF_U16:
-    case GGUF_I16:
-        return 2;
-    case GGUF_U32:
-    case GGUF_I32:
-    case GGUF_F32:
-        return 4;
-    case GGUF_U64:
-    case GGUF_I64:
-    case GGUF_F64:
-        return 8;
-    default:
-        return 0;
-    }
-}
 
 static struct gguf_str key_of(const void *owner, uint32_t i) {
     return ((const struct gguf_meta *)owner)->kv[i].key;
@@ -73,12 +49,12 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
     uint64_t n;
 
     TRY(gguf_cursor_u32(c, &type, "the type of an array"));
-    if (type != GGUF_STRING && !scalar_bytes(type))
+    if (type != GGUF_STRING && !gguf_scalar_bytes(type))
         return gguf_cursor_fail_at(c, at, "key '%.*s': arrays of type %u are not allowed",
                                    (int)MIN(kv->key.len, 100u), kv->key.data, type);
     at = c->at;
     TRY(gguf_cursor_u64(c, &n, "the length of an array"));
-    size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
+    size_t least = type == GGUF_STRING ? 8 : gguf_scalar_bytes(type);
 
     if (n > gguf_cursor_remaining(c) / least)
         return gguf_cursor_fail_at(c, at,
@@ -107,7 +83,7 @@ static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
         return gguf_cursor_str(c, &kv->str, "a string value");
     if (type == GGUF_ARRAY)
         return parse_array(c, kv);
-    TRY(gguf_cursor_take(c, scalar_bytes(type), &kv->value, "a value"));
+    TRY(gguf_cursor_take(c, gguf_scalar_bytes(type), &kv->value, "a value"));
     return type == GGUF_BOOL ? parse_bools(c, kv, kv->value, 1) : 0;
 }
 
@@ -145,70 +121,17 @@ const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key)
     return i < 0 ? NULL : &m->kv[i];
 }
 
-/* Returns the @n <= 8 bytes at @p as a little-endian number. */
-static uint64_t load(const uint8_t *p, size_t n) {
-    uint64_t v = 0;
-
-    memcpy(&v, p, n);
-    return le64toh(v);
-}
-
-static double load_float(enum gguf_type type, const uint8_t *p) {
-    uint64_t bits = load(p, scalar_bytes(type));
-    uint32_t low = (uint32_t)bits;
-    double d;
-    float f;
-
-    if (type == GGUF_F64) {
-        memcpy(&d, &bits, sizeof(d));
-        return d;
-    }
-    memcpy(&f, &low, sizeof(f));
-    return (double)f;
-}
-
-/* Reads any integer, sign-extended. Returns false if the value is no integer, or a U64 above
- * INT64_MAX. */
-static bool load_int(enum gguf_type type, const uint8_t *p, int64_t *out) {
-    uint64_t v = load(p, scalar_bytes(type));
-
-    switch (type) {
-    case GGUF_U8:
-    case GGUF_U16:
-    case GGUF_U32:
-    case GGUF_BOOL:
-        *out = (int64_t)v;
-        return type != GGUF_BOOL;
-    case GGUF_I8:
-        *out = (int8_t)v;
-        return true;
-    case GGUF_I16:
-        *out = (int16_t)v;
-        return true;
-    case GGUF_I32:
-        *out = (int32_t)v;
-        return true;
-    case GGUF_I64:
-        *out = (int64_t)v;
-        return true;
-    case GGUF_U64:
-        *out = (int64_t)v;
-        return v <= INT64_MAX;
-    default:
-        return false;
-    }
-}
-
-int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out) {
+/* Reads the number of @key as type @as. Returns 0, -ENOENT or -EINVAL. */
+static int meta_number(const struct gguf_meta *m, const char *key, enum gguf_type as, void *out) {
     const struct gguf_kv *kv = gguf_meta_find(m, key);
-    int64_t v;
 
     if (!kv)
         return -ENOENT;
-    if (!kv->value || !load_int(kv->type, kv->value, &v) || v < 0 || v > UINT32_MAX)
-        return -EINVAL;
-    *out = (uint32_t)v;
-    return 0;
+    return kv->value && gguf_number_read(kv->type, kv->value, as, out) ? 0 : -EINVAL;
+}
+
+int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out) {
+    return meta_number(m, key, GGUF_U32, out);
 }
 
 uint64_t gguf_n_kv(const struct gguf *g) {
@@ -231,14 +154,9 @@ int gguf_u32(const struct gguf *g, const char *key, uint32_t *out) {
 }
 
 int gguf_f32(const struct gguf *g, const char *key, float *out) {
-    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+    float f;
 
-    if (!kv)
-        return -ENOENT;
-    if (kv->type != GGUF_F32 && kv->type != GGUF_F64)
-        return -EINVAL;
-    float f = (float)load_float(kv->type, kv->value);
-
+    TRY(meta_number(&g->meta, key, GGUF_F32, &f));
     if (!isfinite(f))
         return -EINVAL;
     *out = f;
@@ -288,17 +206,4 @@ struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i) {
     assert(i < a->n && a->type == GGUF_STRING);
     return (struct gguf_str){(const char *)a->data + a->offset[i] + 8,
                              a->offset[i + 1] - a->offset[i] - 8};
-}
-
-double gguf_array_num(const struct gguf_array *a, uint64_t i) {
-    assert(i < a->n && a->type != GGUF_STRING);
-    const uint8_t *p = a->data + i * scalar_bytes(a->type);
-    int64_t v = 0;
-
-    if (a->type == GGUF_F32 || a->type == GGUF_F64)
-        return load_float(a->type, p);
-    if (a->type == GGUF_U64)
-        return (double)load(p, 8);
-    load_int(a->type, p, &v);
-    return (double)v;
 }

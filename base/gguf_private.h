@@ -102,6 +102,11 @@ int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
 /* Returns the key and its value; NULL: there is no such key. */
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
+/* Returns the bytes of one value of @type; 0: the type is not a scalar of fixed size. */
+size_t gguf_scalar_bytes(uint32_t type);
+/* Reads the number of @type at @p as type @as into @out. Returns false, with @out undefined, where
+ * gguf_array_read() ends. */
+bool gguf_number_read(enum gguf_type type, const uint8_t *p, enum gguf_type as, void *out);
 /* Reads a number like gguf_u32(). */
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 

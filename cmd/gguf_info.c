@@ -203,14 +203,16 @@ static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const
         yyjson_mut_val *list = yyjson_mut_arr(d);
 
         for (uint64_t i = 0; i < gguf_array_n(a); i++) {
-            double v = gguf_array_type(a) == GGUF_STRING ? 0 : gguf_array_num(a, i);
+            int64_t v;
 
             if (gguf_array_type(a) == GGUF_STRING)
                 yyjson_mut_arr_append(list, text_value(d, gguf_array_str(a, i)));
-            else if (v == (double)(int64_t)v && gguf_array_type(a) != GGUF_F32)
-                yyjson_mut_arr_add_sint(d, list, (int64_t)v);
+            else if (gguf_array_type(a) == GGUF_BOOL)
+                yyjson_mut_arr_add_sint(d, list, gguf_array_num(a, i) != 0);
+            else if (gguf_array_type(a) != GGUF_F32 && gguf_array_read(a, GGUF_I64, i, 1, &v))
+                yyjson_mut_arr_add_sint(d, list, v);
             else
-                yyjson_mut_arr_add_real(d, list, v);
+                yyjson_mut_arr_add_real(d, list, gguf_array_num(a, i));
         }
         return list;
     }

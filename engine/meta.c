@@ -24,19 +24,16 @@ bool meta_is_arch(const struct gguf *file, const char *name) {
  * not integers. */
 static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) {
     const struct gguf_array *a = gguf_array(file, key);
-    enum gguf_type type = a ? gguf_array_type(a) : GGUF_ARRAY;
+    uint32_t first, v;
 
     if (!a)
         return -ENOENT;
-    if (gguf_array_n(a) == 0 || type == GGUF_STRING || type == GGUF_F32 || type == GGUF_F64)
+    if (gguf_array_read(a, GGUF_U32, 0, 1, &first) < 1)
         return -EINVAL;
-    double v = gguf_array_num(a, 0);
     for (uint64_t i = 1; i < gguf_array_n(a); i++)
-        if (gguf_array_num(a, i) != v)
+        if (gguf_array_read(a, GGUF_U32, i, 1, &v) < 1 || v != first)
             return -EINVAL;
-    if (!(v >= 0 && v <= UINT32_MAX))
-        return -EINVAL;
-    *out = (uint32_t)v;
+    *out = first;
     return 0;
 }
 
@@ -81,14 +78,9 @@ void meta_u32_layers(struct binder *b, const char *key, uint32_t lo, uint32_t hi
             out[i] = one;
         return;
     }
-    enum gguf_type type = gguf_array_type(a);
-    bool fits = gguf_array_n(a) == n && type != GGUF_STRING && type != GGUF_F32 && type != GGUF_F64;
-    for (uint32_t i = 0; i < n && fits; i++) {
-        double v = gguf_array_num(a, i);
-
-        fits = v >= lo && v <= hi;
-        out[i] = fits ? (uint32_t)v : 0;
-    }
+    bool fits = gguf_array_n(a) == n && gguf_array_read(a, GGUF_U32, 0, n, out) == n;
+    for (uint32_t i = 0; i < n && fits; i++)
+        fits = out[i] >= lo && out[i] <= hi;
     if (!fits)
         bind_refuse(b, "'%s' must have %u integers from %u to %u", k.s, n, lo, hi);
 }
@@ -100,7 +92,7 @@ void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, doubl
     if (b->r < 0 || !gguf_has(b->file, k.s))
         return;
     if (gguf_f32(b->file, k.s, &v) < 0)
-        bind_refuse(b, "'%s' is not a floating-point number", k.s);
+        bind_refuse(b, "'%s' is not a finite number", k.s);
     else if (!((double)v >= lo && (double)v <= hi))
         bind_refuse(b, "'%s' is %g; it must be from %g to %g", k.s, (double)v, lo, hi);
     else
@@ -127,15 +119,23 @@ bool meta_bool(struct binder *b, const char *key) {
     return value;
 }
 
-const struct gguf_array *meta_array(struct binder *b, enum bind_need need, const char *key,
-                                    uint64_t n) {
+bool meta_numbers(struct binder *b, enum bind_need need, const char *key, enum gguf_type as,
+                  uint32_t n, void *out) {
     struct meta_key k = meta_key(b, key);
     const struct gguf_array *a = b->r < 0 ? NULL : gguf_array(b->file, k.s);
 
-    if (a ? gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n : need == BIND_MAY)
-        return a;
-    bind_refuse(b, "'%s' has no entry for some layers", k.s);
-    return NULL;
+    if (b->r < 0 || (!a && need == BIND_MAY))
+        return false;
+    uint64_t n_read = gguf_array_read(a, as, 0, n, out);
+
+    if (n_read == n)
+        return true;
+    if (!a || gguf_array_type(a) == GGUF_STRING || n_read == gguf_array_n(a))
+        bind_refuse(b, "'%s' has no number for some layers", k.s);
+    else
+        bind_refuse(b, "'%s' is %g for layer %llu, which is out of range", k.s,
+                    gguf_array_num(a, n_read), (unsigned long long)n_read);
+    return false;
 }
 
 void meta_refuse_other(struct binder *b, const char *key, uint32_t allowed) {

@@ -29,10 +29,11 @@ void meta_f32_opt(struct binder *b, const char *key, double lo, double hi, doubl
 void meta_string(struct binder *b, const char *key, char *out, size_t size);
 /* Reads an optional boolean; false if the file does not have the key. */
 bool meta_bool(struct binder *b, const char *key);
-/* Returns the array of @key, which must have at least @n numbers; NULL: the file need not have it
- * and does not, or an error was found. */
-const struct gguf_array *meta_array(struct binder *b, enum bind_need need, const char *key,
-                                    uint64_t n);
+/* Reads the first @n numbers of the array @key as type @as, one for each layer, into @out, as
+ * gguf_array_read() does. Returns false, with @out undefined, if the file need not have the array
+ * and does not, or if an error was found. */
+bool meta_numbers(struct binder *b, enum bind_need need, const char *key, enum gguf_type as,
+                  uint32_t n, void *out);
 /* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
  * supported. */
 void meta_refuse_other(struct binder *b, const char *key, uint32_t allowed);

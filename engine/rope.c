@@ -144,21 +144,18 @@ static uint8_t axis_of(enum rope_sections kind, const uint32_t n[ROPE_AXES], uin
 }
 
 void rope_read_sections(struct binder *b, enum rope_sections kind, struct rope_set *s) {
-    uint32_t n[ROPE_AXES] = {0};
+    uint32_t n[ROPE_AXES + 1] = {0};
     char key[96];
 
     snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
     const struct gguf_array *a = gguf_array(b->file, key);
     if (b->r < 0 || !a || kind == SECTIONS_NONE)
         return;
-    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= ROPE_AXES;
-    for (uint64_t i = 0; fits && i < MIN(gguf_array_n(a), ROPE_AXES + 1u); i++) {
-        double v = gguf_array_num(a, i);
-
-        fits = v >= 0 && v <= 1024 && (i < ROPE_AXES || v == 0);
-        if (fits && i < ROPE_AXES)
-            n[i] = (uint32_t)v;
-    }
+    uint64_t n_most = MIN(gguf_array_n(a), ROPE_AXES + 1u);
+    bool fits = n_most >= ROPE_AXES && gguf_array_read(a, GGUF_U32, 0, n_most, n) == n_most &&
+                n[ROPE_AXES] == 0;
+    for (uint64_t i = 0; fits && i < ROPE_AXES; i++)
+        fits = n[i] <= 1024;
     if (!fits) {
         bind_refuse(b, "'%s' must be three numbers of pairs, and a zero", key);
         return;

@@ -59,13 +59,11 @@ static void read_colours(struct reader *d, const char *key, bool deviation, floa
 
     if (d->r < 0)
         return;
-    if (!a || gguf_array_n(a) != 3 ||
-        (gguf_array_type(a) != GGUF_F32 && gguf_array_type(a) != GGUF_F64)) {
+    if (!a || gguf_array_n(a) != 3 || gguf_array_read(a, GGUF_F32, 0, 3, out) < 3) {
         d->r = err_set(d->err, 0, NULL, "the projector file has no '%s' of three numbers", key);
         return;
     }
     for (uint64_t i = 0; i < 3; i++) {
-        out[i] = (float)gguf_array_num(a, i);
         if (!(out[i] >= (deviation ? 1e-3f : -10.0f) && out[i] <= 10))
             d->r = err_set(d->err, 0, NULL, "'%s' has the value %g", key, (double)out[i]);
     }

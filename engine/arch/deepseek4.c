@@ -33,17 +33,16 @@ struct plan {
  * the size 0. The file's array may be longer. */
 static void read_blocks(struct binder *b, uint32_t n_layer, uint32_t n, uint32_t *out) {
     const char *key = "attention.compress_ratios";
-    const struct gguf_array *a = meta_array(b, BIND_MUST, key, n);
     bool any = false;
 
+    meta_numbers(b, BIND_MUST, key, GGUF_U32, n, out);
     for (uint32_t l = 0; l < n && b->r == 0; l++) {
-        double v = gguf_array_num(a, l);
+        uint32_t v = out[l];
 
         if (v != 0 && (l >= n_layer || (v != BLOCK_SHORT && v != BLOCK_LONG)))
-            bind_refuse(b, "'%s' is %g for layer %u; only 0%s supported", meta_key(b, key).s, v, l,
+            bind_refuse(b, "'%s' is %u for layer %u; only 0%s supported", meta_key(b, key).s, v, l,
                         l < n_layer ? ", 4 and 128 are" : " is");
-        else
-            any |= (out[l] = (uint32_t)v) != 0;
+        any |= v != 0;
     }
     if (b->r == 0 && !any)
         bind_refuse(b, "'%s' is 0 for all layers, which is not supported", meta_key(b, key).s);
@@ -52,23 +51,20 @@ static void read_blocks(struct binder *b, uint32_t n_layer, uint32_t n, uint32_t
 /* Reads a limit of activations, which must be the same for all layers. Returns @otherwise if the
  * file has no such key; 0: no limit. */
 static float read_limit(struct binder *b, const char *key, uint32_t n_layer, float otherwise) {
-    struct meta_key full = meta_key(b, key);
-    const struct gguf_array *a = gguf_array(b->file, full.s);
-    double v = (double)otherwise, all;
+    double v = (double)otherwise;
+    float limit[MODEL_LAYERS_MAX];
 
-    if (!a) {
+    if (!meta_numbers(b, BIND_MAY, key, GGUF_F32, n_layer, limit)) {
         meta_f32_opt(b, key, 0, 1e6, &v);
         return (float)v;
     }
-    if (b->r < 0)
-        return 0;
-    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n_layer;
-    all = fits ? gguf_array_num(a, 0) : -1;
-    for (uint32_t l = 0; l < n_layer && fits; l++)
-        fits = gguf_array_num(a, l) == all;
-    if (!fits || !(all >= 0 && all <= 1e6))
-        bind_refuse(b, "'%s' must be one limit, the same for all layers", full.s);
-    return (float)all;
+    bool fits = limit[0] >= 0 && limit[0] <= 1e6f;
+
+    for (uint32_t l = 1; l < n_layer && fits; l++)
+        fits = limit[l] == limit[0];
+    if (!fits)
+        bind_refuse(b, "'%s' must be one limit, the same for all layers", meta_key(b, key).s);
+    return limit[0];
 }
 
 /* Reads RoPE of layers with blocks (set 1), which have a base of their own and the frequencies of

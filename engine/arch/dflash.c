@@ -81,13 +81,13 @@ static void read_taps(struct binder *b, const struct model *m, struct plan *p) {
         bind_refuse(b, "'" DFLASH_ARCH ".target_layers' has %llu layers; 1 to %d are needed",
                     (unsigned long long)n, TAPS_MAX);
     for (uint32_t i = 0; i < n && b->r == 0; i++) {
-        double v = gguf_array_num(a, i);
+        uint32_t v;
 
-        if (!(v >= 1 && v <= m->shape.n_layer))
+        if (gguf_array_read(a, GGUF_U32, i, 1, &v) < 1 || v < 1 || v > m->shape.n_layer)
             bind_refuse(b, "the drafter reads the input of layer %g, and the model has %u layers",
-                        v, m->shape.n_layer);
+                        gguf_array_num(a, i), m->shape.n_layer);
         else
-            p->tap[p->n_taps++] = (uint32_t)v;
+            p->tap[p->n_taps++] = v;
     }
 }
 

@@ -39,9 +39,11 @@ void hybrid_read_kinds(struct binder *b, const struct model_shape *s, bool *is_d
     uint32_t interval = 4, n = 0;
 
     meta_u32_opt(b, "full_attention_interval", 1, MODEL_LAYERS_MAX, &interval);
-    const struct gguf_array *a = meta_array(b, BIND_MAY, "attention.recurrent_layers", s->n_layer);
+    bool listed =
+        meta_numbers(b, BIND_MAY, "attention.recurrent_layers", GGUF_BOOL, s->n_layer, is_delta);
     for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
-        is_delta[l] = a ? gguf_array_num(a, l) != 0 : (l + 1) % interval != 0;
+        if (!listed)
+            is_delta[l] = (l + 1) % interval != 0;
         n += is_delta[l];
     }
     if (b->r == 0 && (n == 0 || n == s->n_layer))

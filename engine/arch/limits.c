@@ -4,26 +4,19 @@
 
 /* Reads the limits of one key; numbers up to 1e-6 mean no limit. */
 static void read_one(struct binder *b, const char *key, uint32_t n_layer, float *out) {
-    struct meta_key full = meta_key(b, key);
-    const struct gguf_array *a = gguf_array(b->file, full.s);
     double all = 0;
 
-    if (!a)
+    if (!meta_numbers(b, BIND_MAY, key, GGUF_F32, n_layer, out)) {
         meta_f32_opt(b, key, 0, 1e6, &all);
-    for (uint32_t l = 0; l < n_layer; l++)
-        out[l] = all > 1e-6 ? (float)all : 0;
-    if (b->r < 0 || !a)
-        return;
-    if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
-        bind_refuse(b, "'%s' has no number for some layers", full.s);
-        return;
+        for (uint32_t l = 0; l < n_layer; l++)
+            out[l] = (float)all;
     }
     for (uint32_t l = 0; l < n_layer && b->r == 0; l++) {
-        double v = gguf_array_num(a, l);
-
-        if (!(v >= 0 && v <= 1e6))
-            bind_refuse(b, "'%s' is %g for layer %u; it must be from 0 to 1e6", full.s, v, l);
-        out[l] = v > 1e-6 ? (float)v : 0;
+        if (!(out[l] >= 0 && out[l] <= 1e6f))
+            bind_refuse(b, "'%s' is %g for layer %u; it must be from 0 to 1e6", meta_key(b, key).s,
+                        (double)out[l], l);
+        if (out[l] <= 1e-6f)
+            out[l] = 0;
     }
 }
 

@@ -32,15 +32,14 @@ static uint32_t read_array(struct binder *b, const char *key, uint32_t n, uint32
                     n ? n : most);
         return 0;
     }
-    for (uint32_t i = 0; i < (n ? n : found); i++) {
-        double v = gguf_array_num(a, i);
+    if (n)
+        found = n;
+    uint64_t n_read = gguf_array_read(a, GGUF_U64, 0, found, out);
 
-        if (!(v >= 0 && v < 0x1p53))
-            bind_refuse(b, "'%s' has %g, which is out of range", full.s, v);
-        else
-            out[i] = (uint64_t)v;
-    }
-    return b->r < 0 ? 0 : (uint32_t)(n ? n : found);
+    for (uint64_t i = 0; i < found && b->r == 0; i++)
+        if (i == n_read || out[i] >= 1ull << 53)
+            bind_refuse(b, "'%s' has %g, which is out of range", full.s, gguf_array_num(a, i));
+    return b->r < 0 ? 0 : (uint32_t)found;
 }
 
 /* Reads the hyperparameters of the indexer, which must be the same for all layers with

@@ -10,19 +10,19 @@ void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_w
 
     assert(b->r < 0 || n_layer <= MODEL_LAYERS_MAX);
     meta_u32_opt(b, "attention.sliding_window", 0, 1u << 26, window);
-    const struct gguf_array *a = meta_array(b, BIND_MAY, key, n_layer);
-    if (!a)
+    bool listed = meta_numbers(b, BIND_MAY, key, GGUF_BOOL, n_layer, in_window);
+    if (!listed)
         meta_u32_opt(b, key, 0, MODEL_LAYERS_MAX, &period);
-    for (uint32_t l = 0; l < n_layer && b->r == 0; l++)
-        in_window[l] = *window > 0 && (a             ? gguf_array_num(a, l) != 0
-                                       : period == 0 ? true
-                                                     : l % period + 1 < period);
-    for (uint32_t l = 0; l < n_layer && b->r == 0 && a && *window == 0; l++)
-        if (gguf_array_num(a, l) != 0)
+    for (uint32_t l = 0; l < n_layer && b->r == 0; l++) {
+        if (!listed)
+            in_window[l] = period == 0 || l % period + 1 < period;
+        if (listed && in_window[l] && *window == 0)
             bind_refuse(b,
                         "layer %u has a window, but the model file has no "
                         "'%s.attention.sliding_window'",
                         l, b->arch);
+        in_window[l] = in_window[l] && *window > 0;
+    }
 }
 
 void window_rope(struct binder *b, struct model_shape *s, uint32_t dim, double base) {

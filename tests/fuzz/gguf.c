@@ -9,6 +9,24 @@
 
 static uint64_t sum; /* sum of all values read, so that the compiler leaves out no read */
 
+/* Reads element @i as every type: what is read is the value of the file, rounded. */
+static void read_number(const struct gguf_array *a, uint64_t i) {
+    double value = gguf_array_num(a, i), real;
+    uint64_t bits;
+    float single;
+    int64_t whole;
+
+    for (enum gguf_type as = GGUF_U8; as <= GGUF_F64; as++)
+        if (as != GGUF_STRING && as != GGUF_ARRAY)
+            sum += gguf_array_read(a, as, i, 1, &bits);
+    if (gguf_array_read(a, GGUF_F64, i, 1, &real))
+        FUZZ_ASSERT(real == value);
+    if (gguf_array_read(a, GGUF_F32, i, 1, &single))
+        FUZZ_ASSERT(single == (float)value);
+    if (gguf_array_read(a, GGUF_I64, i, 1, &whole))
+        FUZZ_ASSERT((double)whole == value);
+}
+
 static void read_metadata(const struct gguf *g) {
     for (uint64_t i = 0; i < gguf_n_kv(g); i++) {
         struct gguf_str key = gguf_key(g, i, NULL), s;
@@ -25,8 +43,8 @@ static void read_metadata(const struct gguf *g) {
         for (uint64_t k = 0; a && k < gguf_array_n(a); k++)
             if (gguf_array_type(a) == GGUF_STRING)
                 sum += gguf_array_str(a, k).len;
-            else if (gguf_array_type(a) != GGUF_ARRAY)
-                sum += gguf_array_num(a, k) > 0;
+            else
+                read_number(a, k);
     }
 }
 

@@ -45,6 +45,21 @@ static struct projector make(const char *kind, const char *shape) {
     return p;
 }
 
+/* A converter writes the type of the numbers that its configuration has: [0, 0, 0] as integers. */
+Test(projector, means_may_be_integers) {
+    static const struct {
+        uint32_t type, n[2];
+        int32_t value[3];
+    } whole = {GGUF_I32, {3, 0}, {0, 0, 1}};
+    struct projector p = {0};
+    struct err err = {0};
+
+    cr_assert_eq(make_with(&p, "qwen3vl_merger", "tiny", "clip.vision.image_mean", 0, &whole,
+                           sizeof(whole), &err),
+                 0, "%s", err.message);
+    cr_assert(p.mean[0] == 0 && p.mean[1] == 0 && p.mean[2] == 1);
+}
+
 /* The type and the length of an array come first. */
 Test(projector, values_out_of_range_are_refused) {
 #define QWEN "qwen3vl_merger", "tiny", "clip.vision."
