@@ -43,34 +43,32 @@ static void find_bytes(struct tokenizer *t) {
     }
 }
 
-static int bad_merge(struct err *err, uint64_t i, const char *why) {
-    return err_set(err, 0, NULL, "tokenizer.ggml.merges[%llu] %s", (unsigned long long)i, why);
-}
-
-/* Adds the merge "left right"; the separating space is the first one after the first byte. */
+/* Adds the merge "left right"; the separating space is the first one after the first byte. Vocabularies
+ * that were pruned keep merges of tokens that they lack; these are counted and skipped. */
 static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, struct err *err) {
     const struct vocab *v = &t->vocab;
     const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
-    char made_text[TOKEN_TEXT_MAX];
-    uint32_t left, right, made;
-    size_t n, m;
+    char text[TOKEN_TEXT_MAX];
 
     if (!space)
-        return bad_merge(err, rank, "has no space between its two parts");
-    n = (size_t)(space - s.data);
-    m = s.len - n - 1;
-    if (n + m > sizeof(made_text))
-        return bad_merge(err, rank, "makes a text that is not in the vocabulary");
-    memcpy(made_text, s.data, n);
-    memcpy(made_text + n, space + 1, m);
-    left = vocab_find(v, made_text, n);
-    right = vocab_find(v, made_text + n, m);
-    made = vocab_find(v, made_text, n + m);
-    if (left == TOKEN_NONE || right == TOKEN_NONE)
-        return bad_merge(err, rank, "has a part that is not in the vocabulary");
-    if (made == TOKEN_NONE)
-        return bad_merge(err, rank, "makes a text that is not in the vocabulary");
-    if (vocab_is_mergeable(v, left) && vocab_is_mergeable(v, right) && vocab_is_mergeable(v, made))
+        return err_set(err, 0, NULL, "tokenizer.ggml.merges[%u] has no space between its two parts",
+                       rank);
+    size_t n = (size_t)(space - s.data), m = s.len - n - 1;
+
+    if (n + m > sizeof(text)) {
+        t->n_skipped_merges++;
+        return 0;
+    }
+    memcpy(text, s.data, n);
+    memcpy(text + n, space + 1, m);
+    uint32_t left = vocab_find(v, text, n);
+    uint32_t right = vocab_find(v, text + n, m);
+    uint32_t made = vocab_find(v, text, n + m);
+
+    if (left == TOKEN_NONE || right == TOKEN_NONE || made == TOKEN_NONE)
+        t->n_skipped_merges++;
+    else if (vocab_is_mergeable(v, left) && vocab_is_mergeable(v, right) &&
+             vocab_is_mergeable(v, made))
         pairs_add(&t->pairs, left, right, rank, made);
     return 0;
 }

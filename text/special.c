@@ -47,8 +47,11 @@ static const char *const end_texts[] = {
 
 static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
 
-/* most ends: one id for each text, one for each key, and one that is set later */
-#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1)
+/* most twins of ends */
+#define END_TWINS_MAX 64
+
+/* most ends: one id for each text, one for each key, their twins, and one that is set later */
+#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_TWINS_MAX + 1)
 
 /* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
 static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
@@ -129,6 +132,41 @@ static void add_end_text(struct special_ids *s, struct vocab *v, const char *tex
         add_end(s, (int32_t)id);
 }
 
+static uint32_t find_same(const struct vocab *v, uint32_t id) {
+    uint32_t len;
+    const char *text = vocab_text(v, id, &len);
+
+    return vocab_find(v, text, len);
+}
+
+/* Adds the twins of the ends: the model may sample any of them. */
+static int add_end_twins(struct special_ids *s, struct vocab *v, struct err *err) {
+    uint32_t found[END_IDS_MAX];
+    size_t n = s->n_end;
+
+    if (v->n_twins == 0)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        found[i] = find_same(v, (uint32_t)s->end[i]);
+    for (uint32_t id = 0; id < v->n; id++) {
+        uint32_t same = find_same(v, id);
+        size_t i = 0;
+
+        while (i < n && (found[i] != same || same == TOKEN_NONE))
+            i++;
+        if (i == n || is_end(s, (int32_t)id))
+            continue;
+        if (s->n_end == n + END_TWINS_MAX)
+            return err_set(err, 0, NULL,
+                           "tokenizer.ggml.tokens repeats texts that end a generation more than "
+                           "%d times",
+                           END_TWINS_MAX);
+        v->type[id] = v->type[s->end[i]];
+        add_end(s, (int32_t)id);
+    }
+    return 0;
+}
+
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err) {
     int32_t id;
@@ -149,7 +187,7 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
         if (!is_end_of_message(v, id))
             add_end(s, id);
     }
-    return 0;
+    return add_end_twins(s, v, err);
 }
 
 /* Sets *@id to the id that the file has at @key, or else to the token with the text @text. Does not
@@ -183,6 +221,22 @@ static bool is_marker(const struct vocab *v, uint32_t id) {
             v->type[id] == TOKEN_UNKNOWN);
 }
 
+/* Removes all but the last of the sorted markers that have one text. */
+static void remove_twins(struct markers *m, const struct vocab *v) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n; i++) {
+        uint32_t len, next_len = 0;
+        const char *text = vocab_text(v, m->id[i], &len), *next = text;
+
+        if (i + 1 < m->n)
+            next = vocab_text(v, m->id[i + 1], &next_len);
+        if (next_len != len || memcmp(text, next, len) != 0)
+            m->id[n++] = m->id[i];
+    }
+    m->n = n;
+}
+
 int markers_init(struct markers *m, const struct vocab *v) {
     uint32_t n = 0;
 
@@ -192,16 +246,18 @@ int markers_init(struct markers *m, const struct vocab *v) {
     if (!m->id)
         return -ENOMEM;
     for (uint32_t id = 0; id < v->n; id++) {
-        if (!is_marker(v, id))
-            continue;
-        m->id[m->n++] = id;
-        m->n_plain += vocab_is_plain(v, id);
-        m->first[(uint8_t)v->text.data[v->text_at[id]] + 1]++;
+        if (is_marker(v, id))
+            m->id[m->n++] = id;
+    }
+    qsort_r(m->id, m->n, sizeof(*m->id), vocab_by_text, (void *)v);
+    remove_twins(m, v);
+    for (uint32_t i = 0; i < m->n; i++) {
+        m->n_plain += vocab_is_plain(v, m->id[i]);
+        m->first[(uint8_t)v->text.data[v->text_at[m->id[i]]] + 1]++;
     }
     for (unsigned b = 0; b < 256; b++)
         m->first[b + 1] += m->first[b];
-    assert(m->n == n && m->first[256] == n && m->n_plain <= n);
-    qsort_r(m->id, m->n, sizeof(*m->id), vocab_by_text, (void *)v);
+    assert(m->first[256] == m->n && m->n_plain <= m->n);
     return 0;
 }
 

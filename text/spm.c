@@ -85,23 +85,16 @@ static void default_ids(struct special_ids *s, const struct vocab *v) {
 }
 
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    static const char key[] = "tokenizer.ggml.scores";
-    const struct gguf_array *scores = gguf_array(g, key);
+    CLEANUP(freep) float *score = NULL;
 
     TRY(special_ids_load(&t->special, &t->vocab, g, true, err));
-    if (!scores || gguf_array_type(scores) != GGUF_F32 || gguf_array_n(scores) != t->vocab.n)
-        return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
-                       t->vocab.n);
+    TRY(vocab_read_scores(&t->vocab, g, &score, err));
     default_ids(&t->special, &t->vocab);
     TRY(add_chars(&t->vocab));
     TRY(pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4));
     for (uint32_t id = 0; id < t->vocab.n; id++) {
-        float score = (float)gguf_array_num(scores, id);
-
-        if (isnan(score))
-            return err_set(err, 0, NULL, "%s[%u] is not a number", key, id);
-        if (vocab_is_mergeable(&t->vocab, id))
-            TRY(add_cuts(t, id, rank_of(score)));
+        if (vocab_is_mergeable(&t->vocab, id) && vocab_is_found(&t->vocab, id))
+            TRY(add_cuts(t, id, rank_of(score[id])));
     }
     return 0;
 }

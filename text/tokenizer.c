@@ -39,6 +39,13 @@ static void find_fallback(struct tokenizer *t) {
         snprintf(text, sizeof(text), "<0x%02X>", b);
         t->byte_token[b] = vocab_find(&t->vocab, text, 6);
     }
+    /* A token of another type may have the same text. */
+    for (uint32_t id = 0; id < t->vocab.n; id++) {
+        int b = vocab_byte(&t->vocab, id);
+
+        if (b >= 0)
+            t->byte_token[b] = id;
+    }
 }
 
 static void find_replacement(struct tokenizer *t) {
@@ -314,9 +321,21 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
             (t->vocab.type[id] == TOKEN_USER && !vocab_is_plain(&t->vocab, (uint32_t)id)));
 }
 
-int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len) {
-    uint32_t id = vocab_find(&t->vocab, text, len);
+uint32_t tokenizer_n_twins(const struct tokenizer *t) {
+    return t->vocab.n_twins;
+}
 
+uint32_t tokenizer_n_skipped_merges(const struct tokenizer *t) {
+    return t->n_skipped_merges;
+}
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len) {
+    uint32_t id = TOKEN_NONE;
+
+    if (len == 0)
+        return -1;
+    if (markers_match(&t->markers, &t->vocab, text, len, len, &id) < len)
+        id = vocab_find(&t->vocab, text, len);
     return id < t->vocab.n ? (int32_t)id : -1;
 }
 

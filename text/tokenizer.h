@@ -74,7 +74,12 @@ const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
 /* Returns whether user text can never become @id: control, unknown and user-defined tokens (not
  * white space). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-/* Returns the token whose text is exactly @text; -1: there is none. */
+/* Return the number of tokens that encoding never makes because another one has the same text, and
+ * of merges in the file that were skipped because their texts are no tokens. */
+uint32_t tokenizer_n_twins(const struct tokenizer *t);
+uint32_t tokenizer_n_skipped_merges(const struct tokenizer *t);
+/* Returns the token whose text is exactly @text, a special one if there are several; -1: there is
+ * none. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len);
 /* Returns the token's text as in the file ("<|im_end|>"), for templates and for messages. */
 struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id);

@@ -62,12 +62,14 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 
 /* Texts and types of all tokens. After the @n texts of the file, characters may follow that occur
  * in tokens but have no token: they take part in merging. Invariants: n <= n_all <= cap; token i
- * has the bytes text_at[i] .. text_at[i + 1] of text; no two have the same text, except the empty
- * one, which is not found. */
+ * has the bytes text_at[i] .. text_at[i + 1] of text. Files repeat texts: of the tokens with one
+ * text the index has one, a mergeable one if there is any, and of several the last; encoding never
+ * makes the others, its twins. The empty text is not found. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
     uint32_t max_len; /* length of the longest text in bytes */
+    uint32_t n_twins; /* number of tokens that are not found because another one has their text */
     struct buf text, piece;
     uint32_t *text_at, *piece_at; /* text_at: [cap + 1], piece_at: [n + 1] offsets */
     uint8_t *type;                /* [cap]: enum token_type */
@@ -78,11 +80,17 @@ struct vocab {
  * vocab_deinit() frees what was read before a failure. */
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
+#define VOCAB_SCORES "tokenizer.ggml.scores"
+/* Reads the scores of the v->n tokens of the file, which may be infinite, into a new array at *@out.
+ * Returns 0, -ENOMEM, or -EINVAL with @err. */
+int vocab_read_scores(const struct vocab *v, const struct gguf *g, float **out, struct err *err);
 /* Returns the id of @text, also of an added character; TOKEN_NONE: there is none. */
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
 /* Gives the character @text, which has no id, the next free id. Returns 0 or -ENOMEM. @text must
  * not point into @v, whose texts move. */
 int vocab_add_char(struct vocab *v, const char *text, size_t len);
+/* Returns the byte that the byte token @id spells; -1: it is none. */
+int vocab_byte(const struct vocab *v, uint32_t id);
 /* Computes the bytes of each token of the file in running text: piece, piece_at. Called once.
  * Returns 0 or -errno. */
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind);
@@ -93,13 +101,17 @@ static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_
     return v->text.data + v->text_at[id];
 }
 
+/* Returns true unless @id < n, whose text is not empty, is a twin of the token that vocab_find()
+ * returns. */
+bool vocab_is_found(const struct vocab *v, uint32_t id);
 /* Returns whether @id is only white space, and so counts as text even if the file marks it
  * user-defined. */
 bool vocab_is_plain(const struct vocab *v, uint32_t id);
 /* Returns whether merging may make @id; it never makes a special token, whatever the file says. */
 bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
 
-/* Compares the texts of two ids of @vocab, a struct vocab, for qsort_r(). */
+/* Compares the texts of two ids of @vocab, a struct vocab, for qsort_r(); equal texts are sorted by
+ * id. */
 int vocab_by_text(const void *a, const void *b, void *vocab);
 
 /* Returns GPT-2's printable character of a byte. */
@@ -135,7 +147,7 @@ struct markers {
     uint32_t first[257]; /* [b] index of the first text that begins with byte b or a later one */
 };
 
-/* Collects the markers of @v in the zeroed @m. Returns 0 or -ENOMEM. The caller frees m->id. */
+/* Collects the markers of @v in the zeroed @m; of those with one text, the last. Returns 0 or -ENOMEM. The caller frees m->id. */
 int markers_init(struct markers *m, const struct vocab *v);
 /* Finds the longest marker at the start of @text, len > 0; special ones within the first @trusted
  * bytes only. Returns its length; 0: there is none. */
@@ -214,7 +226,8 @@ struct tokenizer {
     bool space_prefix;
     bool lower, strip; /* KIND_PIECES. lower: text is lower-cased; strip: accents are removed */
     bool swallow;      /* special tokens absorb the white space behind them, as in Phi-3 */
-    bool glued[256];   /* [b] a word does not end between byte b and a space mark */
+    uint32_t n_skipped_merges; /* merges of the file whose texts are no tokens */
+    bool glued[256];           /* [b] a word does not end between byte b and a space mark */
     uint32_t byte_token[256];
     uint32_t longest;     /* most bytes of a word that one token can stand for; 0: no bound */
     uint32_t replacement; /* replacement of text without a token; TOKEN_NONE: dropped */

@@ -46,13 +46,14 @@ static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
         return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
     if (n == 0)
         return 0;
-    if (n < 4 || n > UINT32_MAX || gguf_array_type(a) > GGUF_I8)
+    if (n < 4 || n > UINT32_MAX)
         return err_set(err, 0, NULL, "%s is not an array of bytes", key);
     u->map = malloc(n);
     if (!u->map)
         return -ENOMEM;
-    for (uint64_t i = 0; i < n; i++)
-        u->map[i] = (uint8_t)(int)gguf_array_num(a, i);
+    if (gguf_array_read(a, GGUF_U8, 0, n, u->map) < n &&
+        gguf_array_read(a, GGUF_I8, 0, n, u->map) < n)
+        return err_set(err, 0, NULL, "%s is not an array of bytes", key);
     for (unsigned i = 0; i < 4; i++)
         trie_bytes |= (uint32_t)u->map[i] << 8 * i;
     if (trie_bytes % 4 || trie_bytes > n - 4 || u->map[n - 1] != 0)
@@ -64,25 +65,20 @@ static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
 }
 
 static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    static const char key[] = "tokenizer.ggml.scores";
-    const struct gguf_array *scores = gguf_array(g, key);
     struct unigram *u = &t->unigram;
     float least = 0;
 
-    if (!scores || gguf_array_type(scores) != GGUF_F32 || gguf_array_n(scores) != t->vocab.n)
-        return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
-                       t->vocab.n);
-    u->score = calloc(t->vocab.n, sizeof(*u->score));
+    TRY(vocab_read_scores(&t->vocab, g, &u->score, err));
     u->sorted = calloc(t->vocab.n, sizeof(*u->sorted));
-    if (!u->score || !u->sorted)
+    if (!u->sorted)
         return -ENOMEM;
     for (uint32_t id = 0; id < t->vocab.n; id++) {
         bool is_text = vocab_is_mergeable(&t->vocab, id) && t->vocab.type[id] != TOKEN_UNUSED &&
-                       t->vocab.text_at[id + 1] > t->vocab.text_at[id];
+                       t->vocab.text_at[id + 1] > t->vocab.text_at[id] &&
+                       vocab_is_found(&t->vocab, id);
 
-        u->score[id] = (float)gguf_array_num(scores, id);
         if (!isfinite(u->score[id]))
-            return err_set(err, 0, NULL, "%s[%u] is not a number", key, id);
+            return err_set(err, 0, NULL, "%s[%u] is not a number", VOCAB_SCORES, id);
         if (!is_text)
             continue;
         least = u->n_sorted ? fminf(least, u->score[id]) : u->score[id];

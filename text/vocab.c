@@ -51,12 +51,16 @@ uint32_t byte_to_char(uint8_t b) {
 }
 
 int vocab_by_text(const void *a, const void *b, void *vocab) {
-    uint32_t n, m;
-    const char *s = vocab_text(vocab, *(const uint32_t *)a, &n);
-    const char *t = vocab_text(vocab, *(const uint32_t *)b, &m);
+    uint32_t n, m, id = *(const uint32_t *)a, other = *(const uint32_t *)b;
+    const char *s = vocab_text(vocab, id, &n);
+    const char *t = vocab_text(vocab, other, &m);
     int c = memcmp(s, t, MIN(n, m));
 
-    return c ? c : (n > m) - (n < m);
+    if (c)
+        return c;
+    if (n != m)
+        return n > m ? 1 : -1;
+    return (id > other) - (id < other);
 }
 
 /* Returns the byte of GPT-2's printable character @cp, -1 for any other character. */
@@ -126,27 +130,49 @@ int vocab_add_char(struct vocab *v, const char *text, size_t len) {
     return index_text(v, v->n_all - 1);
 }
 
-static int read_types(const struct gguf *g, uint64_t n, const struct gguf_array **out,
-                      struct err *err) {
+/* Reads the types of the v->n_all tokens, which are TOKEN_NORMAL where the file has none. */
+static int read_types(struct vocab *v, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.token_type";
     const struct gguf_array *a = gguf_array(g, key);
+    uint64_t i = 0;
 
-    *out = a;
     if (!a)
         return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
-    if (gguf_array_type(a) > GGUF_I32)
+    if (gguf_array_type(a) == GGUF_STRING || gguf_array_type(a) == GGUF_BOOL)
         return err_set(err, 0, NULL, "%s is not an array of integers", key);
-    if (gguf_array_n(a) != n)
-        return err_set(err, 0, NULL, "%s has %llu entries for %llu tokens", key,
-                       (unsigned long long)gguf_array_n(a), (unsigned long long)n);
+    if (gguf_array_n(a) != v->n_all)
+        return err_set(err, 0, NULL, "%s has %llu entries for %u tokens", key,
+                       (unsigned long long)gguf_array_n(a), v->n_all);
+    uint64_t n = gguf_array_read(a, GGUF_U8, 0, v->n_all, v->type);
+
+    while (i < n && v->type[i] <= TOKEN_BYTE)
+        i++;
+    if (i < v->n_all)
+        return err_set(err, 0, NULL, "%s[%llu] is %g, not 0 to %d", key, (unsigned long long)i,
+                       gguf_array_num(a, i), TOKEN_BYTE);
+    return 0;
+}
+
+/* Enters the texts of tokens that are, or are not, @mergeable into the index, from the last to the
+ * first. Where two of them have one text, the later one is found. */
+static int index_texts(struct vocab *v, bool mergeable) {
+    for (uint32_t id = v->n; id-- > 0;) {
+        if (vocab_is_mergeable(v, id) != mergeable)
+            continue;
+        int r = index_text(v, id);
+
+        if (r == -EEXIST)
+            v->n_twins++;
+        else if (r < 0)
+            return r;
+    }
     return 0;
 }
 
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.tokens";
-    const struct gguf_array *tokens = gguf_array(g, key), *types;
+    const struct gguf_array *tokens = gguf_array(g, key);
     uint32_t n;
-    int r;
 
     if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,
@@ -155,7 +181,6 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s has %llu entries; there must be 1 to %u", key,
                        (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
     n = (uint32_t)gguf_array_n(tokens);
-    TRY(read_types(g, n, &types, err));
     make_key(&v->key);
     buf_init(&v->text, UINT32_MAX);
     buf_init(&v->piece, UINT32_MAX);
@@ -163,24 +188,36 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
     v->text_at[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct gguf_str s = gguf_array_str(tokens, i);
-        double type = types ? gguf_array_num(types, i) : TOKEN_NORMAL;
 
         if (s.len > TOKEN_TEXT_MAX)
             return err_set(err, 0, NULL, "%s[%u] has %zu bytes, more than %u", key, i, s.len,
                            TOKEN_TEXT_MAX);
-        if (!(type >= TOKEN_UNDEFINED && type <= TOKEN_BYTE))
-            return err_set(err, 0, NULL, "tokenizer.ggml.token_type[%u] is %.0f, not 0 to %d", i,
-                           type, TOKEN_BYTE);
-        TRY(add_text(v, s.data, s.len, (uint8_t)type));
+        TRY(add_text(v, s.data, s.len, TOKEN_NORMAL));
     }
     v->n = n;
-    r = hash_index_reserve(&v->index, n);
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
-        r = index_text(v, i);
-        if (r == -EEXIST)
-            return err_set(err, 0, NULL, "%s[%u] has the text of an earlier token", key, i);
-    }
-    return r;
+    TRY(read_types(v, g, err));
+    TRY(hash_index_reserve(&v->index, n));
+    TRY(index_texts(v, true));
+    return index_texts(v, false);
+}
+
+int vocab_read_scores(const struct vocab *v, const struct gguf *g, float **out, struct err *err) {
+    const struct gguf_array *a = gguf_array(g, VOCAB_SCORES);
+    CLEANUP(freep) float *score = calloc(v->n, sizeof(*score));
+
+    if (!score)
+        return -ENOMEM;
+    if (!a || gguf_array_n(a) != v->n || gguf_array_type(a) == GGUF_STRING ||
+        gguf_array_type(a) == GGUF_BOOL)
+        return err_set(err, 0, NULL, "%s is not an array with a number for each of %u tokens",
+                       VOCAB_SCORES, v->n);
+    uint64_t n = gguf_array_read(a, GGUF_F32, 0, v->n, score);
+
+    if (n < v->n)
+        return err_set(err, 0, NULL, "%s[%llu] is not a number", VOCAB_SCORES,
+                       (unsigned long long)n);
+    *out = STEAL(score);
+    return 0;
 }
 
 void vocab_deinit(struct vocab *v) {
@@ -190,6 +227,13 @@ void vocab_deinit(struct vocab *v) {
     free(v->piece_at);
     free(v->type);
     hash_index_deinit(&v->index);
+}
+
+bool vocab_is_found(const struct vocab *v, uint32_t id) {
+    uint32_t len;
+    const char *text = vocab_text(v, id, &len);
+
+    return v->n_twins == 0 || vocab_find(v, text, len) == id;
 }
 
 bool vocab_is_plain(const struct vocab *v, uint32_t id) {
@@ -256,6 +300,13 @@ static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
     return 0;
 }
 
+int vocab_byte(const struct vocab *v, uint32_t id) {
+    uint32_t len;
+    const char *text = vocab_text(v, id, &len);
+
+    return v->type[id] == TOKEN_BYTE ? byte_of(text, len) : -1;
+}
+
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {
     assert(!v->piece_at && v->n <= v->n_all);
     int r = buf_reserve(&v->piece, v->text.len);
@@ -266,7 +317,7 @@ int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {
     for (uint32_t id = 0; id < v->n && r == 0; id++) {
         uint32_t len;
         const char *text = vocab_text(v, id, &len);
-        int b = v->type[id] == TOKEN_BYTE ? byte_of(text, len) : -1;
+        int b = vocab_byte(v, id);
 
         v->piece_at[id] = (uint32_t)v->piece.len;
         if (b >= 0)

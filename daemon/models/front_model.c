@@ -258,6 +258,15 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     return bytes;
 }
 
+/* Logs what the tokenizer of @file works around. */
+static void log_vocabulary(const struct tokenizer *t, const char *file) {
+    uint32_t twins = tokenizer_n_twins(t), merges = tokenizer_n_skipped_merges(t);
+
+    if (twins || merges)
+        log_event(WLOG_WARN, "vocabulary", "file=%s repeated_texts=%u skipped_merges=%u",
+                  quoted(file).s, twins, merges);
+}
+
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
                      struct err *err) {
     struct engine_kind kind = {0};
@@ -269,6 +278,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (r == 0)
         r = tokenizer_new(&m->tokenizer, m->file, err);
     TRY(name_file(r, "model", c->model, err));
+    log_vocabulary(m->tokenizer, c->model);
     TRY(kind.encoder ? 0 : open_template(m, c, err));
     TRY(open_system(m, c, err));
     TRY(kind.ranks ? open_pair(m, kind.encoder, err) : 0);
