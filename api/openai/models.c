@@ -30,13 +30,13 @@ static void put_sampling(struct json *j, const struct api_model *m) {
                m->sampling_source);
 }
 
-/* Writes what llama-server tells of the file. */
+/* Writes what llama-server tells of the file, and the served context. */
 static void put_meta(struct json *j, const struct api_model *m) {
     json_print(j,
-               "meta:{vocab_type:%u, n_vocab:%u, n_ctx_train:%u, n_embd:%u, n_params:%ld, "
-               "size:%ld}",
-               m->vocab_type, m->n_vocab, m->n_ctx_train, m->n_embd, (int64_t)m->n_params,
-               (int64_t)m->tensor_bytes);
+               "meta:{vocab_type:%u, n_vocab:%u, n_ctx:%u, n_ctx_train:%u, n_embd:%u, "
+               "n_params:%ld, size:%ld}",
+               m->vocab_type, m->n_vocab, m->max_context, m->n_ctx_train, m->n_embd,
+               (int64_t)m->n_params, (int64_t)m->tensor_bytes);
 }
 
 /* Writes what the model takes besides text, and the limits of it. */

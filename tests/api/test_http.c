@@ -82,9 +82,9 @@ Test(http, every_answer_has_its_headers) {
     w.model.n_params = 1u << 20;
     w.model.tensor_bytes = 5000000000;
     world_raw(&w, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", &r);
-    cr_expect(strstr(r.body.data,
-                     ",\"meta\":{\"vocab_type\":2,\"n_vocab\":300,\"n_ctx_train\":4096,"
-                     "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),
+    cr_expect(strstr(r.body.data, ",\"meta\":{\"vocab_type\":2,\"n_vocab\":300,\"n_ctx\":512,"
+                                  "\"n_ctx_train\":4096,"
+                                  "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),
               "%s", r.body.data);
     reply_deinit(&r);
     world_raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);

@@ -388,6 +388,7 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
             listed = {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}
             for name, m in listed.items():  # only "kept" was loaded
                 assert m["max_model_len"] == (512 if name == "small" else 2048), m
+                assert m["meta"]["n_ctx"] == m["max_model_len"], m
                 assert m["meta"]["n_ctx_train"] > 2048 and m["meta"]["n_params"] > 0 and m["meta"]["n_vocab"] > 0, m
                 file = pathlib.Path(folder, ("b" if name in ("kept", "b") else "a") + ".gguf")
                 assert m["created"] == int(file.stat().st_mtime), m
