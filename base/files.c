@@ -48,6 +48,12 @@ static int await(int fd) {
     return r > 0 ? 0 : r == 0 ? -EAGAIN : -errno;
 }
 
+bool files_is_folder(const char *path) {
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 FILE *files_open(const char *path) {
     int fd = open_at_once(path);
     FILE *file = NULL;

@@ -15,6 +15,9 @@ void files_open_standard(void);
  * not be written. A program that prints calls this at its end. */
 bool files_flush(void);
 
+/* Returns true if @path is a folder, or a link to one. */
+bool files_is_folder(const char *path);
+
 /* Opens the file @path for reading. Waits a short time for the writer of a FIFO, because a daemon
  * that reads its configuration again must not block. Returns NULL with errno; EAGAIN: no writer
  * opened the FIFO. */

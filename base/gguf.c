@@ -36,6 +36,8 @@ static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
     s->fd = fd;
     if (fstat(fd, &st) < 0)
         return -errno;
+    if (S_ISDIR(st.st_mode))
+        return err_set(err, 0, NULL, "a folder, not a GGUF file");
     if (!S_ISREG(st.st_mode))
         return err_set(err, 0, NULL, "not a regular file");
     if (st.st_size < HEADER_MIN) {

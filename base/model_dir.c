@@ -446,12 +446,6 @@ static char *from_env(const char *var, const char *below, int *r) {
     return out;
 }
 
-static bool is_folder(const char *path) {
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* A candidate for a root: a folder named by an environment variable. */
 struct place {
     const char *var, *below;
@@ -489,7 +483,7 @@ int model_dirs_init(struct model_dirs *d, const char *option) {
 
         for (const struct place *p = places[store]; r == 0 && !*root && p->var; p++) {
             *root = from_env(p->var, p->below, &r);
-            if (*root && p->if_there && !is_folder(*root)) {
+            if (*root && p->if_there && !files_is_folder(*root)) {
                 free(*root);
                 *root = NULL;
             }

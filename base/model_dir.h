@@ -64,7 +64,8 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
 /*
  * Finds the model that @text names. The first of these rules that matches a model decides:
  *   - the model's name;
- *   - its name without regard to case, with ".gguf" appended, or without Ollama's ":latest";
+ *   - its name without regard to case, with the number of a shard or ".gguf" appended, or without
+ *     Ollama's ":latest";
  *   - hf:OWNER/REPO[:QUANT], OWNER/REPO[:QUANT], or the name without the quantisation, if one model
  *     alone matches.
  * *out lives as long as the list. Returns 0; -ENOENT; or -EINVAL if several models match or shards
@@ -72,6 +73,11 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
  */
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err);
+
+/* Finds the only model in the folder @path and the folders below it. Returns 0 with its path, which
+ * the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if there is
+ * none, if there are several or if shards are missing. */
+int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
 
 /* Returns the start of the quantisation's name ("Q4_K_M", "UD-Q4_K_XL", "BF16") at the end of
  * @stem, a file name without ".gguf" and without the number of a shard; NULL if it has none. */
@@ -87,6 +93,9 @@ struct model_name {
     uint32_t shard, n_shards;
 };
 bool model_name_parse(const char *name, struct model_name *out);
+/* Returns the length of the @len bytes of @name without ".gguf" and without the number of a shard,
+ * where it has them. */
+size_t model_name_stem(const char *name, size_t len);
 
 /* Returns how well the file @name suits model file @model as its projector (both without folders);
  * 0: not at all. A name with "mmproj" and the model's name without its quantisation is better than

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include "base/try.h"
 
 /* Names of model files: their parts, and which file of a list a name means. */
 
@@ -32,29 +33,42 @@ static bool contains(const char *text, size_t len, const char *word) {
     return false;
 }
 
+/* Reads the number of a shard at the end of the @len bytes of @stem, a file name without ".gguf".
+ * Sets *out, without a number to the only file of a model. */
+static void shard_parse(const char *stem, size_t len, struct model_name *out) {
+    size_t tail = strlen(SHARD_TAIL);
+    uint32_t shard, n_shards;
+
+    *out = (struct model_name){len, 1, 1};
+    if (len <= tail)
+        return;
+    const char *p = stem + len - tail;
+
+    if (p[0] == '-' && strncmp(p + 6, "-of-", 4) == 0 && digits(p + 1, 5, &shard) &&
+        digits(p + 10, 5, &n_shards) && shard >= 1 && shard <= n_shards && n_shards <= SHARDS_MAX)
+        *out = (struct model_name){len - tail, shard, n_shards};
+}
+
 bool model_name_parse(const char *name, struct model_name *out) {
-    size_t len = strlen(name), tail = strlen(SHARD_TAIL);
-    struct model_name m = {0, 1, 1};
+    size_t len = strlen(name);
+    struct model_name m;
 
     if (len < 6 || name[0] == '.' || strcasecmp(name + len - 5, ".gguf") != 0)
         return false;
-    m.stem_len = len - 5;
-    if (m.stem_len > tail) {
-        const char *p = name + m.stem_len - tail;
-        uint32_t shard, n_shards;
-
-        if (p[0] == '-' && strncmp(p + 6, "-of-", 4) == 0 && digits(p + 1, 5, &shard) &&
-            digits(p + 10, 5, &n_shards) && shard >= 1 && shard <= n_shards &&
-            n_shards <= SHARDS_MAX) {
-            m.stem_len -= tail;
-            m.shard = shard;
-            m.n_shards = n_shards;
-        }
-    }
+    shard_parse(name, len - 5, &m);
     if (contains(name, m.stem_len, "mmproj") || contains(name, m.stem_len, "imatrix"))
         return false;
     *out = m;
     return true;
+}
+
+size_t model_name_stem(const char *name, size_t len) {
+    struct model_name m;
+
+    if (len > 5 && strncasecmp(name + len - 5, ".gguf", 5) == 0)
+        len -= 5;
+    shard_parse(name, len, &m);
+    return m.stem_len;
 }
 
 /* Returns true if the whole of @p names a quantisation: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16,
@@ -123,10 +137,11 @@ static bool without(const char *text, const char *tail, char out[1024]) {
 }
 
 static bool fits_name(const struct model_file *f, const char *text) {
+    size_t stem = model_name_stem(text, strlen(text));
     char bare[1024];
 
     return strcasecmp(f->name, text) == 0 ||
-           (without(text, ".gguf", bare) && strcasecmp(f->name, bare) == 0) ||
+           (strlen(f->name) == stem && strncasecmp(f->name, text, stem) == 0) ||
            (without(text, ":latest", bare) && strcasecmp(f->name, bare) == 0) ||
            (without(f->name, ":latest", bare) && strcasecmp(bare, text) == 0);
 }
@@ -166,6 +181,13 @@ static void list_names(const struct model_list *l, const char *text, int way, ch
     }
 }
 
+static int check_whole(const struct model_file *f, struct err *err) {
+    if (f->n_missing == 0)
+        return 0;
+    return err_set(err, 0, NULL, "%.80s: %u of its %u files are missing", f->name, f->n_missing,
+                   f->n_files);
+}
+
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err) {
     char names[240];
@@ -186,9 +208,7 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         }
         if (n == 0)
             continue;
-        if (found->n_missing)
-            return err_set(err, 0, NULL, "%.80s: %u of its %u files are missing", found->name,
-                           found->n_missing, found->n_files);
+        TRY(check_whole(found, err));
         *out = found;
         return 0;
     }
@@ -201,6 +221,32 @@ int model_find(const struct model_list *l, const char *text, const struct model_
                 "hf:OWNER/REPO downloads one",
                 text);
     return -ENOENT;
+}
+
+int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err) {
+    size_t len = strlen(path);
+    char names[240];
+
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    CLEANUP(freep) char *root = strndup(path, len);
+    CLEANUP(model_list_deinit) struct model_list list = {0};
+
+    if (!root)
+        return -ENOMEM;
+    TRY(model_list_read(&list, &(struct model_dirs){.root = {[MODEL_WEFT] = root}}));
+    if (list.n == 0)
+        return err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
+    if (list.n > 1) {
+        list_names(&list, "", WAYS, names, sizeof(names));
+        return err_set(err, 0, NULL,
+                       "%.200s: the folder contains several models; name the file of one: %s", root,
+                       names);
+    }
+    TRY(check_whole(&list.file[0], err));
+    *bytes = list.file[0].bytes;
+    *file = STEAL(list.file[0].path);
+    return 0;
 }
 
 /* ---- projectors ---- */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/generation/model.h"
+#include "base/model_dir.h"
 
 struct model *models_find_exactly(const struct gen_env *env, const char *name, size_t len) {
     struct model *aliased = NULL;
@@ -25,6 +26,8 @@ struct model *models_find(const struct gen_env *env, const char *name, size_t le
 
     if (!m && len > n && memcmp(name + len - n, tag, n) == 0)
         m = models_find_exactly(env, name, len - n);
+    if (!m)
+        m = models_find_exactly(env, name, model_name_stem(name, len));
     return m;
 }
 
@@ -62,14 +65,14 @@ static pthread_rwlock_t *lock_of(const struct gen_env *env) {
 
 bool models_is_served(const struct gen_env *env, const char *name, size_t len) {
     pthread_rwlock_rdlock(lock_of(env));
-    bool is = models_find_exactly(env, name, len) != NULL;
+    bool is = models_find(env, name, len) != NULL;
     pthread_rwlock_unlock(lock_of(env));
     return is;
 }
 
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len) {
     pthread_rwlock_rdlock(lock_of(env));
-    bool is = takes_any_name(env) || models_find_exactly(env, name, len);
+    bool is = takes_any_name(env) || models_find(env, name, len);
     pthread_rwlock_unlock(lock_of(env));
     return is;
 }

@@ -12,7 +12,8 @@ struct gen_env;
 struct model;
 struct tenant;
 
-/* Returns the model with the name or alias @name, with or without the tag ":latest"; NULL: none. */
+/* Returns the model with the name or alias @name, also where @name has the tag ":latest" or is the
+ * name of a file or a shard of the model ("NAME-00001-of-00002.gguf"); NULL: none. */
 struct model *models_find(const struct gen_env *env, const char *name, size_t len);
 
 /* Returns the model that is called @name exactly, else one with such an alias; NULL: none. */
@@ -29,7 +30,7 @@ int models_hidden(const char *name, struct err *err);
 
 /* The next three take the lock. */
 
-/* Returns true if @name is a model's, or an alias of one. */
+/* Returns true if models_find() finds a model. */
 bool models_is_served(const struct gen_env *env, const char *name, size_t len);
 /* Returns true if a request for generation may use @name: it is served, or any name is accepted. */
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len);

@@ -41,14 +41,6 @@ static yyjson_mut_val *copy(struct input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);
 }
 
-bool ollama_is_served(const struct gen_env *env, const char *name) {
-    static const char latest[] = ":latest";
-    size_t n = strlen(name), tag = sizeof(latest) - 1;
-
-    return models_is_served(env, name, n) ||
-           (n > tag && strcmp(name + n - tag, latest) == 0 && models_is_served(env, name, n - tag));
-}
-
 static int take_model(struct input *in, yyjson_val *body) {
     yyjson_val *model = json_given(body, "model");
     const char *name = json_cstr(model);
@@ -58,7 +50,7 @@ static int take_model(struct input *in, yyjson_val *body) {
                             "model is required; GET /api/tags lists the names");
     if (!name)
         return refuse(in, "model", "a string without NUL");
-    if (!ollama_is_served(in->m->env, name) && !models_is_answered(in->m->env, name, strlen(name)))
+    if (!models_is_answered(in->m->env, name, strlen(name)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
                             name);
     return 0;

@@ -20,8 +20,6 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyj
 /* Reads keep_alive of the body @root: a number of seconds, or a duration as Go writes it ("1h30m",
  * "-1s"). Sets *has to false if there is none. Returns 0, or a 400. */
 int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err);
-/* Returns true if a client means the served model by @name, with or without the tag "latest". */
-bool ollama_is_served(const struct gen_env *env, const char *name);
 
 struct endpoint;
 struct exchange;

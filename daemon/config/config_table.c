@@ -55,8 +55,10 @@
     { ROW(section, key, OPTION_BOOL, f, initial, help), .min = IS(f, bool), .max = 1 }
 
 const struct option config_table[] = {
-    STRING("model", "model", model, "",
-           "The GGUF file to serve (for a split model, any shard), or a name of weftctl models."),
+    STRING(
+        "model", "model", model, "",
+        "The GGUF file to serve (for a split model, any shard), a folder with one model, or a name "
+        "of weftctl models."),
     STRING("model", "model-name", model_name, "",
            "The name that clients use; empty: the file's name without .gguf."),
     STRING("model", "chat-template", chat_template, "",

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
@@ -352,12 +353,27 @@ static bool is_path(const char *text) {
     return *text == '/' || *text == '.' || access(text, F_OK) == 0;
 }
 
-/* Replaces the model name that option @key has by the model's path, found as by weftctl models. */
+/* Replaces the folder @path that option @key has by the path of the model in it. */
+static int resolve_folder(struct config *c, const char *key, const char *path, struct err *err) {
+    CLEANUP(freep) char *file = NULL;
+    struct err why = {0};
+    uint64_t bytes;
+    int r = model_in_folder(path, &file, &bytes, &why);
+
+    if (r == -EINVAL)
+        return err_set(err, 0, key, "%s: %s", key, why.message);
+    return r < 0 ? r : config_set(c, key, file, err);
+}
+
+/* Replaces the model name that option @key has by the model's path, found as by weftctl models, and
+ * a folder by the model in it. */
 static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
     struct model_dirs dirs = {0};
     struct model_list list = {0};
     const struct model_file *file = NULL;
 
+    if (files_is_folder(text))
+        return resolve_folder(c, key, text, err);
     if (!*text || is_path(text))
         return 0;
     int r = model_dirs_init(&dirs, NULL);

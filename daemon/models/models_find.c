@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/files.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
@@ -49,15 +50,24 @@ int models_is_preset(const struct dirent *e) {
            is_printable(e->d_name);
 }
 
-/* Resolves the model of a preset, a path or the name of a file in models-dir: puts its path into @c
+/* Resolves the model of a preset, a path, a folder or the name of a file in models-dir: puts its path into @c
  * and its size into *@bytes. Returns 0 or -errno with @err. */
 static int resolve(const struct search *s, struct config *c, const char *preset, uint64_t *bytes,
                    struct err *err) {
+    CLEANUP(freep) char *file = NULL;
     const struct model_file *f = NULL;
+    struct err why = {0};
     struct stat st;
 
     if (!*c->model)
         return err_set(err, 0, "models", "models: %.200s: the key model is missing", preset);
+    if (files_is_folder(c->model)) {
+        int r = model_in_folder(c->model, &file, bytes, &why);
+
+        if (r == -EINVAL)
+            err_set(err, 0, "models", "models: %.120s: model: %.300s", preset, why.message);
+        return r < 0 ? r : config_set(c, "model", file, err);
+    }
     if (stat(c->model, &st) == 0) {
         *bytes = (uint64_t)st.st_size;
         return 0;

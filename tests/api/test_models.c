@@ -184,6 +184,12 @@ Test(models, other_dialects_name_them_too) {
     world_post(&w, fd, "/api/chat", "{\"model\":\"other:latest\",\"stream\":false," HI "}");
     expect(fd, 200, "\"model\":\"other\"");
     fd = world_connect(&w);
+    world_post(&w, fd, "/api/chat", "{\"model\":\"other.gguf\",\"stream\":false," HI "}");
+    expect(fd, 200, "\"model\":\"other\"");
+    expect(ask(",\"model\":\"other-00002-of-00003\""), 200, "\"model\":\"other\"");
+    expect(ask(",\"model\":\"other-00001-of-00003.gguf\""), 200, "\"model\":\"other\"");
+    expect(ask(",\"model\":\"other-00004-of-00003.gguf\""), 404, "was not found");
+    fd = world_connect(&w);
     world_post(&w, fd, "/v1/messages", "{\"model\":\"second\",\"max_tokens\":9," HI "}");
     expect(fd, 200, "\"model\":\"other\"");
     fd = world_connect(&w);

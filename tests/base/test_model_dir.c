@@ -98,6 +98,25 @@ Test(model_dir, names_are_taken_apart) {
     cr_assert(!model_name_parse("._x.gguf", &m));
 }
 
+Test(model_dir, names_of_shards_have_a_stem) {
+    static const struct {
+        const char *name, *stem;
+    } rows[] = {
+        {"big-00002-of-00003.gguf", "big"},
+        {"big-00002-of-00003", "big"},
+        {"big.GGUF", "big"},
+        {"big", "big"},
+        {"big-00004-of-00003", "big-00004-of-00003"},
+        {"-00001-of-00003", "-00001-of-00003"},
+        {".gguf", ".gguf"},
+        {"", ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        cr_expect_eq(model_name_stem(rows[i].name, strlen(rows[i].name)), strlen(rows[i].stem),
+                     "%s", rows[i].name);
+}
+
 Test(model_dir, quants_are_found_at_the_end) {
     static const struct {
         const char *stem, *quant;

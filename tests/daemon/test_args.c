@@ -264,6 +264,58 @@ Test(args, keys_lie_in_a_file_that_only_we_can_read) {
     cr_expect_eq(st.st_size, 5, "a reload has no keys of the former arguments");
 }
 
+static void put_file(const char *folder, const char *name, const char *text) {
+    char path[200];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    cr_assert_not_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* Returns the path of the model for `--model @folder`, "" if it is refused; static. */
+static const char *model_of(const char *folder, struct err *err) {
+    static char path[300];
+    struct config c;
+    char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t) "--model",
+                    (char *)(uintptr_t)folder};
+
+    cr_assert_eq(config_init(&c), 0);
+    int r = args_read(&c, 3, argv, NULL, err);
+
+    snprintf(path, sizeof(path), "%s", r == 0 ? c.model : "");
+    config_deinit(&c);
+    return path;
+}
+
+/* A folder stands for the model in it, whatever lies beside the model. */
+Test(args, a_folder_stands_for_its_model) {
+    char folder[] = "/tmp/weft-args-XXXXXX", name[100], want[100];
+    struct err err = {0};
+
+    cr_assert_not_null(mkdtemp(folder));
+    cr_expect_str_eq(model_of(folder, &err), "");
+    cr_expect(strstr(err.message, "contains no GGUF file"), "%s", err.message);
+    cr_expect_str_eq(err.param, "model");
+    put_file(folder, "Big-Q8_0-00001-of-00002.gguf", "GGUF");
+    put_file(folder, "mmproj-F16.gguf", "GGUF");
+    put_file(folder, "README.md", "Big");
+    cr_expect_str_eq(model_of(folder, &err), "");
+    cr_expect(strstr(err.message, "Big-Q8_0: 1 of its 2 files are missing"), "%s", err.message);
+    put_file(folder, "Big-Q8_0-00002-of-00002.gguf", "GGUF");
+    snprintf(want, sizeof(want), "%s/Big-Q8_0-00001-of-00002.gguf", folder);
+    snprintf(name, sizeof(name), "%s/", folder);
+    cr_expect_str_eq(model_of(name, &err), want);
+    cr_expect_str_eq(model_of(folder, &err), want);
+    put_file(folder, "Big-Q4_0.gguf", "GGUF");
+    cr_expect_str_eq(model_of(folder, &err), "");
+    cr_expect(strstr(err.message, "several models; name the file of one: Big-Q4_0, Big-Q8_0"), "%s",
+              err.message);
+    snprintf(name, sizeof(name), "rm -r %s", folder);
+    cr_assert_eq(system(name), 0);
+}
+
 /* A model that weftctl has downloaded is found by its names; for another one the error says how to
  * get it. */
 Test(args, models_have_names) {
@@ -273,13 +325,11 @@ Test(args, models_have_names) {
 
     cr_assert_not_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/Tiny-Q8_0.gguf", folder);
-    FILE *f = fopen(path, "w");
-    cr_assert_not_null(f);
-    fputs("GGUF", f);
-    fclose(f);
+    put_file(folder, "Tiny-Q8_0.gguf", "GGUF");
     setenv("WEFT_MODELS", folder, 1);
-    for (const char *const *name = (const char *const[]){"tiny-q8_0", "Tiny", path, NULL}; *name;
-         name++) {
+    for (const char *const *name =
+             (const char *const[]){"tiny-q8_0", "Tiny", "Tiny-Q8_0-00001-of-00002", path, NULL};
+         *name; name++) {
         char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t) "-m",
                         (char *)(uintptr_t)*name};
 

@@ -99,6 +99,7 @@ static int find(models_bad_cb bad, struct err *err) {
 
 /* A preset hides the file of its name, also if the preset is bad. */
 Test(presets, models_are_those_of_presets_then_those_of_files) {
+    char text[1100];
     struct err err;
 
     set(&own, "pinned", "yes");
@@ -132,6 +133,11 @@ Test(presets, models_are_those_of_presets_then_those_of_files) {
     put("presets/c.conf", "model = c\nmodel-name = other\n");
     cr_expect_eq(find(note_bad, &err), 0);
     cr_expect(strstr(found, "bad c: models: c.conf: model-name: cannot be set"), "%s", found);
+    snprintf(text, sizeof(text), "model = %s\n", full("files"));
+    put("presets/c.conf", text);
+    cr_expect_eq(find(note_bad, &err), 0);
+    cr_expect(strstr(found, "bad c: models: c.conf: model: "), "%s", found);
+    cr_expect(strstr(found, "several models; name the file of one: a, b, c, d"), "%s", found);
     unlink(full("presets/c.conf"));
     set(&own, "models", full("none"));
     cr_expect_lt(find(note_bad, &err), 0, "a folder that cannot be read is no preset");

@@ -1,4 +1,5 @@
 """A model's file that changes while the daemon runs, and a worker that can no longer load it."""
+import json
 import os
 import shutil
 import tempfile
@@ -99,6 +100,29 @@ def test_a_table_of_ngrams_is_not_read_from_another_file():
             zero(path)
             status, _, value = d.request("POST", "/v1/completions", {"prompt": [5, 6, 7], **ASK})
             assert status == 503 and "was changed" in value["error"]["message"], (status, value)
+
+
+def text(token):
+    return len(token).to_bytes(8, "little") + token
+
+
+def test_a_folder_with_a_model_whose_texts_repeat_is_served():
+    """As Google's own QAT files of Gemma 4. One of two equal tokens is never made by encoding; merges that lost their text are skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(tiny_model(), "rb") as source:
+            data = source.read()
+        assert data.count(text("Ġwith".encode())) == 1
+        with open(os.path.join(folder, "model.gguf"), "wb") as out:
+            out.write(data.replace(text("Ġwith".encode()), text("Ġthat".encode())))
+        with Weftd(*FLAGS, model=folder) as d:
+            ids = d.request("POST", "/tokenize", {"content": "that with that"})[2]["tokens"]
+            assert len(ids) > 3 and d.request("POST", "/detokenize", {"tokens": ids})[2]["content"] == "that with that", ids
+            schema = {"type": "object", "properties": {"a": {"enum": ["that", "with"]}}, "required": ["a"], "additionalProperties": False}
+            body = {"messages": [{"role": "user", "content": "that"}], "max_tokens": 40, "temperature": 1, "seed": 1,
+                    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+            status, _, value = d.request("POST", "/v1/chat/completions", body)
+            assert status == 200 and json.loads(value["choices"][0]["message"]["content"])["a"] in ("that", "with"), value
+            assert " vocabulary " in d.log and "repeated_texts=1 " in d.log, d.log
 
 
 def test_requests_do_not_wait_for_a_worker_that_never_loads():
