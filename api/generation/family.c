@@ -11,6 +11,8 @@
  * error, or appears as Python would print it, in single quotes.
  */
 
+#define MARK_TOKENS 64 /* tokens of a marker; it has about 20 bytes */
+
 #define PROBE(args)                                                                                \
     "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
     "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "  \
@@ -105,6 +107,22 @@ bool api_template_reasons(const char *source, size_t len) {
     return reasons(toolcall_detect_reasoning(source, len), toolcall_detect(source, len));
 }
 
+/* Returns what the marker of reasoning is among the tokens of @t. */
+static enum toolcall_mark mark_of(const struct toolcall_reasoning *r, const struct tokenizer *t) {
+    struct tokens first = {.max = MARK_TOKENS};
+    enum toolcall_mark mark = MARK_TEXT;
+    size_t len;
+
+    if (r && t &&
+        tokenizer_encode(t, r->open, strlen(r->open), TOKENIZE_SPECIAL, NULL, 0, &first) == 0 &&
+        first.n && tokenizer_is_special(t, first.id[0])) {
+        tokenizer_piece(t, first.id[0], false, &len);
+        mark = len ? MARK_TOKEN : MARK_CONTROL;
+    }
+    tokens_deinit(&first);
+    return mark;
+}
+
 void family_init(struct family *f, const struct api_model *m) {
     memset(f, 0, sizeof(*f));
     if (!m->template)
@@ -113,6 +131,7 @@ void family_init(struct family *f, const struct api_model *m) {
         f->format = toolcall_detect(m->template_source, m->template_len);
         f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
     }
+    f->mark = mark_of(f->reasoning, m->tokenizer);
     f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
     f->text_args = f->takes_tools && takes_text_args(m->template);
     f->drops_calls = drops_calls(f, m->template);

@@ -13,6 +13,7 @@
 struct family {
     const struct toolcall_format *format;       /* NULL: unknown */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
+    enum toolcall_mark mark; /* what the vocabulary has for the marker of reasoning */
     bool takes_tools; /* the template has a place for tools; else they are described in a message */
     bool text_args;   /* the template takes arguments of past calls as a string, not as an object */
     bool drops_calls; /* the template leaves past calls out; the format can write them */

@@ -31,6 +31,12 @@ bool gen_is_text(const struct gen *g, uint32_t i) {
     return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
 }
 
+/* Returns true if the text that is parsed next is the beginning of output token @i, a special one. */
+static bool begins_special(const struct gen *g, uint32_t i) {
+    return i < g->n_out && g->n_parsed == (i ? g->text_end[i - 1] : 0) &&
+           tokenizer_is_special(g->model->info->tokenizer, g->tokens[g->n_prompt + i]);
+}
+
 /* Feeds the output parser the text that has become ready, one token at a time, so that each token
  * is counted where it belongs: as reasoning or not. */
 int gen_take_apart(struct gen *g) {
@@ -42,6 +48,8 @@ int gen_take_apart(struct gen *g) {
         size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
         bool whole = i < g->n_out && end == g->text_end[i];
 
+        if (begins_special(g, i))
+            output_parser_note_token(g->output);
         r = output_parser_feed(g->output, g->text.data + g->n_parsed, end - g->n_parsed);
         if (whole)
             output_parser_count(g->output, end - (i ? g->text_end[i - 1] : 0));

@@ -101,6 +101,10 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     return 0;
 }
 
+void output_parser_note_token(struct output_parser *s) {
+    toolcall_note_token(s->parser);
+}
+
 int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
     assert(!s->finished);
     return len ? toolcall_feed(s->parser, data, len, on_event, s) : 0;

@@ -66,6 +66,8 @@ struct output_parser *output_parser_free(struct output_parser *s); /* accepts NU
 
 /* Returns true if the text of a control token is part of a marker and must be fed to the parser. */
 bool output_parser_wants(const struct output_parser *s, const char *text, size_t len);
+/* Notes that the next byte begins a special token. */
+void output_parser_note_token(struct output_parser *s);
 /* Feeds the next bytes of the output. Returns 0, -ENOMEM, or -EMSGSIZE beyond @max. */
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
 /* Notes that a token of @token_len bytes has been fed completely. */

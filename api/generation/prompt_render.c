@@ -21,6 +21,8 @@ static void set_parse(struct prompt_job *job) {
     job->parse = (struct toolcall_opts){
         .format = family_format(f, job->request.functions),
         .reasoning = f->reasoning,
+        .mark = f->mark,
+        .unbroken = job->request.form.kind != NULL,
         .tools = yyjson_doc_get_root(job->request.functions),
         .max_calls = job->request.one_call ? 1 : 0,
         .only_calls = job->request.choice.mode == TOOLS_REQUIRED,

@@ -83,6 +83,7 @@ static int set_output(struct writer *w, struct gen *g) {
     struct toolcall_opts opts = w->job.parse;
 
     opts.seed = rng_next(&w->job.env->rng); /* ids of calls must be unique in a conversation */
+    opts.joined = w->endpoint->repeats < REPEATS_PARTS;
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     TRY(gen_parse_output(g, &opts));

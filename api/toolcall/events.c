@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include "api/toolcall/parser.h"
 
+#define FENCE_MIN 3 /* characters of a fence of code */
+
 static bool is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
@@ -37,6 +39,47 @@ void events_segment(struct toolcall_parser *p) {
     p->n_space = 0;
     p->seen = false;
     p->spaced = true;
+    p->lines = (struct tc_lines){0};
+}
+
+void events_interrupt(struct toolcall_parser *p) {
+    if (p->opts.joined) {
+        memcpy(p->gap, p->space, p->n_space);
+        p->n_gap = p->n_space;
+    }
+    events_segment(p);
+}
+
+/* Opens or closes a block of code with the fence that the line may be. */
+static void events_end_line(struct tc_lines *l) {
+    bool fence = l->n_first >= FENCE_MIN;
+
+    if (fence && !l->fence && !(l->first == '`' && l->again)) {
+        l->fence = l->first;
+        l->n_fence = l->n_first;
+    } else if (fence && l->fence == l->first && l->n_first >= l->n_fence && !l->more) {
+        l->fence = 0;
+    }
+    *l = (struct tc_lines){.fence = l->fence, .n_fence = l->n_fence};
+}
+
+void events_line(struct tc_lines *l, char c) {
+    if (c == '\n') {
+        events_end_line(l);
+        return;
+    }
+    if (is_space(c) && !l->begun)
+        return;
+    if (!l->begun)
+        l->first = c == '`' || c == '~' ? c : 0;
+    l->begun = true;
+    l->closed |= c != l->first;
+    if (!l->closed) {
+        l->n_first++;
+        return;
+    }
+    l->more |= !is_space(c);
+    l->again |= c == l->first;
 }
 
 static void hold_space(struct toolcall_parser *p, const char *data, size_t len) {
@@ -53,10 +96,25 @@ static void hold_space(struct toolcall_parser *p, const char *data, size_t len) 
     }
 }
 
+/* Tells what separates text from an earlier piece of its kind. */
+static void events_gap(struct toolcall_parser *p, bool reasoning) {
+    if (!reasoning) {
+        tell_text(p, false, p->gap, p->n_gap);
+        p->n_gap = 0;
+        return;
+    }
+    if (p->reason_gap)
+        tell_text(p, true, "\n", 1);
+    p->reason_gap = false;
+    p->reasoned = true;
+}
+
 void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
     size_t end = len;
 
     assert(!p->call.open); /* bytes inside a call are not text yet */
+    for (size_t i = 0; i < len && !reasoning && p->reason_open.text; i++)
+        events_line(&p->lines, data[i]);
     while (p->spaced && len && is_space(*data)) {
         data++;
         end--;
@@ -64,6 +122,8 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
     }
     while (end && is_space(data[end - 1]))
         end--;
+    if (end)
+        events_gap(p, reasoning);
     p->space_is_reasoning = reasoning;
     if (end) {
         events_flush_space(p);
@@ -133,6 +193,7 @@ static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
 static void commit(struct toolcall_parser *p) {
     assert(p->call.open && p->call.has_name && p->n_calls < TOOLCALL_CALLS_MAX);
     p->call.committed = true;
+    p->n_gap = 0;
     events_drop_space(p);
     settle_id(p);
     tell(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,

@@ -97,6 +97,8 @@ void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
     }
     if (act & TC_END)
         events_end(p);
+    if (next == TC_REASON && p->state != TC_REASON)
+        p->reason_gap = p->opts.joined && p->reasoned;
     p->entered = false;
     p->n_text = 0;
     p->state = next;
@@ -147,6 +149,18 @@ static void run(struct toolcall_parser *p) {
     }
 }
 
+void toolcall_note_token(struct toolcall_parser *p) {
+    if (p->win.len < TC_MARKS)
+        p->tokens |= (uint64_t)1 << p->win.len;
+}
+
+/* Drops the bytes of the window that were taken. */
+static void parser_shift(struct toolcall_parser *p) {
+    buf_consume(&p->win, p->pos);
+    p->tokens = p->pos < TC_MARKS ? p->tokens >> p->pos : 0;
+    p->pos = 0;
+}
+
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx) {
     p->sink = sink;
@@ -159,8 +173,7 @@ int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolc
         if (r < 0)
             p->error = r;
         run(p);
-        buf_consume(&p->win, p->pos);
-        p->pos = 0;
+        parser_shift(p);
         data += n;
         len -= n;
     }

@@ -31,6 +31,7 @@
 #define TC_FAIL 255 /* next state for bytes that are not a call */
 
 #define TC_SPACE_MAX 64u /* white space that is held until the text behind it is known */
+#define TC_MARKS 64u     /* bytes of the window of which the beginning of a token is known */
 #define TC_KEY_MAX 256u
 #define TC_SKIP_MAX 256u
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
@@ -125,6 +126,19 @@ struct tc_value {
     struct buf text; /* anything else, until its end */
 };
 
+/* Tracks the line of content that is being read, and whether it is in a fenced block of code. The
+ * first characters of a line are those of a fence, of which there are n_first, or others. */
+struct tc_lines {
+    bool begun;  /* the line has a character that is no white space */
+    bool closed; /* another character follows the first ones */
+    bool more;   /* text does, */
+    bool again;  /* with the fence's character in it */
+    char first;  /* '`', '~', or 0 */
+    size_t n_first;
+    char fence; /* character of the fence of the open block; 0: none is open */
+    size_t n_fence;
+};
+
 /* Invariants, which hold between two steps: pos <= win.len; no call is open in a text state; raw
  * and args are empty unless a call is open, args also once it is committed; out is empty; n_calls
  * counts the calls that were reported, at most TOOLCALL_CALLS_MAX. */
@@ -145,6 +159,12 @@ struct toolcall_parser {
     char space[TC_SPACE_MAX];
     size_t n_space;
     bool space_is_reasoning;
+    char gap[TC_SPACE_MAX]; /* white space before reasoning that interrupts content */
+    size_t n_gap;
+    bool reasoned;   /* reasoning was reported */
+    bool reason_gap; /* so that a line break comes before more of it */
+    struct tc_lines lines;
+    uint64_t tokens; /* bit i: a special token begins at win[i] */
     struct buf raw;  /* bytes of the open call that have not been reported */
     struct buf args; /* before it is committed */
     struct buf out;
@@ -179,8 +199,12 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
 void events_drop_space(struct toolcall_parser *p);  /* the white space that is held */
 void events_flush_space(struct toolcall_parser *p); /* tells it */
 void events_segment(struct toolcall_parser *p); /* a marker: white space next to it is dropped */
-void events_open(struct toolcall_parser *p);    /* a call may begin here; none is open */
-void events_name(struct toolcall_parser *p);    /* call.name is complete, or no name: broken */
+/* reasoning interrupts content: the white space before it is told if the content goes on */
+void events_interrupt(struct toolcall_parser *p);
+/* Moves @l over a byte of content. */
+void events_line(struct tc_lines *l, char c);
+void events_open(struct toolcall_parser *p); /* a call may begin here; none is open */
+void events_name(struct toolcall_parser *p); /* call.name is complete, or no name: broken */
 /* Adds the next bytes of the arguments, as JSON. The first ones commit the call if it has a name
  * and calls are not reported as a whole. */
 void events_args(struct toolcall_parser *p, const char *data, size_t len);

@@ -73,7 +73,9 @@ static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const 
     }
     if (!(e->act & TC_PEEK) && !parser_take(p, strlen(e->text)))
         return TC_BROKEN;
-    if (s->kind == TC_TEXT && !(e->act & TC_OPEN) && e->next != p->state)
+    if (e == &p->reason_open && p->seen)
+        events_interrupt(p);
+    else if (s->kind == TC_TEXT && !(e->act & TC_OPEN) && e->next != p->state)
         events_segment(p);
     parser_go(p, e->next, e->act);
     return TC_MOVED;
@@ -81,24 +83,62 @@ static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const 
 
 /* ---- text ---- */
 
-/* Matches the markers that count in text: those of the format and those of reasoning. */
+/* Lines of content before a byte of the window: @lines are those before byte @n. */
+struct ahead {
+    struct tc_lines lines;
+    size_t n;
+};
+
+/*
+ * Matches the marker of reasoning at byte @i behind content. Models also write about such markers: so
+ * it has to be what opts.mark says, and unless it is a control token no blank may follow it, as in
+ * "<think> is a tag".
+ */
+static enum match match_late(const struct toolcall_parser *p, struct ahead *a, const char *at,
+                             size_t len, size_t i) {
+    const char *text = p->reason_open.text;
+    size_t n = strlen(text);
+    enum match m = p->opts.unbroken ? NONE : match_text(p, text, at + i, len - i);
+
+    if (m == NONE)
+        return NONE;
+    bool token = p->pos + i < TC_MARKS && p->tokens >> (p->pos + i) & 1;
+
+    if (p->opts.mark != MARK_TEXT && !token)
+        return NONE;
+    if (p->opts.mark == MARK_CONTROL)
+        return m;
+    for (; a->n < i; a->n++)
+        events_line(&a->lines, at[a->n]);
+    if (a->lines.begun || a->lines.fence)
+        return NONE;
+    if (m == FULL && len - i == n)
+        return p->final ? FULL : PARTIAL;
+    return m == FULL && at[i + n] == ' ' ? NONE : m;
+}
+
+/* Matches the markers that count in text at byte @i: those of the format and those of reasoning. */
 static enum match match_marker(const struct toolcall_parser *p, const struct tc_state *s,
-                               const char *at, size_t len, const struct tc_edge **out) {
+                               struct ahead *a, const char *at, size_t len, size_t i,
+                               const struct tc_edge **out) {
     const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
                                 : p->state == TC_REASON ? &p->reason_close
                                                         : NULL;
-    enum match m = match_edges(p, s, at, len, p->seen, 0, out);
+    enum match m = match_edges(p, s, at + i, len - i, p->seen, 0, out);
 
     if (m == NONE && p->state == TC_REASON && p->opts.format && p->opts.format->ends_reasoning)
-        m = match_edges(p, &p->opts.format->states[TC_CONTENT], at, len, p->seen, TC_OPEN, out);
-    if (m == NONE && own && own->text && !((own->act & TC_START) && p->seen)) {
-        m = match_text(p, own->text, at, len);
+        m = match_edges(p, &p->opts.format->states[TC_CONTENT], at + i, len - i, p->seen, TC_OPEN,
+                        out);
+    if (m == NONE && own && own->text) {
+        m = (own->act & TC_START) && p->seen ? match_late(p, a, at, len, i)
+                                             : match_text(p, own->text, at + i, len - i);
         *out = own;
     }
     return m;
 }
 
 static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
+    struct ahead ahead = {.lines = p->lines};
     const struct tc_edge *e = NULL;
     size_t len, i;
     const char *at = parser_at(p, &len);
@@ -108,7 +148,7 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
     /* A marker behind text is matched again in the next step, when the text has been reported and
      * `seen` is set. */
     for (i = 0; i < len; i++) {
-        m = match_marker(p, s, at + i, len - i, &e);
+        m = match_marker(p, s, &ahead, at, len, i, &e);
         if (m != NONE)
             break;
     }

@@ -96,12 +96,21 @@ bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *pr
 bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
                          const char *text, size_t len);
 
+/* What the marker of reasoning has to be behind content, where a model may write about markers: text
+ * that begins a line outside of code; such a text that begins with a special token, or a control
+ * token anywhere, both noted by toolcall_note_token(). */
+enum toolcall_mark { MARK_TEXT, MARK_TOKEN, MARK_CONTROL };
+
 struct toolcall_opts {
     const struct toolcall_format *format;       /* NULL: content and reasoning only */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
-    yyjson_val *tools;  /* tools of the request; outlive the parser. NULL: calls are content */
-    bool in_reasoning;  /* toolcall_opens_reasoning() */
-    bool only_calls;    /* drop what is neither call nor reasoning */
+    yyjson_val *tools; /* tools of the request; outlive the parser. NULL: calls are content */
+    bool in_reasoning; /* toolcall_opens_reasoning() */
+    enum toolcall_mark mark;
+    bool joined;     /* all content becomes one text, and all reasoning: pieces of it that reasoning
+                         * or content separates keep white space between them */
+    bool unbroken;   /* content is not interrupted by reasoning: a grammar made it */
+    bool only_calls; /* drop what is neither call nor reasoning */
     bool whole_calls;   /* a call is reported when it is complete; a broken one is content */
     uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
     size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
@@ -137,6 +146,8 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
 struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p); /* accepts NULL */
 DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
 
+/* Notes that the next byte to be fed is the first one of a special token. */
+void toolcall_note_token(struct toolcall_parser *p);
 /* The next bytes of the output. Returns 0, -ENOMEM, or what the sink returned; then the parser is
  * of no more use. Linear in the bytes, however they are cut. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,

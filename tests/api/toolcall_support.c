@@ -127,6 +127,9 @@ static void feed(struct toolcall_parser *p, struct toolcall_run *r, const char *
 
     cr_assert(piece);
     memcpy(piece, in + from, to - from);
+    for (size_t i = 0; i < r->n_special; i++)
+        if (r->special[i] == from && to > from)
+            toolcall_note_token(p);
     cr_assert_eq(toolcall_feed(p, piece, to - from, on_event, t), 0);
     free(piece);
     r->max_held = MAX(r->max_held, toolcall_held(p));

@@ -26,6 +26,8 @@ struct toolcall_run {
     struct toolcall_opts opts; /* `format` and `reasoning` above and the tools are filled in */
     const size_t *cuts;        /* ascending offsets; the text is fed in these pieces */
     size_t n_cuts;
+    const size_t *special; /* those cuts behind which a special token begins */
+    size_t n_special;
     size_t max_held;  /* out: most bytes that were held in memory */
     size_t n_line;    /* out: length of the result, which may contain NUL */
     uint32_t n_calls; /* out: number of calls */

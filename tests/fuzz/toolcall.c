@@ -17,10 +17,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     len -= 3;
     i = data[0] % n;
     struct toolcall_run whole = {.format = toolcall_at(i),
+                                 .reasoning =
+                                     data[1] & 64 ? toolcall_find_reasoning("think") : NULL,
                                  .opts = {.whole_calls = data[1] & 1,
                                           .only_calls = data[1] & 2,
                                           .in_reasoning = data[1] & 4,
                                           .max_calls = data[1] & 8 ? 1 : 0,
+                                          .joined = data[1] & 128,
                                           .max_held = data[1] & 16 ? 40 : 0,
                                           .max_whole = data[1] & 32 ? 40 : 0}};
     struct toolcall_run cuts = whole;
