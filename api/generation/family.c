@@ -1,8 +1,13 @@
 #include "api/generation/family.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "api/http/json_build.h"
+#include "base/json_read.h"
+#include "base/json_value.h"
+#include "base/try.h"
 
 /*
  * Templates differ in the form of past calls: most write the arguments with tojson or member by
@@ -49,8 +54,8 @@ static bool drops_system(const struct template *t) {
 }
 
 /* Returns true if @word is in the source, and not as the beginning of a longer word. */
-static bool has_word(const struct api_model *m, const char *word) {
-    const char *at = m->template_source, *end = at + m->template_len;
+static bool has_word(const struct buf *source, const char *word) {
+    const char *at = source->data, *end = at + source->len;
     size_t n = strlen(word);
 
     while ((at = memmem(at, (size_t)(end - at), word, n))) {
@@ -63,17 +68,17 @@ static bool has_word(const struct api_model *m, const char *word) {
 
 /* Returns the member of a past message from which the template reads reasoning; NULL if it reads
  * reasoning_content, as most do and as clients write it, or if none is known. */
-static const char *name_of_thoughts(const struct api_model *m) {
+static const char *name_of_thoughts(const struct buf *source) {
     static const char *const rows[][2] = {
         {"message.thinking", "thinking"},   {"message['thinking']", "thinking"},
         {"message.thought", "thought"},     {"message['thought']", "thought"},
         {"message.reasoning", "reasoning"}, {"message['reasoning']", "reasoning"},
     };
 
-    if (!m->template_source || has_word(m, "reasoning_content"))
+    if (!source->len || has_word(source, "reasoning_content"))
         return NULL;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (has_word(m, rows[i][0]))
+        if (has_word(source, rows[i][0]))
             return rows[i][1];
     return NULL;
 }
@@ -104,7 +109,10 @@ static bool reasons(const struct toolcall_reasoning *r, const struct toolcall_fo
 }
 
 bool api_template_reasons(const char *source, size_t len) {
-    return reasons(toolcall_detect_reasoning(source, len), toolcall_detect(source, len));
+    CLEANUP(buf_deinit) struct buf own = family_source(source, len);
+
+    return own.len && reasons(toolcall_detect_reasoning(own.data, own.len),
+                              toolcall_detect(own.data, own.len));
 }
 
 /* Returns what the marker of reasoning is among the tokens of @t. */
@@ -123,25 +131,83 @@ static enum toolcall_mark mark_of(const struct toolcall_reasoning *r, const stru
     return mark;
 }
 
+/* Returns true if a source has the markers of more than one format. */
+static bool may_vary(const struct buf *source) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; source->len && toolcall_at(i); i++)
+        n += toolcall_mentions(toolcall_at(i), source->data, source->len);
+    return n > 1;
+}
+
 void family_init(struct family *f, const struct api_model *m) {
+    CLEANUP(buf_deinit) struct buf source = {0};
+
     memset(f, 0, sizeof(*f));
+    family_formats_init(&f->formats);
     if (!m->template)
         return;
-    if (m->template_source) {
-        f->format = toolcall_detect(m->template_source, m->template_len);
-        f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
-    }
+    if (m->template_source)
+        source = family_source(m->template_source, m->template_len);
+    f->format = family_find_format(m->template, &source, NULL);
+    if (source.len)
+        f->reasoning = toolcall_detect_reasoning(source.data, source.len);
+    f->varies = may_vary(&source);
     f->mark = mark_of(f->reasoning, m->tokenizer);
     f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
     f->text_args = f->takes_tools && takes_text_args(m->template);
     f->drops_calls = drops_calls(f, m->template);
-    f->thoughts = name_of_thoughts(m);
+    f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
     f->reasons = reasons(f->reasoning, f->format);
 }
 
-const struct toolcall_format *family_format(const struct family *f, bool tools) {
+/* Makes the text of those @kwargs that the template mentions; NULL: it mentions none. */
+static int known_kwargs(const struct template *t, yyjson_val *kwargs, char **out) {
+    bool failed = false;
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
+    yyjson_mut_val *known = yyjson_mut_obj(d);
+
+    *out = NULL;
+    JSON_MEMBERS(key, value, kwargs) {
+        if (template_uses(t, json_cstr(key)))
+            yyjson_mut_obj_add(known, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value));
+    }
+    if (!failed && yyjson_mut_obj_size(known) == 0)
+        return 0;
+    *out = yyjson_mut_val_write(known, 0, NULL);
+    return failed || !*out ? -ENOMEM : 0;
+}
+
+int family_format_of(struct family *f, const struct api_model *m, yyjson_val *kwargs, bool quick,
+                     const struct toolcall_format **out) {
+    CLEANUP(buf_deinit) struct buf source = {0};
+    CLEANUP(freep) char *known = NULL;
+
+    *out = f->format;
+    if (!f->takes_tools || !f->varies)
+        return 0;
+    TRY(known_kwargs(m->template, kwargs, &known));
+    if (!known || family_formats_get(&f->formats, known, out))
+        return 0;
+    if (quick)
+        return -EAGAIN;
+    if (m->template_source)
+        source = family_source(m->template_source, m->template_len);
+    *out = family_find_format(m->template, &source, kwargs);
+    family_formats_put(&f->formats, known, *out);
+    return 0;
+}
+
+const struct toolcall_format *family_format(const struct family *f,
+                                            const struct toolcall_format *own, bool tools) {
+    bool reads = own && own->own.begin; /* no other format tells its reasoning from its content */
+
     if (tools)
-        return f->takes_tools && f->format ? f->format : toolcall_find("generic");
-    return f->format && (f->format->own.begin || f->format->content_begin) ? f->format : NULL;
+        return own && (f->takes_tools || reads) ? own : toolcall_find("generic");
+    return reads || (own && own->content_begin) ? own : NULL;
+}
+
+void family_deinit(struct family *f) {
+    family_formats_deinit(&f->formats);
 }

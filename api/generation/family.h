@@ -1,11 +1,12 @@
 #pragma once
 
 /*
- * family - properties of a model that follow from the source of its chat template: its format of
+ * family - properties of a model that follow from its chat template: its format of
  * tool calls and reasoning, and the form in which the template takes them back.
  */
 
 #include "api/api.h"
+#include "api/generation/family_format.h"
 #include "api/toolcall/toolcall.h"
 
 /* Properties of a model's template, found when the model is opened; then any thread may read
@@ -14,18 +15,28 @@ struct family {
     const struct toolcall_format *format;       /* NULL: unknown */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
     enum toolcall_mark mark; /* what the vocabulary has for the marker of reasoning */
+    bool varies;             /* the format may depend on variables of the request */
     bool takes_tools; /* the template has a place for tools; else they are described in a message */
     bool text_args;   /* the template takes arguments of past calls as a string, not as an object */
     bool drops_calls; /* the template leaves past calls out; the format can write them */
     bool drops_system;    /* the template leaves out a system message that is not the first one */
     const char *thoughts; /* the template's name for the reasoning of a past message (messages.h) */
     bool reasons;         /* the model writes reasoning, in either form */
+    struct family_formats formats; /* by the variables of requests: family_format_of() */
 };
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */
 bool family_takes_text(const struct template *t);
-/* Fills @f from the template's source in @m; all zero for a model without a template. */
+/* Fills @f from the template of @m; without a template there is nothing but its lock. */
 void family_init(struct family *f, const struct api_model *m);
-/* Returns the format of calls if @tools were offered, else the format whose markers a content may
- * have; NULL: the text is not parsed. */
-const struct toolcall_format *family_format(const struct family *f, bool tools);
+void family_deinit(struct family *f);
+/* Gets the format of calls that the template shows with the variables @kwargs of a request. Returns
+ * 0, -ENOMEM, or with @quick -EAGAIN, if a rendering is needed that is too long for the loop. On any
+ * thread. */
+int family_format_of(struct family *f, const struct api_model *m, yyjson_val *kwargs, bool quick,
+                     const struct toolcall_format **out);
+/* Returns the format in which an answer is read, where @own is the template's: that of calls if
+ * @tools were offered, else the one whose markers a content may have; NULL: the text is not
+ * parsed. */
+const struct toolcall_format *family_format(const struct family *f,
+                                            const struct toolcall_format *own, bool tools);

@@ -34,6 +34,8 @@ struct model *model_free(struct model *m) {
         return NULL;
     assert(m->n_running == 0 && list_empty(&m->waiting));
     list_remove(&m->link);
+    if (m->opened)
+        family_deinit(&m->family);
     free(m->of_tenant);
     free(m);
     return NULL;

@@ -15,11 +15,11 @@
 #define INLINE_STEPS 10000u /* steps of a rendering that runs on the loop: some 500 us */
 
 /* Sets how the answer to the chat is parsed. */
-static void set_parse(struct prompt_job *job) {
+static void set_parse(struct prompt_job *job, const struct toolcall_format *own) {
     const struct family *f = &job->model->family;
 
     job->parse = (struct toolcall_opts){
-        .format = family_format(f, job->request.functions),
+        .format = family_format(f, own, job->request.functions),
         .reasoning = f->reasoning,
         .mark = f->mark,
         .unbroken = job->request.form.kind != NULL,
@@ -147,11 +147,15 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     struct messages_form form = {.n_own = n_own,
                                  .plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
-                                 .calls = f->drops_calls ? f->format : NULL,
                                  .thoughts = f->thoughts,
                                  .sight = job->model->sight.text};
+    const struct toolcall_format *format = f->format;
     int r = messages_functions(&job->request, &job->err);
 
+    if (r == 0 && job->request.functions)
+        r = family_format_of(&job->model->family, job->model->info, job->request.kwargs, job->quick,
+                             &format);
+    form.calls = f->drops_calls && format && toolcall_can_write(format) ? format : NULL;
     if (r == 0)
         r = render_with_fallbacks(job, &form);
     /* Perhaps the template knows no system message, or only simple tools. */
@@ -183,7 +187,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     job->prompts[0].user = job->rendered.user;
     job->prompts[0].n_user = job->rendered.n_user;
     if (!job->request.tokens_only)
-        set_parse(job);
+        set_parse(job, format);
     return 0;
 }
 

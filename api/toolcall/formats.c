@@ -1,5 +1,5 @@
 /*
- * The table of formats, and how one is chosen: by the markers that a template's source contains.
+ * The table of formats, and how one is chosen: by the markers that a template's text contains.
  * The first row whose markers are all there wins, so a row comes before those whose markers it
  * contains.
  */
@@ -43,16 +43,18 @@ static bool contains(const char *text, size_t len, const char *part, size_t part
     return memmem(text, len, part, part_len);
 }
 
-const struct toolcall_format *toolcall_detect(const char *source, size_t len) {
-    for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
-        const struct toolcall_format *f = formats[i];
-        bool all = f->detect[0];
+bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t len) {
+    bool all = f->detect[0];
 
-        for (size_t k = 0; k < ARRAY_SIZE(f->detect) && f->detect[k]; k++)
-            all = all && contains(source, len, f->detect[k], strlen(f->detect[k]));
-        if (all)
-            return f;
-    }
+    for (size_t k = 0; k < ARRAY_SIZE(f->detect) && f->detect[k]; k++)
+        all = all && contains(text, len, f->detect[k], strlen(f->detect[k]));
+    return all;
+}
+
+const struct toolcall_format *toolcall_detect(const char *text, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        if (toolcall_mentions(formats[i], text, len))
+            return formats[i];
     return NULL;
 }
 

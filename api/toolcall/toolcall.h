@@ -53,7 +53,7 @@ struct toolcall_shape {
 /* A row of the table of formats (formats.c). */
 struct toolcall_format {
     const char *name;
-    const char *detect[3];   /* texts that a template's source must have to be of this format */
+    const char *detect[3];   /* texts that a template of this format has */
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
     const char *start_after;    /* so it is after this, where a message begins; or NULL */
@@ -81,9 +81,11 @@ struct toolcall_reasoning {
     const char *then;      /* text that may follow, before calls or content; or NULL */
 };
 
-/* Formats by template and by name; NULL when there is none. `generic` is never detected: it is for
+/* Returns true if @text, what a template writes or its source, has the markers of @f. */
+bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t len);
+/* Formats by such a text, the first one of the table, and by name; NULL when there is none. `generic` is never detected: it is for
  * templates that know no tools (toolcall_describe()). */
-const struct toolcall_format *toolcall_detect(const char *source, size_t len);
+const struct toolcall_format *toolcall_detect(const char *text, size_t len);
 const struct toolcall_format *toolcall_find(const char *name);
 const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
 const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len);

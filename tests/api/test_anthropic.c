@@ -23,9 +23,10 @@
 static const char hermes[] =
     "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function.arguments | tojson }}</tool_call>"
-    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{# <tool_call> #}{% endif -%}"
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{% if false %} <tool_call> {% endif "
+    "%}{% endif -%}"
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if enable_thinking %}<think>\n"
-    "{% endif %}{%- endif -%}{# </think> #}";
+    "{% endif %}{%- endif -%}{% if false %} </think> {% endif %}";
 
 static uint32_t stream_buffer; /* 0: the default size */
 

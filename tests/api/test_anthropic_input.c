@@ -21,7 +21,7 @@ static const char dump[] =
     "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{% if tools %}{{ tools | tojson }}"
     "{% endif %}{{ enable_thinking }}{{ thinking }}{{ reasoning_effort | default('') }}"
     "{% if add_generation_prompt %}>{% if think_first %}<think>\n{% endif %}{% endif %}"
-    "{# </think> <tool_call> #}";
+    "{% if false %} </think> <tool_call> {% endif %}";
 
 static void started(struct world *w) {
     world_init(w);

@@ -151,8 +151,10 @@ static const char hermes[] =
     "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
     "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function.name }} "
     "{{ c.function.arguments | tojson }}</tool_call>"
-    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{# <tool_call> #}{% endif -%}"
-    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}{# </think> #}";
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{% if false %} <tool_call> {% endif "
+    "%}{% endif -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}{% if false %} </think> "
+    "{% endif %}";
 
 static void started(struct world *w) {
     world_init(w);

@@ -239,18 +239,18 @@ Test(constrain, reasoning_may_come_first) {
     static const struct {
         const char *source, *grammar, *triggers;
     } table[] = {
-        {HERMES("{# </think> #}<think>\n"),
+        {HERMES("{% if false %} </think> {% endif %}<think>\n"),
          "{\"sequence\":[{\"regex\":\"[ "
          "\\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
          "{\"after\":[\"</think>\"],\"required\":true}"},
-        {HERMES("{# </think> #}<think>\n\n</think>\n\n"),
+        {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"),
          "{\"regex\":\"a\",\"param\":\"guided_regex\"}", ""},
-        {HERMES("{# </think> #}"),
+        {HERMES("{% if false %} </think> {% endif %}"),
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<think>\"},{\"free_text\":"
          "\"</think>\"},{\"literal\":\"</think>\"}]},\"min\":0,\"max\":1},"
          "{\"regex\":\"[ \\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
          ""},
-        {"{{ messages[0].content }}{# <|open|> <|close|> argument 'think' #}",
+        {"{{ messages[0].content }}{% if false %} <|open|> <|close|> argument 'think' {% endif %}",
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|open|>think<|sep|>\"},{\"free_"
          "text\":"
          "\"<|close|>think<|sep|>\"},{\"literal\":\"<|close|>think<|sep|>\"}]},\"min\":0,\"max\":1}"
@@ -261,14 +261,16 @@ Test(constrain, reasoning_may_come_first) {
          "\"literal\":"
          "\"<|close|>response<|sep|>\"},\"min\":0,\"max\":1}]}]}",
          ""},
-        {"{{ messages[0].content }}{# <|channel|> <|message|> #}<|start|>assistant",
+        {"{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% endif "
+         "%}<|start|>assistant",
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|channel|>analysis<|message|>"
          "\"},"
          "{\"free_text\":\"<|end|>\"},{\"literal\":\"<|end|><|start|>assistant\"}]},\"min\":0,"
          "\"max\":1},{\"sequence\":[{\"literal\":\"<|channel|>final<|message|>\"},"
          "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
          ""},
-        {"{{ messages[0].content }}{# <atem:function_calls> #}<|start|>assistant",
+        {"{{ messages[0].content }}{% if false %} <atem:function_calls> {% endif "
+         "%}<|start|>assistant",
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\" to=self<|message|>\"},"
          "{\"free_text\":\"<|eom|>\"},{\"literal\":\"<|eom|><|start|>assistant\"}]},\"min\":0,"
          "\"max\":1},{\"sequence\":[{\"literal\":\" to=user<|message|>\"},"
@@ -292,13 +294,15 @@ Test(constrain, calls_that_begin_a_message_are_held) {
     static const struct {
         const char *source, *triggers;
     } table[] = {
-        {"{{ tools | tojson }}{{ messages[0].content }}{# <|python_tag|> \"parameters\": #}",
+        {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|python_tag|> "
+         "\"parameters\": {% endif %}",
          "{\"after\":[\"<|python_tag|>\"],\"repeat\":true,\"start\":["
          "{\"text\":\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \",\"held\":"
          "\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \"},"
          "{\"text\":\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \",\"held\":"
          "\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \"}]}"},
-        {"{{ tools | tojson }}{{ messages[0].content }}{# <|channel|> <|message|> #}"
+        {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% "
+         "endif %}"
          "<|start|>assistant",
          "{\"after\":[\"<|channel|>commentary to=functions.\",\"<|start|>assistant "
          "to=functions.\",\"<|channel|>analysis to=functions.\"],\"repeat\":true,"
@@ -325,12 +329,13 @@ Test(constrain, calls_in_reasoning_are_text) {
     static const struct {
         const char *source, *triggers;
     } table[] = {
-        {HERMES("{# </think> #}"), "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
-                                   "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":false}}"},
-        {HERMES("{# </think> #}<think>\n"),
+        {HERMES("{% if false %} </think> {% endif %}"),
+         "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
+         "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":false}}"},
+        {HERMES("{% if false %} </think> {% endif %}<think>\n"),
          "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
          "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":true}}"},
-        {HERMES("{# </think> #}<think>\n\n</think>\n\n"), REPEAT},
+        {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"), REPEAT},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {

@@ -369,9 +369,10 @@ Test(prewarm, responses_are_continued_with_what_was_kept) {
 
 /* ---- turns without a prewarm ---- */
 
-static const char strips[] = "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + "
-                             "m.content }}<|im_end|>\n{%- endfor -%}{%- if add_generation_prompt "
-                             "-%}<|im_start|>assistant\n{%- endif -%}{# <think> </think> #}";
+static const char strips[] =
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + "
+    "m.content }}<|im_end|>\n{%- endfor -%}{%- if add_generation_prompt "
+    "-%}<|im_start|>assistant\n{%- endif -%}{% if false %} <think> </think> {% endif %}";
 
 Test(prewarm, a_turn_without_a_next_one_computes_nothing_ahead) {
     static const struct {

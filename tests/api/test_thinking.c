@@ -11,7 +11,8 @@
 #include "api/generation/gen_request.h"
 
 static const char source[] =
-    "{{ messages[0].content }}{# <tool_call> </think> #}|{{ reasoning_effort | default('-') }}|"
+    "{{ messages[0].content }}{% if false %} <tool_call> </think> {% endif %}|{{ reasoning_effort "
+    "| default('-') }}|"
     "{{ enable_thinking | default('-') }}|{{ thinking_budget | default('-') }}|"
     "{%- for t in tools or [] -%}{{ '[' + t.function.description + ']' }}{%- endfor -%}"
     "{%- if thinking -%}<think>\n{%- endif -%}";
@@ -376,7 +377,8 @@ Test(thinking, what_the_template_opens_is_closed_where_there_is_to_be_none) {
         {THINK_OFF, ",\"enable_thinking\":true", "<think>\\n\"}"},
         {THINK_OFF, ",\"chat_template_kwargs\":{\"thinking\":true}", "<think>\\n\"}"},
     };
-    static const char always[] = "{{ messages[0].content }}{# </think> #}<think>\n{{ '' }}";
+    static const char always[] =
+        "{{ messages[0].content }}{% if false %} </think> {% endif %}<think>\n{{ '' }}";
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct world w;
@@ -399,7 +401,7 @@ Test(thinking, what_is_asked_for_reaches_the_template) {
     struct world w;
 
     with_source(&w, "{{ messages[0].content }}|{{ response_format.type if response_format }}|"
-                    "{{ tool_choice }}{# <tool_call> tools #}");
+                    "{{ tool_choice }}{% if false %} <tool_call> tools {% endif %}");
     expect_prompt(&w, "\"n\":1", "hi||\"");
     expect_prompt(&w, "\"response_format\":{\"type\":\"text\"}", "hi||\"");
     expect_prompt(&w, "\"response_format\":{\"type\":\"json_object\"}", "hi|json_object|\"");

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "api/generation/family_format.h"
 #include "tests/api/toolcall_support.h"
 #include "grammar/constraint.h"
 #include "tests/support/test_data.h"
@@ -96,14 +97,93 @@ Test(toolcall_templates, every_template_is_known) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         size_t len;
         CLEANUP(freep) char *source = read_source(rows[i].file, &len);
-        const struct toolcall_format *f = toolcall_detect(source, len);
-        const struct toolcall_reasoning *r = toolcall_detect_reasoning(source, len);
+        CLEANUP(template_freep) struct template *t = NULL;
+        CLEANUP(buf_deinit) struct buf own = family_source(source, len);
+        struct err err = {0};
+
+        cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+        const struct toolcall_format *f = family_find_format(t, &own, NULL);
+        const struct toolcall_reasoning *r = toolcall_detect_reasoning(own.data, own.len);
 
         cr_expect_str_eq(f ? f->name : "-", rows[i].format ? rows[i].format : "-", "%s: %s",
                          rows[i].file, f ? f->name : "-");
         cr_expect_str_eq(r ? r->name : "-", rows[i].reasoning ? rows[i].reasoning : "-", "%s: %s",
                          rows[i].file, r ? r->name : "-");
     }
+}
+
+/* ---- templates that mention several formats ---- */
+
+#define TURNS                                                                                      \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+#define HERMES "<tool_call>{\"name\": \"f\"}</tool_call>"
+#define CODER "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"
+
+static const struct {
+    const char *source, *kwargs, *format;
+} shown[] = {
+    {"{# unlike [TOOL_CALLS] of Mistral #}{{ tools }}" HERMES TURNS, NULL, "hermes"},
+    {"{#- GLM has <arg_key> -#}{{ tools }}" HERMES TURNS, NULL, "hermes"},
+    {"{{ tools }}" HERMES TURNS "{# not <TOOLCALL> {{ #}", NULL, "hermes"},
+    {"{{ '{#' }}{{ tools }}" HERMES TURNS "#}", NULL, "hermes"},
+    {"{{ tools }}" TURNS "{# <tool_call> ", NULL, NULL},
+    {"{% if false %}<minimax:tool_call>{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
+    {"{% if false %}" CODER "{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
+    /* what a call looks like decides before what the instructions mention */
+    {"{{ tools }} unlike [TOOL_CALLS] " TURNS "{% for m in messages if m.tool_calls %}" HERMES
+     "{% endfor %}",
+     NULL, "hermes"},
+    /* a template that shows no marker, or that refuses the conversation */
+    {"{{ tools }}" TURNS "{% if false %}" CODER "{% endif %}", NULL, "qwen-coder"},
+    {"{{ raise_exception('no') }}{% if tools %}" CODER "{% endif %}", NULL, "qwen-coder"},
+    {"{% if messages | length > 1 %}{{ raise_exception('no') }}{% endif %}{% if tools %}" HERMES
+     "{% endif %}{% if false %}<arg_key>{% endif %}",
+     NULL, "hermes"},
+    /* variables of the request */
+    {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
+     "{\"form\": \"json\"}", "hermes"},
+    {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
+     "{\"form\": \"xml\"}", "qwen-coder"},
+};
+
+Test(toolcall_templates, what_a_template_shows_decides) {
+    for (size_t i = 0; i < ARRAY_SIZE(shown); i++) {
+        const char *text = shown[i].source, *kwargs = shown[i].kwargs ? shown[i].kwargs : "{}";
+        CLEANUP(template_freep) struct template *t = NULL;
+        CLEANUP(buf_deinit) struct buf own = family_source(text, strlen(text));
+        yyjson_doc *doc = yyjson_read(kwargs, strlen(kwargs), 0);
+        struct err err = {0};
+
+        if (template_new(&t, text, strlen(text), &err) < 0) /* a comment without an end */
+            cr_assert_eq(template_new(&t, "{{ tools }}", 11, &err), 0, "%s", err.message);
+        const struct toolcall_format *f = family_find_format(t, &own, yyjson_doc_get_root(doc));
+
+        cr_expect_str_eq(f ? f->name : "-", shown[i].format ? shown[i].format : "-", "%s", text);
+        yyjson_doc_free(doc);
+    }
+}
+
+Test(toolcall_templates, formats_of_few_sets_of_variables_are_kept) {
+    const struct toolcall_format *hermes = toolcall_find("hermes"), *got = NULL;
+    struct family_formats f;
+    char key[2 * FAMILY_KWARGS_MAX];
+
+    family_formats_init(&f);
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, sizeof(key), "{\"i\":%d}", i);
+        cr_expect(!family_formats_get(&f, key, &got));
+        family_formats_put(&f, key, i % 2 ? hermes : NULL);
+        cr_expect(family_formats_get(&f, key, &got));
+        cr_expect_eq(got, i % 2 ? hermes : NULL);
+        cr_expect_leq(f.n, FAMILY_KWARGS_KEPT);
+    }
+    cr_expect(!family_formats_get(&f, "{\"i\":1}", &got), "the oldest ones leave");
+    cr_expect(family_formats_get(&f, "{\"i\":990}", &got));
+    memset(key, 'x', sizeof(key) - 1);
+    key[sizeof(key) - 1] = 0;
+    family_formats_put(&f, key, hermes);
+    cr_expect(!family_formats_get(&f, key, &got), "large ones are not kept");
+    family_formats_deinit(&f);
 }
 
 /* ---- round trips ---- */

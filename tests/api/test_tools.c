@@ -25,7 +25,7 @@ static const char hermes[] =
     "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
     "{%- endfor -%}<|im_end|>\n{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}"
-    "{%- endif -%}{# </think> #}";
+    "{%- endif -%}{% if false %} </think> {% endif %}";
 
 static uint32_t stream_buffer; /* 0: the default size */
 
@@ -702,7 +702,7 @@ Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
         "{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}:{{ m.content }}"
         "{% for c in m.tool_calls or [] %}"
         "<tool_call>{{ c.function.name }}{% endfor %}{% if m.reasoning_content %}<{{ "
-        "m.reasoning_content }}>{% endif %}|{% endfor %}{# </think> #}";
+        "m.reasoning_content }}>{% endif %}|{% endfor %}{% if false %} </think> {% endif %}";
     struct world w;
     struct reply r;
     char want[200];

@@ -260,7 +260,7 @@ def test_a_prediction_is_only_a_hint():
 
 THINKING = (
     "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}"
-    "{{ '<|im_start|>assistant\\n<think>\\n' }}{# tools <tool_call> </think> "
+    "{{ '<|im_start|>assistant\\n<think>\\n' }}{% if false %}<tool_call> </think>{% endif %}{# "
 )
 
 

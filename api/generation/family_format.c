@@ -1,0 +1,185 @@
+#include "api/generation/family_format.h"
+
+#include <errno.h>
+#include <string.h>
+#include <yyjson.h>
+#include "api/http/json_build.h"
+#include "base/json_read.h"
+#include "base/json_value.h"
+#include "base/try.h"
+
+#define PROBE_FUEL 500000u        /* steps of one rendering */
+#define PROBE_OUTPUT (256u << 10) /* bytes of one */
+
+/* ---- source ---- */
+
+/* Returns the end of the tag or expression at @at, behind its strings. */
+static const char *source_skip(const char *at, const char *end) {
+    char close = at[1] == '{' ? '}' : '%', quote = 0;
+
+    for (at += 2; at < end; at++) {
+        if (quote) {
+            at += *at == '\\';
+            quote = at < end && *at == quote ? 0 : quote;
+        } else if (*at == '"' || *at == '\'') {
+            quote = *at;
+        } else if (*at == close && at + 1 < end && at[1] == '}') {
+            return at + 2;
+        }
+    }
+    return end;
+}
+
+struct buf family_source(const char *source, size_t len) {
+    const char *at = source, *end = source + len;
+    struct buf out = {.max = len + 1};
+    int r = 0;
+
+    while (at < end && r == 0) {
+        const char *from = at;
+
+        if (end - at >= 2 && at[0] == '{' && at[1] == '#') {
+            const char *close = memmem(at + 2, (size_t)(end - at) - 2, "#}", 2);
+
+            at = close ? close + 2 : end;
+            continue;
+        }
+        if (end - at >= 2 && at[0] == '{' && (at[1] == '{' || at[1] == '%'))
+            at = source_skip(at, end);
+        else
+            at++;
+        r = buf_add(&out, from, (size_t)(at - from));
+    }
+    return out;
+}
+
+/* ---- probes ---- */
+
+enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT };
+
+/* Makes the variables of a conversation with a tool: a question, and in the other probes a call,
+ * whose arguments are an object or a text. */
+static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
+    bool failed = false;
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+    static const char args[] = "{\"city\": \"Paris\"}";
+
+    JSON_MEMBERS(key, value, kwargs) {
+        yyjson_mut_obj_add(root, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value));
+    }
+    yyjson_mut_val *messages = json_constant(d, "[{role:'user', content:'Go'}]");
+    if (probe != PROBE_ASKED)
+        yyjson_mut_arr_append(
+            messages, json_make(d,
+                                "{role:'assistant', content:'', tool_calls:[{id:'call12345', "
+                                "type:'function', function:{name:'get_weather', arguments:%}}]}",
+                                probe == PROBE_CALL ? json_constant(d, "{city:'Paris'}")
+                                                    : yyjson_mut_str(d, args)));
+    yyjson_mut_obj_add_val(d, root, "messages", messages);
+    yyjson_mut_obj_add_val(
+        d, root, "tools",
+        json_constant(d, "[{type:'function', function:{name:'get_weather', description:'Weather', "
+                         "parameters:{type:'object', properties:{city:{type:'string', "
+                         "description:'City'}}, required:['city']}}}]"));
+    yyjson_mut_obj_add_str(d, root, "functions", "[]");
+    yyjson_mut_obj_add_str(d, root, "datetime", "2025-01-01");
+    yyjson_mut_obj_add_null(d, root, "documents");
+    yyjson_mut_obj_add_str(d, root, "bos_token", "");
+    yyjson_mut_obj_add_str(d, root, "eos_token", "");
+    yyjson_mut_obj_add_bool(d, root, "add_generation_prompt", false);
+    return failed ? -ENOMEM : json_doc_seal(d, root, out);
+}
+
+/* Renders a probe. Returns false if the template refuses it. */
+static bool probe_render(const struct template *t, enum probe probe, yyjson_val *kwargs,
+                         struct rendered *out) {
+    struct template_opts o = {.fuel = PROBE_FUEL, .max_output = PROBE_OUTPUT};
+    struct err err = {0};
+    yyjson_doc *vars = NULL;
+    bool ok = probe_vars(probe, kwargs, &vars) == 0 &&
+              template_render(t, yyjson_doc_get_root(vars), &o, out, &err) == 0 && out->text.len;
+
+    yyjson_doc_free(vars);
+    if (!ok) {
+        rendered_deinit(out);
+        memset(out, 0, sizeof(*out));
+    }
+    return ok;
+}
+
+/* Returns the number of bytes with which both begin, up to the beginning of a tag. */
+static size_t probe_common(const struct buf *a, const struct buf *b) {
+    size_t n = 0;
+
+    while (n < a->len && n < b->len && a->data[n] == b->data[n])
+        n++;
+    for (size_t tag = n; tag && a->data[tag - 1] != '>'; tag--)
+        if (a->data[tag - 1] == '<')
+            return tag - 1;
+    return n;
+}
+
+const struct toolcall_format *family_find_format(const struct template *t, const struct buf *source,
+                                                 yyjson_val *kwargs) {
+    const struct toolcall_format *f = NULL;
+    struct rendered asked = {0}, called = {0};
+    bool has_call;
+
+    probe_render(t, PROBE_ASKED, kwargs, &asked);
+    has_call = probe_render(t, PROBE_CALL, kwargs, &called) ||
+               probe_render(t, PROBE_CALL_TEXT, kwargs, &called);
+    if (has_call) {
+        size_t n = probe_common(&asked.text, &called.text);
+
+        f = toolcall_detect(called.text.data + n, called.text.len - n);
+    }
+    if (!f && has_call)
+        f = toolcall_detect(called.text.data, called.text.len);
+    if (!f && asked.text.len)
+        f = toolcall_detect(asked.text.data, asked.text.len);
+    if (!f && source->len)
+        f = toolcall_detect(source->data, source->len);
+    rendered_deinit(&asked);
+    rendered_deinit(&called);
+    return f;
+}
+
+/* ---- formats by variables ---- */
+
+void family_formats_init(struct family_formats *f) {
+    *f = (struct family_formats){.n = 0};
+    pthread_mutex_init(&f->lock, NULL);
+}
+
+void family_formats_deinit(struct family_formats *f) {
+    for (uint32_t i = 0; i < f->n; i++)
+        free(f->rows[i].kwargs);
+    pthread_mutex_destroy(&f->lock);
+}
+
+bool family_formats_get(struct family_formats *f, const char *kwargs,
+                        const struct toolcall_format **out) {
+    bool found = false;
+
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < f->n && !found; i++) {
+        found = strcmp(f->rows[i].kwargs, kwargs) == 0;
+        *out = found ? f->rows[i].format : *out;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return found;
+}
+
+void family_formats_put(struct family_formats *f, const char *kwargs,
+                        const struct toolcall_format *format) {
+    char *copy = strlen(kwargs) <= FAMILY_KWARGS_MAX ? strdup(kwargs) : NULL;
+
+    if (!copy)
+        return; /* it is found anew */
+    pthread_mutex_lock(&f->lock);
+    uint32_t at = f->n < FAMILY_KWARGS_KEPT ? f->n++ : f->oldest++ % FAMILY_KWARGS_KEPT;
+    free(f->rows[at].kwargs);
+    f->rows[at] = (struct family_formats_row){copy, format};
+    pthread_mutex_unlock(&f->lock);
+}

@@ -1,0 +1,41 @@
+#pragma once
+
+/*
+ * family_format - the format of tool calls that a template shows its model. A small conversation
+ * with a tool and a call of it is rendered, with the variables of the request: what the template
+ * writes there decides, not what stands in its comments or in branches that are not taken. Only a
+ * template whose rendering shows no known marker is looked at as a source.
+ */
+
+#include <pthread.h>
+#include "api/toolcall/toolcall.h"
+#include "text/template.h"
+
+#define FAMILY_KWARGS_KEPT 32u  /* sets of variables whose formats are kept */
+#define FAMILY_KWARGS_MAX 1024u /* bytes of a set that is kept, as JSON */
+
+/* Formats by the variables of requests. Any thread may use them. */
+struct family_formats {
+    pthread_mutex_t lock;
+    struct family_formats_row {
+        char *kwargs;
+        const struct toolcall_format *format;
+    } rows[FAMILY_KWARGS_KEPT];
+    uint32_t n, oldest;
+};
+
+/* Returns the source of a template without its comments; "" without memory. */
+struct buf family_source(const char *source, size_t len);
+/* Returns the format that @t shows with the variables @kwargs (an object, or NULL); @source: its
+ * source without comments. NULL: none is known. */
+const struct toolcall_format *family_find_format(const struct template *t, const struct buf *source,
+                                                 yyjson_val *kwargs);
+
+void family_formats_init(struct family_formats *f);
+void family_formats_deinit(struct family_formats *f);
+/* Gets the format that was found for @kwargs, a JSON text. Returns false if none is kept. */
+bool family_formats_get(struct family_formats *f, const char *kwargs,
+                        const struct toolcall_format **out);
+/* Keeps the format for @kwargs, in the place of the oldest one if there are too many. */
+void family_formats_put(struct family_formats *f, const char *kwargs,
+                        const struct toolcall_format *format);
