@@ -1,7 +1,9 @@
 #include "base/files.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +100,38 @@ int files_read(const char *path, struct buf *out, mode_t *mode) {
     while (r > 0);
     close(fd);
     return r;
+}
+
+bool files_socket_folder(int place, char *out, size_t size) {
+    static const struct {
+        const char *var, *below;
+    } roots[FILES_SOCKETS_N][2] = {
+        [FILES_SOCKETS_RUNTIME] = {{"XDG_RUNTIME_DIR", "/weft"}},
+        [FILES_SOCKETS_STATE] = {{"XDG_STATE_HOME", "/weft"}, {"HOME", "/.local/state/weft"}},
+    };
+
+    assert(place >= 0 && place < FILES_SOCKETS_N);
+    for (size_t i = 0; i < ARRAY_SIZE(roots[place]) && roots[place][i].var; i++) {
+        const char *root = getenv(roots[place][i].var);
+
+        if (root && root[0] == '/')
+            return (size_t)snprintf(out, size, "%s%s", root, roots[place][i].below) < size;
+    }
+    return false;
+}
+
+int files_make_folders(const char *path, mode_t mode) {
+    char part[PATH_MAX];
+
+    if ((size_t)snprintf(part, sizeof(part), "%s", path) >= sizeof(part))
+        return -ENAMETOOLONG;
+    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        if (mkdir(part, mode) < 0 && errno != EEXIST)
+            return -errno;
+        *p = '/';
+    }
+    return 0;
 }
 
 bool files_state_folder(char *out, size_t size) {

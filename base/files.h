@@ -27,6 +27,17 @@ FILE *files_open(const char *path);
  * $STATE_DIRECTORY. Returns false if there is none or its path is longer than @size. */
 bool files_state_folder(char *out, size_t size);
 
+/* Places of the folder for sockets of daemons that a user starts by hand, the best first. */
+enum { FILES_SOCKETS_RUNTIME, FILES_SOCKETS_STATE, FILES_SOCKETS_N };
+
+/* Writes to @out the folder for sockets: $XDG_RUNTIME_DIR/weft (FILES_SOCKETS_RUNTIME);
+ * $XDG_STATE_HOME/weft, or ~/.local/state/weft without it (FILES_SOCKETS_STATE). Returns false if
+ * the variable is not set to an absolute path or the path does not fit into @size. */
+bool files_socket_folder(int place, char *out, size_t size);
+
+/* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
+int files_make_folders(const char *path, mode_t mode);
+
 /* Appends the whole file @path to @out, and writes its permissions to *@mode unless that is NULL.
  * Waits as files_open(), also for a writer that pauses. Returns 0 or -errno; -EFBIG: the file has
  * more bytes than @out may have, as an endless device has. */

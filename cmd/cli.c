@@ -131,20 +131,6 @@ int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, 
     return r;
 }
 
-int cli_make_folders(const char *path, mode_t mode) {
-    char part[PATH_MAX];
-
-    if ((size_t)snprintf(part, sizeof(part), "%s", path) >= sizeof(part))
-        return -ENAMETOOLONG;
-    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = 0;
-        if (mkdir(part, mode) < 0 && errno != EEXIST)
-            return -errno;
-        *p = '/';
-    }
-    return 0;
-}
-
 bool cli_is_loopback(const char *url) {
     const char *scheme = strstr(url, "://"), *at = scheme ? scheme + 3 : url;
     size_t n = strcspn(at, "/?#"), n_host = *at == '[' ? strcspn(at, "]") + 1 : strcspn(at, ":/?#");

@@ -33,8 +33,6 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 /* Creates or empties @path and writes @len bytes; with @sync waits until they are on the disk.
  * Returns 0 or -errno. */
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
-/* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
-int cli_make_folders(const char *path, mode_t mode);
 
 /* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */
 bool cli_is_loopback(const char *url);

@@ -44,7 +44,7 @@ int launch_file_write(const char *path, const char *text, size_t len) {
         return -ENAMETOOLONG;
     if (access(by, F_OK) == 0)
         return -EEXIST;
-    int r = cli_make_folders(path, 0755);
+    int r = files_make_folders(path, 0755);
     if (r == 0 && stat(path, &st) == 0) {
         r = cli_read_file(path, FILE_MAX, &old, &old_len);
         if (r == 0)
