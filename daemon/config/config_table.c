@@ -135,8 +135,9 @@ const struct option config_table[] = {
     LIST("listen", "cors-origins", cors_origins, "",
          "Origins whose pages may use the server besides loopback ones and allowed-hosts "
          "(https://chat.example); *: every origin."),
-    STRING("listen", "admin-socket", admin_socket, "",
-           "The UNIX socket of the admin interface; empty: none."),
+    STRING("listen", "admin-socket", admin_socket, "auto",
+           "The UNIX socket of the admin interface, for weftctl; auto: PORT.sock in "
+           "$XDG_RUNTIME_DIR/weft or ~/.local/state/weft, where weftctl finds it; empty: none."),
     STRING("listen", "api-keys", api_keys, "",
            "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: no "
            "key is required."),

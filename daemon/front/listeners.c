@@ -7,6 +7,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/files.h"
+#include "base/log.h"
+#include "base/printable.h"
 #include "base/try.h"
 #include "daemon/upgrade/takeover.h"
 
@@ -106,6 +109,11 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     return given ? 0 : add_own_socket(l, address);
 }
 
+/* Returns true if this daemon chooses the path of its admin socket. */
+static bool is_auto(const struct listeners *l) {
+    return strcmp(l->config->admin_socket, "auto") == 0;
+}
+
 /* Returns true if connections to @s begin with TLS, according to its name or its address. */
 static bool has_tls(const struct service_fd *s) {
     return s->address ? !s->admin && config_without_tls(s->address) != s->address
@@ -117,7 +125,7 @@ static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
     if (!s->address)
         return true;
     if (s->admin)
-        return strcmp(s->address, l->config->admin_socket) == 0;
+        return is_auto(l) || strcmp(s->address, l->config->admin_socket) == 0;
     for (char *const *a = l->config->listen; *a; a++)
         if (strcmp(*a, s->address) == 0)
             return true;
@@ -156,17 +164,70 @@ int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
     return r;
 }
 
-static int open_admin(struct listeners *l, struct err *err) {
-    char *path = l->config->admin_socket;
-
-    TRY(takeover_is_pending() ? 0 : listen_on_given(l, true, err));
-    if (listeners_managed(l, true) || !*path || find_socket(l, true, path))
-        return 0;
+static int open_admin_at(struct listeners *l, const char *path, struct err *err) {
     TRY(service_check_path("admin-socket", path, err));
     TRY(admin_listen_unix(l->admin, path, err));
     return add_socket(
         l, (struct front_socket){
                .fd = admin_last_fd(l->admin), .admin = true, .listens = true, .address = path});
+}
+
+/* Opens the admin socket in the folder @place, under the port of the first listener, which weftctl
+ * shows where several daemons run. Two daemons may have the same port of different addresses, so
+ * the process's number is the second choice. */
+static int open_admin_in(struct listeners *l, int place, struct err *err) {
+    char folder[sizeof(l->chosen)];
+    const char *port = strrchr(l->url, ':');
+    bool has_port = port && port[1] >= '0' && port[1] <= '9';
+    size_t size = sizeof(l->chosen);
+
+    if (!files_socket_folder(place, folder, sizeof(folder)))
+        return -ENOENT;
+    if (has_port && (size_t)snprintf(l->chosen, size, "%s/%s.sock", folder, port + 1) < size) {
+        TRY(files_make_folders(l->chosen, 0700));
+        if (open_admin_at(l, l->chosen, err) == 0)
+            return 0;
+    }
+    if ((size_t)snprintf(l->chosen, size, "%s/pid-%d.sock", folder, (int)getpid()) >= size)
+        return -ENAMETOOLONG;
+    TRY(files_make_folders(l->chosen, 0700));
+    return open_admin_at(l, l->chosen, err);
+}
+
+/* Opens an admin socket for a daemon that was started by hand. The daemon serves without it where
+ * no folder can be used. */
+static void open_auto_admin(struct listeners *l) {
+    struct err err = {0};
+    int r = -ENOENT;
+
+    for (int place = 0; place < FILES_SOCKETS_N && r < 0; place++)
+        r = open_admin_in(l, place, &err);
+    if (r == 0)
+        return;
+    l->chosen[0] = 0;
+    log_event(WLOG_INFO, "no_admin_socket", "reason=%s",
+              quoted(*err.message ? err.message : strerror(-r)).s);
+}
+
+/* Returns true if there is an admin socket that a previous daemon bound and this one keeps. */
+static bool has_given_admin(const struct listeners *l) {
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->sockets[i].admin && !l->sockets[i].unwanted)
+            return true;
+    return false;
+}
+
+static int open_admin(struct listeners *l, struct err *err) {
+    const char *path = l->config->admin_socket;
+
+    TRY(takeover_is_pending() ? 0 : listen_on_given(l, true, err));
+    if (listeners_managed(l, true) || !*path)
+        return 0;
+    if (!is_auto(l))
+        return find_socket(l, true, path) ? 0 : open_admin_at(l, path, err);
+    if (!has_given_admin(l) && !listeners_managed(l, false))
+        open_auto_admin(l);
+    return 0;
 }
 
 static bool listens_tls(const struct listeners *l) {

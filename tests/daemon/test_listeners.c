@@ -159,6 +159,65 @@ Test(listeners, the_first_address_names_the_service) {
     cr_expect_str_eq(did, "", "there is no admin socket");
 }
 
+/* Returns the path of an admin socket that the daemon chose, in the folders that XDG_RUNTIME_DIR
+ * and HOME name. */
+static const char *chosen_with(const char *runtime, const char *home) {
+    struct err err = {0};
+
+    runtime ? setenv("XDG_RUNTIME_DIR", runtime, 1) : unsetenv("XDG_RUNTIME_DIR");
+    setenv("HOME", home, 1);
+    unsetenv("XDG_STATE_HOME");
+    set("admin-socket", "auto");
+    set("listen", "127.0.0.1:0");
+    l.n = 0;
+    l.url[0] = did[0] = 0;
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    return l.chosen;
+}
+
+Test(listeners, a_daemon_started_by_hand_chooses_its_admin_socket) {
+    char path[200];
+
+    const char *chosen = chosen_with(folder, "/nonexistent");
+    snprintf(path, sizeof(path), "%s/weft%s.sock", folder, strrchr(l.url, ':'));
+    *strrchr(path, ':') = '/';
+    cr_expect_str_eq(chosen, path);
+    cr_expect(strstr(passed_on(), path), "the next daemon gets it");
+    cr_expect_eq(access(in_folder("weft"), F_OK), 0);
+    rmdir(in_folder("weft"));
+
+    chosen = chosen_with(NULL, folder);
+    cr_expect(strstr(chosen, "/.local/state/weft/"), "%s", chosen);
+    rmdir(in_folder(".local/state/weft"));
+    rmdir(in_folder(".local/state"));
+    rmdir(in_folder(".local"));
+
+    chosen = chosen_with("/dev/null", "/dev/null");
+    cr_expect_str_eq(chosen, "");
+    cr_expect_str_eq(did, "", "it serves without one");
+    cr_expect_eq(l.n, 1);
+}
+
+/* The daemon keeps the admin socket that the previous one chose, or had by its options. */
+Test(listeners, a_chosen_admin_socket_is_handed_on) {
+    struct err err = {0};
+    char name[200];
+    int admin = bound(in_folder("old.sock"), NULL);
+
+    snprintf(name, sizeof(name), "admin=%s", in_folder("old.sock"));
+    pass(admin, name);
+    pending = true;
+    set("admin-socket", "auto");
+    set("listen", "127.0.0.1:0");
+    setenv("XDG_RUNTIME_DIR", folder, 1);
+    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    cr_expect_str_eq(l.chosen, "");
+    cr_expect(strstr(passed_on(), name), "%s", passed_on());
+    pending = false;
+    unlink(in_folder("old.sock"));
+}
+
 Test(listeners, what_cannot_be_bound_is_refused) {
     struct err err = {0};
     char text[300];
