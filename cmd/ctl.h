@@ -20,10 +20,11 @@ enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 struct ctl;
 
-/* Returns the path of the socket: @option, else $WEFT_ADMIN, else the first usual path that
- * exists. */
-const char *ctl_socket(const char *option);
-/* Makes a client of the socket at this path, without connecting. Returns 0 or -ENOMEM. */
+/* Writes to @out the path of the admin socket of the one daemon that runs: a service's, or one in a
+ * folder of files_socket_folder(). Returns an exit code; with @err if none or several run. */
+int ctl_socket(char *out, size_t size, struct err *err);
+/* Makes a client of the socket at this path, without connecting. NULL: the path is $WEFT_ADMIN, or
+ * ctl_socket() finds it at the first call. Returns 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)

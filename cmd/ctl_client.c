@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <yyjson.h>
 #include "cmd/curl_again.h"
 
@@ -21,54 +21,14 @@ struct ctl {
     char why[CURL_ERROR_SIZE];
 };
 
-/* Usual paths of the socket: of the systemd units, and of a daemon that was started by hand.
- * ./quickstart puts its socket beside its programs. */
-static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
-                                    "./build/admin.sock"};
-
-static bool is_socket(const char *path) {
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
-}
-
-/* Returns the path of "admin.sock" in the folder of this program. */
-static const char *beside(void) {
-    static char path[512];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    char *slash = NULL;
-
-    if (n > 0) {
-        path[n] = 0;
-        slash = strrchr(path, '/');
-    }
-    if (!slash || (size_t)(slash - path) + sizeof("/admin.sock") > sizeof(path))
-        return NULL;
-    strcpy(slash, "/admin.sock");
-    return is_socket(path) ? path : NULL;
-}
-
-const char *ctl_socket(const char *option) {
-    const char *env = getenv("WEFT_ADMIN"), *path;
-
-    if (option)
-        return option;
-    if (env && *env)
-        return env;
-    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
-        if (is_socket(usual[i]))
-            return usual[i];
-    path = beside();
-    return path ? path : usual[0];
-}
-
 int ctl_new(struct ctl **out, const char *socket) {
+    const char *env = getenv("WEFT_ADMIN"), *path = socket ? socket : env;
     CLEANUP(ctl_freep) struct ctl *c = calloc(1, sizeof(*c));
 
     if (!c || curl_global_init(CURL_GLOBAL_NOTHING) != CURLE_OK)
         return -ENOMEM;
-    c->socket = strdup(socket);
-    if (!c->socket)
+    c->socket = path && *path ? strdup(path) : NULL;
+    if (!c->socket && path && *path)
         return -ENOMEM;
     *out = STEAL(c);
     return 0;
@@ -137,11 +97,8 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
                     c->socket);
             return CTL_DENIED;
         }
-        err_set(err, 0, NULL, "no daemon answers on %s: %s%s", c->socket,
-                os ? strerror((int)os) : "cannot connect",
-                os == ENOENT ? " (start weftd with --admin-socket PATH, and give weftctl --socket "
-                               "PATH or $WEFT_ADMIN)"
-                             : "");
+        err_set(err, 0, NULL, "no daemon answers on %s: %s", c->socket,
+                os ? strerror((int)os) : "cannot connect");
         break;
     case CURLE_GOT_NOTHING:
     case CURLE_RECV_ERROR:
@@ -195,6 +152,22 @@ static int refused(struct ctl *c, const char *path, long status, const struct bu
     return CTL_REFUSED;
 }
 
+/* Finds the socket of the daemon, unless the user named it. Returns an exit code. */
+static int find_socket(struct ctl *c, struct err *err) {
+    char path[PATH_MAX];
+
+    if (c->socket)
+        return CTL_OK;
+    int r = ctl_socket(path, sizeof(path), err);
+    if (r != CTL_OK)
+        return r;
+    c->socket = strdup(path);
+    if (c->socket)
+        return CTL_OK;
+    err_set(err, 0, NULL, "out of memory");
+    return CTL_REFUSED;
+}
+
 /* Sends one request. Returns CLI_OK with the answer in @s, or an exit code with @err. */
 static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
                    struct err *err) {
@@ -202,6 +175,9 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     long status = 0;
 
     assert(path[0] == '/' && s->reply);
+    int found = find_socket(c, err);
+    if (found != CTL_OK)
+        return found;
     if (asprintf(&url, "http://weftd%s", path) < 0)
         url = NULL;
     c->curl = curl_again(c->curl);

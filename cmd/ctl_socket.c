@@ -1,0 +1,126 @@
+/*
+ * ctl_socket - finds the admin socket of the daemon that runs. A service has its socket at a fixed
+ * path; a daemon that was started by hand has one in a folder of its user, under its port. The file
+ * of a daemon that was killed stays, so each candidate is tried.
+ */
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "base/files.h"
+#include "cmd/ctl.h"
+
+#define FOUND_MAX 16
+#define TRIED_MAX 256 /* files of a folder that are tried */
+
+/* Paths of services and of containers. ./quickstart puts its socket beside its programs. */
+static const char *const fixed_paths[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
+                                          "./build/admin.sock"};
+
+/* Sockets of daemons. A denied one exists, but this user may not use it. */
+struct found {
+    char path[FOUND_MAX][sizeof(((struct sockaddr_un *)0)->sun_path)];
+    uint32_t n;
+    char denied[sizeof(((struct sockaddr_un *)0)->sun_path)];
+};
+
+/* Returns 0 if a process listens at @path, else -errno. */
+static int socket_try(const char *path) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r;
+
+    if (fd < 0)
+        return -errno;
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+    r = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
+    close(fd);
+    return r == -EAGAIN ? 0 : r; /* its queue of connections is full */
+}
+
+static void found_add(struct found *f, const char *path) {
+    if (f->n == FOUND_MAX || strlen(path) >= sizeof(f->path[0]))
+        return;
+    switch (socket_try(path)) {
+    case 0:
+        strcpy(f->path[f->n++], path);
+        break;
+    case -EACCES:
+        if (!f->denied[0])
+            strcpy(f->denied, path);
+        break;
+    }
+}
+
+static void found_add_folder(struct found *f, const char *folder) {
+    DIR *d = opendir(folder);
+    const struct dirent *e;
+    char path[PATH_MAX];
+
+    for (int i = 0; d && i < TRIED_MAX && (e = readdir(d)) != NULL; i++) {
+        size_t n = strlen(e->d_name);
+
+        if (n > 5 && strcmp(e->d_name + n - 5, ".sock") == 0 &&
+            (size_t)snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) < sizeof(path))
+            found_add(f, path);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* Adds "admin.sock" in the folder of this program, unless it is ./build. */
+static void found_add_beside(struct found *f) {
+    char path[PATH_MAX], here[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("/admin.sock"));
+    char *slash = NULL;
+
+    if (n > 0) {
+        path[n] = 0;
+        slash = strrchr(path, '/');
+    }
+    if (!slash)
+        return;
+    strcpy(slash, "/admin.sock");
+    if (!realpath("./build/admin.sock", here) || strcmp(here, path) != 0)
+        found_add(f, path);
+}
+
+/* Lists the sockets in @err, since the user must choose one. */
+static void found_list(const struct found *f, struct err *err) {
+    char list[300] = "";
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < f->n && n < sizeof(list); i++)
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", f->path[i]);
+    err_set(err, 0, NULL, "%u daemons run: choose one with --socket PATH or $WEFT_ADMIN: %s", f->n,
+            list);
+}
+
+int ctl_socket(char *out, size_t size, struct err *err) {
+    struct found f = {.n = 0};
+    char folder[PATH_MAX];
+
+    for (size_t i = 0; i < ARRAY_SIZE(fixed_paths); i++)
+        found_add(&f, fixed_paths[i]);
+    found_add_beside(&f);
+    for (int place = 0; place < FILES_SOCKETS_N; place++)
+        if (files_socket_folder(place, folder, sizeof(folder)))
+            found_add_folder(&f, folder);
+    if (f.n > 1) {
+        found_list(&f, err);
+        return CTL_UNREACHABLE;
+    }
+    if (f.n == 0 && !f.denied[0]) {
+        err_set(err, 0, NULL,
+                "no daemon of this user runs (weftd --model FILE starts one; the socket of "
+                "another one: --socket PATH or $WEFT_ADMIN)");
+        return CTL_UNREACHABLE;
+    }
+    snprintf(out, size, "%s", f.n ? f.path[0] : f.denied);
+    return CTL_OK;
+}
