@@ -62,7 +62,10 @@ int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
 
     if (!slash || len >= sizeof(s.repo) || owner >= len || !is_name(p, owner) ||
         !is_name(slash + 1, len - owner - 1))
-        return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]", text);
+        return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]%s", text,
+                       slash ? ""
+                             : "; models come from the Hugging Face hub, where a name such as "
+                               "hf:unsloth/Qwen3-8B-GGUF:Q4_K_M is found by its search");
     memcpy(s.repo, p, len);
     p += len;
     if (*p == ':') {

@@ -73,19 +73,14 @@ int ctl_key(int argc, char **argv, bool json) {
     unsigned char random[KEY_BYTES];
     struct sha256 s;
 
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return fputs(usage, stdout), files_flush() ? CLI_OK : CLI_FAILED;
     const char *expires = "";
-    if (argc > 2 && strncmp(argv[2], "--expires=", 10) == 0) {
-        expires = argv[2] + 10;
-        argv[2] = argv[1];
-        argv++;
-        argc--;
-        if (!is_day_to_come(expires))
-            return cli_usage("--expires must be a future day, YYYY-MM-DD");
-    }
-    if (argc != 4 || strcmp(argv[1], "new") != 0)
+    const struct cli_option options[] = {{"expires", CLI_TEXT, &expires, 0, 0}};
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
+    if (code >= 0)
+        return code;
+    if (*expires && !is_day_to_come(expires))
+        return cli_usage("--expires must be a future day, YYYY-MM-DD");
+    if (n_args != 3 || strcmp(argv[1], "new") != 0)
         return cli_usage("usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
     size_t n_name = strlen(argv[2]);
     if (n_name == 0 || n_name > 63 || strspn(argv[2], NAME_LETTERS) != n_name)

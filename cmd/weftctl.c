@@ -46,11 +46,11 @@ static const char help[] =
     "  models [NAME]              list the model files on this machine\n"
     "  rm NAME                    remove a pulled model\n"
     "  key new NAME FILE          make an API key, add its checksum to FILE, print it once\n"
-    "The socket is PATH, else $WEFT_ADMIN, else the first existing one of\n"
-    "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
-    "beside this program. --json prints the daemon's answer unchanged. Exit codes:\n"
-    "0 success; 1 refused; 64 wrong usage; 69 no daemon or hub answers; 77 not allowed;\n"
-    "130 interrupted.\n";
+    "The socket is PATH, else $WEFT_ADMIN, else that of the one daemon that runs: at\n"
+    "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock, admin.sock beside\n"
+    "this program, or in $XDG_RUNTIME_DIR/weft or ~/.local/state/weft. --json prints\n"
+    "the daemon's answer unchanged. Exit codes: 0 success; 1 refused; 64 wrong usage;\n"
+    "69 no daemon or hub answers; 77 not allowed; 130 interrupted.\n";
 
 struct call {
     struct ctl *ctl;
@@ -386,16 +386,40 @@ static const struct {
 } local_commands[] = {{"chat", ctl_chat},     {"launch", ctl_launch}, {"pull", ctl_pull},
                       {"models", ctl_models}, {"rm", ctl_rm},         {"key", ctl_key}};
 
+/* Commands of other programs for which weftctl has another word. */
+static const struct {
+    const char *name, *own;
+} aliases[] = {{"list", "models"}, {"ls", "models"}, {"stop", "unload"}};
+
+/* Commands of other programs that weftctl does not have, and what does the same. */
+static const struct {
+    const char *name, *remedy;
+} others[] = {
+    {"serve",
+     "start weftd --model FILE, or weftd --models-dir auto for all models of this machine"},
+    {"show", "use weft-gguf info FILE, with the file that weftctl models --path NAME prints"},
+    {"create", "write a preset: docs/manual/several-models.md, or POST /api/create"},
+    {"cp", "write a preset with another name, or POST /api/copy"},
+    {"push", "models are only pulled"},
+    {"signin", "weftctl pull needs no account; HF_TOKEN is used where a repository asks for it"},
+    {"signout", "weftctl pull needs no account"},
+};
+
+/* Returns weftctl's word for @command. */
+static const char *own_name(const char *command) {
+    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
+        if (strcmp(command, aliases[i].name) == 0)
+            return aliases[i].own;
+    return command;
+}
+
 static int unknown(const char *command) {
-    static const struct {
-        const char *name, *own;
-    } habits[] = {{"list", "models"}, {"ls", "models"}, {"run", "chat"}, {"stop", "unload"}};
     char names[320] = "";
     size_t n = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(habits); i++)
-        if (strcmp(command, habits[i].name) == 0)
-            return cli_usage("unknown command \"%s\"; use: weftctl %s", command, habits[i].own);
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        if (strcmp(command, others[i].name) == 0)
+            return cli_usage("there is no command \"%s\": %s", command, others[i].remedy);
     for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++)
         n += (size_t)snprintf(names + n, sizeof(names) - n, "%s, ", commands[i].name);
     for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++)
@@ -440,21 +464,44 @@ static void take_options(struct call *c, const char **socket) {
     c->argc = kept;
 }
 
+/* Talks with the model that the first argument names: `run MODEL [MESSAGE]` of other programs. */
+static int run_model(int argc, char **argv, bool json) {
+    char *with_option[argc + 2];
+    int n = 0;
+
+    if (argc > 1 && asks_help(argv[1]))
+        return ctl_chat(argc, argv, json);
+    if (argc < 2 || argv[1][0] == '-')
+        return cli_usage("run takes the name of a model, and optionally a message");
+    with_option[n++] = argv[0];
+    with_option[n++] = "--model";
+    for (int i = 1; i < argc; i++)
+        with_option[n++] = argv[i];
+    with_option[n] = NULL;
+    return ctl_chat(n, with_option, json);
+}
+
 static int dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
+    const char *name = own_name(c->argv[0]);
+
+    if (strcmp(name, "help") == 0)
+        return say_help();
+    if (strcmp(name, "run") == 0)
+        return run_model(c->argc, c->argv, c->json);
     for (size_t i = 0; i < ARRAY_SIZE(local_commands); i++)
-        if (strcmp(c->argv[0], local_commands[i].name) == 0)
+        if (strcmp(name, local_commands[i].name) == 0)
             return local_commands[i].run(c->argc, c->argv, c->json);
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
-        if (strcmp(c->argv[0], commands[i].name) != 0)
+        if (strcmp(name, commands[i].name) != 0)
             continue;
         if (c->argc > 1 && asks_help(c->argv[1]))
             return say_help();
         c->argc--;
         c->argv++;
         take_options(c, &socket);
-        if (ctl_new(&ctl, ctl_socket(socket)) < 0)
+        if (ctl_new(&ctl, socket) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
         return commands[i].run ? commands[i].run(c) : run_plain(&commands[i], c);

@@ -47,12 +47,12 @@ def http(value, status="200 OK"):
 class Server:
     """Answers each request with answers[(method, path)], bytes to be sent as they are, or a list of them; then closes."""
 
-    def __init__(self, answers):
-        self.answers, self.seen = answers, []
+    def __init__(self, answers, path=SOCKET):
+        self.answers, self.seen, self.path = answers, [], path
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET)
+            os.unlink(path)
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.bind(SOCKET)
+        self.socket.bind(path)
         self.socket.listen()
 
     def __enter__(self):
@@ -62,7 +62,7 @@ class Server:
     def __exit__(self, *_):
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-        os.unlink(SOCKET)
+        os.unlink(self.path)
 
     def serve(self):
         while True:
@@ -308,6 +308,54 @@ def test_a_daemon_that_is_stopped_keeps_no_command_waiting():
         stopped.listen()
         for _, err in parallel([lambda command=command: run("--socket", path, command, code=69) for command in ("stats", "upgrade")]):
             assert "no answer in time: the daemon hangs or is stopped" in err, err
+
+
+def test_the_daemon_of_a_user_is_found_in_his_folders():
+    """A file on which no process listens, as a killed daemon leaves it, is no daemon; two daemons are listed."""
+    with tempfile.TemporaryDirectory() as folder:
+        runtime, home = os.path.join(folder, "run"), os.path.join(folder, "home")
+        where = [os.path.join(runtime, "weft", "8080.sock"), os.path.join(home, ".local/state/weft", "8081.sock")]
+        env = {**os.environ, "XDG_RUNTIME_DIR": runtime, "HOME": home}
+        env.pop("WEFT_ADMIN", None)
+        env.pop("XDG_STATE_HOME", None)
+
+        def health():
+            p = subprocess.run([program("weftctl"), "health"], capture_output=True, text=True, env=env, timeout=LIMIT_S, cwd=folder)
+            return p.returncode, p.stdout + p.stderr
+
+        for path in where:
+            os.makedirs(os.path.dirname(path))
+            with socket.socket(socket.AF_UNIX) as s:
+                s.bind(path)
+        code, text = health()
+        assert code == 69 and "no daemon of this user runs" in text, text
+        answers = {("GET", "/health"): http({"health": "serving", "worker": "serving"})}
+        for path in where:
+            with Server(answers, path):
+                assert health() == (0, "serving, worker serving\n"), path
+        with Server(answers, where[0]), Server(answers, where[1]):
+            code, text = health()
+            assert code == 69 and "2 daemons run" in text and all(path in text for path in where), text
+
+
+def test_words_of_other_programs():
+    with Server({("GET", "/health"): http({"status": "ok"})}):
+        assert run("help")[0].startswith("usage: weftctl")
+        assert run("list", "no-model-has-this-name", code=1) == run("models", "no-model-has-this-name", code=1)
+        assert "unload takes the name" in run("stop", code=64)[1]
+        assert "run takes the name of a model" in run("run", code=64)[1]
+        assert "start weftd --model FILE" in run("serve", code=64)[1] and "weft-gguf info" in run("show", "x", code=64)[1]
+        assert "hf:unsloth/" in run("pull", "llama3.2:3b", code=64)[1]
+
+
+def test_options_of_key_stand_anywhere():
+    path = os.path.join(FOLDER.name, "dated")
+    for args in (["new", "alice", path, "--expires=2999-01-01"], ["new", "--expires", "2999-01-01", "alice", path], ["--expires=2999-01-01", "new", "alice", path]):
+        run("key", *args)
+    with open(path) as file:
+        lines = file.read().splitlines()
+    assert len(lines) == 3 and all(line.endswith(" expires=2999-01-01") for line in lines), lines
+    run("key", "new", "alice", path, "--expires=2001-01-01", code=64)
 
 
 def test_help_of_key_makes_no_key():
