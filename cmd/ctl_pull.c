@@ -184,7 +184,8 @@ static int load_files(struct pull *p, struct err *err) {
 
     assert(p->choice.n > 0);
     for (uint32_t k = 0; k < p->choice.n; k++) {
-        int r = plan_file(p, k, &paths, &f) ? files_make_folders(paths.target, 0777) : -ENAMETOOLONG;
+        int r =
+            plan_file(p, k, &paths, &f) ? files_make_folders(paths.target, 0777) : -ENAMETOOLONG;
 
         if (r < 0) {
             err_set(err, 0, NULL, "%.200s: %s; --models DIR takes another folder", paths.target,

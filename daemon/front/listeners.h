@@ -35,7 +35,7 @@ struct listeners {
     struct admin *admin;
     struct front_socket sockets[SERVICE_FDS_MAX];
     uint32_t n;
-    char url[300];   /* URL of the first HTTP listener, for messages */
+    char url[300];    /* URL of the first HTTP listener, for messages */
     char chosen[108]; /* path of the admin socket that this daemon chose; "": it chose none */
 };
 
