@@ -505,7 +505,7 @@ function failed(node, error) {
   const wait = error.retryMs ? ` Try again in ${Math.ceil(error.retryMs / 1000)} s.` : "";
   node.error =
     error instanceof api.ApiError ? error.message + wait : `The page has an error: ${error.message}`;
-  if (error.status === 401) dialogs.askKey("This server requires an API key.", () => connect());
+  if (error.status === 401) dialogs.askKey(connect);
 }
 
 // ---- models and the service ----
@@ -539,7 +539,7 @@ async function connect() {
     const props = await api.get("props");
     panel.showDefaults(props.default_generation_settings?.params, props.sampling_source);
   } catch (error) {
-    if (error.status === 401) dialogs.askKey("This server requires an API key.", () => connect());
+    if (error.status === 401) dialogs.askKey(connect);
   }
 }
 

@@ -53,9 +53,12 @@ function keyFields() {
   };
 }
 
-// Asks for the key; calls @done when it has been entered.
-export function askKey(message, done) {
+// Asks for an API key after a 401, and calls done() once the user has given one.
+export function askKey(done) {
   if (document.querySelector("dialog[open]")) return;
+  const message = apiKey()
+    ? h("p", { class: "refused", role: "alert" }, "The server does not accept this API key.")
+    : h("p", null, "This server requires an API key.");
   const { input, keep, row } = keyFields();
   const box = dialog(
     "API key",
@@ -69,7 +72,7 @@ export function askKey(message, done) {
           done();
         },
       },
-      h("p", null, message),
+      message,
       row,
       h(
         "div",

@@ -71,6 +71,13 @@ test("an answer is streamed and its marks are shown", () => withPage(async (page
   const answer = answers(page).last();
   assert.equal(await answer.locator("ol > li").count(), 5);
   assert.equal(await answer.locator("table tbody tr").count(), 3);
+  // A cell of one word is one line high at every width: columns do not shrink to letters.
+  const tall = await answer.locator("table").evaluate((table) => {
+    table.parentElement.style.width = "60px";
+    return [...table.querySelectorAll("td, th")].filter((cell) => /^\S+$/.test(cell.textContent.trim()) &&
+      cell.getBoundingClientRect().height > 2 * parseFloat(getComputedStyle(cell).lineHeight)).map((cell) => cell.textContent);
+  });
+  assert.deepEqual(tall, []);
   assert.equal(await answer.locator(".code pre").getAttribute("aria-label"), "Code, python");
   assert.match(await answer.locator(".stats").innerText(), /tokens/);
   assert.equal(await page.locator("#announce").textContent(), "The answer is complete.");
@@ -354,6 +361,9 @@ test("a key is asked for, used and forgotten", () => withPage(async (page, conte
   const box = page.getByRole("dialog", { name: "API key" });
   await box.waitFor();
   await accessible(page, "key");
+  await box.getByLabel("API key", { exact: true }).fill("sk-wrong");
+  await box.getByRole("button", { name: "Use this key" }).click();
+  await box.getByText("The server does not accept this API key.").waitFor();
   await box.getByLabel("API key", { exact: true }).fill("sk-one");
   await box.getByRole("button", { name: "Use this key" }).click();
   await ask(page, "Hello");
