@@ -235,6 +235,24 @@ struct api_request_info { /* one live generation, for the admin socket */
     int64_t age_ms;
 };
 
+/* A generating request that has ended. Times from its receipt; 0: not reached. */
+struct api_ended_info {
+    char request_id[64], tenant[64];
+    const char *endpoint, *finish;
+    int status;
+    uint32_t n_prompt, n_cached, n_output;
+    int64_t ago_ms; /* since its end */
+    int64_t queue_ms, ttft_ms, total_ms;
+};
+
+/* Selects ended requests: of @tenant (NULL: of all), at most @oldest_s and at least @newest_s ago;
+ * the slowest or the last first. */
+struct api_ended_filter {
+    const char *tenant;
+    uint64_t oldest_s, newest_s;
+    bool slowest;
+};
+
 /* Every function runs on the loop's thread. Makes an api without listeners; copies @opts, but the
  * objects to which it and the other arguments point must outlive the api. Returns 0 or -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
@@ -349,6 +367,10 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 /* Admin. */
 void api_stats(const struct api *a, struct api_stats *out);
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
+/* Writes those of the last ended requests that @f selects to @out. Returns their number; -ENOENT:
+ * there is no such tenant; -ENOMEM. */
+int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_ended_info *out,
+              uint32_t max);
 /* Finds the generation of the recent request with this x-request-id, the first one if it has
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);

@@ -213,6 +213,56 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     return n;
 }
 
+/* Finds the number of the tenant called @name. Returns false if there is none. */
+static bool tenant_number(const struct api *a, const char *name, uint32_t *out) {
+    for (uint32_t i = 0; i < a->env.tenants.n; i++)
+        if (strcmp(a->env.tenants.list[i]->conf.name, name) == 0) {
+            *out = a->env.tenants.list[i]->number;
+            return true;
+        }
+    return false;
+}
+
+static void ended_info(const struct api *a, const struct recent_request *q, int64_t now,
+                       struct api_ended_info *out) {
+    *out = (struct api_ended_info){
+        .endpoint = q->path,
+        .finish = q->finish,
+        .status = q->status,
+        .n_prompt = q->n_prompt,
+        .n_cached = q->n_cached,
+        .n_output = q->n_output,
+        .ago_ms = (now - q->ended_ns) / 1000000,
+        .queue_ms = q->queue_ns / 1000000,
+        .ttft_ms = q->ttft_ns / 1000000,
+        .total_ms = q->total_ns / 1000000,
+    };
+    snprintf(out->request_id, sizeof(out->request_id), "%s", q->id);
+    snprintf(out->tenant, sizeof(out->tenant), "%s",
+             tenants_get(&a->env.tenants, q->tenant)->conf.name);
+}
+
+int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_ended_info *out,
+              uint32_t max) {
+    CLEANUP(freep) const struct recent_request **list = calloc(max, sizeof(*list));
+    struct recent_filter by = {
+        .all_tenants = !f->tenant,
+        .oldest_ns = (int64_t)MIN(f->oldest_s, (uint64_t)INT64_MAX / 1000000000) * 1000000000,
+        .newest_ns = (int64_t)MIN(f->newest_s, (uint64_t)INT64_MAX / 1000000000) * 1000000000,
+        .slowest = f->slowest,
+    };
+    int64_t now = clock_now(a->env.clock);
+
+    if (!list)
+        return -ENOMEM;
+    if (f->tenant && !tenant_number(a, f->tenant, &by.tenant))
+        return -ENOENT;
+    uint32_t n = recent_find(&a->service.recent, &by, now, list, max);
+    for (uint32_t i = 0; i < n; i++)
+        ended_info(a, list[i], now, &out[i]);
+    return (int)n;
+}
+
 bool api_find(const struct api *a, const char *request_id, uint64_t *id) {
     return gen_ids_find(&a->env.ids, request_id, id);
 }

@@ -7,8 +7,6 @@
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
 
-#define MAX_AGE_NS (10 * 60 * 1000000000ll) /* age up to which an ended request is shown */
-
 void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     if (!x->route || !x->route->generates)
         return;
@@ -39,16 +37,22 @@ static int by_time(const void *a, const void *b) {
     return ((*x)->total_ns < (*y)->total_ns) - ((*x)->total_ns > (*y)->total_ns);
 }
 
-uint32_t recent_slowest(const struct recent *r, uint32_t tenant, int64_t now,
-                        const struct recent_request *out[RECENT_SHOWN]) {
+uint32_t recent_find(const struct recent *r, const struct recent_filter *f, int64_t now,
+                     const struct recent_request **out, uint32_t max) {
     const struct recent_request *all[RECENT_MAX];
     uint32_t n = 0;
 
-    for (uint64_t i = 0; i < MIN(r->n, RECENT_MAX); i++)
-        if (r->list[i].tenant == tenant && now - r->list[i].ended_ns <= MAX_AGE_NS)
-            all[n++] = &r->list[i];
-    qsort(all, n, sizeof(all[0]), by_time);
-    n = MIN(n, RECENT_SHOWN);
+    for (uint64_t i = 0; i < MIN(r->n, RECENT_MAX); i++) {
+        const struct recent_request *q = &r->list[(r->n - 1 - i) % RECENT_MAX];
+        int64_t age = now - q->ended_ns;
+
+        if ((f->all_tenants || q->tenant == f->tenant) && age <= f->oldest_ns &&
+            age >= f->newest_ns)
+            all[n++] = q;
+    }
+    if (f->slowest)
+        qsort(all, n, sizeof(all[0]), by_time);
+    n = MIN(n, max);
     memcpy(out, all, n * sizeof(all[0]));
     return n;
 }

@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * recent - the last generating requests, for the web page: each tenant sees its own, the slowest
- * first, with the time of each phase and the records of the worker's flight recorder. The admin
- * socket shows the requests of all tenants (weftctl requests, weftctl why).
+ * recent - the last generating requests. The web page shows each tenant its own slowest ones with
+ * the records of the worker's flight recorder; the admin socket shows those of all tenants
+ * (weftctl requests --ended).
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct exchange;
 
-#define RECENT_MAX 256u
-#define RECENT_SHOWN 12u
+#define RECENT_MAX 4096u
 
 /* A request that has ended. Times from its receipt; 0: not reached. */
 struct recent_request {
@@ -30,7 +30,16 @@ struct recent {
 
 /* Remembers @x, which has ended at @now by the api's clock, if it generated. */
 void recent_note(struct recent *r, const struct exchange *x, int64_t now);
-/* Finds the slowest requests of @tenant in the last minutes before @now, the slowest first. Returns
- * their number. */
-uint32_t recent_slowest(const struct recent *r, uint32_t tenant, int64_t now,
-                        const struct recent_request *out[RECENT_SHOWN]);
+
+/* Selects requests that have ended: of one tenant or of all, at most @oldest_ns and at least
+ * @newest_ns ago. */
+struct recent_filter {
+    bool all_tenants;
+    uint32_t tenant; /* unless all_tenants */
+    int64_t oldest_ns, newest_ns;
+    bool slowest; /* the order: the slowest first; else the last first */
+};
+
+/* Writes the first @max requests of @f's order to @out. Returns their number. */
+uint32_t recent_find(const struct recent *r, const struct recent_filter *f, int64_t now,
+                     const struct recent_request **out, uint32_t max);

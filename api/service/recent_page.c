@@ -10,6 +10,8 @@
  * what its charts show of the last hour. */
 
 #define RECORDS 32u /* decisions about a request */
+#define SHOWN 12u
+#define SHOWN_NS (10 * 60 * 1000000000ll) /* age up to which an ended request is shown */
 
 static void put_ms(struct json *j, const char *key, int64_t ns) {
     json_print(j, "%s:%g", key, (double)(MAX(ns, 0) / 1000) / 1000);
@@ -57,11 +59,12 @@ static void put_request(struct json *j, const struct gen_env *env, const struct 
 
 void recent_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
-    const struct recent_request *list[RECENT_SHOWN];
+    const struct recent_filter own = {.tenant = x->tenant, .oldest_ns = SHOWN_NS, .slowest = true};
+    const struct recent_request *list[SHOWN];
     const struct gen_env *env = env_of(x);
     struct json j = {.out = &b};
 
-    uint32_t n = recent_slowest(&env->service->recent, x->tenant, clock_now(env->clock), list);
+    uint32_t n = recent_find(&env->service->recent, &own, clock_now(env->clock), list, SHOWN);
     json_print(&j, "{requests:[");
     for (uint32_t i = 0; i < n; i++)
         put_request(&j, env, list[i]);

@@ -34,8 +34,9 @@
 #define WATCH_MIN_MS 100
 #define WATCH_MAX_MS 3600000
 #define NO_SUCH_PATH                                                                               \
-    "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /usage, "       \
-    "/health, /flight[/NAME], /reload, /upgrade, /drain, /models, /models/NAME/load, "             \
+    "paths are /stats, /requests, /requests/ended, /requests/ID/cancel, /requests/ID/why, "        \
+    "/tenants, /usage, /health, /flight[/NAME], /reload, /upgrade, /drain, /models, "              \
+    "/models/NAME/load, "                                                                          \
     "/models/NAME/unload, /models/NAME/swap[?file=PATH], "                                         \
     "/pull?name=hf:OWNER/REPO[:QUANT]"
 
@@ -177,6 +178,42 @@ static void stats_serve(struct exchange *x, struct http *h) {
 
 static void requests_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_requests(opts_of(x)));
+}
+
+/* Reads a parameter that is a number of seconds into *out. Returns false if it is another text. */
+static bool seconds_of(struct http *h, const char *name, uint64_t *out) {
+    char text[24], *end;
+
+    if (!http_query(h, name, text, sizeof(text)))
+        return true;
+    errno = 0;
+    uint64_t v = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno)
+        return false;
+    *out = v;
+    return true;
+}
+
+/* Serves GET /requests/ended?tenant=NAME&oldest_s=N&newest_s=N&order=slowest. */
+static void ended_serve(struct exchange *x, struct http *h) {
+    struct api_ended_filter f = {.oldest_s = UINT64_MAX};
+    char tenant[64], order[16] = "";
+
+    if (http_query(h, "tenant", tenant, sizeof(tenant)))
+        f.tenant = tenant;
+    http_query(h, "order", order, sizeof(order));
+    f.slowest = strcmp(order, "slowest") == 0;
+    if (!seconds_of(h, "oldest_s", &f.oldest_s) || !seconds_of(h, "newest_s", &f.newest_s) ||
+        (*order && !f.slowest)) {
+        refuse(x, 400, "oldest_s, newest_s: a number of seconds; order: slowest");
+        return;
+    }
+    int r;
+    char *text = admin_json_ended(opts_of(x), &f, &r);
+    if (r == -ENOENT)
+        refuse(x, 404, "no tenant has this name; weftctl tenants lists them");
+    else
+        respond_own(x, text);
 }
 
 static void health_serve(struct exchange *x, struct http *h) {
@@ -428,6 +465,7 @@ static const struct route routes[] = {
     {"/models/*/unload", HTTP_POST, .serve = unload_serve},
     {"/stats", HTTP_GET, .serve = stats_serve},
     {"/requests", HTTP_GET, .serve = requests_serve},
+    {"/requests/ended", HTTP_GET, .serve = ended_serve},
     {"/requests/*/cancel", HTTP_POST, .serve = cancel_serve},
     {"/requests/*/why", HTTP_GET, .serve = why_serve},
     {"/health", HTTP_GET, .serve = health_serve},

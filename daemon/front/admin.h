@@ -7,6 +7,8 @@
  *
  *   GET  /stats              state and counters; ?watch=1s: a line of JSON in this interval
  *   GET  /requests           live generations
+ *   GET  /requests/ended     the last generations that have ended: ?tenant=NAME, oldest_s and
+ *                            newest_s (since their end), order=slowest
  *   POST /requests/ID/cancel
  *   GET  /requests/ID/why    decisions about a request, also after its end; ID or x-request-id
  *   GET  /tenants            use of each tenant

@@ -1,5 +1,6 @@
 #include "daemon/front/admin_json.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <yyjson.h>
@@ -13,6 +14,7 @@
  */
 
 #define REQUESTS_MAX 4096
+#define ENDED_MAX 100 /* requests of an answer to /requests/ended */
 #define TENANTS_MAX 4096
 #define RECORDS_MAX 256
 #define USAGE_MAX (16u << 20) /* most bytes of an answer about use */
@@ -242,6 +244,37 @@ char *admin_json_requests(const struct admin_opts *o) {
             yyjson_mut_obj_add_int(d, v, "expected_ms", r[i].expect_ms);
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);
+    }
+    return finish(d);
+}
+
+char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter *f, int *r) {
+    CLEANUP(freep) struct api_ended_info *q = calloc(ENDED_MAX, sizeof(*q));
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    *r = d && q ? api_ended(o->api, f, q, ENDED_MAX) : -ENOMEM;
+    if (*r < 0)
+        return yyjson_mut_doc_free(d), NULL;
+    uint32_t n = (uint32_t)*r;
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
+    *r = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+        /* the strings stay valid until finish() */
+        yyjson_mut_obj_add_str(d, v, "request_id", q[i].request_id);
+        yyjson_mut_obj_add_str(d, v, "tenant", q[i].tenant);
+        yyjson_mut_obj_add_str(d, v, "endpoint", q[i].endpoint);
+        yyjson_mut_obj_add_int(d, v, "status", q[i].status);
+        yyjson_mut_obj_add_str(d, v, "finish", q[i].finish);
+        yyjson_mut_obj_add_uint(d, v, "prompt_tokens", q[i].n_prompt);
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", q[i].n_cached);
+        yyjson_mut_obj_add_uint(d, v, "output_tokens", q[i].n_output);
+        yyjson_mut_obj_add_int(d, v, "queue_ms", q[i].queue_ms);
+        yyjson_mut_obj_add_int(d, v, "ttft_ms", q[i].ttft_ms);
+        yyjson_mut_obj_add_int(d, v, "total_ms", q[i].total_ms);
+        yyjson_mut_obj_add_int(d, v, "ago_ms", q[i].ago_ms);
     }
     return finish(d);
 }

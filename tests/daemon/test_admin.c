@@ -238,6 +238,36 @@ Test(admin, each_path_has_one_action) {
         expect_action(refused[i][0], 409, ERROR(409, "not now"), refused[i][1]);
 }
 
+/* Sends a request to the API and lets it end. */
+static void generate(const char *id) {
+    struct reply r;
+    int fd = world_connect(&w);
+    uint32_t n = w.port.n;
+
+    world_say(&w, fd,
+              "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %s\r\n"
+              "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}",
+              id);
+    world_turns(&w, 5);
+    fake_accept(&w.port, n);
+    fake_finish(&w.port, n, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+}
+
+Test(admin, requests_that_have_ended_are_listed) {
+    expect("GET /requests/ended", 200, "{\"requests\":[]}");
+    generate("one");
+    generate("two");
+    expect("GET /requests/ended", 200,
+           "{\"requests\":[{\"request_id\":\"two\",\"tenant\":\"default\",");
+    expect("GET /requests/ended?order=slowest&oldest_s=1000&tenant=default", 200,
+           "\"endpoint\":\"/v1/completions\",\"status\":200,\"finish\":\"stop\"");
+    expect("GET /requests/ended?newest_s=1000", 200, "{\"requests\":[]}");
+}
+
 Test(admin, what_is_not_understood_is_refused) {
     static const char paths[] = "{\"error\":{\"message\":\"paths are /stats, /requests, ";
     static const char watch[] = ERROR(400, "watch: must be from 100ms to 1h, as in ?watch=1s");
@@ -259,6 +289,12 @@ Test(admin, what_is_not_understood_is_refused) {
                     "live ones"),
          404},
         {"GET /requests/9/why", "no recent request with this id", 404},
+        {"GET /requests/ended?tenant=nobody",
+         ERROR(404, "no tenant has this name; weftctl tenants lists them"), 404},
+        {"GET /requests/ended?oldest_s=1m", "oldest_s, newest_s: a number of seconds", 400},
+        {"GET /requests/ended?newest_s=-1", "oldest_s, newest_s: a number of seconds", 400},
+        {"GET /requests/ended?oldest_s=99999999999999999999", "oldest_s, newest_s: a number", 400},
+        {"GET /requests/ended?order=newest", "order: slowest", 400},
         {"POST /models/c/load", ERROR(404, "there is no c"), 404},
         {"POST /models/c/unload", ERROR(404, "there is no c"), 404},
         {"POST /models/c/swap", ERROR(404, "there is no c"), 404},
