@@ -96,13 +96,10 @@ struct ctl_cell ctl_number(yyjson_val *object, const char *key) {
     return c;
 }
 
-struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s) {
+/* Renders @s seconds. */
+static struct ctl_cell seconds(double s) {
     struct ctl_cell c;
-    double s;
 
-    if (!ctl_value(object, key, &s) || s < 0)
-        return none;
-    s *= unit_s;
     if (s < 1e-3)
         snprintf(c.s, sizeof(c.s), "%.0f us", s * 1e6);
     else if (s < 1)
@@ -117,6 +114,14 @@ struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s)
         snprintf(c.s, sizeof(c.s), "%.0f d %02.0f h", floor(s / 86400),
                  floor(fmod(s, 86400) / 3600));
     return c;
+}
+
+struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s) {
+    double v;
+
+    if (!ctl_value(object, key, &v) || v < 0)
+        return none;
+    return seconds(v * unit_s);
 }
 
 struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole) {
@@ -298,6 +303,15 @@ static const struct column {
     {"age_ms", "AGE", false, 1e-3, 0},
 };
 
+static const struct column ended_columns[] = {
+    {"request_id", "REQUEST", true, 0, 0},    {"tenant", "TENANT", true, 0, 1},
+    {"endpoint", "ENDPOINT", true, 0, 3},     {"status", "STATUS", false, 0, 0},
+    {"finish", "FINISH", true, 0, 2},         {"prompt_tokens", "PROMPT", false, 0, 0},
+    {"cached_tokens", "CACHED", false, 0, 0}, {"output_tokens", "OUTPUT", false, 0, 0},
+    {"queue_ms", "QUEUED", false, 1e-3, 0},   {"ttft_ms", "FIRST TOKEN", false, 1e-3, 0},
+    {"total_ms", "TOTAL", false, 1e-3, 0},    {"ago_ms", "ENDED AGO", false, 1e-3, 0},
+};
+
 static const struct column tenant_columns[] = {
     {"tenant", "TENANT", true, 0, 0},         {"class", "CLASS", true, 0, 1},
     {"weight", "WEIGHT", false, 0, 2},        {"running", "RUNNING", false, 0, 0},
@@ -420,6 +434,11 @@ void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns) {
                ARRAY_SIZE(request_columns), columns);
 }
 
+void ctl_show_ended(struct buf *out, yyjson_val *requests, size_t columns) {
+    show_table(out, yyjson_obj_get(requests, "requests"), ended_columns, ARRAY_SIZE(ended_columns),
+               columns);
+}
+
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns) {
     show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns),
                columns);
@@ -433,8 +452,51 @@ static struct ctl_cell count(yyjson_val *object, const char *key, const char *wh
     return c;
 }
 
+/* Sums of a request's records, in ms and tokens. */
+struct why_sums {
+    double all, prompt, decode;
+    uint64_t n_prompt, n_cached;
+};
+
+static void why_add(struct why_sums *s, yyjson_val *r) {
+    const char *why = json_cstr(yyjson_obj_get(r, "why"));
+    double ms = yyjson_get_num(yyjson_obj_get(r, "ms"));
+    uint64_t rows = yyjson_get_uint(yyjson_obj_get(r, "rows"));
+
+    s->all = MAX(s->all, yyjson_get_num(yyjson_obj_get(r, "at_ms")) + ms);
+    if (!why)
+        return;
+    if (strcmp(why, "admitted") == 0) {
+        s->n_cached = MAX(s->n_cached, yyjson_get_uint(yyjson_obj_get(r, "cached_tokens")));
+    } else if (strcmp(why, "prompt") == 0) {
+        s->prompt += ms;
+        s->n_prompt += rows;
+    } else if (strcmp(why, "decode") == 0) {
+        s->decode += ms;
+    }
+}
+
+/* Writes one line that says where the time of a request went. The rest of the time it waited. */
+static void why_summary(struct buf *out, yyjson_val *list) {
+    struct why_sums s = {.all = 0};
+
+    JSON_EACH(r, list)
+    why_add(&s, r);
+    if (s.all <= 0)
+        return;
+    struct ctl_cell all = seconds(s.all * 1e-3);
+    double rest = MAX(s.all - s.prompt - s.decode, 0);
+    ADD("took %s: %.0f %% for %llu tokens of the prompt (%llu were cached), %.0f %% for the "
+        "answer, "
+        "%.0f %% waiting\n",
+        all.s, 100 * s.prompt / s.all, (unsigned long long)s.n_prompt,
+        (unsigned long long)s.n_cached, 100 * s.decode / s.all, 100 * rest / s.all);
+}
+
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
     yyjson_val *list = yyjson_obj_get(story, "records");
+
+    why_summary(out, list);
 
     JSON_EACH(r, list) {
         struct ctl_cell at = ctl_duration(r, "at_ms", 1e-3), ms = ctl_duration(r, "ms", 1e-3);

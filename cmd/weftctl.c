@@ -21,7 +21,9 @@ static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND | --version\n"
     "  stats [--watch[=SECONDS]]  print state and counters; --watch: a line every SECONDS\n"
     "                             (1); --all: every statistic with its description\n"
-    "  requests                   list the running and waiting requests\n"
+    "  requests                   list the running and waiting requests; --ended: the last\n"
+    "                             ones that have ended; --tenant=NAME; --since=10:30,\n"
+    "                             --until=10:35 (or 15m, 2h ago); --slowest first\n"
     "  why ID                     print the scheduler's decisions about a request, step by\n"
     "                             step, also after its end; ID may be its x-request-id\n"
     "  cancel ID                  end a request\n"
@@ -264,6 +266,16 @@ static int run_dump(struct call *c) {
     return r == CTL_OK ? write_file(c, c->argv[0], &file) : finish(c, r, &err);
 }
 
+static int run_requests(struct call *c) {
+    char path[400];
+    int r;
+
+    if (c->argc == 0)
+        return answer(c, "/requests", ctl_show_requests);
+    r = ctl_ended_path(c->argc, c->argv, time(NULL), path, sizeof(path));
+    return r == CLI_OK ? answer(c, path, ctl_show_ended) : r;
+}
+
 /* Prints the usage since a day or a month, by default since the first of this month. */
 static int run_usage(struct call *c) {
     CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
@@ -355,7 +367,7 @@ static const struct command {
     void (*show)(struct buf *out, yyjson_val *object, size_t columns);
 } commands[] = {
     {.name = "stats", run_stats},
-    {.name = "requests", .path = "/requests", .show = ctl_show_requests},
+    {.name = "requests", run_requests},
     {.name = "cancel", run_cancel},
     {.name = "health", run_health},
     {.name = "drain", .path = "/drain", .done = "draining"},

@@ -338,6 +338,37 @@ def test_the_daemon_of_a_user_is_found_in_his_folders():
             assert code == 69 and "2 daemons run" in text and all(path in text for path in where), text
 
 
+def test_ended_requests_are_asked_for_by_tenant_and_time():
+    ended = {"requests": [{"request_id": "task-7", "tenant": "agent 7", "endpoint": "/v1/messages", "status": 200, "finish": "stop", "prompt_tokens": 8028,
+                           "cached_tokens": 0, "output_tokens": 9, "queue_ms": 371, "ttft_ms": 26522, "total_ms": 27100, "ago_ms": 60000}]}
+    path = "/requests/ended?tenant=agent%207&oldest_s=7200&newest_s=900&order=slowest"
+    with Server({("GET", path): http(ended)}):
+        lines = run("requests", "--ended", "--tenant=agent 7", "--since=2h", "--until=15m", "--slowest")[0].splitlines()
+        assert lines[0].split()[:3] == ["REQUEST", "TENANT", "ENDPOINT"] and "26.5 s" in lines[1] and "8028" in lines[1], lines
+    with Server({}) as s:
+        now = time.localtime()
+        run("requests", "--ended", f"--since={now.tm_hour:02}:{now.tm_min:02}", code=1)
+        later = time.localtime(time.time() + 3600)  # of yesterday
+        run("requests", "--ended", f"--since={later.tm_hour:02}:{later.tm_min:02}", code=1)
+        ago = [int(path.rsplit("=", 1)[1]) for _, path in s.seen]
+        assert 0 <= ago[0] < 120 and 82000 < ago[1] <= 83000, s.seen
+    for wrong in (["--since=10"], ["--since=25:00"], ["--until=x"], ["--tenant="], ["--slowest"], ["x"], ["--ended", "--since=1m2"]):
+        assert "requests takes only" in (err := run("requests", *wrong, code=64)[1]) or "need --ended" in err, err
+
+
+def test_why_begins_with_a_sentence():
+    story = {"records": [
+        {"why": "queued", "text": "waited behind other requests", "at_ms": 0.0, "ms": 400.0, "steps": 1, "rows": 0},
+        {"why": "admitted", "text": "was admitted", "at_ms": 400.0, "ms": 0.0, "steps": 1, "rows": 0, "cached_tokens": 1600},
+        {"why": "prompt", "text": "computed its prompt", "at_ms": 400.0, "ms": 1000.0, "steps": 9, "rows": 2424, "row_us": 147},
+        {"why": "decode", "text": "generated tokens", "at_ms": 1400.0, "ms": 600.0, "steps": 22, "rows": 32},
+        {"why": "ended", "text": "ended", "at_ms": 2000.0, "ms": 0.0, "steps": 1, "rows": 0, "finish": "length"}]}
+    with Server({("GET", "/requests/task-7/why"): http(story), ("GET", "/requests/8/why"): http({"records": []})}):
+        lines = run("why", "task-7")[0].splitlines()
+        assert lines[0] == "took 2.0 s: 50 % for 2424 tokens of the prompt (1600 were cached), 30 % for the answer, 20 % waiting", lines
+        assert len(lines) == 6 and run("why", "8")[0].strip() == "", lines
+
+
 def test_words_of_other_programs():
     with Server({("GET", "/health"): http({"status": "ok"})}):
         assert run("help")[0].startswith("usage: weftctl")
@@ -395,7 +426,7 @@ def test_options_may_stand_behind_the_command():
         assert run("stats", "--json", "--all") == run("--json", "stats", "--all")
     assert "/nowhere:" in run("requests", "--socket", "/nowhere", code=69)[1]
     assert "/nowhere:" in run("health", "--socket=/nowhere", code=69)[1]
-    assert "requests takes no arguments" in run("requests", "--socket", code=64)[1]
+    assert "requests takes only --ended" in run("requests", "--socket", code=64)[1]
 
 
 def test_wrong_usage_is_64():
