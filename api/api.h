@@ -374,6 +374,9 @@ int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_
 /* Finds the generation of the recent request with this x-request-id, the first one if it has
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
+/* Returns what was left out of the schemas of the tools of generation @id, "TOOL#/POINTER, ..";
+ * "": nothing, or it is not known any more. */
+const char *api_left_out(const struct api *a, uint64_t id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
 /* Writes the reason why generation @id waits, and how long, to @out of @size bytes. Returns false
  * if it is not live or has tokens. */

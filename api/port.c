@@ -267,6 +267,10 @@ bool api_find(const struct api *a, const char *request_id, uint64_t *id) {
     return gen_ids_find(&a->env.ids, request_id, id);
 }
 
+const char *api_left_out(const struct api *a, uint64_t id) {
+    return gen_ids_left_out(&a->env.ids, id);
+}
+
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max) {
     uint32_t n = MIN(a->env.tenants.n, max);
 

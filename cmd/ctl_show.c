@@ -518,6 +518,8 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
     }
     if (yyjson_obj_get(story, "now"))
         ADD("now: %s\n", ctl_message(story, "now").s);
+    if (yyjson_obj_get(story, "not_enforced"))
+        ADD("not enforced in the schemas of tools: %s\n", ctl_message(story, "not_enforced").s);
 }
 
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns) {

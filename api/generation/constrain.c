@@ -505,7 +505,12 @@ static int set_auto(struct draft *d) {
     yyjson_mut_val *v = NULL;
     int r = first ? calls_node(d, true, &v) : -ENOTSUP;
 
-    if (r == -ENOTSUP || (r == -EINVAL && !any_strict(job))) {
+    if (r == -EINVAL && !any_strict(job)) {
+        loosen_note_all(&(struct loosener){
+            .arena = &job->request.arena, .tool = "*", .list = &job->request.loosened});
+        r = -ENOTSUP;
+    }
+    if (r == -ENOTSUP) {
         memset(&job->err, 0, sizeof(job->err));
         return 0;
     }

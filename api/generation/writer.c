@@ -1,3 +1,4 @@
+#include "api/generation/loosened.h"
 #include "api/generation/writer.h"
 
 #include <assert.h>
@@ -588,6 +589,19 @@ static int64_t deadline_of(const struct exchange *x) {
     return ms ? x->started_ns + ms * 1000000 : 0;
 }
 
+/* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */
+static void report_loosened(struct writer *w) {
+    struct prompt_job *job = &w->job;
+    char text[GEN_LEFT_OUT_MAX] = "";
+
+    if (job->request.loosened.n) {
+        loosened_text(&job->request.loosened, text, sizeof(text));
+        loosened_report(w->exchange, job->tenant, &job->request.loosened, text,
+                        &job->request.arena);
+    }
+    gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id, text);
+}
+
 static void on_prepared(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     struct err err = {0};
@@ -609,7 +623,7 @@ static void on_prepared(struct prompt_job *job) {
     else if ((r = writer_create_gens(w, &err)) == 0) {
         prompt_job_trim(job, w->n_choices == 1 && !job->goes_on &&
                                  prewarm_keeps(job, w->choices[0].gen));
-        gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id);
+        report_loosened(w);
         w->waiter.n = w->n_choices;
         r = writer_charge(w, &err);
     }
@@ -643,7 +657,8 @@ static void on_round(struct prompt_job *job) {
     if (r == 0 && job->goes_on) {
         r = writer_add_round(w, &err);
         if (r == 0)
-            gen_ids_note(&job->env->ids, w->exchange->id, w->choices[w->n_choices - 1].gen->m.id);
+            gen_ids_note(&job->env->ids, w->exchange->id, w->choices[w->n_choices - 1].gen->m.id,
+                         "");
         prompt_job_trim(job, false);
     }
     if (r < 0 && !err.status)

@@ -323,6 +323,8 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
                            n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
     if (waits)
         yyjson_mut_obj_add_strcpy(d, root, "now", now);
+    if (*api_left_out(o->api, id))
+        yyjson_mut_obj_add_strcpy(d, root, "not_enforced", api_left_out(o->api, id));
     val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
     for (uint32_t i = 0; i < n; i++)
         add_record(d, list, &r[i], r[0].from_ns);
