@@ -258,6 +258,31 @@ bool random_text(struct constraint *c, const struct toolcall_format *f, struct r
     return false;
 }
 
+void random_text_short(struct constraint *c, const struct toolcall_format *f, struct rng *r,
+                       uint32_t n_tokens, uint32_t max, struct buf *out) {
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+    struct wish w;
+    uint32_t bits[16] = {0};
+
+    set_wishes(&w, f, NULL);
+    buf_clear(out);
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    uint32_t left = MAX(max, constraint_distance(s) + 1);
+
+    for (uint32_t id = 0; id != RANDOM_END && !constraint_is_done(s); left--) {
+        /* Far from the limit the fast mask; towards it the one that ends in time. */
+        int64_t n = left > max / 2 ? constraint_mask(s, bits) : constraint_mask_within(s, bits, left);
+
+        if (n == 0 && constraint_can_end(s))
+            return;
+        cr_assert_gt(n, 0, "%s: stuck after %s", f->name, out->data);
+        id = pick(r, &w, bits, n_tokens);
+        cr_assert_eq(constraint_accept(s, (int32_t)id), 0);
+        if (id != RANDOM_END)
+            add_token(out, id);
+    }
+}
+
 bool random_text_within(const struct random_cut *cut, struct rng *r, struct buf *out) {
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     const char *name = cut->format->name;

@@ -41,6 +41,9 @@ struct random_cut {
     const char *trigger; /* trigger with which the text preferably begins, or NULL */
     uint32_t n_tokens, limit;
 };
+/* Writes a text that ends within some @max tokens, or as soon as it can. */
+void random_text_short(struct constraint *c, const struct toolcall_format *f, struct rng *r,
+                       uint32_t n_tokens, uint32_t max, struct buf *out);
 bool random_text_within(const struct random_cut *cut, struct rng *r, struct buf *out);
 
 struct random_reading {
