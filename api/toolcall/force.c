@@ -112,19 +112,25 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
  * type is made that of an object. */
 static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     yyjson_val *schema = f->tool->parameters, *type = yyjson_obj_get(schema, "type");
-    yyjson_mut_val *copy;
+    bool none = !f->tool->loose && (!schema || yyjson_is_null(schema));
+    bool any = f->tool->loose || yyjson_is_true(schema);
 
-    if (f->tool->loose || yyjson_is_true(schema))
-        copy = json_constant(f->n->doc, "{type:'object'}");
-    else if (!schema || yyjson_is_null(schema))
-        copy = json_constant(f->n->doc, "{type:'object', additionalProperties:false}");
-    else if (!yyjson_is_obj(schema))
+    if (none) {
+        *out = f->shape->args == ARGS_PYTHON ? ir_list(f->n, "sequence")
+                                             : ir_text(f->n, "literal", "{}");
+        return 0;
+    }
+    if (f->tool->loose && !flag) {
+        *out = ir_of(f->n, "json_object", yyjson_mut_true(f->n->doc));
+        return 0;
+    }
+    if (!any && !yyjson_is_obj(schema))
         return force_refuse(f, "a schema that does not describe an object");
-    else if (type && !yyjson_equals_str(type, "object"))
+    if (!any && type && !yyjson_equals_str(type, "object"))
         return force_refuse(f, "a type other than \"object\"");
-    else
-        copy = ir_value(f->n, schema);
-    if (copy && !yyjson_mut_obj_get(copy, "type"))
+    yyjson_mut_val *copy = any ? yyjson_mut_obj(f->n->doc) : ir_value(f->n, schema);
+
+    if (any || !type)
         yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
     *out = ir_arguments(f->n, copy, f->tool->param);
     if (flag)
