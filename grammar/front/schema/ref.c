@@ -4,6 +4,7 @@
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/json_value.h"
 
@@ -134,6 +135,16 @@ bool schema_has_refs(struct schema *s, yyjson_val *v) {
     return false;
 }
 
+/* Returns the path of the step @key[@n] from @at; @text[@len] is how the reference writes it. */
+static const struct path *step_path(struct schema *s, struct place at, const char *text, size_t len,
+                                    const char *key, size_t n) {
+    if (yyjson_is_arr(at.v))
+        return schema_path_index(s, at.path, strtoul(text, NULL, 10));
+    if (n != len) /* it has escapes */
+        text = arena_strndup(&s->b->arena, key, n);
+    return text ? schema_path(s, at.path, text, n) : at.path;
+}
+
 int schema_resolve(struct schema *s, struct place ref, struct place *out) {
     const char *p = json_text(ref.v);
     size_t len = json_len(ref.v);
@@ -159,13 +170,12 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
                 s, ref.path,
                 "the JSON pointer is malformed: \"~\" stands before 0 or 1, and %% "
                 "before two hexadecimal digits");
+        out->path = step_path(s, *out, p + i + 1, used, key, (size_t)n);
         out->v = step_into(s, out->v, key, (size_t)n);
         if (!out->v)
             return schema_invalid(s, ref.path, "'%.80s' does not exist in this schema", p);
         i += 1 + used;
     }
     assert(out->v);
-    if (len > 1)
-        out->path = schema_path(s, s->root_path, p + 2, len - 2);
     return build_work(s->b, 1 + len);
 }
