@@ -81,8 +81,8 @@ struct grammar_source {
     const char *text;
     size_t len;
     const char *param; /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
-    /* NULL; or the values are strings, written without quotes and escapes: texts that do not contain
-     * this text, which follows them */
+    /* NULL; or the values are strings, written without quotes and escapes: texts that do not
+     * contain this text, which follows them */
     const char *stop;
     const char *property; /* NULL; or the value is that of this property of the schema */
 };

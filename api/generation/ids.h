@@ -19,8 +19,8 @@ struct gen_ids {
     uint64_t n;
 };
 
-/* Notes that the first generation of the request is @id, and what was left out of the schemas of its
- * tools. */
+/* Notes that the first generation of the request is @id, and what was left out of the schemas of
+ * its tools. */
 void gen_ids_note(struct gen_ids *ids, const char *request_id, uint64_t id, const char *left_out);
 /* Returns what was left out for generation @id; "" also if it is not among the last. */
 const char *gen_ids_left_out(const struct gen_ids *ids, uint64_t id);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "base/util.h"
 
 #define PLACE_MAX 256
@@ -176,7 +177,7 @@ static bool reduce(yyjson_mut_val *schema, bool values) {
     bool more = false;
 
     while ((key = yyjson_mut_obj_iter_next(&it))) {
-        const char *name = yyjson_mut_get_str(key);
+        const char *name = json_mut_cstr(key);
         bool is_enum = name && strcmp(name, "enum") == 0;
 
         if (is_kept(name, yyjson_mut_obj_iter_get_val(key)) && (values || !is_enum))
@@ -280,7 +281,7 @@ static bool take_inner(struct loosener *l, yyjson_mut_val *v, const char *keywor
         place[up] = 0;
     }
     yyjson_mut_obj_foreach(is_in(maps, keyword) ? v : NULL, i, n, key, item) {
-        size_t up = push(place, yyjson_mut_get_str(key));
+        size_t up = push(place, json_mut_cstr(key));
 
         taken = take_rules(l, item, place, depth) || taken;
         place[up] = 0;
@@ -350,7 +351,7 @@ static bool take_deep(struct loosener *l) {
     size_t i, n;
 
     while ((key = yyjson_mut_obj_iter_next(&it))) {
-        if (is_in(own, yyjson_mut_get_str(key)))
+        if (is_in(own, json_mut_cstr(key)))
             continue;
         yyjson_mut_obj_iter_remove(&it);
         taken = true;
@@ -360,7 +361,7 @@ static bool take_deep(struct loosener *l) {
 
         if (!reduce(v, true))
             continue;
-        push(place, yyjson_mut_get_str(key));
+        push(place, json_mut_cstr(key));
         note(l, place);
         taken = true;
     }

@@ -1,7 +1,7 @@
 #pragma once
 
-/* loosened - tells what was left out of the schemas of a request's tools (loosen.h): a header of the
- * answer, an event of the log, a line of `weftctl why`. */
+/* loosened - tells what was left out of the schemas of a request's tools (loosen.h): a header of
+ * the answer, an event of the log, a line of `weftctl why`. */
 
 #include <stddef.h>
 #include "api/generation/loosen.h"

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "stream.h"
 #include "tiny.h"
@@ -222,6 +223,16 @@ Test(constrain, tool_choice_becomes_a_grammar) {
          AFTER("{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
                "{\"json_object\":true}]}"),
          REPEAT},
+        /* a keyword that cannot be enforced is left out; names, types and required stay */
+        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"type\":\"object\",\"properties\":{\"a\":{"
+                                             "\"type\":\"string\",\"pattern\":\"\\\\bx\"}},"
+                                             "\"required\":[\"a\"]}")) "]",
+         AFTER(
+             "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
+             "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},"
+             "\"required\":[\"a\"]},\"param\":\"tools[0].function.parameters\",\"any_format\":true,"
+             "\"declared_only\":true}]}"),
+         REPEAT},
         {"\"tools\":[" TOOL("a b", "") "]", "", ""},
     };
     struct world w;
@@ -317,7 +328,7 @@ Test(constrain, calls_that_begin_a_message_are_held) {
 
         with_template(&w, table[i].source);
         w.port.script = "ok";
-        world_ask(&w, CHAT, "{" HI "," TOOLS "}", &r);
+        world_ask(&w, "/v1/chat/completions", "{" HI "," TOOLS "}", &r);
         cr_assert_eq(r.status, 200);
         cr_expect_str_eq(w.port.r[0].triggers, table[i].triggers, "%s", w.port.r[0].triggers);
         reply_deinit(&r);
@@ -503,4 +514,76 @@ Test(constrain, output_is_complete_unless_the_config_or_the_request_says_otherwi
                        "complete_output", "invalid_value");
         world_stop(&w);
     }
+}
+
+/* Copies @text with @pattern for each '@'. */
+static void replace_at(char *out, size_t size, const char *text, const char *pattern) {
+    size_t n = 0;
+
+    for (; *text && n < size; text++)
+        n += (size_t)snprintf(out + n, size - n, *text == '@' ? "%s" : "%.1s",
+                              *text == '@' ? pattern : text);
+    cr_assert_lt(n, size);
+}
+
+/* What is left out of schemas stands in a header, as a list that is short whatever the client's
+ * names are, in streams as well. */
+Test(constrain, the_answer_says_what_is_not_enforced) {
+    static const char pattern[] = "{\"type\":\"string\",\"pattern\":\"\\\\bx\"}";
+    static const struct {
+        const char *properties, *header;
+    } table[] = {
+        {"\"a\":{\"type\":\"string\"}", ""},
+        {"\"a\":@", "get#/properties/a/pattern"},
+        {"\"a, \\r\\n%/b\":@", "get#/properties/a%2C%20%0D%0A%25~1b/pattern"},
+        {"\"a\":@,\"b\":{\"type\":\"array\",\"items\":@}",
+         "get#/properties/a/pattern, get#/properties/b/items/pattern"},
+    };
+    struct world w;
+    char body[2000], properties[500], value[1000];
+    struct reply r;
+
+    with_template(&w, HERMES(""));
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(table); i++) {
+        replace_at(properties, sizeof(properties), table[i / 2].properties, pattern);
+        snprintf(
+            body, sizeof(body),
+            "{\"stream\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[" TOOL(
+                "get", SCHEMA_OF("{\"type\":\"object\",\"properties\":{%s}}")) "]}",
+            i % 2 ? "true" : "false", properties);
+        w.port.script = "ok";
+        world_ask(&w, "/v1/chat/completions", body, &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_str_eq(reply_header(&r, "X-Weft-Loosened", value, sizeof(value)),
+                         table[i / 2].header);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+Test(constrain, many_places_are_counted) {
+    struct buf body = {.max = 1 << 16};
+    char value[1000];
+    struct world w;
+    struct reply r;
+
+    buf_add_str(&body,
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":"
+                "\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":"
+                "\"object\",\"properties\":{");
+    for (int i = 0; i < 30; i++)
+        buf_printf(&body, "%s\"a%d\":{\"pattern\":\"\\\\bx\"}", i ? "," : "", i);
+    buf_add_str(&body, "}}}}]}");
+    with_template(&w, "{% if tools %}{{ messages[0].content }}<tool_call>{% endif %}");
+    w.port.script = "ok";
+    world_ask(&w, "/v1/chat/completions", body.data, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_header(&r, "X-Weft-Loosened", value, sizeof(value));
+    cr_expect_lt(strlen(value), 256);
+    cr_expect(strncmp(value, "get#/properties/a0/pattern, get#/properties/a1/pattern, ", 56) == 0,
+              "%s", value);
+    cr_expect(strstr(value, " more") && atoi(strstr(value, " and ") + 5) > 20, "%s", value);
+    reply_deinit(&r);
+    buf_deinit(&body);
+    world_stop(&w);
 }

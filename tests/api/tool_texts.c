@@ -1,6 +1,6 @@
 /*
- * Reads tools of MCP servers (tests/data/README.md) and writes, for formats and tools, the arguments
- * of a random call that the tool's grammar allows, as the format's parser reads them. For
+ * Reads tools of MCP servers (tests/data/README.md) and writes, for formats and tools, the
+ * arguments of a random call that the tool's grammar allows, as the format's parser reads them. For
  * check_tools.py.
  *
  * usage: tool_texts TOOLS.json EVERY [FORMAT]

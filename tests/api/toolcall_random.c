@@ -271,7 +271,8 @@ void random_text_short(struct constraint *c, const struct toolcall_format *f, st
 
     for (uint32_t id = 0; id != RANDOM_END && !constraint_is_done(s); left--) {
         /* Far from the limit the fast mask; towards it the one that ends in time. */
-        int64_t n = left > max / 2 ? constraint_mask(s, bits) : constraint_mask_within(s, bits, left);
+        int64_t n =
+            left > max / 2 ? constraint_mask(s, bits) : constraint_mask_within(s, bits, left);
 
         if (n == 0 && constraint_can_end(s))
             return;

@@ -32,7 +32,8 @@
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
     const struct lang *lang; /* as keys */
-    enum { KEY_MUST, KEY_FORM, KEY_PATTERN, KEY_SOME } kind; /* KEY_FORM: undeclared keys must */
+    /* KEY_FORM is for undeclared keys: their spelling in the notation. */
+    enum { KEY_MUST, KEY_FORM, KEY_PATTERN, KEY_SOME } kind;
     uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
     struct place value; /* KEY_PATTERN */
     bool negated;       /* KEY_SOME: keys that do not match */
