@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import re
+import subprocess
 
 from weftd import BUILD, Weftd, main, parallel, tiny_model
 
@@ -221,6 +222,44 @@ def test_tool_calls_are_what_was_asked():
             assert fields["parallel_tool_calls"] or len(calls) == 1, choice
             message, finish = chat_stream(d, **fields)
             assert (message["calls"], finish) == (calls, choice["finish_reason"])
+
+
+def test_what_is_not_enforced_is_said():
+    """A keyword that no grammar holds is left out alone; header, log and weftctl say so, in every API."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"\bx"}, "n": {"type": "integer"}},
+              "required": ["a", "n"], "additionalProperties": False}
+    function = {"name": "get", "parameters": schema}
+    chat_body = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": function}]}
+    forced = {**chat_body, "tool_choice": "required", "max_tokens": 400, "seed": 1}
+    bodies = {
+        "/v1/chat/completions": forced,
+        "/v1/messages": {**chat_body, "tools": [{"name": "get", "input_schema": schema}], "max_tokens": 400, "model": "x",
+                         "tool_choice": {"type": "any"}},
+        "/v1/responses": {"input": "hi", "tools": [{"type": "function", **function, "strict": False}]},
+        "/api/chat": {**chat_body, "stream": False, "options": {"num_predict": 20}},
+    }
+    with Weftd(*FLAGS) as d:
+        model = d.request("GET", "/v1/models")[2]["data"][0]["id"]
+        for path, body in bodies.items():
+            for stream in (False, True):
+                connection = d.connect()
+                connection.request("POST", path, json.dumps({**body, "model": model, "stream": stream}), {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                text = response.read()
+                assert response.status == 200, text
+                assert response.getheader("X-Weft-Loosened") == "get#/properties/a/pattern", (path, stream)
+                name = response.getheader("X-Request-Id") or response.getheader("request-id")
+                story = d.admin_request("GET", f"/requests/{name}/why")[1]
+                assert story["not_enforced"] == "get#/properties/a/pattern", story
+                shown = subprocess.run([BUILD / "weftctl", "--socket", d.admin, "why", name], capture_output=True, text=True).stdout
+                assert "get#/properties/a/pattern" in shown, shown
+                assert f"schema_loosened id={name} " in d.log
+        call = calls_of(chat(d, **{k: v for k, v in forced.items() if k != "messages"}))[0]
+        arguments = json.loads(call[1])
+        assert set(arguments) == {"a", "n"} and isinstance(arguments["n"], int), call
+        function["strict"] = True
+        status, _, error = d.request("POST", "/v1/chat/completions", forced)
+        assert status == 400 and "#/properties/a/pattern" in error["error"]["message"], error
 
 
 def test_a_call_that_the_model_begins_is_whole():
