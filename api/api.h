@@ -57,7 +57,8 @@ struct api_model {
     const struct projector *projector;
     const uint8_t *projector_id;
     struct picture_budget picture_budget;
-    bool picture_pads;  /* pictures keep their aspect and get black borders */
+    bool picture_pads; /* pictures keep their aspect and get black borders */
+    enum picture_background picture_background;
     const char *system; /* the system message of chats that have none; NULL: none */
     /* Set from each worker that becomes ready, while the pool's threads read them. Before that,
      * max_context is what the file and the options allow; 0: unknown. */

@@ -32,6 +32,16 @@ const char *picture_type(const void *data, size_t len) {
     return f ? f->name : NULL;
 }
 
+/* Describes a file that is no picture of a known type. */
+static int refuse_type(const void *data, size_t len, struct err *err) {
+    const char *other = picture_other_type(data, len);
+
+    if (!other)
+        return err_set(err, 0, NULL, "the bytes are no PNG, JPEG, WebP or GIF file");
+    return err_set(err, 0, NULL, "the bytes are %s, and only PNG, JPEG, WebP and GIF are read",
+                   other);
+}
+
 int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct err *err) {
     const struct format *f = find_format(data, len);
 
@@ -39,7 +49,7 @@ int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct
         return err_set(err, 0, NULL, "the picture's file has %zu bytes; at most %u are allowed",
                        len, PICTURE_FILE_MAX);
     if (!f)
-        return err_set(err, 0, NULL, "the bytes are no PNG, JPEG, WebP or GIF file");
+        return refuse_type(data, len, err);
     TRY(f->decode(data, len, out, err));
     uint64_t paid = out->n_data * PICTURE_BYTES_PAID;
     if (out->fit && out->fit->free_bytes && out->n_counted > paid)

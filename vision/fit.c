@@ -100,6 +100,36 @@ int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err) {
                    (unsigned long long)(most >> 20));
 }
 
+uint8_t fitter_background(const struct fitter *f) {
+    static const uint8_t values[] = {
+        [BACKGROUND_WHITE] = 255,
+        [BACKGROUND_GREY] = 128,
+        [BACKGROUND_BLACK] = 0,
+    };
+
+    return values[f->fit ? f->fit->background : f->background];
+}
+
+/* Returns colour @c with @alpha of 255 on @background, rounded to the nearest. */
+static uint8_t blend(uint8_t c, uint8_t alpha, uint8_t background) {
+    uint32_t sum = (uint32_t)c * alpha + (uint32_t)background * (255u - alpha);
+
+    return (uint8_t)((sum + 127) / 255);
+}
+
+void fitter_add_rgba(struct fitter *f, uint8_t *rgba, uint32_t width) {
+    uint8_t background = fitter_background(f);
+
+    for (size_t x = 0; x < width; x++) {
+        const uint8_t *from = rgba + 4 * x;
+        uint8_t alpha = from[3];
+
+        for (size_t i = 0; i < 3; i++)
+            rgba[3 * x + i] = blend(from[i], alpha, background);
+    }
+    fitter_add(f, rgba);
+}
+
 void fitter_add(struct fitter *f, const uint8_t *rgb) {
     for (uint32_t i = 0; i < f->n_parts; i++)
         resizer_add(&f->part[i], rgb);

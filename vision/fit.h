@@ -12,7 +12,8 @@
 struct picture_fit {
     struct projector projector; /* fields of the projector; its name is not used */
     struct picture_budget budget;
-    bool pads;               /* picture_pad() is used instead of picture_resize() */
+    bool pads; /* picture_pad() is used instead of picture_resize() */
+    enum picture_background background;
     uint32_t max_megapixels; /* most megapixels of a file, up to PICTURE_MEGAPIXELS_MAX */
     /* Bytes by which the cost of the request's pictures may still exceed the share that their files
      * pay for. Each decoded picture reduces it. NULL: this picture is the only one. */
@@ -55,7 +56,8 @@ typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
 
 /* Makes a picture from the rows of a file. Zeroed except for `fit`, it has not begun. */
 struct fitter {
-    const struct picture_fit *fit; /* NULL: the pixels are not resized */
+    const struct picture_fit *fit;      /* NULL: the pixels are not resized */
+    enum picture_background background; /* the fit's, if there is one */
     /* n_data: bytes of compressed pixels; n_counted: cost of the picture so far */
     uint64_t n_data, n_counted;
     uint32_t width, height; /* sides of the picture after its orientation was applied */
@@ -79,8 +81,13 @@ uint64_t fitter_count_max(const struct fitter *f);
 uint64_t fitter_held_max(const struct fitter *f);
 /* Checks that a decoder may hold @bytes of the picture. Returns 0, or -EINVAL with @err. */
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err);
+/* Returns the value of each channel of the background. */
+uint8_t fitter_background(const struct fitter *f);
 /* Adds the next row from the top, with three bytes a pixel. */
 void fitter_add(struct fitter *f, const uint8_t *rgb);
+/* Adds the next row of @width pixels, with four bytes a pixel, the last of which is alpha. Puts it
+ * on the background, in place: @rgba has the three bytes of each pixel afterwards. */
+void fitter_add_rgba(struct fitter *f, uint8_t *rgba, uint32_t width);
 /* Frees the memory of the fitter, including the result. */
 void fitter_deinit(struct fitter *f);
 

@@ -6,7 +6,7 @@
 
 /*
  * Decodes GIF with giflib, up to the first frame. A frame that is smaller than the picture lies on
- * the background colour; transparent pixels have the colour that they have in the palette.
+ * the file's background colour; in a file with transparent pixels, on the background behind these.
  */
 
 struct source {
@@ -27,8 +27,18 @@ static int refuse(struct err *err, const char *why) {
     return err_set(err, 0, NULL, "the GIF file is damaged: %s", why);
 }
 
-/* Reads records up to the first frame's head. */
-static int find_frame(GifFileType *gif, struct err *err) {
+/* Reads the transparent colour of a graphic control extension, whose first byte is its length. */
+static void read_control(const GifByteType *block, int *transparent) {
+    GraphicsControlBlock control;
+
+    if (DGifExtensionToGCB(block[0], block + 1, &control) == GIF_OK)
+        *transparent = control.TransparentColor;
+}
+
+/* Reads records up to the first frame's head. Sets *transparent to the palette entry that is
+ * transparent in it; -1: none. */
+static int find_frame(GifFileType *gif, int *transparent, struct err *err) {
+    *transparent = NO_TRANSPARENT_COLOR;
     for (;;) {
         GifRecordType type;
         GifByteType *block;
@@ -45,8 +55,15 @@ static int find_frame(GifFileType *gif, struct err *err) {
                 return refuse(err, "an extension is cut off");
             if (!block)
                 break;
+            if (code == GRAPHICS_EXT_FUNC_CODE)
+                read_control(block, transparent);
         }
     }
+}
+
+/* Writes the colour of the background behind transparent pixels. */
+static void put_background(const struct fitter *f, uint8_t *out) {
+    memset(out, fitter_background(f), 3);
 }
 
 /* Writes the colour of palette entry @i, black if the palette has none. */
@@ -78,8 +95,10 @@ static int read_passes(GifFileType *gif, GifPixelType *lines, struct err *err) {
     return 0;
 }
 
-/* Reads the frame and adds all rows of the picture. @row: two rows of the background's colour. */
-static int read_rows(GifFileType *gif, uint8_t *row, struct fitter *out, struct err *err) {
+/* Reads the frame, in which palette entry @transparent is transparent, and adds all rows of the
+ * picture. @row: two rows of the background's colour. */
+static int read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fitter *out,
+                     struct err *err) {
     const GifImageDesc *f = &gif->Image;
     const ColorMapObject *map = f->ColorMap ? f->ColorMap : gif->SColorMap;
     uint32_t top = (uint32_t)f->Top, end = top + (uint32_t)f->Height;
@@ -99,8 +118,14 @@ static int read_rows(GifFileType *gif, uint8_t *row, struct fitter *out, struct 
             continue;
         }
         TRY(f->Interlace ? 0 : read_line(gif, lines, err));
-        for (size_t x = 0; x < width; x++)
-            put_colour(map, line[x], mixed + ((size_t)f->Left + x) * 3);
+        for (size_t x = 0; x < width; x++) {
+            uint8_t *pixel = mixed + ((size_t)f->Left + x) * 3;
+
+            if (line[x] == transparent)
+                put_background(out, pixel);
+            else
+                put_colour(map, line[x], pixel);
+        }
         fitter_add(out, mixed);
     }
     return 0;
@@ -117,8 +142,9 @@ static uint64_t block_bytes(const struct source *s) {
 
 static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     const GifImageDesc *f = &gif->Image;
+    int transparent;
 
-    TRY(find_frame(gif, err));
+    TRY(find_frame(gif, &transparent, err));
     out->n_data = block_bytes(gif->UserData);
     if (f->Left < 0 || f->Top < 0 || f->Width <= 0 || f->Height <= 0)
         return refuse(err, "its frame has no pixels");
@@ -129,9 +155,13 @@ static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     CLEANUP(freep) uint8_t *row = malloc((size_t)width * 6);
     if (!row)
         return -ENOMEM;
-    for (size_t x = 0; x < 2 * (size_t)width; x++)
-        put_colour(gif->SColorMap, (unsigned)gif->SBackGroundColor, row + 3 * x);
-    return read_rows(gif, row, out, err);
+    for (size_t x = 0; x < 2 * (size_t)width; x++) {
+        if (transparent == NO_TRANSPARENT_COLOR)
+            put_colour(gif->SColorMap, (unsigned)gif->SBackGroundColor, row + 3 * x);
+        else
+            put_background(out, row + 3 * x);
+    }
+    return read_rows(gif, transparent, row, out, err);
 }
 
 int decode_gif(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {

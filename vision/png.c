@@ -15,6 +15,8 @@ struct reader {
     const uint8_t *data;
     size_t at, len;
     struct fitter *out;
+    uint32_t width;
+    bool has_alpha;
     uint8_t *pixels; /* one row, or the whole picture */
     png_bytep *rows; /* addresses of all rows in the whole picture */
     struct err *err;
@@ -39,13 +41,13 @@ static void read_bytes(png_structp png, png_bytep out, size_t n) {
     r->at += n;
 }
 
-/* Asks for three bytes a pixel from any kind of file: palettes and gray are converted, the lower
- * byte of 16 bits and alpha are dropped. */
+/* Asks for three bytes a pixel from any kind of file, and one more for alpha where it has
+ * transparent pixels: palettes, gray and a transparent colour are converted, the lower byte of 16
+ * bits is dropped. */
 static void set_rgb(png_structp png) {
     png_set_expand(png);
     png_set_strip_16(png);
     png_set_gray_to_rgb(png);
-    png_set_strip_alpha(png);
     png_set_interlace_handling(png);
 }
 
@@ -73,6 +75,13 @@ static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
     return orientation;
 }
 
+static void add_row(const struct reader *r, uint8_t *row) {
+    if (r->has_alpha)
+        fitter_add_rgba(r->out, row, r->width);
+    else
+        fitter_add(r->out, row);
+}
+
 /* Reads the rows of a file that stores them in the order of the picture. */
 static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
     r->pixels = malloc(n_row);
@@ -80,7 +89,7 @@ static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t h
         return -ENOMEM;
     for (uint32_t y = 0; y < height; y++) {
         png_read_row(png, r->pixels, NULL);
-        fitter_add(r->out, r->pixels);
+        add_row(r, r->pixels);
     }
     return 0;
 }
@@ -97,7 +106,7 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
         r->rows[y] = r->pixels + y * n_row;
     png_read_image(png, r->rows);
     for (uint32_t y = 0; y < height; y++)
-        fitter_add(r->out, r->rows[y]);
+        add_row(r, r->rows[y]);
     return 0;
 }
 
@@ -121,10 +130,13 @@ static int read_file(png_structp png, png_infop info, struct reader *r) {
         TRY(fitter_count(r->out, (uint64_t)png_get_rowbytes(png, info) * height, r->err));
     set_rgb(png);
     png_read_update_info(png, info);
-    if (png_get_rowbytes(png, info) != (size_t)width * 3)
+    size_t n_row = png_get_rowbytes(png, info);
+    r->width = width;
+    r->has_alpha = n_row == (size_t)width * 4;
+    if (!r->has_alpha && n_row != (size_t)width * 3)
         png_error(png, "its rows have an unknown form");
     bool passes = png_get_interlace_type(png, info) != PNG_INTERLACE_NONE;
-    TRY((passes ? read_passes : read_rows)(png, (size_t)width * 3, r, height));
+    TRY((passes ? read_passes : read_rows)(png, n_row, r, height));
     png_read_end(png, info);
     return 0;
 }

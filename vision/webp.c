@@ -55,22 +55,29 @@ static int decode_frame(const uint8_t *data, size_t len, size_t first, int orien
     if (status != VP8_STATUS_OK)
         return refuse(status, err);
     uint32_t width = (uint32_t)config.input.width, height = (uint32_t)config.input.height;
-    size_t n = picture_bytes(width, height);
+    bool has_alpha = config.input.has_alpha != 0;
+    size_t n_row = (has_alpha ? 4ull : 3ull) * width, n = n_row * height;
     bool lossless = config.input.format == 2; /* four bytes a pixel more */
     TRY(fitter_begin(out, width, height, orientation, err));
     TRY(fitter_hold(out, n + (lossless ? 4ull * width * height : 0), err));
-    CLEANUP(freep) uint8_t *rgb = malloc(n);
-    if (!rgb)
+    CLEANUP(freep) uint8_t *pixels = malloc(n);
+    if (!pixels)
         return -ENOMEM;
-    config.output.colorspace = MODE_RGB;
+    config.output.colorspace = has_alpha ? MODE_RGBA : MODE_RGB;
     config.output.is_external_memory = 1;
-    config.output.u.RGBA.rgba = rgb;
-    config.output.u.RGBA.stride = (int)width * 3;
+    config.output.u.RGBA.rgba = pixels;
+    config.output.u.RGBA.stride = (int)n_row;
     config.output.u.RGBA.size = n;
     status = WebPDecode(data, len, &config);
-    for (uint32_t y = 0; y < height && status == VP8_STATUS_OK; y++)
-        fitter_add(out, rgb + (size_t)y * width * 3);
-    return status == VP8_STATUS_OK ? 0 : refuse(status, err);
+    if (status != VP8_STATUS_OK)
+        return refuse(status, err);
+    for (uint32_t y = 0; y < height; y++) {
+        if (has_alpha)
+            fitter_add_rgba(out, pixels + y * n_row, width);
+        else
+            fitter_add(out, pixels + y * n_row);
+    }
+    return 0;
 }
 
 /* Bytes of a frame before its own chunks: place, size, duration and flags. */

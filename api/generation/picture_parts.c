@@ -215,8 +215,10 @@ static int find_pictures(struct prompt_job *job) {
 
 static struct picture_way way_of(const struct prompt_job *job, bool low) {
     const struct api_model *m = job->model->info;
-    struct picture_way w = {
-        .projector = *m->projector, .budget = m->picture_budget, .pads = m->picture_pads};
+    struct picture_way w = {.projector = *m->projector,
+                            .budget = m->picture_budget,
+                            .pads = m->picture_pads,
+                            .background = m->picture_background};
 
     w.projector.name = NULL;
     memcpy(w.projector_id, m->projector_id, sizeof(w.projector_id));

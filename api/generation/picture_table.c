@@ -122,7 +122,8 @@ static void release(struct picture_seen *s) {
 /* ---- files ---- */
 
 static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, uint8_t out[32]) {
-    const uint32_t limits[] = {w->budget.least, w->budget.most, w->budget.whole, w->pads};
+    const uint32_t limits[] = {w->budget.least, w->budget.most, w->budget.whole, w->pads,
+                               w->background};
     struct sha256 sum;
 
     sha256_init(&sum);
@@ -140,6 +141,7 @@ static int make(struct picture_table *p, const struct picture_way *w, uint64_t *
     const struct picture_fit fit = {.projector = w->projector,
                                     .budget = w->budget,
                                     .pads = w->pads,
+                                    .background = w->background,
                                     .max_megapixels = p->max_megapixels,
                                     .free_bytes = free_bytes};
     struct picture out = {0};

@@ -29,6 +29,7 @@ struct picture_way {
     uint8_t projector_id[32];
     struct picture_budget budget;
     bool pads; /* picture_pad() in place of picture_resize() */
+    enum picture_background background;
     uint8_t isolation_key[16];
 };
 

@@ -32,6 +32,7 @@ struct config {
     char *mmproj; /* a path; "none"; "": the file beside the model */
     uint32_t picture_min_tokens;
     bool picture_pads;
+    enum picture_background picture_background;
     char *system_prompt; /* a path; "": none */
     char *aliases[CONFIG_LIST_MAX + 1];
     char *models, *models_dir; /* paths; "": none */

@@ -111,6 +111,8 @@ const struct option config_table[] = {
     CHOICE("model", "picture-fit", picture_pads, "stretch", "stretch|pad", false,
            "How a picture is fitted to the sides that the model takes. stretch: as in training; "
            "pad: the aspect ratio is kept and black borders are added, as in llama.cpp."),
+    CHOICE("model", "picture-background", picture_background, "white", "white|grey|black", false,
+           "The colour behind transparent pixels of pictures."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same vocabulary that drafts for speculative decoding, or a file "
            "with the model's MTP block, assistant or block drafter (DFlash); the output does not "

@@ -300,6 +300,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         m->api.picture_budget =
             (struct picture_budget){c->picture_min_tokens, c->engine.picture_rows, false};
         m->api.picture_pads = c->picture_pads;
+        m->api.picture_background = c->picture_background;
     }
     m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
     if (!m->name)

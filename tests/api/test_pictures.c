@@ -542,6 +542,24 @@ Test(pictures, are_known_to_their_isolation_key_alone) {
     stopped(&w);
 }
 
+/* What a picture becomes depends on the background, so results are not used for another one. */
+Test(pictures, are_known_to_their_background_alone) {
+    static const enum picture_background grounds[] = {BACKGROUND_WHITE, BACKGROUND_BLACK,
+                                                      BACKGROUND_WHITE};
+    struct reply r;
+    struct world w;
+
+    started(&w, false);
+    for (int i = 0; i < 3; i++) {
+        w.model.picture_background = grounds[i];
+        ask(&w, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[" PART "]}]}", &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(n_decoded, MIN(i + 1, 2), "request %d", i);
+        reply_deinit(&r);
+    }
+    stopped(&w);
+}
+
 Test(pictures, more_than_a_request_may_have_are_refused) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct reply r;
