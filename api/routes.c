@@ -63,6 +63,10 @@ static void preflight_serve(struct exchange *x, struct http *h) {
  * `OPTIONS *`, by which monitors ask whether a server is there (RFC 9110, 9.3.7). */
 static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve, NULL};
 
+static bool is_true(const char *value) {
+    return value && strcmp(value, "true") == 0;
+}
+
 /* Lets the origin's pages read answers, errors included. On a UNIX socket a proxy may pass any
  * origin on: requests of unknown origins are served without CORS headers. */
 static void note_origin(struct exchange *x, const struct http *h) {
@@ -76,6 +80,7 @@ static void note_origin(struct exchange *x, const struct http *h) {
         !auth_knows_origin(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, origin))
         return;
     snprintf(x->origin, sizeof(x->origin), "%s", origin);
+    x->asks_private = is_true(http_header(h, "access-control-request-private-network", NULL));
     if (h->parser.method == HTTP_OPTIONS)
         x->route = &preflight;
 }
@@ -83,15 +88,19 @@ static void note_origin(struct exchange *x, const struct http *h) {
 static int put_origin(const struct exchange *x, char *out, size_t size) {
     if (!*x->origin)
         return 0;
+    const char *more = "", *private_network = "";
+
+    if (x->route == &preflight) {
+        more = "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+               "Access-Control-Allow-Headers: *, Authorization\r\n"
+               "Access-Control-Max-Age: 7200\r\n";
+        if (x->asks_private)
+            private_network = "Access-Control-Allow-Private-Network: true\r\n";
+    }
     return snprintf(out, size,
                     "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n"
-                    "Access-Control-Expose-Headers: *\r\n%s",
-                    x->origin,
-                    x->route != &preflight
-                        ? ""
-                        : "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
-                          "Access-Control-Allow-Headers: *, Authorization\r\n"
-                          "Access-Control-Max-Age: 7200\r\n");
+                    "Access-Control-Expose-Headers: *\r\n%s%s",
+                    x->origin, more, private_network);
 }
 
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {

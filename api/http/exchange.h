@@ -57,6 +57,7 @@ struct exchange {
     char method[12];
     char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
     char origin[128];            /* origin whose pages may read the answer; "": none */
+    bool asks_private;           /* its browser asks for leave to call a private network */
     const char *headers;         /* further header lines of the answer, or NULL; not copied */
     char *arg;                   /* argument in the path; NULL: none */
     int64_t started_ns, head_ns; /* times of the receipt, and of sending the answer's head */

@@ -141,6 +141,47 @@ Test(http, pages_of_known_origins_may_read_answers) {
     }
 }
 
+/* Returns the answer to a question of a browser that asks for @origin and for a private network if
+ * @value is not NULL; static. */
+static const char *private_network(struct world *w, const char *origin, const char *value) {
+    static char v[128];
+    char text[400];
+    struct reply r;
+
+    snprintf(text, sizeof(text),
+             "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\n"
+             "Access-Control-Request-Method: GET\r\n%s%s%s\r\n",
+             origin, value ? "Access-Control-Request-Private-Network: " : "", value ? value : "",
+             value ? "\r\n" : "");
+    world_raw(w, text, &r);
+    reply_header(&r, "access-control-allow-private-network", v, sizeof(v));
+    reply_deinit(&r);
+    return v;
+}
+
+/* A page on the internet that calls a server in a private network. */
+Test(http, known_origins_may_call_a_private_network) {
+    static const char *const mine[] = {"https://chat.example", NULL};
+    char v[128];
+    struct reply r;
+    struct world w;
+
+    world_init(&w);
+    w.opts.cors_origins = mine;
+    world_start(&w);
+    cr_expect_str_eq(private_network(&w, mine[0], "true"), "true");
+    cr_expect_str_eq(private_network(&w, mine[0], "false"), "");
+    cr_expect_str_eq(private_network(&w, mine[0], NULL), "");
+    cr_expect_str_eq(private_network(&w, "https://other.example", "true"), "");
+    world_raw(&w,
+              "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
+              "Access-Control-Request-Private-Network: true\r\n\r\n",
+              &r);
+    cr_expect_str_eq(reply_header(&r, "access-control-allow-private-network", v, sizeof(v)), "");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(http, models_are_found_by_name_and_alias) {
     struct world w;
 
