@@ -10,7 +10,7 @@
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
-    if (!json_is_name(v, 28))
+    if (!json_is(v, EFFORTS))
         return field_refuse(f, err);
     r->reasoning_effort = v;
     return 0;
@@ -52,7 +52,7 @@ READER(field_thinking) {
 /* Reads the object `reasoning` of OpenRouter's API. */
 READER(field_reasoning) {
     static const struct field inner[] = {
-        {"reasoning.effort", CHAT, field_effort, 0, 0, 0, "a string, such as \"low\""},
+        {"reasoning.effort", CHAT, field_effort, 0, 0, 0, EFFORTS_ARE},
         {"reasoning.max_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
         {"reasoning.enabled", CHAT, field_switch, 0, 0, 0, "a boolean"},
         {"reasoning.exclude", CHAT, field_bool, offsetof(struct gen_request, no_reasoning), 0, 0,

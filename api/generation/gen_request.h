@@ -29,6 +29,10 @@ struct picture_seen;
 #define GEN_REQUEST_NO_LIMIT INT32_MAX    /* max_new: all that the context leaves */
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
+/* Levels of reasoning_effort, as json_is() takes them, and in words. */
+#define EFFORTS "none minimal low medium high xhigh max"
+#define EFFORTS_ARE "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\""
+
 /* Sets of fields that a body may have. */
 enum field_set {
     FIELDS_CHAT = 1,

@@ -446,8 +446,7 @@ static const struct field fields[] = {
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
      "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
      "MiB"},
-    {"reasoning_effort", CHAT, field_effort, 0, 0, 0,
-     "a string, such as \"none\", \"low\" or \"high\""},
+    {"reasoning_effort", CHAT, field_effort, 0, 0, 0, EFFORTS_ARE},
     {"thinking_budget", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
     {"thinking_token_budget", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
     {"thinking_budget_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},

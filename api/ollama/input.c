@@ -110,8 +110,8 @@ static int take_format(struct input *in, yyjson_val *v) {
 static int take_think(struct input *in, yyjson_val *v) {
     if (!v)
         return 0;
-    if (!yyjson_is_bool(v) && !yyjson_is_str(v))
-        return refuse(in, "think", "a boolean, \"low\", \"medium\" or \"high\"");
+    if (!yyjson_is_bool(v) && !json_is(v, EFFORTS))
+        return refuse(in, "think", "a boolean, " EFFORTS_ARE);
     put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
     return 0;
 }

@@ -269,8 +269,8 @@ static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_va
     if (summary && !yyjson_is_str(summary))
         return responses_refuse(b, "reasoning.summary", "must be a string");
     b->rs->summary = yyjson_is_str(summary) && !yyjson_equals_str(summary, "none");
-    if (effort && !is_short(effort))
-        return responses_refuse(b, "reasoning.effort", "must be a string");
+    if (effort && !json_is(effort, EFFORTS))
+        return responses_refuse(b, "reasoning.effort", "must be " EFFORTS_ARE);
     json_put_copy(b->doc, root, "reasoning_effort", effort);
     return 0;
 }

@@ -392,7 +392,15 @@ Test(ollama, errors_are_a_string) {
         {OCHAT, "{" ME "," HI ",\"format\":7}", "format must be \\\"json\\\" or a JSON schema",
          400},
         {OCHAT, "{" ME "," HI ",\"think\":7}",
-         "think must be a boolean, \\\"low\\\", \\\"medium\\\" or \\\"high\\\"", 400},
+         "think must be a boolean, \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"",
+         400},
+        {OCHAT, "{" ME "," HI ",\"think\":\"banana\"}",
+         "think must be a boolean, \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"",
+         400},
         {OCHAT, "{" ME "," HI ",\"stream\":1}", "stream must be a boolean", 400},
         {OCHAT, "{" ME "," HI ",\"options\":[]}", "options must be an object", 400},
         {OGEN, "{" ME ",\"prompt\":\"a\",\"template\":\"b\"}", "template is not supported here",

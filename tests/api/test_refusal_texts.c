@@ -191,9 +191,25 @@ Test(refusal_texts, of_chats) {
         {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"c\"]}", 400,
          "documents and texts cannot be given together."},
         {CHAT, "{" HI ",\"reasoning\":{\"effort\":5}}", 400,
-         "reasoning.effort must be a string, such as \\\"low\\\"."},
+         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"."},
+        {CHAT, "{" HI ",\"reasoning\":{\"effort\":\"low medium\"}}", 400,
+         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"."},
+        {CHAT, "{" HI ",\"reasoning_effort\":\"banana\"}", 400,
+         "reasoning_effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"."},
+        {"/v1/responses", "{\"input\":\"a\",\"reasoning\":{\"effort\":\"banana\"}}", 400,
+         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"."},
         {CHAT, "{" HI ",\"reasoning_effort\":5}", 400,
-         "reasoning_effort must be a string, such as \\\"none\\\", \\\"low\\\" or \\\"high\\\"."},
+         "reasoning_effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
+         "\\\"high\\\", "
+         "\\\"xhigh\\\" or \\\"max\\\"."},
         {CHAT, "{" HI ",\"thinking\":5}", 400,
          "thinking must be an object with the type \\\"enabled\\\" or \\\"disabled\\\"."},
         {CHAT, "{" HI ",\"seed\":\"a\"}", 400, "seed must be a 64-bit integer."},

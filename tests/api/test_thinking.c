@@ -341,7 +341,6 @@ Test(thinking, efforts_reach_the_template) {
     expect_prompt(&w, "\"reasoning_effort\":\"minimal\"", "hi|low|True|-|<think>");
     expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|high|True|-|<think>");
     expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|low|False|-|\"");
-    expect_prompt(&w, "\"reasoning_effort\":\"odd\"", "hi|odd|True|-|");
     expect_prompt(&w, "\"thinking_budget\":7", "hi|-|-|7|");
     expect_prompt(
         &w,
