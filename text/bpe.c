@@ -43,8 +43,9 @@ static void find_bytes(struct tokenizer *t) {
     }
 }
 
-/* Adds the merge "left right"; the separating space is the first one after the first byte. Vocabularies
- * that were pruned keep merges of tokens that they lack; these are counted and skipped. */
+/* Adds the merge "left right"; the separating space is the first one after the first byte.
+ * Vocabularies that were pruned keep merges of tokens that they lack; these are counted and
+ * skipped. */
 static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, struct err *err) {
     const struct vocab *v = &t->vocab;
     const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;

@@ -76,15 +76,25 @@ static void name_type(struct anthropic_input *in, const char *type) {
             snprintf(in->place + len, sizeof(in->place) - len, ".%s", type);
 }
 
+/* The content of a result while its blocks are read. */
+struct result_blocks {
+    struct content *all;
+    bool after_text; /* the last block was a text */
+};
+
+/* Adds a block of a result. Texts that follow each other are one text; other blocks are lines. */
 static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                             void *to) {
-    struct content *out = to;
+    struct result_blocks *blocks = to;
+    struct buf *out = &blocks->all->text;
+    bool is_text = strcmp(type, "text") == 0, joins = is_text && blocks->after_text;
 
     name_type(in, type);
-    if (strcmp(type, "image") == 0 && anthropic_picture(in, block, out))
+    blocks->after_text = is_text;
+    if (strcmp(type, "image") == 0 && anthropic_picture(in, block, blocks->all))
         return 0;
-    TRY(out->text.len ? buf_add_char(&out->text, '\n') : 0);
-    return anthropic_text(in, block, type, true, &out->text);
+    TRY(out->len && !joins ? buf_add_char(out, '\n') : 0);
+    return anthropic_text(in, block, type, true, out);
 }
 
 /* Returns true if @block is of @type and its @key is @id. */
@@ -144,7 +154,7 @@ static int read_result(struct anthropic_input *in, yyjson_val *v, struct content
         return 0;
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    return anthropic_each(in, v, ".content", add_result_block, all);
+    return anthropic_each(in, v, ".content", add_result_block, &(struct result_blocks){all, false});
 }
 
 /* ---- calls and results belong together, as at Anthropic ---- */

@@ -127,9 +127,11 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
                                       : "this model reads only text");
 }
 
-/* Joins parts to one string, a line for each text, at the end of @out. */
+/* Joins parts to one string at the end of @out. Each text is a line, as in other servers, but the
+ * texts of a tool's output are one text, as at the services; there only notes are lines. */
 static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *out) {
     bool assistant = json_has(m, "role", "assistant"), lines = false;
+    bool output = json_has(m, "role", "tool function"), noted = false;
     bool sees = *b->sight && !assistant, repeated = is_repeated(m);
     yyjson_val *s = NULL;
 
@@ -142,8 +144,10 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
         if (repeated && is_thought(part))
             continue;
         TRY(unseen ? 0 : part_text(b, i, part, &s));
-        TRY(lines && !shown ? buf_add_char(out, '\n') : 0);
+        bool apart = lines && (!output || unseen || noted);
+        TRY(apart && !shown ? buf_add_char(out, '\n') : 0);
         lines = !shown;
+        noted = unseen && !shown;
         TRY(!lines   ? add_picture(b, part, out)
             : unseen ? add_unseen(b, m, i, part, out)
                      : json_add_text(out, s));

@@ -106,11 +106,12 @@ static bool is_picture(yyjson_val *part) {
     return json_has(part, "type", "input_image computer_screenshot");
 }
 
-/* Adds member @field of an item, a string or parts, a line for each text. */
+/* Adds member @field of an item, a string or parts. Each text is a line, but the texts of a tool's
+ * output are one text; there only notes are lines. */
 static int add_content(const struct responses_build *b, yyjson_val *item, const char *field,
                        enum says who, struct content *out) {
     yyjson_val *v = yyjson_obj_get(item, field), *s = NULL;
-    bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false;
+    bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false, noted = false;
     char place[44];
 
     if (yyjson_is_str(v))
@@ -130,8 +131,10 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
         else
             TRY(part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s, &instead));
         bool text = !picture && !file;
-        TRY(lines && text ? buf_add_char(&out->text, '\n') : 0);
+        bool apart = lines && (who != SAYS_TOOL || instead || noted);
+        TRY(apart && text ? buf_add_char(&out->text, '\n') : 0);
         lines = text;
+        noted = instead != NULL;
         if (!text)
             continue;
         TRY(instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s));

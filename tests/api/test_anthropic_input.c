@@ -98,7 +98,10 @@ Test(anthropic_input, turns_become_messages) {
          USER_("q") CALLED("a") RESULT("r") USER_("well") OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[" TEXT_BLOCK("r") "," TEXT_BLOCK("s") "]") "]")),
-         USER_("q") CALLED("") RESULT("r\\ns") OFF},
+         USER_("q") CALLED("") RESULT("rs") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
+             ",\"content\":[" TEXT_BLOCK("r") ",{\"type\":\"video\"}," TEXT_BLOCK("s") "]") "]")),
+         USER_("q") CALLED("") RESULT("r\\n[video: left out, this model reads only text]\\ns") OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]")),
          USER_("q") CALLED("") RESULT("") OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(

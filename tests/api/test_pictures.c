@@ -160,6 +160,12 @@ static const struct {
      "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
      ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("shot") "," PART "]}]}",
      "<user\nq>\n<assistant\n>\n<tool\nshot(#28)>\n<assistant\n"},
+    {"texts of a tool", CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("q") "," WORDS(
+         "r") "]}," CALL
+              ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("a") "," WORDS(
+                  "c") "," PART "]}]}",
+     "<user\nq\nr>\n<assistant\n>\n<tool\nac(#28)>\n<assistant\n"},
     {"messages", "/v1/messages",
      "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
          "a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/jpeg\","

@@ -130,6 +130,16 @@ Test(input, outputs_of_tools_are_text) {
         SAYS "<tool_call>f {}</tool_call>" END
              "<|im_start|>tool=f\na\n(An image or file, which this model cannot see.)" END ANSWER);
     becomes(&w,
+            "\"input\":[" CALLED(
+                "1", "f",
+                "{}") ",{\"type\":\"function_call_output\",\"call_id\":\"1\","
+                      "\"output\":[{\"type\":\"input_text\",\"text\":\"sunny\"},{\"type\":\"input_"
+                      "text\","
+                      "\"text\":\", 72F\"},{\"type\":\"input_image\",\"image_url\":\"data:\"},"
+                      "{\"type\":\"input_text\",\"text\":\"b\"}]}]",
+            SAYS "<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\nsunny, 72F\n"
+                 "(An image or file, which this model cannot see.)\nb" END ANSWER);
+    becomes(&w,
             "\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"1\",\"name\":\"p\",\"input\":"
             "\"a\\n\"},{\"type\":\"custom_tool_call_output\",\"call_id\":\"1\",\"output\":\"ok\"},{"
             "\"type\":\"local_shell_call\",\"id\":\"l\",\"call_id\":\"2\",\"status\":\"completed\","

@@ -1,4 +1,5 @@
-/* Numbers of metadata in every type: each value of the file is read where the wanted type has it. */
+/* Numbers of metadata in every type: each value of the file is read where the wanted type has
+ * it. */
 
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
