@@ -294,8 +294,10 @@ static void end(struct gen *g, enum finish_reason why) {
     g->finish = why;
     g->done_ns = clock_now(g->env->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
+    bool cut = why != FINISH_STOP || g->stopped;
+
     if (g->output && why != FINISH_ERROR &&
-        (gen_take_apart(g) < 0 || output_parser_finish(g->output) < 0)) {
+        (gen_take_apart(g) < 0 || output_parser_finish(g->output, cut) < 0)) {
         err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->finish = FINISH_ERROR;
     }

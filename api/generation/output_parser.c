@@ -118,11 +118,11 @@ void output_parser_count(struct output_parser *s, size_t token_len) {
     s->in_reasoning = now;
 }
 
-int output_parser_finish(struct output_parser *s) {
+int output_parser_finish(struct output_parser *s, bool cut) {
     if (s->finished)
         return 0;
     s->finished = true;
-    return toolcall_finish(s->parser, on_event, s);
+    return toolcall_finish(s->parser, cut, on_event, s);
 }
 
 bool output_parser_has_call(const struct output_parser *s) {

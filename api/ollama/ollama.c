@@ -261,6 +261,7 @@ static void rename_fields(struct err *err) {
 }
 
 const struct endpoint ollama_chat = {
+    .whole_calls = true,
     .translate = translate,
     .rename = rename_fields,
     .id_prefix = "",

@@ -177,7 +177,7 @@ static void settle_id(struct toolcall_parser *p) {
 
 void events_open(struct toolcall_parser *p) {
     assert(!p->call.open);
-    p->call = (struct tc_call){.open = true};
+    p->call = (struct tc_call){.open = true, .whole = p->opts.whole_calls};
     buf_clear(&p->raw);
     buf_clear(&p->args);
 }
@@ -211,7 +211,7 @@ void events_name(struct toolcall_parser *p) {
     c->has_name = true;
     if (!c->name[0] || (p->opts.format->only_known && !value_knows(p->opts.tools, c->name)))
         c->broken = true;
-    else if (!p->opts.whole_calls && p->args.len)
+    else if (!c->whole && p->args.len)
         commit(p); /* the arguments came first */
 }
 
@@ -227,7 +227,7 @@ void events_args(struct toolcall_parser *p, const char *data, size_t len) {
         return;
     }
     p->error = buf_add(&p->args, data, len);
-    if (!p->opts.whole_calls && c->has_name)
+    if (!c->whole && c->has_name)
         commit(p);
 }
 

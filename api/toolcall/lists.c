@@ -33,7 +33,7 @@ enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, CLOSE, FENCE };
 
 static const struct tc_state command_r_states[] = {
     [TC_CONTENT] = TC_READS(TC_TEXT, {"Action:", FENCE, TC_OPEN}),
-    [FENCE] = TC_EXPECTS(TC_FAIL, {"```json", OPENED, 0}),
+    [FENCE] = TC_EXPECTS(TC_FAIL, {"```json", OPENED, TC_FREE}),
     LIST(TC_OBJECT, "```"),
 };
 

@@ -17,7 +17,7 @@ static const struct tc_state states[] = {
     [OBJECT] = {.kind = TC_OBJECT, .next = NEXT, .act = TC_END},
     [NEXT] = TC_EXPECTS(TC_CONTENT, {";", AGAIN, TC_OPEN}),
     [AGAIN] = TC_EXPECTS(TC_FAIL, {"<|python_tag|>", TAGGED, 0}, {"{", OBJECT, 0}),
-    [NAME] = TC_READS(TC_NAME, {".call(", FIRST_KEY, TC_CALL}),
+    [NAME] = TC_READS(TC_NAME, {".call(", FIRST_KEY, TC_CALL | TC_FREE}),
     [FIRST_KEY] = TC_EXPECTS(KEY, {")", NEXT, TC_END}),
     [KEY] = TC_READS(TC_KEY, {"=", VALUE, 0}),
     [VALUE] = {.kind = TC_LITERAL, .mode = SCAN_PYTHON, .next = COMMA},

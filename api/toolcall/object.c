@@ -69,6 +69,7 @@ static int begin(struct toolcall_parser *p, uint8_t step) {
     p->n_text = 0;
     buf_clear(&p->object.text);
     scan_begin(&p->scan, SCAN_JSON);
+    p->scan.mends = step == IN_ARGS;
     return TC_MOVED;
 }
 
@@ -78,7 +79,7 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
     const char *at = parser_at(p, &there);
     bool args = out == &p->out;
     /* The first byte of arguments commits the call; from there on nothing needs to be kept. */
-    bool one = args && p->call.has_name && !p->call.committed && !p->opts.whole_calls;
+    bool one = args && p->call.has_name && !p->call.committed && !p->call.whole;
 
     assert(p->n_text <= max);
     len = MIN(there, max - p->n_text);
@@ -207,6 +208,9 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
         parser_go(p, s->next, s->act);
         return TC_MOVED;
     }
+    /* Brackets that were mended were only missing if nothing comes behind them. */
+    if (o->step == WANT_NEXT && c == ',' && o->mended)
+        return TC_BROKEN;
     if (!(o->step == WANT_COLON && c == ':') && !(o->step == WANT_NEXT && (c == ',' || c == '}')) &&
         !(o->step == WANT_KEY && c == '}'))
         return TC_BROKEN;
@@ -246,10 +250,19 @@ static int inside(struct toolcall_parser *p, const struct tc_state *s) {
         return end_string(p);
     case IN_ARGS_STRING:
         return end_args_string(p);
+    case IN_ARGS:
+        o->mended = p->scan.mended;
+        break;
     default:
-        o->step = WANT_NEXT;
-        return TC_MOVED;
+        break;
     }
+    o->step = WANT_NEXT;
+    return TC_MOVED;
+}
+
+bool object_in_arguments(const struct toolcall_parser *p) {
+    return p->entered && p->object.step == IN_ARGS && p->call.has_name &&
+           !p->opts.format->only_known;
 }
 
 bool object_may_end(const struct toolcall_parser *p) {
@@ -270,6 +283,7 @@ int object_step(struct toolcall_parser *p, const struct tc_state *s) {
         o->step = WANT_KEY;
         o->nested = 0;
         o->has_args = false;
+        o->mended = false;
     }
     if (o->step >= IN_STRING && o->step <= IN_OTHER)
         return inside(p, s);

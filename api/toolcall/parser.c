@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 #include <yyjson.h>
 
 #define SLICE 4096u /* bytes of a feed that are parsed at once */
@@ -10,6 +11,21 @@ static const struct tc_state text_only[TC_FIRST] = {{0}};
 
 static const struct tc_state *states_of(const struct toolcall_parser *p) {
     return p->opts.format ? p->opts.format->states : text_only;
+}
+
+/* Sets what ends the last call of a message in formats with tags. */
+static void parser_set_ending(struct toolcall_parser *p, const struct toolcall_shape *s) {
+    const char *const parts[] = {s->call_end, s->section_end};
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(parts) && s->args == ARGS_TAGGED; i++) {
+        for (const char *c = parts[i]; c && *c; c++) {
+            assert(n + 1 < sizeof(p->ending)); /* a literal of a table */
+            if (!strchr(" \n", *c))
+                p->ending[n++] = *c;
+        }
+    }
+    p->last = (struct tc_edge){p->ending, TC_CONTENT, TC_END};
 }
 
 int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts *opts) {
@@ -29,6 +45,8 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
         p->reason_open = (struct tc_edge){opts->reasoning->open, TC_REASON, TC_START};
         p->reason_close = (struct tc_edge){opts->reasoning->close, TC_CONTENT, 0};
     }
+    if (opts->format)
+        parser_set_ending(p, &opts->format->shape);
     size_t most = opts->whole_calls ? p->opts.max_whole : p->opts.max_held;
 
     buf_init(&p->win, SIZE_MAX / 2);
@@ -89,6 +107,8 @@ bool parser_pass(struct toolcall_parser *p, size_t n) {
 
 /* Goes to state @next with the actions @act. */
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
+    if (act & TC_FREE)
+        p->call.whole = true;
     if (act & TC_CALL)
         events_name(p);
     if (act & (TC_STRING | TC_JSON)) {
@@ -180,13 +200,42 @@ int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolc
     return p->error;
 }
 
-int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx) {
+/* Returns true if nothing but brackets is missing in the arguments of the open call, and adds
+ * them. */
+static bool parser_close_arguments(struct toolcall_parser *p, const struct tc_state *s) {
+    if (!(s->kind == TC_ARGUMENTS && p->entered) &&
+        !((s->kind == TC_OBJECT || s->kind == TC_NAMED) && object_in_arguments(p)))
+        return false;
+    int r = scan_close(&p->scan, &p->out);
+
+    if (r == SCAN_DONE)
+        events_out(p);
+    buf_clear(&p->out);
+    p->error = r < 0 ? r : p->error;
+    return r == SCAN_DONE;
+}
+
+/* Returns true if the open call lacks nothing but its end. What was cut off may lack more. */
+static bool parser_may_end(struct toolcall_parser *p, bool cut) {
+    const struct tc_state *s = &states_of(p)[p->state];
+
+    if (object_may_end(p))
+        return true;
+    if (cut || !p->call.has_name)
+        return false;
+    for (uint8_t i = 0; i < s->n_edges && s->kind == TC_EXPECT && p->call.n_params; i++)
+        if (s->edges[i].act & TC_END)
+            return true;
+    return parser_close_arguments(p, s);
+}
+
+int toolcall_finish(struct toolcall_parser *p, bool cut, toolcall_sink sink, void *ctx) {
     p->sink = sink;
     p->ctx = ctx;
     p->final = true;
     run(p);
     if (p->error == 0 && p->call.open) {
-        if (object_may_end(p))
+        if (parser_may_end(p, cut))
             events_end(p);
         else
             events_break(p);

@@ -15,7 +15,7 @@
  *         │                       of arguments: COMMITTED
  *         └────────── END ──────────────┘ what breaks now ends the call as incomplete
  *
- * With whole_calls a call commits at its END.
+ * With whole_calls, or after an edge with FREE, a call commits at its END.
  *
  * The window `win` holds the bytes that are not decided yet. A state looks at win[pos..]; what it
  * cannot decide (the text may still become a literal) stays there for the next feed. A decision
@@ -33,6 +33,7 @@
 #define TC_SPACE_MAX 64u /* white space that is held until the text behind it is known */
 #define TC_MARKS 64u     /* bytes of the window of which the beginning of a token is known */
 #define TC_KEY_MAX 256u
+#define TC_ENDING_MAX 128u
 #define TC_SKIP_MAX 256u
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
 
@@ -60,6 +61,7 @@ enum tc_act {
     TC_STRING = 32,      /* the value is a string, independently of the schema */
     TC_JSON = 64,        /* the value is JSON */
     TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
+    TC_FREE = 256,       /* no grammar holds such a call, so that it may break: it is told whole */
 };
 
 /* A literal that ends a state's text, or begins a call; never "". */
@@ -97,6 +99,7 @@ struct tc_state {
  * committed: it was reported, so an error now ends it. committed implies has_name implies open. */
 struct tc_call {
     bool open, has_name, committed, has_args;
+    bool whole;  /* reported when it is complete */
     bool broken; /* found not to be a call during another action */
     uint32_t n_params;
     char name[TOOLCALL_NAME_MAX + 1], id[TOOLCALL_ID_MAX + 1];
@@ -106,6 +109,7 @@ struct tc_call {
 struct tc_object {
     uint8_t step, key, nested;
     bool has_args;
+    bool mended;     /* brackets were missing in the arguments */
     struct buf text; /* a key, name or id as JSON, or arguments that are a string */
 };
 
@@ -154,6 +158,10 @@ struct toolcall_parser {
     bool calls;          /* any are looked for */
     uint32_t n_calls;
     struct tc_edge reason_open, reason_close;
+    /* What ends calls with tags, without its white space; where a value has no end of its own, this
+     * at the end of the text is one: edge `last`. */
+    char ending[TC_ENDING_MAX];
+    struct tc_edge last;
     struct buf win;
     size_t pos;
     char space[TC_SPACE_MAX];
@@ -218,6 +226,8 @@ int states_step(struct toolcall_parser *p, const struct tc_state *s);
 int object_step(struct toolcall_parser *p, const struct tc_state *s);
 /* returns true if the object has all members that matter */
 bool object_may_end(const struct toolcall_parser *p);
+/* returns true inside the arguments of a call whose name is known */
+bool object_in_arguments(const struct toolcall_parser *p);
 
 /* value.c */
 enum value_type {

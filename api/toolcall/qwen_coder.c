@@ -15,7 +15,8 @@ static const char *const seed_follow[] = {"<parameter=", "</function>", "</seed:
 
 /* The states that both formats have; @close ends a call. */
 #define STATES(open, close)                                                                        \
-    [TC_CONTENT] = TC_READS(TC_TEXT, {open, OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN}),      \
+    [TC_CONTENT] =                                                                                 \
+        TC_READS(TC_TEXT, {open, OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN | TC_FREE}),       \
     [OPENED] = TC_EXPECTS(TC_FAIL, {"<function=", NAME, 0}, {"{", OBJECT, 0}),                     \
     [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},                                  \
     [NAME] = TC_READS(TC_NAME, {">", PARAM, TC_CALL}),                                             \

@@ -113,14 +113,39 @@ static int open_bracket(struct scan *s, char c, struct buf *out) {
     return put_char(out, c);
 }
 
+static char scan_bracket(const struct scan *s) {
+    return in_object(s) ? '}' : ']';
+}
+
+static int close_level(struct scan *s, struct buf *out) {
+    assert(s->depth > 0 && s->depth <= SCAN_DEPTH);
+    char c = scan_bracket(s);
+
+    s->depth--;
+    return put_char(out, c);
+}
+
+/* Closes the levels inside the innermost one that @c closes, if there is one. */
+static int mend_levels(struct scan *s, char c, struct buf *out) {
+    uint64_t all = ((uint64_t)2 << (s->depth - 1)) - 1;
+    uint64_t there = (c == '}' ? s->objects : ~s->objects) & all;
+
+    while (there && (c == '}') != in_object(s)) {
+        s->mended = true;
+        TRY(close_level(s, out));
+    }
+    return 0;
+}
+
 static int close_bracket(struct scan *s, char c, struct buf *out) {
+    if (s->mends && s->depth)
+        TRY(mend_levels(s, c, out));
     if (!s->depth || (c == '}') != in_object(s))
         return SCAN_BAD;
     assert(s->depth <= SCAN_DEPTH && !s->is_key);
     s->comma = false;
     s->n_ws = 0;
-    s->depth--;
-    int r = put_char(out, c);
+    int r = close_level(s, out);
 
     return r < 0 ? r : finish_value(s);
 }
@@ -136,7 +161,7 @@ static int open_string(struct scan *s, char c, struct buf *out) {
 static int begin_key(struct scan *s, char c, struct buf *out) {
     int r;
 
-    if (c == '}')
+    if (c == '}' || (c == ']' && s->mends))
         return close_bracket(s, c, out);
     TRY(put_comma(s, out));
     s->is_key = true;
@@ -153,7 +178,7 @@ static int begin_key(struct scan *s, char c, struct buf *out) {
 }
 
 static int begin_value(struct scan *s, char c, struct buf *out) {
-    if (c == ']' && s->state == WANT_FIRST)
+    if (s->state == WANT_FIRST && (c == ']' || (c == '}' && s->mends)))
         return close_bracket(s, c, out);
     TRY(put_comma(s, out));
     if (c == '{' || c == '[')
@@ -441,4 +466,19 @@ int scan_end(struct scan *s, struct buf *out) {
     if (s->state == IN_WORD)
         return end_word(s, out);
     return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
+}
+
+int scan_close(struct scan *s, struct buf *out) {
+    int r = s->state == WANT_NEXT ? SCAN_MORE : SCAN_BAD;
+
+    if (s->state == IN_WORD)
+        r = end_word(s, out);
+    else if (number_may_end(s->state))
+        r = finish_value(s);
+    if (r < 0 || r == SCAN_BAD)
+        return r;
+    while (s->depth)
+        TRY(close_level(s, out));
+    s->state = AT_END;
+    return SCAN_DONE;
 }

@@ -24,6 +24,7 @@ struct scan {
     uint8_t mode, state, depth, n_word, n_hex, n_quote, n_ws;
     char quote;
     bool comma, is_key, bare;
+    bool mends, mended; /* mends: a bracket that closes an outer level closes inner ones, too */
     uint16_t hex, high;
     uint64_t objects; /* bit i: level i is an object */
     char word[6], ws[16];
@@ -35,5 +36,8 @@ void scan_begin(struct scan *s, enum scan_mode mode); /* at the beginning of a v
 int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out);
 /* No more bytes: a number or a word may be complete, SCAN_DONE; else SCAN_BAD. */
 int scan_end(struct scan *s, struct buf *out);
+/* No more bytes: writes the closing brackets that are missing. SCAN_DONE, or SCAN_BAD: more than
+ * these is missing. */
+int scan_close(struct scan *s, struct buf *out);
 /* The bytes of a string, escaped, without quotes. */
 int scan_escape(struct buf *out, const char *data, size_t len);

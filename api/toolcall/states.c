@@ -192,6 +192,38 @@ static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     return TC_MOVED;
 }
 
+/* Matches what ends a call, or the beginning of it, as the rest of the text: the value before it has
+ * no end of its own. */
+static enum match match_ending(const struct toolcall_parser *p, const char *at, size_t len) {
+    size_t n = 0, n_space = 0;
+
+    if (!*p->ending || (*at != '<' && *at != '\n'))
+        return NONE;
+    for (size_t i = 0; i < len; i++) {
+        bool space = is_space(at[i]);
+
+        if (space && ++n_space > TC_SPACE_MAX)
+            return NONE;
+        if (!space && (!p->ending[n] || at[i] != p->ending[n]))
+            return NONE;
+        n += !space;
+    }
+    if (!p->final)
+        return PARTIAL;
+    return n && p->ending[n - 1] == '>' ? FULL : NONE;
+}
+
+/* Matches an edge of the state, or for a value the end of the call. */
+static enum match match_end(const struct toolcall_parser *p, const struct tc_state *s,
+                            const char *at, size_t len, const struct tc_edge **out) {
+    enum match m = match_edges(p, s, at, len, true, 0, out);
+
+    if (m != NONE || s->kind != TC_VALUE)
+        return m;
+    *out = &p->last;
+    return match_ending(p, at, len);
+}
+
 /* Returns the number of bytes before one of the state's literals. Sets *edge if that is
  * complete. */
 static size_t find_edge(struct toolcall_parser *p, const struct tc_state *s, size_t max,
@@ -202,7 +234,7 @@ static size_t find_edge(struct toolcall_parser *p, const struct tc_state *s, siz
     *edge = NULL;
     for (i = 0; i < len && i < max; i++) {
         const struct tc_edge *e;
-        enum match m = match_edges(p, s, at + i, len - i, true, 0, &e);
+        enum match m = match_end(p, s, at + i, len - i, &e);
 
         if (m == FULL)
             *edge = e;
@@ -327,7 +359,7 @@ static size_t find_end(struct toolcall_parser *p, const struct tc_state *s, size
     *edge = NULL;
     for (i = 0; i < len && i < max; i++) {
         const struct tc_edge *e;
-        enum match m = match_edges(p, s, at + i, len - i, true, 0, &e), quoted = NONE;
+        enum match m = match_end(p, s, at + i, len - i, &e), quoted = NONE;
 
         if (m == FULL && in_quotes(q))
             quoted = match_quote(p, *q, at + i, len - i);
@@ -359,7 +391,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     value_feed(p, at, n);
     if (!e)
         return held && n == room ? TC_BROKEN : TC_MORE;
-    if (!parser_take(p, strlen(e->text)))
+    if (!parser_take(p, e == &p->last ? p->win.len - p->pos : strlen(e->text)))
         return TC_BROKEN;
     value_end(p);
     parser_go(p, e->next, e->act);
@@ -371,7 +403,7 @@ static int scan_step(struct toolcall_parser *p, const struct tc_state *s) {
     size_t len, used;
     const char *at = parser_at(p, &len);
     /* The first byte commits the call; from there on nothing needs to be kept. */
-    bool one = !p->call.committed && !p->opts.whole_calls;
+    bool one = !p->call.committed && !p->call.whole;
 
     assert(p->call.has_name && p->out.len == 0);
     int r = scan_feed(&p->scan, at, one ? 1 : len, &used, &p->out);

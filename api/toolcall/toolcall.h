@@ -154,9 +154,10 @@ void toolcall_note_token(struct toolcall_parser *p);
  * of no more use. Linear in the bytes, however they are cut. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
-/* Ends the input; nothing may be fed afterwards. Open calls end with `complete` false. Returns like
- * toolcall_feed(). */
-int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
+/* Ends the input, @cut: not where the model ended it; nothing may be fed afterwards. A call that
+ * lacks nothing but its end gets it, where the model ended; other open calls end with `complete`
+ * false. Returns like toolcall_feed(). */
+int toolcall_finish(struct toolcall_parser *p, bool cut, toolcall_sink sink, void *ctx);
 /* returns true if the fed bytes end in reasoning */
 bool toolcall_in_reasoning(const struct toolcall_parser *p);
 uint32_t toolcall_n_calls(const struct toolcall_parser *p); /* number of calls that have begun */

@@ -221,7 +221,7 @@ Test(toolcall_limits, the_sink_can_stop) {
     cr_assert_eq(toolcall_parser_new(&p, &opts), 0);
     cr_expect_eq(toolcall_feed(p, in, strlen(in), stop, &n), -5);
     cr_expect_eq(n, 1);
-    cr_expect_eq(toolcall_finish(p, stop, &n), -5);
+    cr_expect_eq(toolcall_finish(p, true, stop, &n), -5);
     cr_expect_eq(n, 1, "nothing is told after it");
 }
 

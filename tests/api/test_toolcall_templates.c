@@ -346,7 +346,7 @@ static void expect_back(size_t row, bool two) {
     buf_add_str(&want.calls, "; ");
     cr_assert_eq(toolcall_parser_new(&p, &opts), 0);
     cr_expect_eq(toolcall_feed(p, full + begin, n_full - begin, on_event, &s), 0);
-    cr_expect_eq(toolcall_finish(p, on_event, &s), 0);
+    cr_expect_eq(toolcall_finish(p, true, on_event, &s), 0);
     cr_expect_str_eq(s.calls.data ? s.calls.data : "", want.calls.data,
                      "%s:\n%s\n  got %s\nwanted %s", rows[row].file, full + begin,
                      s.calls.data ? s.calls.data : "", want.calls.data);
@@ -397,7 +397,7 @@ Test(toolcall_templates, what_is_written_is_read_back) {
                      0);
         cr_assert_eq(toolcall_parser_new(&p, &opts), 0);
         cr_expect_eq(toolcall_feed(p, text.data, text.len, on_event, &s), 0);
-        cr_expect_eq(toolcall_finish(p, on_event, &s), 0);
+        cr_expect_eq(toolcall_finish(p, true, on_event, &s), 0);
         buf_add_str(&want, "search_files ");
         put_sorted(&want, FIND, strlen(FIND));
         buf_add_str(&want, "; get_weather ");

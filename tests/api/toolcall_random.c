@@ -407,7 +407,7 @@ static void expect_any_split(const struct toolcall_format *f, yyjson_val *tools,
             n = MIN(n, text->len - at);
             cr_assert_eq(toolcall_feed(p, text->data + at, n, write_down, &said[k]), 0);
         }
-        cr_assert_eq(toolcall_finish(p, write_down, &said[k]), 0);
+        cr_assert_eq(toolcall_finish(p, true, write_down, &said[k]), 0);
         cr_assert(said[k].len == said[0].len &&
                       (said[0].len == 0 || memcmp(said[k].data, said[0].data, said[0].len) == 0),
                   "%s: split %u of %s:\n%s\n%s", f->name, k, text->data, said[0].data,
@@ -426,7 +426,7 @@ uint32_t random_calls_fit(const struct toolcall_format *f, yyjson_val *tools,
 
     cr_assert_eq(toolcall_parser_new(&p, &o), 0);
     cr_assert_eq(toolcall_feed(p, text->data, text->len, on_event, &r), 0);
-    cr_assert_eq(toolcall_finish(p, on_event, &r), 0);
+    cr_assert_eq(toolcall_finish(p, true, on_event, &r), 0);
     cr_assert(with.content || r.n_calls > 0, "%s: no call in %s", f->name, text->data);
     buf_deinit(&r.args);
     expect_any_split(f, tools, text);

@@ -154,7 +154,7 @@ char *toolcall_tell(struct toolcall_run *r, const char *in, size_t len) {
         feed(p, r, in, from, to, &t);
         from = to;
     }
-    cr_assert_eq(toolcall_finish(p, on_event, &t), 0);
+    cr_assert_eq(toolcall_finish(p, !r->ended, on_event, &t), 0);
     cr_assert_neq(t.kind, 'F', "a call without end");
     cr_assert_eq(toolcall_n_calls(p), t.n_calls);
     r->n_calls = t.n_calls;
@@ -171,6 +171,7 @@ struct toolcall_run toolcall_run_of(const struct toolcall_case *c) {
         .format = c->format ? toolcall_find(c->format) : NULL,
         .reasoning = c->reasoning ? toolcall_find_reasoning(c->reasoning) : NULL,
         .opts = {.in_reasoning = c->in_reasoning},
+        .ended = c->ended,
     };
 
     cr_assert(!c->format || r.format, "no format %s", c->format);

@@ -15,6 +15,7 @@ struct toolcall_case {
     const char *in, *want;          /* want: result with the default options */
     const char *whole;              /* result with whole_calls, if it differs */
     bool in_reasoning;
+    bool ended; /* by the model; else the text was cut off */
 };
 
 extern const struct toolcall_case toolcall_cases[];
@@ -31,6 +32,7 @@ struct toolcall_run {
     size_t max_held;  /* out: most bytes that were held in memory */
     size_t n_line;    /* out: length of the result, which may contain NUL */
     uint32_t n_calls; /* out: number of calls */
+    bool ended;       /* by the model; else the text was cut off */
     bool ids;         /* write "name#id" */
 };
 

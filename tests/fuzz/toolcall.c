@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     len -= 3;
     i = data[0] % n;
     struct toolcall_run whole = {.format = toolcall_at(i),
+                                 .ended = data[0] / n & 1,
                                  .reasoning =
                                      data[1] & 64 ? toolcall_find_reasoning("think") : NULL,
                                  .opts = {.whole_calls = data[1] & 1,
