@@ -105,8 +105,11 @@ static bool has(const struct vocab *v, const char *text) {
     return find_text(v, text) != TOKEN_NONE;
 }
 
-/* Returns whether @text ends a message and not the turn, as <|end|> does for gpt-oss and Solar. */
+/* Returns whether @text ends a message and not the turn, as <|end|> does for gpt-oss and Solar, and
+ * <|im_end|> for HyperCLOVA X. */
 static bool ends_message_only(const struct vocab *v, const char *text) {
+    if (strcmp(text, "<|im_end|>") == 0)
+        return has(v, "<|endofturn|>") && has(v, "<|stop|>");
     return strcmp(text, "<|end|>") == 0 &&
            ((has(v, "<|return|>") && has(v, "<|call|>")) ||
             (has(v, "<|flush|>") && (has(v, "<|call|>") || has(v, "<|calls|>"))));

@@ -154,6 +154,8 @@ void family_init(struct family *f, const struct api_model *m) {
         f->reasoning = toolcall_detect_reasoning(source.data, source.len);
     f->varies = may_vary(&source);
     f->mark = mark_of(f->reasoning, m->tokenizer);
+    if (m->tokenizer)
+        f->n_ends = family_find_ends(m->template, m->tokenizer, f->format, f->reasoning, f->ends);
     f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
     f->text_args = f->takes_tools && takes_text_args(m->template);
     f->drops_calls = drops_calls(f, m->template);

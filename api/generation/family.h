@@ -22,6 +22,8 @@ struct family {
     bool drops_system;    /* the template leaves out a system message that is not the first one */
     const char *thoughts; /* the template's name for the reasoning of a past message (messages.h) */
     bool reasons;         /* the model writes reasoning, in either form */
+    int32_t ends[FAMILY_ENDS_MAX]; /* tokens that end a turn, besides those of the vocabulary */
+    uint32_t n_ends;
     struct family_formats formats; /* by the variables of requests: family_format_of() */
 };
 

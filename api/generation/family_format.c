@@ -55,10 +55,10 @@ struct buf family_source(const char *source, size_t len) {
 
 /* ---- probes ---- */
 
-enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT };
+enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT, PROBE_ANSWER };
 
-/* Makes the variables of a conversation with a tool: a question, and in the other probes a call,
- * whose arguments are an object or a text. */
+/* Makes the variables of a conversation with a tool: a question, and in the other probes an
+ * answer or a call, whose arguments are an object or a text. */
 static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
@@ -69,7 +69,9 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
         yyjson_mut_obj_add(root, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value));
     }
     yyjson_mut_val *messages = json_constant(d, "[{role:'user', content:'Go'}]");
-    if (probe != PROBE_ASKED)
+    if (probe == PROBE_ANSWER)
+        yyjson_mut_arr_append(messages, json_constant(d, "{role:'assistant', content:'Done'}"));
+    else if (probe != PROBE_ASKED)
         yyjson_mut_arr_append(
             messages, json_make(d,
                                 "{role:'assistant', content:'', tool_calls:[{id:'call12345', "
@@ -143,6 +145,48 @@ const struct toolcall_format *family_find_format(const struct template *t, const
     rendered_deinit(&asked);
     rendered_deinit(&called);
     return f;
+}
+
+/* ---- ends ---- */
+
+/* Returns the last token of a rendering, if that is a control token; white space behind it does not
+ * count. -1: it is another one. */
+static int32_t last_control(const struct tokenizer *t, const struct buf *text) {
+    struct tokens all = {.max = PROBE_OUTPUT};
+    size_t len = text->len, shown;
+    int32_t id = -1;
+
+    while (len && strchr(" \n", text->data[len - 1]) && text->data[len - 1])
+        len--;
+    if (tokenizer_encode(t, text->data, len, TOKENIZE_SPECIAL, NULL, 0, &all) == 0 && all.n)
+        id = all.id[all.n - 1];
+    tokens_deinit(&all);
+    if (id < 0 || !tokenizer_is_special(t, id))
+        return -1;
+    tokenizer_piece(t, id, false, &shown);
+    return shown ? -1 : id;
+}
+
+uint32_t family_find_ends(const struct template *t, const struct tokenizer *tokenizer,
+                          const struct toolcall_format *f, const struct toolcall_reasoning *r,
+                          int32_t ends[FAMILY_ENDS_MAX]) {
+    static const enum probe probes[] = {PROBE_ANSWER, PROBE_CALL};
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(probes); i++) {
+        struct rendered out = {0};
+        int32_t id =
+            probe_render(t, probes[i], NULL, &out) ? last_control(tokenizer, &out.text) : -1;
+        size_t len = 0;
+        const char *text = id < 0 ? "" : tokenizer_piece(tokenizer, id, true, &len);
+
+        rendered_deinit(&out);
+        /* A part of a call or of reasoning ends only that. */
+        if (len && !tokenizer_is_end(tokenizer, id) && !toolcall_has_marker(f, r, text, len) &&
+            (n == 0 || ends[0] != id))
+            ends[n++] = id;
+    }
+    return n;
 }
 
 /* ---- formats by variables ---- */

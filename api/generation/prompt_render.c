@@ -27,8 +27,10 @@ static void set_parse(struct prompt_job *job, const struct toolcall_format *own)
         .max_calls = job->request.one_call ? 1 : 0,
         .only_calls = job->request.choice.mode == TOOLS_REQUIRED,
     };
-    job->parse.in_reasoning =
-        toolcall_opens_reasoning(f->reasoning, job->prompts[0].text, job->prompts[0].len);
+    const struct prompt *p = &job->prompts[0];
+
+    job->parse.in_reasoning = toolcall_opens_reasoning(f->reasoning, p->text, p->len) ||
+                              toolcall_opens_own(job->parse.format, p->text, p->len);
     job->parses = job->parse.format || job->parse.reasoning;
 }
 

@@ -555,17 +555,16 @@ static int check(struct gen_request *r, bool has_stream_options, struct err *err
     return output_spec_check(r, err);
 }
 
-/* Adds the tokens that end a fill-in, which other texts may contain. */
-static int add_fim_ends(struct gen_request *r, const struct model *m) {
-    const struct fim *f = &m->fim;
-    int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
+/* Adds tokens that end this kind of text, which other texts may contain. */
+static int add_ends(struct gen_request *r, const int32_t *ends, uint32_t n) {
+    int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + n + 1, sizeof(*ids));
 
     if (!ids)
         return -ENOMEM;
     if (r->n_stop_ids)
         memcpy(ids, r->stop_ids, r->n_stop_ids * sizeof(*ids));
-    for (uint32_t i = 0; i < f->n_ends && r->n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
-        ids[r->n_stop_ids++] = f->ends[i];
+    for (uint32_t i = 0; i < n && r->n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
+        ids[r->n_stop_ids++] = ends[i];
     r->stop_ids = ids;
     return 0;
 }
@@ -609,8 +608,10 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
         has_stream_options |= strcmp(f.name, "stream_options") == 0;
     }
     r->max_new = max_completion ? max_completion : r->max_new;
-    if (r->suffix && add_fim_ends(r, m) < 0)
-        return -ENOMEM;
+    if (r->suffix)
+        TRY(add_ends(r, m->fim.ends, m->fim.n_ends));
+    if (r->messages && !r->sampling.ignore_eos)
+        TRY(add_ends(r, m->family.ends, m->family.n_ends));
     TRY(check_given(r, known, err));
     return check(r, has_stream_options, err);
 }

@@ -28,6 +28,10 @@ static void parser_set_ending(struct toolcall_parser *p, const struct toolcall_s
     p->last = (struct tc_edge){p->ending, TC_CONTENT, TC_END};
 }
 
+static bool has_own(const struct toolcall_opts *opts) {
+    return opts->format && opts->format->own.begin;
+}
+
 int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts *opts) {
     struct toolcall_parser *p = calloc(1, sizeof(*p));
 
@@ -41,7 +45,7 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
     if (!opts->max_whole)
         p->opts.max_whole = TOOLCALL_WHOLE_MAX;
     p->calls = opts->format && yyjson_arr_size(opts->tools) > 0;
-    if (opts->reasoning && !(opts->format && opts->format->own.begin)) {
+    if (opts->reasoning && !has_own(opts)) {
         p->reason_open = (struct tc_edge){opts->reasoning->open, TC_REASON, TC_START};
         p->reason_close = (struct tc_edge){opts->reasoning->close, TC_CONTENT, 0};
     }
@@ -56,9 +60,9 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
     buf_init(&p->args, 8 * most + SLICE);
     buf_init(&p->object.text, 8 * p->opts.max_held + SLICE);
     buf_init(&p->value.text, p->opts.max_held);
-    p->state = opts->in_reasoning && p->reason_close.text ? TC_REASON
-               : opts->format                             ? opts->format->start
-                                                          : TC_CONTENT;
+    p->state = opts->in_reasoning && (p->reason_close.text || has_own(opts)) ? TC_REASON
+               : opts->format                                                ? opts->format->start
+                                                                             : TC_CONTENT;
     p->spaced = p->state == TC_REASON;
     *out = p;
     return 0;

@@ -313,6 +313,32 @@ const struct toolcall_case toolcall_cases[] = {
          "f{\"a\": \"5\"};"),
     CASE("deepseek-dsml", NULL, "<" DSML "tool_calls><b>", "C<<" DSML "tool_calls><b>>"),
 
+    /* hyperclova */
+    CASE("hyperclova", NULL, "\nThe answer.", "C<The answer.>"),
+    CASE("hyperclova", NULL,
+         "/think\nso\nit is<|im_end|>\n<|im_start|>assistant\nThe answer.<|im_end|>\n",
+         "R<so\nit is> C<The answer.>"),
+    CASE("hyperclova", NULL, "/think\nso\n<|im_start|>assistant\nThe answer.",
+         "R<so> C<The answer.>"),
+    CASE("hyperclova", NULL, "so<|im_end|>\n<|im_start|>assistant\nThe answer.",
+         "R<so> C<The answer.>", .in_reasoning = true),
+    CASE("hyperclova", NULL,
+         "/think\nso<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[{\"name\": "
+         "\"get_weather\", "
+         "\"arguments\": " PARIS "}, {\"name\": \"search_files\", \"arguments\": " FIND
+         "}]<|im_end|>",
+         "R<so> " TWO),
+    CASE("hyperclova", NULL,
+         " -> tool/function_call\n[{\"name\": \"ping\", \"arguments\": {}}]<|im_end|>\n",
+         "ping{};"),
+    CASE("hyperclova", NULL,
+         "I look.<|im_end|>\n<|im_start|>assistant -> tool/function_call\n[{\"name\": \"ping\"}]",
+         "C<I look.> ping{};"),
+    CASE("hyperclova", NULL, "See a -> tool/function_call\n[1] and /think\nso",
+         "C<See a -> tool/function_call\n[1] and /think\nso>"),
+    CASE("hyperclova", NULL, " -> tool/function_call\n[nonsense]<|im_end|>",
+         "C<-> tool/function_call\n[nonsense]>"),
+
     /* harmony */
     CASE("harmony", NULL,
          "<|channel|>analysis<|message|>hm, "
