@@ -71,6 +71,11 @@ struct tokenizer *tiny_fim_tokenizer(void) {
                 (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"});
 }
 
+struct tokenizer *tiny_turns_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|endoftext|>", "<|im_end|>"},
+                (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"});
+}
+
 struct tokenizer *tiny_seeing_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
                 (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"});

@@ -23,6 +23,8 @@ struct tokenizer *tiny_tokenizer(void); /* the caller frees */
 /* Returns a tokenizer with <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from
  * TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
+/* Returns a tokenizer with <|endofturn|>, <|stop|>, <|junk|> from TINY_CALL on. */
+struct tokenizer *tiny_turns_tokenizer(void);
 /* Returns a tokenizer with <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
 struct tokenizer *tiny_seeing_tokenizer(void);
 struct template *tiny_template(void);
