@@ -224,20 +224,6 @@ Test(template_builtins, markup_escapes_what_is_added) {
     expect_rows("{{ %s }}", MARKUP, ARRAY_SIZE(MARKUP));
 }
 
-/* Jinja2 knows these; here they are errors that name them. */
-static const struct template_row UNKNOWN[] = {
-    {"html|e", NULL},         {"2.5|round", NULL},      {"l|sum", NULL},
-    {"l|unique|list", NULL},  {"s|title", NULL},        {"s.title()", NULL},
-    {"s.rsplit('o')", NULL},  {"s.splitlines()", NULL}, {"s.isalpha()", NULL},
-    {"l.insert(0, 9)", NULL}, {"l.sort()", NULL},       {"(1,2).count(1)", NULL},
-    {"d.copy()", NULL},       {"'a' is lower", NULL},   {"n is sameas none", NULL},
-    {"2 ** 3", NULL},
-};
-
-Test(template_builtins, others_of_jinja2_are_errors) {
-    expect_rows("{{ %s }}", UNKNOWN, ARRAY_SIZE(UNKNOWN));
-}
-
 static const struct template_row MORE_FILTERS[] = {
     {"s|reverse", "dlroW olleH"},
     {"l|reverse|list", "[2, 1, 3]"},

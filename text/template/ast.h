@@ -44,13 +44,17 @@ enum node_type {
     N_SET_ATTR, /* namespace attribute as a target */
     N_MACRO,
     N_FILTER_BLOCK,
-    N_SCOPE, /* statement `generation` */
+    N_SCOPE,      /* statement `generation` */
+    N_WITH,       /* set.target, set.value: chains of the same length */
+    N_CALL_BLOCK, /* macro.def: the macro caller(); macro.call: the call */
+    N_BLOCK,
+    N_AUTOESCAPE, /* set.value: whether to escape, which must be false */
     N_BREAK,
     N_CONTINUE,
 };
 
 /* Operator of an N_BINARY (node.op). */
-enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD };
+enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW };
 /* Comparison of the members of N_COMPARE except the first (node.op). */
 enum comparison { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
 
@@ -83,8 +87,12 @@ struct macro {
     uint32_t sym;
     struct param *params;
     uint32_t n_params;
+    uint32_t reads; /* the MACRO_ variables that the body reads */
     struct node *body;
 };
+
+/* Variables that a macro gets only if its body reads them (macro.reads). */
+enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 };
 
 /* Node of the tree. height is greater than that of all nodes below it, at most AST_HEIGHT_MAX,
  * which bounds the C stack. */
@@ -127,14 +135,16 @@ struct node {
         } branch;
         struct {
             struct node *target, *iter, *test, *body, *orelse;
+            bool recursive;
             bool named;   /* the body reads `loop` */
             bool settles; /* the body is one `if`, whose first test is invariant */
         } loop;
         struct {
             struct node *target, *value, *body, *filter; /* value, or body and perhaps filter */
-        } set;
+        } set;                                           /* N_WITH: target and value are chains */
         struct {
             struct macro *def;
+            struct node *call;
         } macro;
     };
 };
@@ -156,7 +166,7 @@ struct template {
     struct symbol *buckets[SYMBOL_BUCKETS];
     struct symbol **symbols; /* symbols by number */
     uint32_t n_symbols, cap_symbols;
-    uint32_t sym_loop;
+    uint32_t sym_loop, sym_caller, sym_varargs, sym_kwargs;
 };
 
 /* Parses (parser.c): fills @t, whose arena is initialised and which the caller frees in any case.

@@ -130,16 +130,75 @@ static bool is_param(const struct macro *def, const struct tstr *name) {
 /* Refuses arguments that no parameter takes. */
 static int check_args(struct render *rd, const struct macro *def, const struct args *args) {
     TRY(render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8));
-    if (args->n_pos > def->n_params)
+    if (args->n_pos > def->n_params && !(def->reads & MACRO_VARARGS))
         return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",
                            (int)def->name->len, def->name->data, def->n_params);
     for (uint32_t i = 0; i < args->n_kw; i++) {
         const struct tstr *name = args->kw[i].name;
 
-        if (!is_param(def, name))
+        bool special =
+            def->reads & MACRO_KWARGS || (def->reads & MACRO_CALLER && tstr_is(name, "caller"));
+
+        if (!is_param(def, name) && !special)
             return render_fail(rd, "macro '%.*s' takes no keyword argument '%.*s'",
                                (int)def->name->len, def->name->data,
                                (int)MIN(name->len, (size_t)80), name->data);
+    }
+    return 0;
+}
+
+int render_enter_macro(struct render *rd) {
+    if (rd->macro_depth >= TEMPLATE_DEPTH)
+        return render_fail(rd, "macro calls are nested too deep");
+    rd->macro_depth++;
+    return 0;
+}
+
+/* Makes the tuple of the arguments behind the parameters. */
+static int extra_args(struct render *rd, const struct macro *def, const struct args *args,
+                      struct value *out) {
+    struct seq *s = seq_new(rd, SEQ_TUPLE, 0);
+
+    for (uint32_t i = def->n_params; s && i < args->n_pos; i++)
+        TRY(seq_add(rd, s, args->pos[i]));
+    *out = value_seq(s);
+    return s ? 0 : -1;
+}
+
+/* Makes the dict of the keyword arguments that are no parameters. */
+static int extra_kwargs(struct render *rd, const struct macro *def, const struct args *args,
+                        struct value *out) {
+    struct dict *d = dict_new(rd, 0);
+
+    for (uint32_t i = 0; d && i < args->n_kw; i++) {
+        const struct tstr *name = args->kw[i].name;
+
+        if (!is_param(def, name) && !(def->reads & MACRO_CALLER && tstr_is(name, "caller")))
+            TRY(dict_set(rd, d, value_str(name), args->kw[i].v));
+    }
+    *out = value_dict(d);
+    return d ? 0 : -1;
+}
+
+/* Binds what a macro gets only if it reads it: caller, varargs, kwargs. */
+static int bind_special(struct render *rd, const struct macro *def, const struct args *args,
+                        struct scope *scope) {
+    const struct template *t = rd->t;
+    struct value v;
+
+    if (def->reads & MACRO_CALLER && !is_param(def, TSTR_STATIC("caller"))) {
+        const struct named_value *kw = take_kwarg(args, TSTR_STATIC("caller"));
+
+        v = kw ? kw->v : value_undefined(TSTR_STATIC("caller"), V_MISSING);
+        TRY(scope_set(rd, scope, t->sym_caller, v));
+    }
+    if (def->reads & MACRO_VARARGS) {
+        TRY(extra_args(rd, def, args, &v));
+        TRY(scope_set(rd, scope, t->sym_varargs, v));
+    }
+    if (def->reads & MACRO_KWARGS) {
+        TRY(extra_kwargs(rd, def, args, &v));
+        TRY(scope_set(rd, scope, t->sym_kwargs, v));
     }
     return 0;
 }
@@ -149,13 +208,11 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
                       struct value *out) {
     struct scope *outer = rd->scope, *scope = scope_new(rd, m->closure);
 
-    if (!scope)
+    if (!scope || render_enter_macro(rd))
         return -1;
-    if (rd->macro_depth >= TEMPLATE_DEPTH)
-        return render_fail(rd, "macro calls are nested too deep");
-    rd->macro_depth++;
     rd->scope = scope;
     if (check_args(rd, m->def, args) || bind_params(rd, m->def, args, scope) ||
+        (m->def->reads && bind_special(rd, m->def, args, scope)) ||
         eval_capture(rd, m->def->body, out))
         return -1;
     assert(rd->scope == scope && rd->macro_depth > 0); /* every scope has been left */
@@ -171,6 +228,10 @@ int call_value(struct render *rd, struct value fn, const struct args *args, stru
         return value_fail_undefined(rd, fn);
     case V_MACRO:
         return call_macro(rd, fn.macro, args, out);
+    case V_LOOP:
+        if (args->n_pos != 1 || args->n_kw)
+            return render_fail(rd, "a loop is called with one argument");
+        return eval_loop_again(rd, fn.loop, args->pos[0], out);
     case V_FUNCTION:
         return call_builtin(rd, fn.fn, "function", value_none(), args, out);
     case V_METHOD:

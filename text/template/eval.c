@@ -46,6 +46,12 @@ void scope_end(struct render *rd, struct scope *s) {
     rd->free_scopes = s;
 }
 
+/* Keeps @s and the scopes around it: a macro or a recursive loop sees them later. */
+static void scope_keep(struct scope *s) {
+    for (; s && !s->kept; s = s->up)
+        s->kept = true;
+}
+
 /* Rebinds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
     struct binding *b = scope_find(s, sym);
@@ -255,10 +261,8 @@ static void loop_end(struct render *rd, struct loop *l) {
 
 /* Sets the items of a loop, once, before the first turn, so the length of the loop stays the same
  * even if the body changes the list. */
-static int loop_begin(struct render *rd, const struct node *n, struct loop *loop) {
-    struct value over;
-
-    TRY(eval_expr(rd, n->loop.iter, &over));
+static int loop_begin(struct render *rd, const struct node *n, struct value over,
+                      struct loop *loop) {
     if (value_is_seq(over, SEQ_RANGE) && !n->loop.test) {
         loop->range = over.seq;
         loop->n = over.seq->n;
@@ -268,11 +272,19 @@ static int loop_begin(struct render *rd, const struct node *n, struct loop *loop
     return n->loop.test ? filter_items(rd, n, &loop->items, &loop->n) : 0;
 }
 
-static int run_loop(struct render *rd, const struct node *n) {
+/* Runs the loop @n over the items of @over, in the innermost scope. */
+static int run_over(struct render *rd, const struct node *n, struct value over, uint32_t depth) {
     struct loop *loop = loop_new(rd);
 
-    if (!loop || loop_begin(rd, n, loop))
+    if (!loop || loop_begin(rd, n, over, loop))
         return -1;
+    loop->depth = depth;
+    if (n->loop.recursive) {
+        loop->node = n;
+        loop->scope = rd->scope;
+        loop->taken = true;
+        scope_keep(rd->scope);
+    }
     bool empty = loop->n == 0;
 
     if (!empty && turns(rd, n, loop))
@@ -292,6 +304,35 @@ static int run_loop(struct render *rd, const struct node *n) {
     scope_end(rd, scope);
     rd->scope = outer;
     return r;
+}
+
+static int run_loop(struct render *rd, const struct node *n) {
+    struct value over;
+
+    return eval_expr(rd, n->loop.iter, &over) ? -1 : run_over(rd, n, over, 0);
+}
+
+/* Calls a recursive loop: the text of the same loop over @over, one level deeper. */
+int eval_loop_again(struct render *rd, const struct loop *loop, struct value over,
+                    struct value *out) {
+    struct scope *scope = rd->scope;
+    struct sink *outer = rd->out, *k = sink_new(rd);
+
+    if (!loop->node)
+        return render_fail(rd, "The loop must have the 'recursive' marker to be called "
+                               "recursively.");
+    if (!k || render_enter_macro(rd))
+        return -1;
+    rd->out = k;
+    rd->scope = loop->scope;
+    TRY(run_over(rd, loop->node, over, loop->depth + 1));
+    rd->macro_depth--;
+    rd->scope = scope;
+    rd->out = outer;
+    const struct tstr *s = sink_take(rd, k);
+
+    *out = value_str(s);
+    return s ? 0 : -1;
 }
 
 /* Runs the filter chain of a block on *v: its innermost filter takes filter_input for its
@@ -343,6 +384,51 @@ static int scope_block(struct render *rd, const struct node *n) {
     return r;
 }
 
+/* Runs `with`. The values do not see the new names. */
+static int with_block(struct render *rd, const struct node *n) {
+    struct scope *outer = rd->scope, *inner = scope_new(rd, outer);
+    const struct node *value = n->set.value;
+
+    if (!inner)
+        return -1;
+    for (const struct node *t = n->set.target; t; t = t->next, value = value->next) {
+        struct value v;
+
+        rd->scope = outer;
+        TRY(eval_expr(rd, value, &v));
+        rd->scope = inner;
+        TRY(assign(rd, t, v));
+    }
+    rd->scope = inner;
+    int r = eval_block(rd, n->set.body);
+
+    scope_end(rd, inner);
+    rd->scope = outer;
+    return r;
+}
+
+/* Runs a block, which sees only the variables of the template itself. */
+static int named_block(struct render *rd, const struct node *n) {
+    struct scope *outer = rd->scope, *top = outer;
+
+    while (top->up)
+        top = top->up;
+    rd->scope = top;
+    int r = scope_block(rd, n);
+
+    rd->scope = outer;
+    return r;
+}
+
+static int autoescape(struct render *rd, const struct node *n) {
+    struct value v;
+
+    TRY(eval_expr(rd, n->set.value, &v));
+    if (value_truth(v))
+        return render_fail(rd, "autoescape is not supported");
+    return scope_block(rd, n);
+}
+
 /* Makes a macro. The scopes that it can see must not be used again for later turns. */
 static int make_macro(struct render *rd, const struct macro *def, struct value *out) {
     struct macro_value *m = render_alloc(rd, 1, sizeof(*m));
@@ -350,10 +436,18 @@ static int make_macro(struct render *rd, const struct macro *def, struct value *
     if (!m)
         return -1;
     *m = (struct macro_value){def, rd->scope};
-    for (struct scope *s = rd->scope; s && !s->kept; s = s->up)
-        s->kept = true;
+    scope_keep(rd->scope);
     *out = (struct value){.type = V_MACRO, .macro = m};
     return 0;
+}
+
+/* Writes the result of a call to which the block is given as caller(). */
+static int call_block(struct render *rd, const struct node *n) {
+    struct value caller, v;
+
+    if (make_macro(rd, n->macro.def, &caller) || eval_call(rd, n->macro.call, &caller, &v))
+        return -1;
+    return format_str(rd, rd->out, v);
 }
 
 static int statement(struct render *rd, const struct node *n) {
@@ -378,6 +472,14 @@ static int statement(struct render *rd, const struct node *n) {
         return filter_block(rd, n);
     case N_SCOPE:
         return scope_block(rd, n);
+    case N_WITH:
+        return with_block(rd, n);
+    case N_CALL_BLOCK:
+        return call_block(rd, n);
+    case N_BLOCK:
+        return named_block(rd, n);
+    case N_AUTOESCAPE:
+        return autoescape(rd, n);
     case N_BREAK:
         return FLOW_BREAK;
     default:

@@ -270,9 +270,22 @@ static int eval_args(struct render *rd, const struct node_args *a, struct args *
     return a->star || a->star_star ? eval_stars(rd, a, args) : 0;
 }
 
+/* Adds the argument `caller` of a call block. */
+static int add_caller(struct render *rd, struct args *args, struct value caller) {
+    struct named_value *kw = render_alloc(rd, (size_t)args->n_kw + 1, sizeof(*kw));
+
+    if (!kw)
+        return -1;
+    if (args->n_kw)
+        memcpy(kw, args->kw, args->n_kw * sizeof(*kw));
+    args->kw = kw;
+    return add_kwarg(args, TSTR_STATIC("caller"), caller);
+}
+
 /* Evaluates a call. `x.f(...)`, by far the most frequent form, calls the method without making an
  * object for it. */
-static int call(struct render *rd, const struct node *n, struct value *out) {
+int eval_call(struct render *rd, const struct node *n, const struct value *caller,
+              struct value *out) {
     const struct node *fn = n->call.obj;
     const struct builtin *method = NULL;
     struct value f, self = {0};
@@ -288,9 +301,15 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
         return -1;
     }
     TRY(eval_args(rd, &n->call.args, &args));
+    if (caller)
+        TRY(add_caller(rd, &args, *caller));
     rd->line = n->line;
     return method ? call_builtin(rd, method, "method", self, &args, out)
                   : call_value(rd, f, &args, out);
+}
+
+static int call(struct render *rd, const struct node *n, struct value *out) {
+    return eval_call(rd, n, NULL, out);
 }
 
 /* Returns whether a filter, like `last`, reads a sequence that a filter before it has made: it can

@@ -369,6 +369,40 @@ static int lex_code(struct lexer *lx, bool block) {
     }
 }
 
+/* Returns the place behind the white space and @word that begin at @pos, and the white space behind
+ * it; 0: there is something else. */
+static size_t word_end(const struct lexer *lx, size_t pos, const char *word) {
+    pos = skip_space(lx, pos);
+    return at(lx, pos, word) ? skip_space(lx, pos + strlen(word)) : 0;
+}
+
+/* Reads `{% raw %}`, whose inside begins at @inside, and its text up to `{% endraw %}`, in which
+ * nothing is a tag. Returns 1, 0 if the tag is another one, or negative. */
+static int lex_raw(struct lexer *lx, size_t inside) {
+    size_t end = word_end(lx, inside, "raw"), p, stop;
+
+    if (!end || end >= lx->len || !(end = tag_end(lx, end, "%}", false, false)))
+        return 0;
+    uint32_t line = lx->line;
+
+    TRY(close_tag(lx, T_TEXT, end));
+    for (p = lx->pos;; p++) {
+        const char *brace = memmem(lx->src + p, lx->len - p, "{%", 2);
+
+        if (!brace)
+            return lexer_fail(lx->err, line, "the block 'raw' is not closed");
+        p = (size_t)(brace - lx->src);
+        inside = p + 2;
+        inside += inside < lx->len && (lx->src[inside] == '-' || lx->src[inside] == '+');
+        end = word_end(lx, inside, "endraw");
+        if (end && end < lx->len && (stop = tag_end(lx, end, "%}", true, true)))
+            break;
+    }
+    TRY(add_text(lx, p, inside > p + 2 ? lx->src[p + 2] : 0, true));
+    TRY(close_tag(lx, T_TEXT, stop));
+    return 1;
+}
+
 /* Reads the text up to the next tag, and that tag. */
 static int lex_piece(struct lexer *lx) {
     size_t p = lx->pos;
@@ -394,6 +428,10 @@ static int lex_piece(struct lexer *lx) {
 
     if (add_text(lx, p, sign, kind != '{'))
         return -EINVAL;
+    int raw = kind == '%' ? lex_raw(lx, inside) : 0;
+
+    if (raw)
+        return MIN(raw, 0);
     if (kind != '#' && !push(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN))
         return -EINVAL;
     lx->pos = inside;

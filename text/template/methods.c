@@ -108,7 +108,36 @@ static int list_pop(struct render *rd, const struct call *c, struct value *out) 
     return remove_at(rd, s, at, out);
 }
 
+/* Implements loop.cycle(): the argument whose turn it is. */
+static int loop_cycle(struct render *rd, const struct call *c, struct value *out) {
+    if (!c->args->n_pos)
+        return render_fail(rd, "no items for cycling given");
+    *out = c->args->pos[c->self.loop->i % c->args->n_pos];
+    return 0;
+}
+
+/* Implements loop.changed(): whether the arguments differ from those of the last call. */
+static int loop_changed(struct render *rd, const struct call *c, struct value *out) {
+    struct loop *l = c->self.loop;
+    struct seq *now = seq_new(rd, SEQ_TUPLE, c->args->n_pos);
+    bool same = false;
+
+    for (uint32_t i = 0; now && i < c->args->n_pos; i++)
+        now->v[now->n++] = c->args->pos[i];
+    if (!now || (l->changed && value_equal(rd, value_seq(l->changed), value_seq(now), &same)))
+        return -1;
+    if (!same)
+        l->changed = now;
+    *out = value_bool(!same);
+    return 0;
+}
+
 /* Each table is sorted by name. */
+static const struct builtin LOOP_METHODS[] = {
+    {"changed", "*", 0, loop_changed, 0},
+    {"cycle", "*", 0, loop_cycle, 0},
+};
+
 static const struct builtin DICT_METHODS[] = {
     {"get", "key default", 1, dict_get_method, 0},
     {"items", "", 0, dict_view, SEQ_ITEMS},
@@ -130,6 +159,8 @@ const struct builtin *method_find(struct value self, const struct tstr *name) {
         return method_find_str(name);
     case V_DICT:
         return builtin_find(DICT_METHODS, ARRAY_SIZE(DICT_METHODS), name);
+    case V_LOOP:
+        return builtin_find(LOOP_METHODS, ARRAY_SIZE(LOOP_METHODS), name);
     case V_SEQ:
         return self.seq->kind == SEQ_LIST
                    ? builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name)
@@ -141,5 +172,6 @@ const struct builtin *method_find(struct value self, const struct tstr *name) {
 
 bool method_exists(const struct tstr *name) {
     return builtin_find(DICT_METHODS, ARRAY_SIZE(DICT_METHODS), name) ||
-           builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name) || method_find_str(name);
+           builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name) ||
+           builtin_find(LOOP_METHODS, ARRAY_SIZE(LOOP_METHODS), name) || method_find_str(name);
 }

@@ -9,7 +9,7 @@
 
 /* Fails with Python's wording, which users search for. */
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
-    static const char *const names[] = {"+", "-", "*", "/", "//", "%"};
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
     assert(op < ARRAY_SIZE(names));
     if (op == OP_ADD && a.type == V_STR)
@@ -86,6 +86,40 @@ static int join_seqs(struct render *rd, struct seq *a, const struct seq *b, stru
     return 0;
 }
 
+/* Computes a ** b of integers. Each product must fit, so that few steps are taken. A negative
+ * exponent gives a float. */
+static int integer_power(struct render *rd, wide a, wide b, struct value *out) {
+    wide result = 1;
+
+    if (b < 0 && a == 0)
+        return render_fail(rd, "0.0 cannot be raised to a negative power");
+    if (b < 0) {
+        *out = value_float(pow((double)a, (double)b));
+        return 0;
+    }
+    if (a >= -1 && a <= 1 && b > 1)
+        b = 2 - b % 2; /* the same power */
+    for (; b > 0; b--) {
+        if (__builtin_mul_overflow(result, a, &result) || result > (wide)UINT64_MAX ||
+            result < INT64_MIN)
+            return render_fail(rd, "an integer has more than 64 bits");
+    }
+    return value_from_wide(rd, result, out);
+}
+
+static int float_power(struct render *rd, double a, double b, struct value *out) {
+    if (a == 0 && b < 0)
+        return render_fail(rd, "0.0 cannot be raised to a negative power");
+    if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b))
+        return render_fail(rd, "a power is no real number");
+    double f = pow(a, b);
+
+    if (isinf(f) && isfinite(a) && isfinite(b))
+        return render_fail(rd, "(34, 'Numerical result out of range')");
+    *out = value_float(f);
+    return 0;
+}
+
 /* Computes with integers. Operands have at most 64 bits, so results fit into 128. // and % round
  * down, and not toward zero as in C. */
 static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct value *out) {
@@ -100,6 +134,8 @@ static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct valu
         if (__builtin_mul_overflow(a, b, &q))
             return render_fail(rd, "an integer has more than 64 bits");
         return value_from_wide(rd, q, out);
+    case OP_POW:
+        return integer_power(rd, a, b, out);
     default:
         break;
     }
@@ -130,6 +166,8 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
     case OP_MUL:
         f = a * b;
         break;
+    case OP_POW:
+        return float_power(rd, a, b, out);
     default:
         if (b == 0)
             return render_fail(rd, "float division by zero");
@@ -310,9 +348,9 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "revindex0"))
         *out = value_int(n - i - 1);
     else if (tstr_is(name, "depth"))
-        *out = value_int(1); /* counts only recursive loops, which are not supported */
+        *out = value_int((int64_t)l->depth + 1);
     else if (tstr_is(name, "depth0"))
-        *out = value_int(0);
+        *out = value_int(l->depth);
     else if (tstr_is(name, "previtem"))
         *out = i > 0 ? loop_at(l, (uint32_t)i - 1) : value_undefined(name, V_LOOP);
     else if (tstr_is(name, "nextitem"))

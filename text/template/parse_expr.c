@@ -7,6 +7,7 @@
  *   + -
  *   ~
  *   * / // %
+ *   **
  *   unary - +
  *   .x [x] (x), then | and is
  *
@@ -61,10 +62,12 @@ static int parse_chain(struct parser *p, const char *word, uint8_t type,
         return -EINVAL;
     while (parser_is_name(p, word)) {
         uint32_t line = p->tok++->line;
+        const struct node *unknown = p->unknown;
         struct node *b;
 
         if (operand(p, &b) || join(p, type, 0, line, *out, b, out))
             return -EINVAL;
+        p->unknown = unknown; /* the second operand may never be evaluated */
     }
     return 0;
 }
@@ -77,15 +80,20 @@ static int parse_or(struct parser *p, struct node **out) {
     return parse_chain(p, "or", N_OR, parse_and, out);
 }
 
-/* Parses `a if b else c`, which groups to the right: a if b else (c if d else e). */
+/* Parses `a if b else c`, which groups to the right: a if b else (c if d else e). Unknown filters and
+ * tests in it, also in b, fail when they are evaluated. */
 static int parse_condition(struct parser *p, struct node **out) {
+    const struct node *unknown = p->unknown;
+
     TRY(parse_or(p, out));
+    if (parser_is_name(p, "if"))
+        p->unknown = unknown;
     while (parser_is_name(p, "if")) {
         struct node *n = parser_node(p, N_COND, p->tok++->line), *test, *other = NULL;
 
+        p->conditional++;
         if (!n || parse_or(p, &test))
             return -EINVAL;
-        p->conditional++;
         if (parser_skip_name(p, "else") && (parser_enter(p) || parse_condition(p, &other)))
             return -EINVAL;
         p->depth -= other != NULL;
@@ -188,6 +196,7 @@ static const struct {
     {'/', OP_DIV, 2},
     {LEX2('/', '/'), OP_FLOORDIV, 2},
     {'%', OP_MOD, 2},
+    {LEX2('*', '*'), OP_POW, 3},
 };
 
 /* Returns the operator of @level at the current token, or -1. */
@@ -202,7 +211,7 @@ static int binary_here(const struct parser *p, int level) {
 static int parse_concat(struct parser *p, struct node **out);
 
 /* Parses operators of one level, which group to the left: 1 has sums of concatenations, 2 products
- * of unary expressions. */
+ * of powers, 3 powers of unary expressions. */
 static int parse_binary(struct parser *p, int level, struct node **out) {
     for (struct node *left = NULL;; left = *out) {
         int op = left ? binary_here(p, level) : 0;
@@ -211,7 +220,9 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
         if (op < 0)
             return 0;
         p->tok += left != NULL;
-        int r = level == 1 ? parse_concat(p, out) : parse_unary(p, true, out);
+        int r = level == 1   ? parse_concat(p, out)
+                : level == 2 ? parse_binary(p, 3, out)
+                             : parse_unary(p, true, out);
 
         if (r || (left && join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
             return -EINVAL;
@@ -545,6 +556,12 @@ static int parse_dotted(struct parser *p, const struct tstr **out) {
     return *out ? 0 : parser_fail(p, "the template needs too much memory");
 }
 
+/* Records a filter or test that does not exist: an error, unless it is in a branch. */
+static void note_unknown(struct parser *p, const struct node *n) {
+    if (!p->conditional && !p->unknown && !n->call.fn)
+        p->unknown = n;
+}
+
 static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
     struct node *n = parser_node(p, N_FILTER, p->tok->line);
 
@@ -553,8 +570,7 @@ static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
     n->call.obj = obj;
     *out = n;
     n->call.fn = filter_find(n->call.name);
-    if (!p->conditional && !n->call.fn)
-        return parser_fail(p, "no filter named '%.*s'", (int)n->call.name->len, n->call.name->data);
+    note_unknown(p, n);
     return parser_is_op(p, '(') ? parse_args(p, n) : 0;
 }
 
@@ -577,8 +593,7 @@ static int parse_test(struct parser *p, struct node *obj, struct node **out) {
     *out = n;
     TRY(parse_dotted(p, &n->call.name));
     n->call.fn = test_find(n->call.name);
-    if (!p->conditional && !n->call.fn)
-        return parser_fail(p, "no test named '%.*s'", (int)n->call.name->len, n->call.name->data);
+    note_unknown(p, n);
     if (parser_is_op(p, '('))
         return parse_args(p, n);
     if (!starts_argument(p))
@@ -609,10 +624,20 @@ int parse_filters(struct parser *p, struct node *obj, bool first, struct node **
     }
 }
 
-/* Parses the target of an assignment. ns.attr is allowed only where a namespace may be assigned to,
+static int parse_targets(struct parser *p, bool attr, bool brackets, struct node **out);
+
+/* Parses the target of an assignment: a name, or targets in brackets. ns.attr is allowed only where a namespace may be assigned to,
  * and reads the variable ns. */
 static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     uint32_t line = p->tok->line;
+
+    if (parser_is_op(p, '(')) {
+        p->tok++;
+        TRY(parser_enter(p));
+        TRY(parse_targets(p, attr, true, out));
+        p->depth--;
+        return parser_expect_op(p, ')');
+    }
     const struct tstr *name;
     struct node *n = parser_node(p, N_NAME, line);
 
@@ -641,9 +666,9 @@ static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     return parser_expect_name(p, &a->attr.name);
 }
 
-int parse_target(struct parser *p, bool attr, struct node **out) {
+/* Parses targets that commas separate; behind a bracket they end at `)`. */
+static int parse_targets(struct parser *p, bool attr, bool brackets, struct node **out) {
     struct node *tuple = parser_node(p, N_TUPLE, p->tok->line), **end;
-    bool brackets = parser_skip_op(p, '(');
 
     if (!tuple)
         return -EINVAL;
@@ -658,5 +683,9 @@ int parse_target(struct parser *p, bool attr, struct node **out) {
     bool one = tuple->list.n == 1 && !(p->tok[-1].type == T_OP && p->tok[-1].op == ',');
 
     *out = one ? tuple->list.first : tuple;
-    return brackets ? parser_expect_op(p, ')') : 0;
+    return 0;
+}
+
+int parse_target(struct parser *p, bool attr, struct node **out) {
+    return parse_targets(p, attr, false, out);
 }

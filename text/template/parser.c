@@ -99,6 +99,17 @@ static struct symbol **bucket(const struct template *t, const char *s, size_t le
     return (struct symbol **)&t->buckets[h % SYMBOL_BUCKETS];
 }
 
+/* Records that variables with a meaning of their own are read. */
+static void note_read(struct parser *p, uint32_t sym) {
+    p->loop_reads += sym == p->t->sym_loop;
+    if (sym == p->t->sym_caller)
+        p->macro_reads |= MACRO_CALLER;
+    if (sym == p->t->sym_varargs)
+        p->macro_reads |= MACRO_VARARGS;
+    if (sym == p->t->sym_kwargs)
+        p->macro_reads |= MACRO_KWARGS;
+}
+
 int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number) {
     struct template *t = p->t;
     struct symbol **head = bucket(t, name->data, name->len), *s = *head;
@@ -126,7 +137,8 @@ int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t
     }
     assert(s->number < t->n_symbols && t->symbols[s->number] == s);
     s->read |= read;
-    p->loop_reads += read && s->number == t->sym_loop;
+    if (read)
+        note_read(p, s->number);
     *number = s->number;
     return 0;
 }
@@ -286,8 +298,7 @@ static int parse_for(struct parser *p, struct node *n) {
     TRY(parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->loop.iter));
     if (parser_skip_name(p, "if") && parse_expr(p, 0, &n->loop.test))
         return -EINVAL;
-    if (parser_is_name(p, "recursive"))
-        return parser_fail(p, "recursive loops are not supported");
+    n->loop.recursive = parser_skip_name(p, "recursive");
     uint32_t reads = p->loop_reads;
 
     p->loops++;
@@ -342,10 +353,22 @@ static int parse_params(struct parser *p, struct macro *m) {
     return 0;
 }
 
+/* Parses the body of a macro up to the tag @end. */
+static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
+    uint32_t loops = p->loops, reads = p->macro_reads;
+
+    p->loops = p->macro_reads = 0;
+    TRY(parse_block(p, ENDS(end), &m->body));
+    m->reads = p->macro_reads;
+    p->macro_reads |= reads;
+    p->loops = loops;
+    p->tok++;
+    return 0;
+}
+
 /* Parses a macro. A break inside it needs a loop inside it, since loops around it do not count. */
 static int parse_macro(struct parser *p, struct node *n) {
     struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
-    uint32_t loops = p->loops;
 
     if (!m)
         return parser_fail(p, "the template needs too much memory");
@@ -354,9 +377,67 @@ static int parse_macro(struct parser *p, struct node *n) {
     if (parser_expect_name(p, &m->name) || parser_symbol(p, m->name, false, &m->sym) ||
         parse_params(p, m))
         return -EINVAL;
-    p->loops = 0;
-    TRY(parse_block(p, ENDS("endmacro"), &m->body));
-    p->loops = loops;
+    return parse_macro_body(p, m, "endmacro");
+}
+
+/* Parses `call(a, b) f(c)`: the body is a macro that f can call as caller(). */
+static int parse_call_block(struct parser *p, struct node *n) {
+    struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
+
+    if (!m)
+        return parser_fail(p, "the template needs too much memory");
+    n->type = N_CALL_BLOCK;
+    n->macro.def = m;
+    m->name = TSTR_STATIC("caller");
+    if (parser_symbol(p, m->name, false, &m->sym) || (parser_is_op(p, '(') && parse_params(p, m)) ||
+        parse_expr(p, 0, &n->macro.call))
+        return -EINVAL;
+    if (n->macro.call->type != N_CALL)
+        return parser_fail(p, "expected call");
+    return parse_macro_body(p, m, "endcall");
+}
+
+/* Parses `with a = 1, b = 2`. */
+static int parse_with(struct parser *p, struct node *n) {
+    struct node **target = &n->set.target, **value = &n->set.value;
+
+    n->type = N_WITH;
+    while (p->tok->type != T_BLOCK_END) {
+        if (n->set.target && parser_expect_op(p, ','))
+            return -EINVAL;
+        if (parse_target(p, false, target) || parser_expect_op(p, '=') || parse_expr(p, 0, value))
+            return -EINVAL;
+        target = &(*target)->next;
+        value = &(*value)->next;
+    }
+    TRY(parse_block(p, ENDS("endwith"), &n->set.body));
+    p->tok++;
+    return 0;
+}
+
+/* Parses a block. Nothing can extend a template, so its body is rendered in its place. With `scoped`
+ * it sees the variables around it. */
+static int parse_named_block(struct parser *p, struct node *n) {
+    const struct tstr *name, *again;
+
+    n->type = N_BLOCK;
+    TRY(parser_expect_name(p, &name));
+    if (parser_skip_name(p, "scoped"))
+        n->type = N_SCOPE;
+    if (parser_is_name(p, "required"))
+        return parser_fail(p, "a required block has no body");
+    TRY(parse_block(p, ENDS("endblock"), &n->set.body));
+    p->tok++;
+    if (p->tok->type != T_NAME)
+        return 0;
+    TRY(parser_expect_name(p, &again));
+    return tstr_equal(name, again) ? 0 : parser_fail(p, "the block ends with another name");
+}
+
+static int parse_autoescape(struct parser *p, struct node *n) {
+    n->type = N_AUTOESCAPE;
+    TRY(parse_expr(p, 0, &n->set.value));
+    TRY(parse_block(p, ENDS("endautoescape"), &n->set.body));
     p->tok++;
     return 0;
 }
@@ -396,6 +477,10 @@ static const struct {
     {"set", parse_set},
     {"macro", parse_macro},
     {"filter", parse_filter_block},
+    {"call", parse_call_block},
+    {"with", parse_with},
+    {"block", parse_named_block},
+    {"autoescape", parse_autoescape},
     {"generation", parse_generation},
     {"break", parse_break},
     {"continue", parse_continue},
@@ -488,14 +573,20 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
 int parser_parse(struct template *t, const char *source, size_t len, struct err *err) {
     struct token_list tokens = {0};
     struct parser p = {.t = t, .err = err};
-    static const struct tstr loop = {.data = "loop", .len = 4};
     int r = lexer_run(source, len, &t->arena, &tokens, err);
 
     p.tok = tokens.t;
     if (!r)
-        r = parser_symbol(&p, &loop, false, &t->sym_loop);
-    if (!r)
-        r = parse_body(&p, NULL, &t->body);
+        r = parser_symbol(&p, TSTR_STATIC("loop"), false, &t->sym_loop) ||
+                    parser_symbol(&p, TSTR_STATIC("caller"), false, &t->sym_caller) ||
+                    parser_symbol(&p, TSTR_STATIC("varargs"), false, &t->sym_varargs) ||
+                    parser_symbol(&p, TSTR_STATIC("kwargs"), false, &t->sym_kwargs)
+                ? -EINVAL
+                : parse_body(&p, NULL, &t->body);
+    if (!r && p.unknown)
+        r = lexer_fail(err, p.unknown->line, "no %s named '%.*s'",
+                       p.unknown->type == N_FILTER ? "filter" : "test",
+                       (int)p.unknown->call.name->len, p.unknown->call.name->data);
     /* Asserts that nesting is balanced and all tokens were read. */
     assert(r || (p.depth == 0 && p.loops == 0 && p.conditional == 0));
     assert(r || p.tok->type == T_END);

@@ -14,11 +14,15 @@ struct parser {
     struct template *t;
     const struct token *tok; /* current token; the last one is T_END */
     struct err *err;
-    uint32_t depth;      /* nesting of expressions and blocks */
-    uint32_t loops;      /* number of loops around this place, inside the macro */
-    uint32_t loop_reads; /* number of places so far that read the variable `loop` */
-    /* number of enclosing branches: unknown filters and tests fail only when they are evaluated */
+    uint32_t depth;       /* nesting of expressions and blocks */
+    uint32_t loops;       /* number of loops around this place, inside the macro */
+    uint32_t loop_reads;  /* number of places so far that read the variable `loop` */
+    uint32_t macro_reads; /* MACRO_ variables that were read since the macro's begin */
+    /* number of enclosing `if`s: unknown filters and tests fail only when they are evaluated */
     uint32_t conditional;
+    /* first unknown filter or test outside of them that no conditional expression excuses, or
+     * NULL */
+    const struct node *unknown;
 };
 
 /*

@@ -88,6 +88,14 @@ enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
 int eval_block(struct render *rd, const struct node *n);
 /* Evaluates expression @n in the innermost scope. */
 int eval_expr(struct render *rd, const struct node *n, struct value *out);
+/* Evaluates the call @n. @caller: NULL, or the value of its argument `caller`. */
+int eval_call(struct render *rd, const struct node *n, const struct value *caller,
+              struct value *out);
+/* Calls a recursive loop with the value @over. */
+int eval_loop_again(struct render *rd, const struct loop *loop, struct value over,
+                    struct value *out);
+/* Begins a call of a macro, whose end decrements macro_depth. */
+int render_enter_macro(struct render *rd);
 /* Runs @body in its own scope and returns its text in *out. Returns an enum flow. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */

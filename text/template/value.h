@@ -12,6 +12,8 @@
 #include "text/template/tstr.h"
 
 struct render;
+struct node;
+struct scope;
 
 /* holds any V_INT and V_UINT and the result of one operation on them */
 __extension__ typedef __int128 wide;
@@ -88,8 +90,12 @@ struct loop {
     struct value *items;
     const struct seq *range; /* NULL: the items are in `items` */
     uint32_t n, i;
-    bool taken;        /* the loop was read as a value, which may outlive it */
-    struct loop *next; /* next one of render.free_loops */
+    uint32_t depth;          /* number of recursive calls around it */
+    bool taken;              /* the loop was read as a value, which may outlive it */
+    struct seq *changed;     /* last arguments of changed(), or NULL */
+    const struct node *node; /* of a recursive loop; NULL: it is not recursive */
+    struct scope *scope;     /* of a recursive loop: the scope around it */
+    struct loop *next;       /* next one of render.free_loops */
 };
 
 #define VALUE_NESTING_MAX 200u /* most levels of nested lists and dicts */
