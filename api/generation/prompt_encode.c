@@ -55,15 +55,32 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
     return r;
 }
 
-/* Tokenizes a prompt. A template has written the special tokens at the beginning; for a plain
- * prompt the tokenizer adds them. Text to be embedded is data and never gives special tokens. */
+size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p) {
+    const struct tokenizer *t = job->model->info->tokenizer;
+    struct gguf_str bos = {"", 0};
+
+    if (tokenizer_adds_bos(t))
+        bos = tokenizer_text(t, tokenizer_bos(t));
+    bool begins = bos.len && p->len >= bos.len && memcmp(p->text, bos.data, bos.len) == 0;
+    bool own = p->n_user == 0 || p->user[0].begin >= bos.len;
+    return begins && own ? bos.len : 0;
+}
+
+/* Tokenizes a prompt. BOS begins each one if the file's tokenizer adds it, as models were trained;
+ * where a template, or a client that has rendered one, has written it, no second one is added. A
+ * tokenizer that ends texts with EOS does so for plain prompts alone: a chat's end is open. Text to
+ * be embedded is data and never gives special tokens. */
 static int tokenise(struct prompt_job *job, uint32_t i) {
+    const struct tokenizer *t = job->model->info->tokenizer;
     struct prompt *p = &job->prompts[i];
     unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;
+    bool begun = !job->request.pool && prompt_bos_bytes(job, p);
 
-    if (!job->chat && !job->request.no_special_tokens)
-        flags |= TOKENIZE_BOS;
     p->tokens.max = job->max_tokens;
+    if (job->chat && !begun && tokenizer_adds_bos(t))
+        TRY(tokens_add(&p->tokens, tokenizer_bos(t)));
+    if (!job->chat && !begun && !job->request.no_special_tokens)
+        flags |= TOKENIZE_BOS;
     int r = job->request.suffix ? fim_encode(&job->model->fim, job->model->info->tokenizer, p->text,
                                              p->len, json_text(job->request.suffix),
                                              json_len(job->request.suffix), &p->tokens)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
+#include "api/generation/prompt_steps.h"
 #include "api/generation/writer.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
@@ -31,11 +32,13 @@ const struct endpoint llamacpp_infill = ENDPOINT;
 
 /* ---- /apply-template ---- */
 
+/* Writes the prompt without the BOS that /completion adds to it again. */
 static void write_prompt(struct json *j, const struct prompt_job *job) {
     const struct prompt *p = &job->prompts[0];
+    size_t bos = prompt_bos_bytes(job, p);
 
     json_print(j, "{prompt:");
-    json_string(j, p->text, p->len);
+    json_string(j, p->text + bos, p->len - bos);
     json_close(j, '}');
 }
 

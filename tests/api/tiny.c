@@ -20,7 +20,7 @@ static void write_char(char out[4], int byte) {
         sprintf(out, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 63)));
 }
 
-static struct tokenizer *make(const char *const special[3], const char *const late[3]) {
+static struct tokenizer *make(const char *const special[3], const char *const late[3], int bos) {
     static const char *const merges[] = {"a b"};
     struct gguf_writer w;
     char text[256][4], path[64];
@@ -50,6 +50,10 @@ static struct tokenizer *make(const char *const special[3], const char *const la
     gw_array(&w, "tokenizer.ggml.token_type", GGUF_I32, TINY_ALL, types, sizeof(types));
     gw_strings(&w, "tokenizer.ggml.merges", 1, merges);
     gw_u32(&w, "tokenizer.ggml.eos_token_id", TINY_END);
+    if (bos >= 0) {
+        gw_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
+        gw_bool(&w, "tokenizer.ggml.add_bos_token", true);
+    }
     gw_finish(&w);
     snprintf(path, sizeof(path), "/tmp/weft-test-tiny-%d.gguf", getpid());
     gw_save(&w, path);
@@ -63,12 +67,17 @@ static struct tokenizer *make(const char *const special[3], const char *const la
 
 struct tokenizer *tiny_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
-                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"});
+                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, -1);
+}
+
+struct tokenizer *tiny_bos_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<s>"},
+                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, TINY_EOT);
 }
 
 struct tokenizer *tiny_fim_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<fim_pad>"},
-                (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"});
+                (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, -1);
 }
 
 struct tokenizer *tiny_turns_tokenizer(void) {
@@ -78,7 +87,7 @@ struct tokenizer *tiny_turns_tokenizer(void) {
 
 struct tokenizer *tiny_seeing_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
-                (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"});
+                (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}, -1);
 }
 
 struct template *tiny_template(void) {

@@ -20,6 +20,8 @@ enum {
 };
 
 struct tokenizer *tiny_tokenizer(void); /* the caller frees */
+/* Returns a tokenizer that begins texts with BOS, <s> for TINY_EOT. */
+struct tokenizer *tiny_bos_tokenizer(void);
 /* Returns a tokenizer with <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from
  * TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
