@@ -24,20 +24,23 @@
     "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call12345\", "       \
     "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " args "}}]}]}"
 
-/* Returns true if a rendering of @vars succeeds and contains @needle. */
-static bool renders(const struct template *t, const char *vars, const char *needle, bool *ok) {
+/* Renders @vars to @out, which is empty; returns false if the template fails. */
+static bool render_probe(const struct template *t, const char *vars, struct rendered *out) {
     struct template_opts o = {.max_output = 256 << 10};
-    struct rendered out = {0};
     struct err err = {0};
     yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
-    bool found = false;
+    bool ok = doc && template_render(t, yyjson_doc_get_root(doc), &o, out, &err) == 0;
 
-    *ok = doc && template_render(t, yyjson_doc_get_root(doc), &o, &out, &err) == 0;
-    if (*ok && out.text.len)
-        found = memmem(out.text.data, out.text.len, needle, strlen(needle));
-    rendered_deinit(&out);
     yyjson_doc_free(doc);
-    return found;
+    return ok;
+}
+
+/* Returns true if a rendering of @vars succeeds and contains @needle. */
+static bool renders(const struct template *t, const char *vars, const char *needle, bool *ok) {
+    CLEANUP(rendered_deinit) struct rendered out = {0};
+
+    *ok = render_probe(t, vars, &out);
+    return *ok && out.text.len && memmem(out.text.data, out.text.len, needle, strlen(needle));
 }
 
 /* Returns true if the template leaves out a system message that is not the first message. Agents
@@ -83,6 +86,34 @@ static const char *name_of_thoughts(const struct buf *source) {
     return NULL;
 }
 
+/* Returns true if the template reads the reasoning of a past message from parts of its content, as
+ * Mistral's do, rather than printing the list of parts. */
+static bool takes_thought_parts(const struct template *t) {
+    static const char vars[] =
+        "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
+        "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": "
+        "\"x\"}, "
+        "{\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": "
+        "\"needle\"}, "
+        "{\"type\": \"text\", \"text\": \"y\"}]}]}";
+    bool ok, quoted = renders(t, vars, "'needle'", &ok) || renders(t, vars, "\"needle\"", &ok);
+
+    return !quoted && renders(t, vars, "needle", &ok);
+}
+
+#define ASKED(tools)                                                                               \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", " tools "\"documents\": null, "                    \
+    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}"
+
+/* Returns true if the template fails for a chat without tools, unless `tools` is missing. */
+static bool fails_on_null_tools(const struct template *t) {
+    bool null_ok, ok;
+
+    renders(t, ASKED("\"tools\": null, "), "", &null_ok);
+    renders(t, ASKED(""), "", &ok);
+    return ok && !null_ok;
+}
+
 static bool takes_text_args(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
@@ -102,6 +133,42 @@ static bool drops_calls(const struct family *f, const struct template *t) {
 
 bool family_takes_text(const struct template *t) {
     return template_uses(t, "functions") && !template_uses(t, "tools");
+}
+
+#define RESULT(in_call, message)                                                                   \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
+    "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "   \
+    "{\"role\": \"assistant\", \"content\": \"\", " in_call                                        \
+    "\"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", \"function\": {\"name\": \"f\", "    \
+    "\"arguments\": {}}}]}" message "]}"
+
+/* Returns true if the template, an early one of Gemma 4, writes results of calls in the trained
+ * form only where they are members of the message with the calls. */
+static bool reads_result_members(const struct template *t) {
+    static const char own[] = RESULT("", ", {\"role\": \"tool\", \"tool_call_id\": \"a\", "
+                                         "\"content\": \"y\"}");
+    static const char member[] =
+        RESULT("\"tool_responses\": [{\"name\": \"f\", \"response\": \"y\"}], ", "");
+    bool own_ok, ok, written = renders(t, own, "<|tool_response>", &own_ok);
+
+    return own_ok && !written && renders(t, member, "<|tool_response>", &ok);
+}
+
+/* Finds out whether the model reasons in requests that do not say so. Apertus, whose maker
+ * leaves its deliberation off, does not, nor does Granite 3.3, which gets a text for the variable
+ * `thinking`. Other templates that know this variable alone open or close reasoning at the end of
+ * the prompt. */
+static void find_default(struct family *f, const struct template *t) {
+    CLEANUP(rendered_deinit) struct rendered out = {0};
+    bool opens = false,
+         alone = template_uses(t, "thinking") && !template_uses(t, "enable_thinking");
+    bool apertus = f->reasoning && strcmp(f->reasoning->name, "apertus") == 0;
+
+    if (render_probe(t, ASKED("\"tools\": null, "), &out) && out.text.len) {
+        opens = toolcall_opens_reasoning(f->reasoning, out.text.data, out.text.len);
+        f->closes_thoughts = toolcall_closes_reasoning(f->reasoning, out.text.data, out.text.len);
+    }
+    f->thinks = f->reasons && !apertus && (!alone || opens || f->closes_thoughts);
 }
 
 static bool reasons(const struct toolcall_reasoning *r, const struct toolcall_format *f) {
@@ -161,7 +228,12 @@ void family_init(struct family *f, const struct api_model *m) {
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
+    f->thought_parts = f->reasoning && !f->thoughts && m->template_source &&
+                       !has_word(m, "reasoning_content") && takes_thought_parts(m->template);
     f->reasons = reasons(f->reasoning, f->format);
+    f->result_members = reads_result_members(m->template);
+    find_default(f, m->template);
+    f->no_null_tools = fails_on_null_tools(m->template);
 }
 
 /* Makes the text of those @kwargs that the template mentions; NULL: it mentions none. */

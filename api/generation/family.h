@@ -21,10 +21,16 @@ struct family {
     bool drops_calls; /* the template leaves past calls out; the format can write them */
     bool drops_system;    /* the template leaves out a system message that is not the first one */
     const char *thoughts; /* the template's name for the reasoning of a past message (messages.h) */
+    bool thought_parts;   /* the template reads it from parts of the content, {type: 'thinking'} */
     bool reasons;         /* the model writes reasoning, in either form */
     int32_t ends[FAMILY_ENDS_MAX]; /* tokens that end a turn, besides those of the vocabulary */
     uint32_t n_ends;
     struct family_formats formats; /* by the variables of requests: family_format_of() */
+    bool thinks;          /* it reasons unless it is told not to */
+    bool result_members;  /* the template reads results of calls from `tool_responses` of the call's
+                           * message, and not from messages of their own */
+    bool closes_thoughts; /* the template closes it unless a variable turns it on */
+    bool no_null_tools; /* the template fails where `tools` is none, and not where it is missing */
 };
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */

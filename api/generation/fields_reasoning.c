@@ -43,7 +43,7 @@ READER(field_thinking) {
         return field_refuse(f, err);
     r->thinking = json_is(type, "enabled")    ? THINK_ON
                   : json_is(type, "disabled") ? THINK_OFF
-                                              : THINK_UNSET;
+                                              : THINK_AUTO;
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
     return budget ? field_budget(r, m, &number, budget, err) : 0;

@@ -19,16 +19,26 @@ int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len)
     return r->prefill.data ? 0 : -ENOMEM;
 }
 
-bool gen_request_thinks_not(const struct gen_request *r) {
+yyjson_val *gen_request_switch(const struct gen_request *r) {
     static const char *const names[] = {"enable_thinking", "thinking"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         yyjson_val *v = yyjson_obj_get(r->kwargs, names[i]);
 
         if (yyjson_is_bool(v))
-            return yyjson_is_false(v);
+            return v;
     }
-    return r->thinking ? r->thinking == THINK_OFF : yyjson_equals_str(r->reasoning_effort, "none");
+    return NULL;
+}
+
+bool gen_request_thinks_not(const struct gen_request *r) {
+    yyjson_val *own = gen_request_switch(r);
+
+    if (own)
+        return yyjson_is_false(own);
+    if (r->thinking == THINK_ON || r->thinking == THINK_OFF)
+        return r->thinking == THINK_OFF;
+    return yyjson_equals_str(r->reasoning_effort, "none");
 }
 
 static void drop_pictures(struct gen_request *r) {

@@ -94,8 +94,9 @@ struct gen_request {
     bool has_keep_alive;      /* Ollama's keep_alive is given: */
     /* seconds for which the model stays loaded after this request; negative: for ever */
     int64_t keep_alive_s;
-    /* turns reasoning on or off */
-    enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking;
+    /* Turns reasoning on or off. THINK_AUTO: not given, or on where the model can think;
+     * THINK_TEMPLATE: as the template has it when it is told nothing. */
+    enum thinking_switch { THINK_AUTO, THINK_OFF, THINK_ON, THINK_TEMPLATE } thinking;
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
     bool functions_form; /* tools came as `functions`; calls are returned in the same form */
     bool no_reasoning;   /* the answer omits reasoning, although the model writes it */
@@ -148,6 +149,9 @@ struct gen_request {
         *response_format, *breakers;
 };
 
+/* Returns the boolean among the request's own variables that turns reasoning on or off, under
+ * either of its names; NULL: there is none. */
+yyjson_val *gen_request_switch(const struct gen_request *r);
 /* Returns true if the request turns reasoning off, by any of the names for it. */
 bool gen_request_thinks_not(const struct gen_request *r);
 /* Returns the number of generations for each prompt; n of them are the answer. */

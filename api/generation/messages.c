@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include "api/generation/custom.h"
 #include "api/generation/family.h"
 #include "api/generation/foreign.h"
 #include "api/generation/picture_parts.h"
+#include "api/generation/template_variables.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
@@ -395,9 +395,58 @@ static int put_thoughts(struct build *b, yyjson_mut_val *to) {
     return 0;
 }
 
+/* Moves reasoning into a part of the content. */
+static void put_thought_part(struct build *b, yyjson_mut_val *to) {
+    yyjson_mut_val *thoughts = yyjson_mut_obj_remove_key(to, "reasoning_content"), *content;
+    yyjson_mut_val *parts = yyjson_mut_arr(b->doc);
+
+    if (!json_mut_len(thoughts))
+        return;
+    content = yyjson_mut_obj_remove_key(to, "content");
+    yyjson_mut_arr_append(parts, json_make(b->doc, "{type:'thinking', thinking:%}", thoughts));
+    if (json_mut_len(content))
+        yyjson_mut_arr_append(parts, json_make(b->doc, "{type:'text', text:%}", content));
+    put(b, to, "content", parts);
+}
+
+/* Returns the name of the call of @calls that the result @m answers; NULL: unknown. */
+static yyjson_mut_val *called_name(yyjson_mut_val *calls, yyjson_mut_val *m) {
+    yyjson_mut_val *id = yyjson_mut_obj_get(m, "tool_call_id"), *call;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(calls, i, n, call) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
+
+        if (id && yyjson_mut_equals(yyjson_mut_obj_get(call, "id"), id))
+            return yyjson_mut_obj_get(f, "name");
+    }
+    return yyjson_mut_obj_get(m, "name");
+}
+
+/* Moves the last message of @list, a result, into the message with its call, if that is the one
+ * before. Pictures are recognised in contents alone, so a result with @pictures stays. */
+static void move_result(struct build *b, yyjson_mut_val *list, bool pictures) {
+    size_t n = yyjson_mut_arr_size(list);
+    yyjson_mut_val *calling = n > 1 ? yyjson_mut_arr_get(list, n - 2) : NULL;
+    yyjson_mut_val *calls = yyjson_mut_obj_get(calling, "tool_calls");
+
+    if (!calls || pictures)
+        return;
+    yyjson_mut_val *m = yyjson_mut_arr_remove_last(list), *name = called_name(calls, m);
+    yyjson_mut_val *results = yyjson_mut_obj_get(calling, "tool_responses");
+    if (!results) {
+        results = yyjson_mut_arr(b->doc);
+        put(b, calling, "tool_responses", results);
+    }
+    yyjson_mut_arr_append(results, json_make(b->doc, "{name:%, response:%}",
+                                             name ? yyjson_mut_val_mut_copy(b->doc, name) : NULL,
+                                             yyjson_mut_obj_remove_key(m, "content")));
+}
+
 static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    uint32_t n_pictures = b->trust->n_pictures;
 
     b->at = yyjson_mut_arr_size(list) - 1;
     if (!yyjson_is_obj(m))
@@ -419,6 +468,10 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
                    "reasoning_content"));
     if (assistant)
         TRY(put_thought_parts(b, m, to));
+    if (b->form->family->thought_parts)
+        put_thought_part(b, to);
+    if (b->form->family->result_members && message_is_result(m))
+        move_result(b, list, b->trust->n_pictures != n_pictures);
     return b->form->thoughts ? put_thoughts(b, to) : 0;
 }
 
@@ -496,26 +549,15 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     return result;
 }
 
-/* Sets a variable unless the client has set it itself. */
-static void put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
-                         const char *key, yyjson_mut_val *v) {
-    if (!yyjson_obj_get(r->kwargs, key))
-        put(b, root, key, v);
-}
-
-/* Sets the variables `functions` and `datetime`, which Firefunction's template puts into the text.
- * The date is the day alone, in UTC: a time would change the prompt with each request. */
+/* Sets the variable `functions`, which Firefunction's template puts into the text. */
 static int put_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
-    time_t now = time(NULL);
-    struct tm tm;
-    char day[16];
     yyjson_val *shown = shown_functions(r);
     CLEANUP(freep) char *text = shown ? yyjson_val_write(shown, 0, NULL) : strdup("");
 
-    if (!text || !gmtime_r(&now, &tm) || !strftime(day, sizeof(day), "%Y-%m-%d", &tm))
+    if (!text)
         return -ENOMEM;
-    put_variable(b, r, root, "functions", yyjson_mut_strcpy(b->doc, text));
-    put_variable(b, r, root, "datetime", yyjson_mut_strcpy(b->doc, day));
+    if (!yyjson_obj_get(r->kwargs, "functions"))
+        put(b, root, "functions", yyjson_mut_strcpy(b->doc, text));
     return 0;
 }
 
@@ -525,6 +567,8 @@ static int put_tools(struct build *b, const struct gen_request *r, const struct 
 
     if (!b->form->plain && family_takes_text(model->template))
         TRY(put_functions_text(b, r, root));
+    if (!functions && b->form->family->no_null_tools)
+        return 0;
     yyjson_mut_val *tools =
         functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
 
@@ -543,71 +587,10 @@ static void put_token(struct build *b, yyjson_mut_val *root, const char *key,
     put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
 }
 
-/* Returns true if the template compares something with @word. */
-static bool knows(const struct api_model *model, const char *word) {
-    char quoted[2][32];
-
-    snprintf(quoted[0], sizeof(quoted[0]), "'%.28s'", word);
-    snprintf(quoted[1], sizeof(quoted[1]), "\"%.28s\"", word);
-    for (size_t i = 0; model->template_source && i < ARRAY_SIZE(quoted); i++)
-        if (memmem(model->template_source, model->template_len, quoted[i], strlen(quoted[i])))
-            return true;
-    return false;
-}
-
-/* Returns the effort that the template knows and that is nearest to @effort. */
-static const char *effort_of(const struct api_model *model, const char *effort) {
-    static const char *const nearest[][3] = {{"none", "no_think", "low"},
-                                             {"minimal", "low", "low"},
-                                             {"xhigh", "max", "high"},
-                                             {"max", "high", "high"}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(nearest); i++)
-        if (strcmp(effort, nearest[i][0]) == 0 && !knows(model, effort))
-            return nearest[i][knows(model, nearest[i][1]) ? 1 : 2];
-    /* Coding agents send "medium" by default; Hy3's template, which knows only its neighbours,
-     * fails on it. */
-    if (strcmp(effort, "medium") == 0 && !knows(model, effort) && knows(model, "low") &&
-        knows(model, "high"))
-        return "high";
-    return effort;
-}
-
-/* Sets the effort of reasoning: some templates take a level, others only a switch, under one of two
- * names. */
-static void put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
-                       yyjson_mut_val *root) {
-    static const char *const switches[] = {"enable_thinking", "thinking"};
-    static const char *const strengths[] = {"reasoning_effort", "reasoning_strength"};
-    const char *effort = json_cstr(r->reasoning_effort);
-    bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
-
-    for (size_t i = 0; i < ARRAY_SIZE(strengths) && effort; i++)
-        put_variable(b, r, root, strengths[i], yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
-    for (size_t i = 0; i < ARRAY_SIZE(switches) && (effort || r->thinking); i++)
-        put_variable(b, r, root, switches[i], yyjson_mut_bool(b->doc, on));
-}
-
-/* Sets the variables of the template. The client's own come first, so that they cannot replace
- * those that the service sets. */
-static void put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
-                       yyjson_mut_val *root) {
-    put_effort(b, r, model, root);
-    if (r->has_budget)
-        put_variable(b, r, root, "thinking_budget", yyjson_mut_uint(b->doc, r->thinking_budget));
-    /* Some templates show the model the format that its answer must have. */
-    put_variable(b, r, root, "response_format", yyjson_val_mut_copy(b->doc, r->response_format));
-    if (r->choice.mode == TOOLS_REQUIRED)
-        put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
-    JSON_MEMBERS(key, value, r->kwargs) {
-        yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value));
-    }
-}
-
 static int put_all(struct build *b, const struct gen_request *r, const struct api_model *model,
                    yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
-    put_kwargs(b, r, model, root);
+    template_variables_put(b->doc, root, r, model, b->form->family);
     TRY(put_messages(b, r, root));
     TRY(put_tools(b, r, model, root));
     put(b, root, "documents", yyjson_mut_null(b->doc));

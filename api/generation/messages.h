@@ -11,9 +11,12 @@
 #include "api/toolcall/toolcall.h"
 #include "text/template.h"
 
+struct family;
+
 struct messages_form {
-    uint32_t n_own; /* the first ones are the service's own, not the client's */
-    bool plain;     /* the template knows no tools */
+    const struct family *family; /* of the model's template */
+    uint32_t n_own;              /* the first ones are the service's own, not the client's */
+    bool plain;                  /* the template knows no tools */
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */
     const struct toolcall_format

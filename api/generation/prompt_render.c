@@ -146,7 +146,8 @@ static int add_prefill(struct prompt_job *job) {
 /* Renders the chat. The first @n_own messages are the service's, not the client's. */
 static int render_messages(struct prompt_job *job, uint32_t n_own) {
     const struct family *f = &job->model->family;
-    struct messages_form form = {.n_own = n_own,
+    struct messages_form form = {.family = f,
+                                 .n_own = n_own,
                                  .plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
                                  .thoughts = f->thoughts,

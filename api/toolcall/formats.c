@@ -83,12 +83,21 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name) {
     return NULL;
 }
 
-bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len) {
-    size_t n = r ? strlen(r->open) : 0;
+/* Returns true if @prompt ends with @marker, but for white space behind it. */
+static bool prompt_ends_with(const char *prompt, size_t len, const char *marker) {
+    size_t n = strlen(marker);
 
     while (len && strchr(" \n\t\r", prompt[len - 1]) && prompt[len - 1])
         len--;
-    return n && len >= n && memcmp(prompt + len - n, r->open, n) == 0;
+    return n && len >= n && memcmp(prompt + len - n, marker, n) == 0;
+}
+
+bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len) {
+    return r && prompt_ends_with(prompt, len, r->open);
+}
+
+bool toolcall_closes_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len) {
+    return r && prompt_ends_with(prompt, len, r->close);
 }
 
 bool toolcall_opens_own(const struct toolcall_format *f, const char *prompt, size_t len) {

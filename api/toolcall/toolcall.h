@@ -94,6 +94,8 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 /* The same for a format that defines its own reasoning. */
 bool toolcall_opens_own(const struct toolcall_format *f, const char *prompt, size_t len);
+/* Returns true if a rendered prompt ends behind reasoning that the template has closed. */
+bool toolcall_closes_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 
 /* Returns true if one of their markers contains @text: the text of a control token that matters to
  * a parser. Either may be NULL. */

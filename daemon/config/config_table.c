@@ -91,10 +91,9 @@ const struct option config_table[] = {
          "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, "
          "top_p, ..., seed); others keep the model's values. openai: temperature 1, no top_k, "
          "top_p or min_p."),
-    CHOICE(
-        "model", "reasoning", reasoning, "auto", "auto|off|on", false,
-        "Turn the model's reasoning on or off for requests that do not set it; auto: the default "
-        "of its template."),
+    CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on|template", false,
+           "Turn the model's reasoning on or off for requests that do not set it; auto: on if the "
+           "model can reason; template: as its template has it when it is told nothing."),
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
          "End an output whose last N tokens repeat one block at least four times; if the loop is "
          "in the "

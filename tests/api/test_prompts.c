@@ -1,15 +1,26 @@
-/* Prompts as the model files and their templates want them. */
+/*
+ * Prompts of templates that tell by a variable what they need to know. Each template here is a
+ * construct of a published family, written anew; the expected text is what users of GGUF files get
+ * from other servers, or what the model's maker asks for.
+ */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include "api/generation/gen_request.h"
 #include "stream.h"
 #include "tiny.h"
 
+#define TOOLS                                                                                      \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"             \
+    "\"type\":\"object\",\"properties\":{}}}}]"
+#define KWARGS(s) ",\"chat_template_kwargs\":{" s "}"
 #define USER(s) "{\"role\":\"user\",\"content\":\"" s "\"}"
 
-static void begin(struct world *w, const char *source) {
+static void begin(struct world *w, const char *source, uint8_t option) {
     world_init(w);
+    w->model.thinking = option;
     world_use_template(w, source, strlen(source));
     world_start(w);
 }
@@ -24,6 +35,192 @@ static void expect_prompt(struct world *w, const char *body, const char *want) {
     cr_expect_eq(r.status, 200, "%s: %s", body, r.body.data);
     cr_expect_str_eq(r.body.data, whole, "%s", body);
     reply_deinit(&r);
+}
+
+/* ---- thinking */
+
+/* Marks in comments say how the model writes thoughts, as the text of past messages does in real
+ * templates. */
+#define THINKS "{{ messages[0].content }}|{# <think> </think> #}"
+/* Gemma 4, MiniCPM5, Reka: nothing or a closed block, unless the switch is true. */
+#define SWITCH THINKS "{{ 'on' if enable_thinking | default(false) else 'off' }}"
+/* DeepSeek V3.1. */
+#define CLOSES THINKS "{{ '<think>' }}{%- if not thinking -%}{{ '</think>' }}{%- endif -%}"
+/* Granite 3.3: a word of its system message. */
+#define WORD THINKS "{{ 'on' if thinking else 'off' }}"
+/* SmolLM3, Qwen3: on, unless the switch is false. */
+#define UNLESS THINKS "{{ 'off' if enable_thinking is defined and not enable_thinking else 'on' }}"
+/* Apertus, whose maker leaves it off. */
+#define APERTUS                                                                                    \
+    "{{ messages[0].content }}|{# <|inner_prefix|> <|inner_suffix|> #}"                            \
+    "{{ 'on' if enable_thinking else 'off' }}"
+/* No thoughts, but the variable. */
+#define NONE "{{ messages[0].content }}|{{ 'on' if enable_thinking else 'off' }}"
+
+Test(prompts, models_think_unless_they_are_told_not_to) {
+    static const struct {
+        const char *source;
+        uint8_t option;
+        const char *fields, *want;
+    } cases[] = {
+        {SWITCH, THINK_AUTO, "", "on"},
+        {SWITCH, THINK_ON, "", "on"},
+        {SWITCH, THINK_OFF, "", "off"},
+        {SWITCH, THINK_TEMPLATE, "", "off"},
+        {SWITCH, THINK_AUTO, ",\"reasoning_effort\":\"none\"", "off"},
+        {SWITCH, THINK_AUTO, ",\"enable_thinking\":false", "off"},
+        {SWITCH, THINK_AUTO, KWARGS("\"enable_thinking\":false"), "off"},
+        {SWITCH, THINK_AUTO, KWARGS("\"thinking\":false"), "off"},
+        {SWITCH, THINK_AUTO, ",\"thinking\":{\"type\":\"disabled\"}", "off"},
+        {SWITCH, THINK_AUTO, ",\"thinking\":{\"type\":\"auto\"}", "on"},
+        {SWITCH, THINK_TEMPLATE, ",\"reasoning_effort\":\"low\"", "on"},
+        {SWITCH, THINK_TEMPLATE, KWARGS("\"enable_thinking\":true"), "on"},
+        {SWITCH, THINK_OFF, KWARGS("\"thinking\":true"), "on"},
+        {CLOSES, THINK_AUTO, "", "<think>"},
+        {CLOSES, THINK_OFF, "", "<think></think>"},
+        {CLOSES, THINK_TEMPLATE, "", "<think></think>"},
+        {CLOSES, THINK_AUTO, KWARGS("\"enable_thinking\":false"), "<think></think>"},
+        {CLOSES, THINK_TEMPLATE, KWARGS("\"enable_thinking\":true"), "<think>"},
+        {WORD, THINK_AUTO, "", "off"},
+        {WORD, THINK_ON, "", "on"},
+        {WORD, THINK_AUTO, ",\"reasoning_effort\":\"high\"", "on"},
+        {UNLESS, THINK_AUTO, "", "on"},
+        {UNLESS, THINK_TEMPLATE, "", "on"},
+        {UNLESS, THINK_OFF, "", "off"},
+        {APERTUS, THINK_AUTO, "", "off"},
+        {APERTUS, THINK_ON, "", "on"},
+        {NONE, THINK_AUTO, "", "off"},
+        {NONE, THINK_AUTO, ",\"enable_thinking\":true", "on"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct world w;
+        char body[300], want[100];
+
+        begin(&w, cases[i].source, cases[i].option);
+        snprintf(body, sizeof(body), "{" HI "%s}", cases[i].fields);
+        snprintf(want, sizeof(want), "hi|%s", cases[i].want);
+        expect_prompt(&w, body, want);
+        world_stop(&w);
+    }
+}
+
+/* ---- thoughts of earlier turns */
+
+#define PAST                                                                                       \
+    "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"content\":\"b\","                      \
+                                "\"reasoning_content\":\"T\"}," USER("c") "]"
+
+Test(prompts, agents_keep_the_thoughts_of_earlier_turns) {
+    /* GLM 4.7; Nemotron 3; Qwen3.6, LFM2.5 and Laguna; DeepSeek V4. */
+    static const char *const keeps[] = {
+        "clear_thinking is defined and not clear_thinking",
+        "truncate_history_thinking is defined and not truncate_history_thinking",
+        "preserve_thinking",
+        "drop_thinking is defined and not drop_thinking",
+    };
+    static const char *const names[] = {"clear_thinking", "truncate_history_thinking",
+                                        "preserve_thinking", "drop_thinking"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(keeps); i++) {
+        struct world w;
+        char source[300], body[500];
+
+        snprintf(source, sizeof(source),
+                 "{%%- for m in messages -%%}{%%- if %s -%%}{{ m.reasoning_content }}{%%- endif "
+                 "-%%}{{ m.content }}{%%- endfor -%%}{# tools <think> </think> #}"
+                 "{%%- if tools -%%}!{%%- endif -%%}",
+                 keeps[i]);
+        begin(&w, source, THINK_AUTO);
+        expect_prompt(&w, PAST "}", "abc");
+        expect_prompt(&w, PAST TOOLS "}", "aTbc!");
+        expect_prompt(&w, PAST KWARGS("\"preserve_reasoning\":true") "}", "aTbc");
+        expect_prompt(&w, PAST TOOLS KWARGS("\"preserve_reasoning\":false") "}", "abc!");
+        snprintf(body, sizeof(body), PAST TOOLS KWARGS("\"%s\":%s") "}", names[i],
+                 i == 2 ? "false" : "true");
+        expect_prompt(&w, body, "abc!");
+        world_stop(&w);
+    }
+}
+
+/* Ministral. */
+Test(prompts, thoughts_are_parts_where_the_template_reads_parts) {
+    static const char source[] =
+        "{%- for m in messages -%}{%- if m.content is string -%}{{ m.content }}{%- else -%}"
+        "{%- for p in m.content -%}{%- if p.type == 'text' -%}{{ p.text }}{%- elif p.type == "
+        "'thinking' -%}{{ '[THINK]' + p.thinking + '[/THINK]' }}{%- endif -%}{%- endfor -%}"
+        "{%- endif -%}{%- endfor -%}";
+    struct world w;
+
+    begin(&w, source, THINK_AUTO);
+    expect_prompt(&w, PAST "}", "a[THINK]T[/THINK]bc");
+    expect_prompt(&w,
+                  "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"content\":[{\"type\":"
+                                              "\"thinking\",\"thinking\":\"T\"},{\"type\":\"text\","
+                                              "\"text\":\"b\"}]}," USER("c") "]}",
+                  "a[THINK]T[/THINK]bc");
+    world_stop(&w);
+    /* A template that prints the list of parts is given a text. */
+    begin(&w, "{%- for m in messages -%}{{ m.content }}{%- endfor -%}{# [THINK] [/THINK] #}",
+          THINK_AUTO);
+    expect_prompt(&w, PAST "}", "abc");
+    world_stop(&w);
+}
+
+/* ---- results of calls */
+
+/* An early template of Gemma 4. */
+Test(prompts, results_are_members_of_the_call_where_the_template_reads_them_there) {
+    static const char source[] =
+        "{%- for m in messages -%}{{ m.role[0] }}:{%- for c in m.tool_calls or [] -%}"
+        "{{ c.function.name }};{%- endfor -%}{%- for r in m.tool_responses or [] -%}"
+        "{{ '<|tool_response>' + (r.name or '?') + '=' + r.response }};{%- endfor -%}"
+        "{{ m.content }}/{%- endfor -%}{%- if tools -%}{%- endif -%}";
+    static const char body[] =
+        "{\"messages\":[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":["
+                                    "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":"
+                                    "\"f\",\"arguments\":\"{}\"}},"
+                                    "{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":"
+                                    "\"g\",\"arguments\":\"{}\"}}]},"
+                                    "{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":\"G\"},"
+                                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"F\"},"
+                                    "{\"role\":\"assistant\",\"content\":\"b\"}," USER("c") "]}";
+    struct world w;
+
+    begin(&w, source, THINK_AUTO);
+    expect_prompt(&w, body, "u:a/a:f;g;<|tool_response>g=G;<|tool_response>f=F;/a:b/u:c/");
+    world_stop(&w);
+}
+
+/* ---- tools and dates */
+
+/* Command R+ and Hermes 2 Pro loop over the tools without a question. */
+Test(prompts, no_tools_are_not_none_where_the_template_fails_on_it) {
+    struct world w;
+
+    begin(&w, "{{ messages[0].content }}{%- for t in tools -%}{{ t.function.name }}{%- endfor -%}",
+          THINK_AUTO);
+    expect_prompt(&w, "{" HI "}", "hi");
+    expect_prompt(&w, "{" HI TOOLS "}", "hif");
+    world_stop(&w);
+    /* Others ask for none, as Transformers has it. */
+    begin(&w, "{{ messages[0].content }}{{ '-' if tools is none else '+' }}", THINK_AUTO);
+    expect_prompt(&w, "{" HI "}", "hi-");
+    world_stop(&w);
+}
+
+Test(prompts, templates_know_the_day) {
+    time_t now = time(NULL);
+    struct tm tm;
+    char want[60];
+    struct world w;
+
+    begin(&w, "{{ date_string }}|{{ datetime }}", THINK_AUTO);
+    cr_assert(gmtime_r(&now, &tm));
+    strftime(want, sizeof(want), "%d %b %Y|%b %d %Y", &tm);
+    expect_prompt(&w, "{" HI "}", want);
+    expect_prompt(&w, "{" HI KWARGS("\"date_string\":\"x\",\"datetime\":\"y\"") "}", "x|y");
+    world_stop(&w);
 }
 
 /* ---- BOS */
@@ -68,7 +265,7 @@ Test(prompts, begin_with_one_bos_where_the_file_says_so) {
     expect_prompt(&w, "{" HI "}", "hi");
     world_stop(&w);
     /* A tokenizer that adds none. */
-    begin(&w, "{{ messages[0].content }}");
+    begin(&w, "{{ messages[0].content }}", THINK_AUTO);
     expect_ids(&w, CHAT "/render", "{" HI "}", "104,105");
     world_stop(&w);
 }

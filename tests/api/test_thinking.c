@@ -336,12 +336,12 @@ Test(thinking, efforts_reach_the_template) {
     struct world w;
 
     started(&w);
-    expect_prompt(&w, "\"n\":1", "hi|-|-|-|");
+    expect_prompt(&w, "\"n\":1", "hi|-|True|-|\"");
     expect_prompt(&w, "\"reasoning_effort\":\"high\"", "hi|high|True|-|<think>");
     expect_prompt(&w, "\"reasoning_effort\":\"minimal\"", "hi|low|True|-|<think>");
     expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|high|True|-|<think>");
     expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|low|False|-|\"");
-    expect_prompt(&w, "\"thinking_budget\":7", "hi|-|-|7|");
+    expect_prompt(&w, "\"thinking_budget\":7", "hi|-|True|7|");
     expect_prompt(
         &w,
         "\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false,"
@@ -369,9 +369,9 @@ Test(thinking, what_the_template_opens_is_closed_where_there_is_to_be_none) {
         uint8_t option;
         const char *fields, *end;
     } cases[] = {
-        {THINK_UNSET, "", "<think>\\n\"}"},
-        {THINK_UNSET, ",\"enable_thinking\":false", "<think>\\n</think>\"}"},
-        {THINK_UNSET, ",\"reasoning_effort\":\"none\"", "<think>\\n</think>\"}"},
+        {THINK_AUTO, "", "<think>\\n\"}"},
+        {THINK_AUTO, ",\"enable_thinking\":false", "<think>\\n</think>\"}"},
+        {THINK_AUTO, ",\"reasoning_effort\":\"none\"", "<think>\\n</think>\"}"},
         {THINK_OFF, "", "<think>\\n</think>\"}"},
         {THINK_OFF, ",\"enable_thinking\":true", "<think>\\n\"}"},
         {THINK_OFF, ",\"chat_template_kwargs\":{\"thinking\":true}", "<think>\\n\"}"},
