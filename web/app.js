@@ -537,7 +537,7 @@ async function connect() {
       showModel();
     }
     const props = await api.get("props");
-    panel.showDefaults(props.default_generation_settings?.params, props.sampling_source);
+    panel.showDefaults(props.default_generation_settings?.params, props.sampling_source, props.reasoning);
   } catch (error) {
     if (error.status === 401) dialogs.askKey(connect);
   }

@@ -226,11 +226,15 @@ const SOURCES = {
 };
 
 // Shows the server's defaults, from /props, as placeholders.
-export function showDefaults(params, source) {
+export function showDefaults(params, source, reasoning) {
   const family = source?.startsWith("family:") && source.slice("family:".length);
   byId("sampling-source").textContent = family
     ? `Empty fields: the values that the makers of ${family} publish.`
     : (SOURCES[source] ?? "");
+  const holds = { on: "on", off: "off" }[reasoning];
+  inputs.get("reasoning_effort").options[0].textContent = holds
+    ? `Default of the model: ${holds}`
+    : "Default of the model";
   for (const s of FIELDS) {
     const value = s.props === null ? undefined : params?.[s.props ?? s.name];
     inputs.get(s.name).placeholder =

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "api/generation/gen_request.h"
 #include "base/model_dir.h"
 
 int model_new(struct model **out, struct gen_env *env, const struct api_model *info,
@@ -116,4 +117,15 @@ const char *model_size_name(const struct model *m, char out[32]) {
     else if (n > 0)
         snprintf(out, 32, "%.0fK", n * 1e-3);
     return out;
+}
+
+const char *model_reasoning(const struct model *m) {
+    static const char *const words[] = {
+        [THINK_OFF] = "off", [THINK_ON] = "on", [THINK_TEMPLATE] = "template"};
+
+    if (!model_reasons(m))
+        return NULL;
+    if (m->info->thinking != THINK_AUTO)
+        return words[m->info->thinking];
+    return !m->opened || m->family.thinks ? "on" : "template";
 }

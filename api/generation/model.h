@@ -83,6 +83,10 @@ static inline bool model_reasons(const struct model *m) {
     return m->opened ? m->family.reasons : m->info->reasons;
 }
 
+/* Returns whether the model reasons in requests that do not say so: "on", "off" or "template", if
+ * that depends on the template; NULL: it never reasons. */
+const char *model_reasoning(const struct model *m);
+
 /* Returns true if the model takes pictures; for a model that was not opened, by its header. */
 static inline bool model_sees(const struct model *m) {
     return m->opened ? *m->sight.text != 0 : m->info->sees;

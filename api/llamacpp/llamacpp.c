@@ -122,6 +122,8 @@ static void props_serve(struct exchange *x, struct http *h) {
         llamacpp_marker(env_of(x), marker);
         json_print(&j, "media_marker:%s", marker);
     }
+    if (model_reasoning(model))
+        json_print(&j, "reasoning:%s", model_reasoning(model));
     json_print(&j, "chat_template:%.*s", (int)m->template_len, m->template_source);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
     put_special(&j, "eos_token", m->tokenizer, tokenizer_eos);

@@ -86,6 +86,8 @@ static void put_model(struct json *j, const struct model *model) {
         put_sight(j, m, o->picture_max_megapixels);
     if (m->n_ctx_train)
         put_meta(j, m);
+    if (model_reasoning(model))
+        json_print(j, "reasoning:%s", model_reasoning(model));
     if (m->sampling && !m->encoder)
         put_sampling(j, m);
     if (model_on_demand(model))

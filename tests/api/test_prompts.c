@@ -223,6 +223,37 @@ Test(prompts, templates_know_the_day) {
     world_stop(&w);
 }
 
+/* ---- what clients are told */
+
+Test(prompts, clients_are_told_whether_a_model_thinks) {
+    static const struct {
+        const char *source;
+        uint8_t option;
+        const char *word; /* NULL: the model never reasons */
+    } cases[] = {
+        {SWITCH, THINK_AUTO, "on"}, {SWITCH, THINK_TEMPLATE, "template"},
+        {SWITCH, THINK_OFF, "off"}, {WORD, THINK_AUTO, "template"},
+        {APERTUS, THINK_ON, "on"},  {NONE, THINK_ON, NULL},
+    };
+    static const char *const paths[] = {"/v1/models", "/props"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases) * ARRAY_SIZE(paths); i++) {
+        const char *word = cases[i / 2].word;
+        struct world w;
+        struct reply r;
+        char part[60];
+
+        begin(&w, cases[i / 2].source, cases[i / 2].option);
+        snprintf(part, sizeof(part), "\"reasoning\":\"%s\"", word ? word : "");
+        world_get(&w, paths[i % 2], &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(!strstr(r.body.data, word ? part : "\"reasoning\":"), !word, "%zu: %s", i,
+                     r.body.data);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 /* ---- BOS */
 
 /* Asks @path and compares the ids of its prompt. */
