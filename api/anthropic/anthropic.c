@@ -443,4 +443,4 @@ static void write_count(struct json *j, const struct prompt_job *job) {
 }
 
 const struct endpoint anthropic_count = {
-    .translate = translate, .rename = anthropic_rename, .write = write_count};
+    .translate = translate, .rename = anthropic_rename, .too_long = too_long, .write = write_count};

@@ -1,6 +1,8 @@
 #include "api/generation/prompt_steps.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/fim.h"
 #include "api/generation/model.h"
@@ -9,21 +11,36 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
-int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err) {
-    const char *more = job->request.functions ? " or fewer tools" : "";
+/* Writes how long the prompt is, as far as it is known. */
+static void prompt_put_length(char *out, size_t size, const char *place, size_t n, bool more) {
+    if (n > 0)
+        snprintf(out, size, "your %s resulted in %s%zu tokens", place, more ? "more than " : "", n);
+    else
+        snprintf(out, size, "your %s are too many or too long for its chat template", place);
+}
 
-    if (job->context && job->endpoint->too_long)
-        job->endpoint->too_long(place, n, job->context, err);
-    else if (job->context)
+int prompt_exceeds(const struct prompt_job *job, const char *place, size_t n, bool more,
+                   uint32_t context, struct err *err) {
+    char length[120];
+
+    prompt_put_length(length, sizeof(length), place, n, more);
+    if (context && job->endpoint->too_long)
+        job->endpoint->too_long(place, MAX(n, context), context, err);
+    else if (context)
         err_set_code(err, 400, "context_length_exceeded", place,
-                     "This model's maximum context length is %u tokens, and there are more than "
-                     "%zu in your %s. Send less text%s.",
-                     job->context, n, place, more);
+                     "This model's maximum context length is %u tokens. However, %s. Please reduce "
+                     "the length of the %s%s.",
+                     context, length, place, job->request.functions ? " or tools" : "");
     else
         err_set_code(err, 400, "context_length_exceeded", place,
-                     "There are more than %zu tokens in your %s. Send less text%s.", n, place,
-                     more);
-    return err_add_lengths(err, n, job->context);
+                     "The model's maximum context length is exceeded: %s. Please reduce the length "
+                     "of the %s%s.",
+                     length, place, job->request.functions ? " or tools" : "");
+    return err_add_lengths(err, MAX(n, context), context);
+}
+
+int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err) {
+    return prompt_exceeds(job, place, n, true, job->context, err);
 }
 
 /* Encodes pair @i. Each pair contains the query, so the first pair that is too long ends the
@@ -47,11 +64,14 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
     int r =
         tokenizer_encode(m->tokenizer, b.data, b.len,
                          TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2, &p->tokens);
-    if (r == -EMSGSIZE)
-        return err_set_code(
+    if (r == -EMSGSIZE) {
+        err_set_code(
             &job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
-            "%s has more than %zu tokens together with its query and the model's special tokens.",
-            prompt_place(job, i).s, p->tokens.max - 1);
+            "This model's maximum context length is %zu tokens. However, %s has more than %zu "
+            "together with its query and the model's special tokens.",
+            p->tokens.max, prompt_place(job, i).s, p->tokens.max - 1);
+        return err_add_lengths(&job->err, p->tokens.max, (uint32_t)p->tokens.max);
+    }
     return r;
 }
 

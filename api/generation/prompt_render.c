@@ -12,6 +12,7 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
+#define SHORT_BODY 4096     /* bytes of a request that any template renders */
 #define INLINE_STEPS 10000u /* steps of a rendering that runs on the loop: some 500 us */
 
 /* Sets how the answer to the chat is parsed. */
@@ -34,12 +35,12 @@ static void set_parse(struct prompt_job *job, const struct toolcall_format *own)
     job->parses = job->parse.format || job->parse.reasoning;
 }
 
-static int out_of_steps(struct prompt_job *job) {
-    if (!*job->err.message)
-        err_set(&job->err, 400, "messages",
-                "The chat template takes too many steps for these messages. Send fewer or shorter "
-                "ones.");
-    return -EINVAL;
+/* Says that the messages are too long to be rendered. A template that does not come to an end with
+ * a short request is wrong: its client would shorten the conversation in vain. */
+static int render_too_long(struct prompt_job *job) {
+    if (job->body_len < SHORT_BODY)
+        return -EINVAL;
+    return prompt_too_long(job, "messages", 0, &job->err);
 }
 
 /* Returns the steps that are left of those that the variables allow. */
@@ -77,8 +78,6 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     if (r == -E2BIG && job->quick)
         return -EAGAIN;
     job->steps += job->quick ? 0 : steps;
-    if (r == -E2BIG)
-        return out_of_steps(job);
     return r == -EINVAL && !*job->err.code ? job_pause() < 0 ? -ECANCELED : -EBADMSG : r;
 }
 
@@ -169,11 +168,10 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
         r = render_with_fallbacks(job, &form);
     }
     r = r == -EBADMSG ? -EINVAL : r;
-    if (r == -EMSGSIZE)
-        return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
-                            "The messages are far longer than this model's maximum context length "
-                            "of %u tokens. Send fewer or shorter ones%s.",
-                            job->context, job->request.functions ? ", or fewer tools" : "");
+    if (r == 0)
+        r = add_prefill(job);
+    if (r == -E2BIG || r == -EMSGSIZE)
+        r = render_too_long(job);
     if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 
@@ -181,8 +179,6 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
             &job->err, e.status ? e.status : 400, "template_error", "messages", "%s",
             *e.message ? e.message : "The model's chat template cannot render these messages.");
     }
-    if (r == 0)
-        r = add_prefill(job);
     if (r < 0)
         return r;
     job->prompts[0].text = job->rendered.text.data ? job->rendered.text.data : "";

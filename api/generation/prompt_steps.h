@@ -27,7 +27,13 @@ int prompt_render(struct prompt_job *job);
 size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p);
 /* Makes the tokens of prompt @i. */
 int prompt_encode(struct prompt_job *job, uint32_t i);
-/* Sets the error for the prompt at @place, of more than @n tokens, and returns -EINVAL. */
+/* Sets the error for the prompt at @place, whose @n tokens, or more with @more, do not fit into
+ * @context. Clients of each API recognise its words, and then shorten the conversation; any others
+ * would make them repeat it. @n 0: it could not be rendered. @context 0: unknown. Returns
+ * -EINVAL. */
+int prompt_exceeds(const struct prompt_job *job, const char *place, size_t n, bool more,
+                   uint32_t context, struct err *err);
+/* The same for more than @n tokens and the job's context. */
 int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err);
 /* Makes the text of request.tokens, in job->text. */
 int prompt_decode(struct prompt_job *job);

@@ -27,15 +27,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     if (n == 0)
         return json_refuse(err, field, "must not be empty");
     context = seen > 0 ? MIN(context, seen) : context;
-    if (n >= context && w->endpoint->too_long)
-        w->endpoint->too_long(field, n, context, err);
-    else if (n >= context)
-        err_set_code(err, 400, "context_length_exceeded", field,
-                     "This model's maximum context length is %u tokens. However, your %s "
-                     "resulted in %zu tokens. Please reduce the length of the %s%s.",
-                     context, field, n, field, r->functions ? " or tools" : "");
     if (n >= context)
-        return err_add_lengths(err, n, context);
+        return prompt_exceeds(&w->job, field, n, false, context, err);
     *max_new = context - (uint32_t)n;
     if (given && given < *max_new)
         *max_new = given;

@@ -21,10 +21,18 @@
  * /props, /slots, /apply-template.
  */
 
+static int too_long(const char *field, size_t n, uint32_t context, struct err *err) {
+    return err_set_code(err, 400, "context_length_exceeded", field,
+                        "request (%zu tokens) exceeds the available context size (%u tokens), "
+                        "shorten it",
+                        n, context);
+}
+
 #define ENDPOINT                                                                                   \
     {                                                                                              \
         .open = llamacpp_open, .close = llamacpp_close, .translate = llamacpp_translate,           \
-        .id_prefix = "", .tells_prompt = true, .piece = llamacpp_piece, .whole = llamacpp_whole,   \
+        .too_long = too_long, .id_prefix = "", .tells_prompt = true, .piece = llamacpp_piece,      \
+        .whole = llamacpp_whole,                                                                   \
     }
 
 static const struct endpoint completion = ENDPOINT;

@@ -255,10 +255,13 @@ static int measure(struct vectors *e, struct err *err) {
 
         if (n == 0)
             return json_refuse(err, p.s, "must not be empty");
-        if (n >= context)
-            return err_set_code(err, 400, "context_length_exceeded", p.s,
-                                "This model takes inputs of up to %u tokens. However, %s has %zu.",
-                                context - 1, p.s, n);
+        if (n >= context) {
+            err_set_code(err, 400, "context_length_exceeded", p.s,
+                         "This model's maximum context length is %u tokens, so an input has up to "
+                         "%u. However, %s has %zu.",
+                         context, context - 1, p.s, n);
+            return err_add_lengths(err, n, context);
+        }
         e->n_tokens += n;
         n_bytes += e->job.prompts[i].tokens.cap * sizeof(*e->job.prompts[i].tokens.id);
     }

@@ -410,7 +410,8 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
     world_init(&w);
     world_start(&w);
     ask_long(&w, "/v1/embeddings", "{\"input\":[[1],[", 512, "1", "]]}",
-             "This model takes inputs of up to 511 tokens. However, input[1] has 512.");
+             "This model's maximum context length is 512 tokens, so an input has up to 511. "
+             "However, input[1] has 512.");
     ask_long(&w, "/detokenize", "{\"tokens\":[", 66561, "1", "]}",
              "tokens must have at most 66560 entries.");
     ask_long(&w, TEXT, "{\"logprobs\":20,\"prompt_logprobs\":20,\"prompt\":[", 512, "1", "]}",
@@ -429,8 +430,8 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
     w.model.pair.between = "<|im_end|>";
     world_start(&w);
     ask_long(&w, "/v1/rerank", "{\"query\":\"q\",\"documents\":[\"a\",\"", 512, "a", "\"]}",
-             "documents[1] has more than 511 tokens together with its query and the model's "
-             "special tokens.");
+             "This model's maximum context length is 512 tokens. However, documents[1] has more "
+             "than 511 together with its query and the model's special tokens.");
     world_stop(&w);
     world_init(&w);
     w.model.max_context = 1 << 18;
@@ -477,10 +478,10 @@ Test(refusal_texts, of_models_of_other_kinds) {
 
 /* Tokenising stops far beyond the context, here at 66,560 tokens. */
 Test(refusal_texts, of_prompts_that_are_far_too_long) {
-    static const char openai[] = "This model's maximum context length is 512 tokens, and there are "
-                                 "more than %s in your %s. Send less text.";
-    static const char tools[] = "This model's maximum context length is 512 tokens, and there are "
-                                "more than %s in your %s. Send less text or fewer tools.";
+#define FAR                                                                                        \
+    "This model's maximum context length is 512 tokens. However, your %2$s resulted in more than " \
+    "%1$s tokens. Please reduce the length of the %2$s"
+    static const char openai[] = FAR ".", tools[] = FAR " or tools.";
     static const struct {
         const char *path, *before, *after, *text, *place, *n;
     } cases[] = {
@@ -498,7 +499,9 @@ Test(refusal_texts, of_prompts_that_are_far_too_long) {
          "\"}]}", "prompt is too long: 66560 tokens > 511 maximum", "", ""},
         {"/api/generate", "{\"model\":\"tiny\",\"raw\":true,\"prompt\":\"", "\"}", openai, "prompt",
          "66560"},
-        {"/completion", "{\"prompt\":[1,\"", "\"]}", openai, "prompt", "65536"},
+        {"/completion", "{\"prompt\":[1,\"", "\"]}",
+         "request (%1$s tokens) exceeds the available context size (512 tokens), shorten it", "",
+         "65536"},
     };
     CLEANUP(freep) char *text = malloc(70001);
     struct world w;
