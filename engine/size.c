@@ -222,10 +222,7 @@ int size_memory(struct sizing *z, struct err *err) {
 
     if (z->model->shape.encoder) /* a sequence is computed in one step */
         model_max = MIN(model_max, o->max_rows);
-    if (o->max_context > model_max)
-        return err_set(err, 0, NULL,
-                       "max-context %u is larger than the %u tokens that the model supports",
-                       o->max_context, model_max);
+    o->max_context = MIN(o->max_context, model_max); /* the front tells of it */
     if ((r = size_classes(z, err)) < 0 || (r = place_experts(z, err)) < 0 ||
         (r = take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 || (r = size_states(z, err)) < 0)
         return r;

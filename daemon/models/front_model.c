@@ -375,11 +375,15 @@ void front_model_ready(struct front_model *m, const struct msg_ready *ready,
     }
 }
 
-void front_model_warn_of_short_context(const struct front_model *m) {
+void front_model_warn_of_context(const struct front_model *m, uint32_t asked) {
     uint32_t context = m->header.n_ctx_train;
 
     assert(m->api.max_context > 0);
-    if (context > m->api.max_context)
+    if (asked > m->api.max_context)
+        log_event(WLOG_WARN, "context_lowered",
+                  "asked=%u max_context=%u reason=\"the model supports no more (max-context)\"",
+                  asked, m->api.max_context);
+    else if (!asked && context > m->api.max_context)
         log_event(WLOG_WARN, "short_context",
                   "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
                   m->api.max_context, context);

@@ -45,6 +45,6 @@ void front_model_deinit(struct front_model *m);
  * may read. */
 void front_model_ready(struct front_model *m, const struct msg_ready *ready,
                        struct api_model *info);
-/* Logs a warning if the pages do not hold the model's context and the configuration has no
- * max-context. */
-void front_model_warn_of_short_context(const struct front_model *m);
+/* Logs a warning if the model supports less than the context @asked for (max-context), or, with 0,
+ * if the pages do not hold the model's context. */
+void front_model_warn_of_context(const struct front_model *m, uint32_t asked);

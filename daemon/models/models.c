@@ -217,8 +217,8 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     s->n_loads++;
     models_set_state(s, SERVED_READY);
     models_answer_guests(s);
-    if (!s->config.engine.max_context && s->n_loads == 1)
-        front_model_warn_of_short_context(s->front);
+    if (s->n_loads == 1)
+        front_model_warn_of_context(s->front, s->config.engine.max_context);
     if (m->on_demand)
         log_event(WLOG_INFO, "model_loaded", "model=%s bytes=%llu", quoted(s->name).s,
                   (unsigned long long)s->bytes);
