@@ -18,12 +18,13 @@ static void put_figure(struct json *j, const char *key, double v) {
     json_raw(j, text, strlen(text));
 }
 
-/* Writes the figures of @n tokens that took @time milliseconds. */
-static void put_rate(struct json *j, const char *const keys[4], uint32_t n, double time) {
+/* Writes the figures of @n tokens, of which @timed took @time milliseconds. */
+static void put_rate(struct json *j, const char *const keys[4], uint32_t n, uint32_t timed,
+                     double time) {
     json_print(j, "%s:%u", keys[0], n);
     put_figure(j, keys[1], time);
-    put_figure(j, keys[2], n ? time / n : 0);
-    put_figure(j, keys[3], time > 0 ? n * 1000.0 / time : 0);
+    put_figure(j, keys[2], timed ? time / timed : 0);
+    put_figure(j, keys[3], time > 0 ? timed * 1000.0 / time : 0);
 }
 
 void timings_put(struct json *j, const struct gen *g) {
@@ -32,10 +33,13 @@ void timings_put(struct json *j, const struct gen *g) {
     static const char *const predicted[] = {"predicted_n", "predicted_ms", "predicted_per_token_ms",
                                             "predicted_per_second"};
     uint32_t cached = g->n_cached < g->n_prompt ? g->n_cached : g->n_prompt;
+    uint32_t computed = g->n_prompt - cached;
+    /* The step that ends the prompt gives the first token. */
+    uint32_t timed = g->n_out ? g->n_out - 1 : 0;
 
     json_print(j, "timings:{cache_n:%u", cached);
-    put_rate(j, prompt, g->n_prompt - cached, ms_between(g->first_step_ns, g->prompt_end_ns));
-    put_rate(j, predicted, g->n_out, ms_between(g->prompt_end_ns, g->computed_ns));
+    put_rate(j, prompt, computed, computed, ms_between(g->first_step_ns, g->prompt_end_ns));
+    put_rate(j, predicted, g->n_out, timed, ms_between(g->prompt_end_ns, g->computed_ns));
     if (g->drafts.n)
         json_print(j, "draft_n:%u, draft_n_accepted:%u", g->drafts.n, g->drafts.accepted);
     json_close(j, '}');
