@@ -64,7 +64,7 @@ static void put_model(struct json *j, const struct model *model) {
     json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
                m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
     if (m->aliases && *m->aliases) {
-        json_print(j, "aliases:[");
+        json_print(j, "aliases:[%s", m->id);
         for (const char *const *alias = m->aliases; *alias; alias++)
             json_cstring(j, *alias);
         json_close(j, ']');

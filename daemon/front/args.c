@@ -143,8 +143,10 @@ static void add_listen(struct reading *d) {
 static void add_context(struct reading *d) {
     bool divided = d->parallel > 1 && !d->unified;
 
-    if (d->parallel)
+    if (d->parallel) {
         add(d, "--max-seqs=%llu", (unsigned long long)d->parallel);
+        add(d, "--max-running=%llu", (unsigned long long)d->parallel);
+    }
     if (d->has_context)
         add(d, "--max-context=%llu",
             (unsigned long long)(divided ? (d->context + d->parallel - 1) / d->parallel

@@ -72,7 +72,7 @@ Test(http, every_answer_has_its_headers) {
     cr_expect_str_eq(r.body.data,
                      "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\","
                      "\"created\":1700000000,\"owned_by\":\"weft\",\"root\":\"tiny\","
-                     "\"parent\":null,\"aliases\":[\"alias\"],\"max_model_len\":512,"
+                     "\"parent\":null,\"aliases\":[\"tiny\",\"alias\"],\"max_model_len\":512,"
                      "\"capabilities\":[\"completion\",\"embedding\"]}]}");
     reply_deinit(&r);
     w.model.n_ctx_train = 4096;

@@ -47,7 +47,7 @@ Test(args, a_line_for_llama_server_is_ours) {
     cr_expect_str_eq(refused, "");
     cr_expect_str_eq(c.model, "/x.gguf");
     cr_expect_eq(c.engine.max_context, 8192);
-    cr_expect_eq(c.engine.max_seqs, 4);
+    cr_expect(c.engine.max_seqs == 4 && c.api.max_running == 4);
     cr_expect_str_eq(c.listen[0], "0.0.0.0:9000");
     cr_expect_str_eq(c.model_name, "a");
     cr_expect(strcmp(c.aliases[0], "b") == 0 && strcmp(c.aliases[1], "c") == 0 && !c.aliases[2]);
