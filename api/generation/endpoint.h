@@ -61,7 +61,6 @@ struct endpoint {
     uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
     enum repeats repeats;
     bool tells_prompt; /* answers contain the text of the prompt */
-    bool tells_body;   /* a whole answer contains parts of the request's body */
     bool whole_calls;  /* answers have calls whole, never the beginning of one */
     bool parsed;       /* the output always goes through the output parser; there is one choice */
     const void *form;  /* data of the endpoint's own functions */

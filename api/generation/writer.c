@@ -38,8 +38,7 @@
 #define ANSWER_MAX API_SEND_MAX
 /* tokens, with alternatives, of a whole answer that is written on the loop */
 #define INLINE_TOKENS 2000u
-#define INLINE_BODY (256u << 10) /* bytes of the largest body that an answer repeats on the loop */
-#define ROUNDS_MAX 8u            /* generations of one answer in several rounds */
+#define ROUNDS_MAX 8u /* generations of one answer in several rounds */
 
 static void free_answer(struct writer *w) {
     assert(!w->writing);
@@ -340,6 +339,11 @@ static void end_stream(struct writer *w) {
     prewarm_start(t);
 }
 
+/* Returns true if the rest of what is ready waits for another turn. */
+static bool has_told_enough(const struct writer *w) {
+    return w->n_told >= INLINE_TOKENS / 2;
+}
+
 static void stream(struct writer *w) {
     struct conn *conn = w->exchange->conn; /* NULL: no client waits for it */
     bool all = true;
@@ -349,8 +353,9 @@ static void stream(struct writer *w) {
         send_head(w);
     w->n_told = 0;
     for (uint32_t i = 0; i < w->n_choices; i++) {
-        if (is_full(w) || w->n_told >= INLINE_TOKENS / 2) {
-            conn_flush(conn); /* drained() comes back */
+        if (is_full(w) || has_told_enough(w)) {
+            conn_want_room(conn);
+            conn_flush(conn);
             return;
         }
         send_choice(w, i);
@@ -364,6 +369,8 @@ static void stream(struct writer *w) {
         return;
     if (conn_unsent(conn) > 0) /* the keep-alive timer runs on if nothing was written */
         conn_start_keepalive(conn);
+    if (has_told_enough(w))
+        conn_want_room(conn);
     conn_flush(conn);
 }
 
@@ -402,13 +409,19 @@ static void write_whole(struct writer *w) {
 static void answer_whole(struct writer *w) {
     assert(!w->writing && !w->head_sent);
     CLEANUP(buf_deinit) struct buf b = w->whole;
+    struct splice splice = w->splice;
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
     int error = w->whole_error;
 
     buf_init(&w->whole, ANSWER_MAX);
+    w->splice.blob = NULL;
     free_answer(w);
-    respond_buf(x, 200, &b, error);
+    if (splice.blob)
+        respond_spliced(x, &b, &splice, error);
+    else
+        respond_buf(x, 200, &b, error);
+    blob_unref(splice.blob);
     prewarm_start(t);
 }
 
@@ -433,8 +446,7 @@ static void send_whole(struct writer *w) {
     buf_init(&w->whole, ANSWER_MAX);
     if (gen_request_made(&w->job.request) > w->job.request.n)
         writer_sort(w);
-    if (told_tokens(w) <= INLINE_TOKENS &&
-        (!w->endpoint->tells_body || w->job.body_len <= INLINE_BODY)) {
+    if (told_tokens(w) <= INLINE_TOKENS) {
         write_whole(w);
         answer_whole(w);
         return;

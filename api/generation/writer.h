@@ -17,6 +17,7 @@
 #include "api/generation/gen.h"
 #include "api/http/json.h"
 #include "api/generation/prompt_job.h"
+#include "base/blob.h"
 
 /* One generation of the answer, and how much of it was sent: text_sent <= gen->ready, n_sent <=
  * gen->n_out, n_echoed <= echo->n; finish_sent is the last thing that happens to it. */
@@ -77,6 +78,7 @@ struct writer {
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;
+    struct splice splice; /* to be inserted in it; a reference of the writer's own */
     int whole_error;
     bool writing; /* the pool writes the answer: the generations are done, and nothing may change */
     /* Current block of the stream, for endpoints whose answers have blocks. */

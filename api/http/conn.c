@@ -13,9 +13,7 @@
  * use conn_break(), which closes from the timer. One timer serves all states, since each state
  * waits for one thing.
  *
- * What is written collects in `out`; conn_flush() hands all of it to one uv_write() and collects
- * anew. With many streams a step of the worker costs one write for each of them, however many
- * events it brought.
+ * What is written collects in `out`; conn_write.c sends it, the rest of a large answer in turns.
  *
  * A connection can lose its place, its body or its output to another one at any time that it is not
  * itself running: what it loses is freed and its charge set before the function that takes it
@@ -72,6 +70,13 @@ void conn_arm(struct conn *c, uint64_t ms) {
         uv_timer_start(&c->timer, on_timer, ms, 0);
 }
 
+void conn_break(struct conn *c) {
+    if (c->state == CONN_CLOSED)
+        return;
+    c->broken = c->close_after = c->discard = true;
+    uv_timer_start(&c->timer, on_timer, 0, 0);
+}
+
 /* ---- end ---- */
 
 /* Notes that one of the two handles is closed; with the second the connection is freed. */
@@ -90,8 +95,9 @@ static void on_closed(uv_handle_t *h) {
         payer_release(c->peer);
     http_deinit(&c->http);
     tls_free(c->tls);
-    buf_deinit(&c->out);
-    buf_deinit(&c->in_flight);
+    output_deinit(&c->out);
+    buf_deinit(&c->plain);
+    buf_deinit(&c->records);
     buf_deinit(&c->ahead);
     if (c->server->closing && c->server->n_connections == 0)
         http_server_emptied(c->server);
@@ -113,8 +119,12 @@ void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge
 }
 
 void conn_set_payer(struct conn *c, struct payer *payer) {
-    assert(list_empty(&c->turn.link));
+    bool waits = !list_empty(&c->turn.link);
+
+    turn_withdraw(&c->turn, &c->payer->turns);
     c->payer = payer;
+    if (waits)
+        turn_want(&c->turn, &payer->turns);
     quota_charge_move(&c->place, &payer->account[c->local ? PAYER_UNIX : PAYER_TCP]);
     quota_charge_move(&c->body, &payer->account[PAYER_BODIES]);
     quota_charge_move(&c->unsent, &payer->account[PAYER_OUTPUT]);
@@ -135,111 +145,21 @@ void conn_close(struct conn *c) {
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
 
-/* ---- writing ---- */
-
-size_t conn_unsent(const struct conn *c) {
-    return c->out.len + (c->tls ? tls_unsent(c->tls) : 0) +
-           (c->writing ? c->h.stream.write_queue_size : 0);
-}
-
-/* Charges the payer for unsent output. The charge of a slow reader is offered, so it may be
- * taken back. */
-static void charge_unsent(struct conn *c) {
-    bool offered = !list_empty(&c->unsent.link);
-
-    quota_charge_set(&c->unsent, c->out.len + (c->tls ? c->tls->plain.len : c->in_flight.len));
-    if (c->unsent.n <= c->server->opts.stream_buffer_bytes || c->broken)
-        quota_charge_withhold(&c->unsent);
-    else if (!offered)
-        quota_charge_offer(&c->unsent);
-}
-
-static void on_written(uv_write_t *w, int status);
-
-/* Moves the next bytes to send to in_flight: all of `out`, over TLS a part. Returns 0 or -errno. */
-static int load(struct conn *c) {
-    if (c->tls)
-        return tls_wrap(c->tls, &c->out, &c->in_flight);
-    struct buf t = c->in_flight;
-    c->in_flight = c->out;
-    c->out = t;
-    return 0;
-}
-
-void conn_flush(struct conn *c) {
-    if (c->writing || !conn_unsent(c) || c->state == CONN_CLOSED)
-        return;
-    int r = load(c);
-    uv_buf_t b = uv_buf_init(c->in_flight.data, (unsigned)c->in_flight.len);
-    c->writing = true;
-    if (r < 0 || uv_write(&c->write, &c->h.stream, &b, 1, on_written) < 0) {
-        c->writing = false;
-        buf_clear(&c->in_flight);
-        conn_break(c);
-    }
-}
-
-void conn_break(struct conn *c) {
-    if (c->state == CONN_CLOSED)
-        return;
-    c->broken = c->close_after = c->discard = true;
-    uv_timer_start(&c->timer, on_timer, 0, 0);
-}
-
-/* Cuts off the client of @charge, which reads slowly. */
-static void take_output(struct quota_charge *charge) {
-    struct conn *c = CONTAINER_OF(charge, struct conn, unsent);
-
-    c->server->n_lost_outputs++;
-    conn_break(c);
-    buf_deinit(&c->out);
-    charge_unsent(c);
-}
-
-void conn_hold_init(struct conn *c, struct quota_charge *charge) {
-    quota_charge_init(charge, &c->payer->account[PAYER_OUTPUT]);
-}
-
-bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n) {
-    if (n > charge->n && !quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], charge,
-                                          n - charge->n, take_output))
-        return false;
-    quota_charge_set(charge, n);
-    return true;
-}
-
-void conn_reserve(struct conn *c, size_t n) {
-    if (c->state != CONN_CLOSED)
-        (void)buf_reserve(&c->out, n); /* conn_send() reports a failure */
-}
-
-int conn_send(struct conn *c, const void *data, size_t len) {
-    if (c->state == CONN_CLOSED || c->broken)
-        return -EPIPE;
-    if (!quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], &c->unsent, len, take_output))
-        return -ENOBUFS;
-    int r = buf_add(&c->out, data, len);
-    charge_unsent(c);
-    return r;
-}
-
-int conn_give(struct conn *c, struct buf *b) {
-    conn_flush(c); /* sends what is buffered first, mostly a head */
-    if (c->out.len > 0 || b->len > c->out.max || c->state == CONN_CLOSED || c->broken)
-        return conn_send(c, b->data, b->len);
-    if (!quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], &c->unsent, b->len, take_output))
-        return -ENOBUFS;
-    buf_deinit(&c->out);
-    c->out = (struct buf){.data = b->data, .len = b->len, .cap = b->cap, .max = c->out.max};
-    *b = (struct buf){.max = b->max};
-    charge_unsent(c);
-    return 0;
-}
+/* ---- output ---- */
 
 /* Lets a request that came early wait for its turn. */
 static void want_turn(struct conn *c) {
     if (c->ahead.len == 0 || !is_reading(c))
         return;
+    c->reads = true;
+    turn_want(&c->turn, &c->payer->turns);
+    http_server_wake(c->server);
+}
+
+void conn_want_send(struct conn *c) {
+    if (c->state == CONN_CLOSED)
+        return;
+    c->sends = true;
     turn_want(&c->turn, &c->payer->turns);
     http_server_wake(c->server);
 }
@@ -277,34 +197,28 @@ static void after_flush(struct conn *c) {
     conn_arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
 }
 
-static void on_written(uv_write_t *w, int status) {
-    struct conn *c = CONTAINER_OF(w, struct conn, write);
-
-    assert(c->writing);
-    loop_lag_mark("an answer that was written");
-    c->writing = false;
-    buf_clear(&c->in_flight);
-    if (c->in_flight.cap > KEEP_SENDING)
-        buf_deinit(&c->in_flight);
-    charge_unsent(c);
-    if (c->state == CONN_CLOSED)
-        return;
-    if (status < 0) {
-        conn_close(c);
+void conn_written(struct conn *c) {
+    if (conn_unsent(c) > 0) {
+        conn_want_send(c);
         return;
     }
-    conn_flush(c);
-    if (c->state == CONN_IDLE &&
-        !conn_unsent(c)) { /* thousands may be idle: they keep no buffers */
-        buf_deinit(&c->out);
-        buf_deinit(&c->in_flight);
+    if (c->state == CONN_IDLE) { /* thousands may be idle: they keep no buffers */
+        output_rest(&c->out);
+        buf_deinit(&c->plain);
+        buf_deinit(&c->records);
         if (c->tls)
             tls_rest(c->tls);
     }
-    if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
+    if (c->state == CONN_FLUSH)
         after_flush(c);
-    else if (c->state == CONN_EXCHANGE && conn_unsent(c) < c->server->opts.stream_buffer_bytes)
-        c->server->events->drained(c->exchange);
+    else if (c->calls)
+        conn_want_send(c);
+}
+
+void conn_want_room(struct conn *c) {
+    c->calls = true;
+    if (!c->writing)
+        conn_want_send(c);
 }
 
 bool conn_is_full(struct conn *c) {
@@ -315,6 +229,7 @@ bool conn_is_full(struct conn *c) {
         }
         return false;
     }
+    c->calls = true;
     if (!c->blocked_ns) {
         c->blocked_ns = clock_now(c->server->opts.clock);
         if (c->state == CONN_EXCHANGE)
@@ -359,6 +274,7 @@ void conn_exchange_done(struct conn *c) {
     if (!c->broken)
         uv_timer_stop(&c->timer);
     c->blocked_ns = 0;
+    c->calls = false;
     reset_http(c);
     if (c->close_after)
         send_close(c);
@@ -614,9 +530,20 @@ static void hold_back(struct conn *c) {
     c->unwatched = true;
 }
 
-void conn_turn(struct conn *c) {
-    check(c);
-    assert(c->state != CONN_CLOSED);
+/* Sends the next part of what is unsent, or lets the exchange write more. */
+static void turn_to_send(struct conn *c) {
+    bool has_room = conn_unsent(c) < c->server->opts.stream_buffer_bytes;
+
+    c->sends = false;
+    if (c->calls && has_room && c->state == CONN_EXCHANGE) {
+        c->calls = false;
+        c->server->events->drained(c->exchange);
+    }
+    conn_flush(c);
+}
+
+static void turn_to_read(struct conn *c) {
+    c->reads = false;
     if (c->ahead.len > 0 && is_reading(c))
         parse_ahead(c);
     else
@@ -626,6 +553,16 @@ void conn_turn(struct conn *c) {
     else if (c->unwatched && c->state != CONN_CLOSED && !c->eof && conn_read_start(c) < 0)
         conn_close(c);
     want_turn(c);
+}
+
+void conn_turn(struct conn *c) {
+    check(c);
+    assert(c->state != CONN_CLOSED && (c->sends || c->reads));
+    if (c->sends)
+        turn_to_send(c);
+    if (c->reads && c->state != CONN_CLOSED)
+        turn_to_read(c);
+    assert(c->state == CONN_CLOSED || (c->sends || c->reads) == !list_empty(&c->turn.link));
     check(c);
 }
 
@@ -643,7 +580,8 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
         conn_close(c);
     } else if (c->state == CONN_CLOSED) {
         return;
-    } else if (list_empty(&c->turn.link)) {
+    } else if (!c->reads) {
+        c->reads = true;
         turn_want(&c->turn, &c->payer->turns);
     } else {
         uv_read_stop(s);

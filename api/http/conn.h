@@ -19,7 +19,8 @@
  * the rest of a compressed body.
  *
  * libuv tells that a socket is readable; what is there is read when the connection has its turn
- * (turn.h), which comes in the same iteration of the loop while that is not long.
+ * (turn.h), which comes in the same iteration of the loop while that is not long. An answer that is
+ * longer than one write goes on in turns, too.
  *
  * When a request for a WebSocket was answered, frames take the place of HTTP (websocket.h): each
  * message is a request with the header block of that one and goes through the same states. Frames
@@ -38,6 +39,7 @@
 
 #include <uv.h>
 #include "api/http/http.h"
+#include "api/http/output.h"
 #include "api/http/payer.h"
 #include "api/http/server.h"
 #include "base/list.h"
@@ -94,26 +96,31 @@ struct conn {
     struct http http;
     struct exchange *exchange; /* set from head to answer */
     struct tls *tls;           /* NULL: plain */
-    struct buf out, in_flight; /* to be sent; being sent by `write`, over TLS as records */
+    struct output out;         /* to be sent; its first n_sending bytes are being sent by `write` */
+    size_t n_sending;          /* over TLS 0 */
+    struct buf plain, records; /* over TLS: to be encrypted; being sent by `write` */
     struct buf ahead;          /* read, not parsed from ahead_at on */
     size_t ahead_at;
-    struct turn turn;       /* waits for its turn to read or to parse (turn.h) */
+    struct turn turn;       /* waits for its turn (turn.h) */
     size_t n_unsent_before; /* in FLUSH: unsent bytes at the last check of progress */
     /* the payer that is charged; the payer of the address, to which it belongs */
     struct payer *payer, *peer;
     struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
     struct quota_charge body;   /* bytes of http.body */
-    struct quota_charge unsent; /* bytes of out and in_flight, over TLS of HTTP only */
+    struct quota_charge unsent; /* bytes of out */
     int64_t blocked_ns; /* time since which the exchange has had more to send than fits; 0: not
                          * now */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
     bool answered;      /* a request of it was answered */
     bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
+    bool reads, sends;  /* what it waits for a turn for: to read or to parse; to send */
+    bool calls;         /* the exchange has more to write once there is room */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 
-/* Takes the connection's turn: one read, or one request of the bytes that were read before. */
+/* Takes the connection's turn: one write of what is unsent, and one read, or one request of the
+ * bytes that were read before. */
 void conn_turn(struct conn *c);
 
 /* Accepts the next connection of @listener, a pipe if @local, with TLS if @tls. Returns false if
@@ -123,11 +130,11 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
 /* For the exchange: conn_send() queues bytes, and conn_flush() sends them. Returns 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
-/* Reserves room for @n bytes that are sent next, in pieces. */
-void conn_reserve(struct conn *c, size_t n);
-/* Sends @b, which is left empty, without a copy if no earlier bytes wait. Returns as
- * conn_send(). */
+/* Sends @b, which is left empty, without a copy. Returns as conn_send(). */
 int conn_give(struct conn *c, struct buf *b);
+/* Sends @len bytes of @blob from @from on, without a copy. Returns as conn_send(). */
+int conn_refer(struct conn *c, struct blob *blob, size_t from, size_t len);
+/* Sends what is unsent: a part at once, which is all of a short answer, the rest in turns. */
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
 /* Marks a connection that cannot continue: the timer closes it, not this function. */
@@ -136,6 +143,8 @@ void conn_break(struct conn *c);
  * calls drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
+/* Asks for a call of drained() in a turn of the connection, once there is room. */
+void conn_want_room(struct conn *c);
 /* Notes that c->exchange has ended: its output is sent, then the next request is read. */
 void conn_exchange_done(struct conn *c);
 /* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0

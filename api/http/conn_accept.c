@@ -116,8 +116,9 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     c->local = local;
     c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
     http_init(&c->http, &o->limits);
-    buf_init(&c->out, o->max_unsent);
-    buf_init(&c->in_flight, o->max_unsent);
+    output_init(&c->out, o->max_unsent);
+    buf_init(&c->plain, CONN_WRITE);
+    buf_init(&c->records, SIZE_MAX / 2);
     buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE + TLS_RECORD));
     if (local)
         uv_pipe_init(o->loop, &c->h.pipe, 0);

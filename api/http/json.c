@@ -55,6 +55,12 @@ void json_colon(struct json *j) {
     j->comma = false;
 }
 
+void json_more(struct json *j) {
+    assert(j->comma);
+    put(j, ",", 1);
+    j->comma = false;
+}
+
 /* Returns the length of the valid UTF-8 sequence at @s, or 0; then *bad is the number of bytes that
  * one U+FFFD replaces (the longest beginning of a valid sequence, as the Unicode standard
  * recommends). */

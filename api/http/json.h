@@ -36,6 +36,7 @@ struct json {
 void json_open(struct json *j, char bracket);  /* '{' or '[' */
 void json_close(struct json *j, char bracket); /* '}' or ']' */
 void json_colon(struct json *j);               /* the last string was a key */
+void json_more(struct json *j); /* members follow that are added without this writer */
 void json_string(struct json *j, const char *s, size_t len);
 /* Returns true if a character of json_string(@text) begins at byte @i, false if it is the rest of
  * one. */

@@ -20,8 +20,8 @@
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
-#define BLANKS_FROM 12u         /* keep-alive times before the first blank: one minute */
-#define LARGE_PIECE (64u << 10) /* room for a piece larger than this is reserved at once */
+#define BLANKS_FROM 12u          /* keep-alive times before the first blank: one minute */
+#define LARGE_ANSWER (64u << 10) /* the memory of a larger one is not copied */
 
 static const struct {
     int status;
@@ -140,38 +140,57 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
         conn_break(x->conn);
 }
 
-/* Sends a message of a WebSocket. Without a text it is a ping, which clients' libraries answer. */
-static int send_frame(struct conn *c, const void *data, size_t len) {
-    uint8_t head[WEBSOCKET_HEAD];
-    size_t n = websocket_head(head, len > 0 ? WEBSOCKET_TEXT : WEBSOCKET_PING, len);
+/* Sends @len bytes with @splice (NULL: none) in them. */
+static int send_spliced(struct conn *c, const char *data, size_t len, const struct splice *splice) {
+    size_t n = splice_len(splice), at = n > 0 ? splice->at : len;
 
-    if (len > LARGE_PIECE)
-        conn_reserve(c, n + len);
-    TRY(conn_send(c, head, n));
-    return conn_send(c, data, len);
+    assert(at <= len);
+    TRY(conn_send(c, data, at));
+    if (n > 0)
+        TRY(conn_refer(c, splice->blob, splice->from, n));
+    return conn_send(c, data + at, len - at);
 }
 
+/* Sends a message of a WebSocket. Without a text it is a ping, which clients' libraries answer. */
+static int send_frame(struct conn *c, const void *data, size_t len, const struct splice *splice) {
+    size_t all = len + splice_len(splice);
+    uint8_t head[WEBSOCKET_HEAD];
+    size_t n = websocket_head(head, all > 0 ? WEBSOCKET_TEXT : WEBSOCKET_PING, all);
+
+    TRY(conn_send(c, head, n));
+    return send_spliced(c, data, len, splice);
+}
+
+/* One piece of a body, and what stands around it. */
+struct piece_text {
+    const char *before, *data, *after;
+    size_t len;
+    const struct splice *splice; /* in data; NULL: none */
+};
+
 /* Sends one piece of the body; the chunk's size and data go into the same write. */
-static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
-                      const char *after) {
-    size_t n_before = strlen(before), n_after = strlen(after);
+static int send_piece(struct exchange *x, const struct piece_text *p) {
+    size_t n_before = strlen(p->before), n_after = strlen(p->after);
     char size[24];
     assert(x->stream || x->blank);
 
     if (!x->conn)
         return 0;
     if (x->framed)
-        return send_frame(x->conn, data, len);
-    snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
-    if (len > LARGE_PIECE)
-        conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
+        return send_frame(x->conn, p->data, p->len, p->splice);
+    snprintf(size, sizeof(size), "%zx\r\n", n_before + p->len + splice_len(p->splice) + n_after);
     TRY(x->chunked ? conn_send(x->conn, size, strlen(size)) : 0);
-    TRY(conn_send(x->conn, before, n_before));
-    TRY(conn_send(x->conn, data, len));
-    TRY(conn_send(x->conn, after, n_after));
+    TRY(conn_send(x->conn, p->before, n_before));
+    TRY(send_spliced(x->conn, p->data, p->len, p->splice));
+    TRY(conn_send(x->conn, p->after, n_after));
     if (x->chunked)
         TRY(conn_send(x->conn, "\r\n", 2));
     return 0;
+}
+
+/* Sends @text, of which a WebSocket gets an empty message. */
+static int send_line(struct exchange *x, const char *text) {
+    return send_piece(x, &(struct piece_text){.before = text, .data = "", .after = ""});
 }
 
 /* Sends the last chunk and ends the exchange. HTTP/1.0 clients see the end of the connection
@@ -184,37 +203,45 @@ static void end_stream(struct exchange *x) {
 }
 
 /* Sends the body behind the white space of respond_blank(). */
-static void finish_blank(struct exchange *x, int status, const void *data, size_t len) {
+static void finish_blank(struct exchange *x, int status, const struct piece_text *p) {
     if (x->status == 200)
         x->status = status; /* for the log: the head said 200 */
-    if (x->conn && len > 0 && send_piece(x, "", data, len, "") < 0)
+    if (x->conn && p->len > 0 && send_piece(x, p) < 0)
         conn_break(x->conn);
     end_stream(x);
 }
 
 /* Sends head and body of a whole answer and ends the exchange. @err is the error that is answered,
  * or NULL. */
-static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
+static void finish(struct exchange *x, int status, const char *type, const struct piece_text *p,
                    const struct err *err) {
+    int r = 0;
+
     assert(!x->stream);
     if (x->blank) {
-        finish_blank(x, status, data, len);
+        finish_blank(x, status, p);
         return;
     }
-    send_head(x, status, type, (ssize_t)len, err);
-    if (x->conn && x->framed) {
-        if (len > 0 && send_frame(x->conn, data, len) < 0)
-            conn_break(x->conn);
-    } else if (x->conn && !x->head_only) {
-        conn_reserve(x->conn, len);
-        if (conn_send(x->conn, data, len) < 0)
-            conn_break(x->conn);
-    }
+    send_head(x, status, type, (ssize_t)(p->len + splice_len(p->splice)), err);
+    if (x->conn && x->framed)
+        r = p->len > 0 ? send_frame(x->conn, p->data, p->len, p->splice) : 0;
+    else if (x->conn && !x->head_only)
+        r = send_spliced(x->conn, p->data, p->len, p->splice);
+    if (r < 0)
+        conn_break(x->conn);
     exchange_end(x);
 }
 
+/* Returns the body of an answer, or a piece without anything around it. */
+static struct piece_text bare(const void *data, size_t len, const struct splice *splice) {
+    return (struct piece_text){
+        .before = "", .data = len ? data : "", .after = "", .len = len, .splice = splice};
+}
+
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
-    finish(x, status, type, data, len, NULL);
+    struct piece_text p = bare(data, len, NULL);
+
+    finish(x, status, type, &p, NULL);
 }
 
 void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
@@ -222,7 +249,7 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
         respond_errno(x, error);
         return;
     }
-    if (b->len <= LARGE_PIECE || !x->conn || x->head_only || x->blank || x->framed) {
+    if (b->len <= LARGE_ANSWER || !x->conn || x->head_only || x->blank || x->framed) {
         respond(x, status, RESPOND_JSON, b->data, b->len);
         return;
     }
@@ -230,6 +257,42 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
     if (conn_give(x->conn, b) < 0)
         conn_break(x->conn);
     exchange_end(x);
+}
+
+void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail) {
+    size_t len = strlen(tail);
+    int r = 0;
+
+    assert(!x->stream && !x->blank && !x->framed);
+    for (size_t i = 0; i < n; i++)
+        len += splice_len(&parts[i]);
+    send_head(x, 200, RESPOND_JSON, (ssize_t)len, NULL);
+    for (size_t i = 0; i < n && r == 0 && x->conn && !x->head_only; i++)
+        r = conn_refer(x->conn, parts[i].blob, parts[i].from, splice_len(&parts[i]));
+    if (r == 0 && x->conn && !x->head_only)
+        r = conn_send(x->conn, tail, strlen(tail));
+    if (r < 0)
+        conn_break(x->conn);
+    exchange_end(x);
+}
+
+void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error) {
+    struct piece_text p = bare(b->data, b->len, s);
+    bool large = error == 0 && b->len > LARGE_ANSWER && !x->blank && !x->framed;
+    size_t end = b->len;
+    struct blob *text = large ? blob_new(b) : NULL;
+
+    if (text) {
+        struct splice first = {text, 0, s->at, 0}, last = {text, s->at, end - s->at, 0};
+
+        respond_blobs(x, (struct splice[]){first, *s, last}, 3, "");
+        blob_unref(text);
+        return;
+    }
+    if (error < 0)
+        respond_errno(x, error);
+    else
+        finish(x, 200, RESPOND_JSON, &p, NULL);
 }
 
 void respond_shape(struct exchange *x, const char *shape, ...) {
@@ -279,7 +342,8 @@ void respond_error(struct exchange *x, const struct err *err) {
 
     if (put_error(x, &b, err) < 0)
         buf_clear(&b);
-    finish(x, status_of(x, err), RESPOND_JSON, b.data, b.len, err);
+    struct piece_text p = bare(b.data, b.len, NULL);
+    finish(x, status_of(x, err), RESPOND_JSON, &p, err);
 }
 
 void respond_explain(int error, struct err *err) {
@@ -313,28 +377,40 @@ void respond_stream(struct exchange *x) {
     send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
 
+/* Sends a piece; a connection without room for it is broken off. */
+static void send_or_break(struct exchange *x, const struct piece_text *p) {
+    if (send_piece(x, p) < 0 && x->conn)
+        conn_break(x->conn);
+}
+
 void respond_event(struct exchange *x, const char *json, size_t len) {
     const struct dialect *d = x->dialect;
 
-    if (send_piece(x, d->event_begin, json, len, d->event_end) < 0 && x->conn)
-        conn_break(x->conn);
+    send_or_break(x, &(struct piece_text){d->event_begin, json, d->event_end, len, NULL});
 }
 
-void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {
+void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
+                           const struct splice *splice) {
     char before[96];
 
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
-    if (send_piece(x, before, json, len, "\n\n") < 0 && x->conn)
-        conn_break(x->conn);
+    send_or_break(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
 }
 
-void respond_events(struct exchange *x, const char *text, size_t len) {
-    if (send_piece(x, "", text, len, "") < 0 && x->conn)
-        conn_break(x->conn);
+void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {
+    const struct buf text = {.data = (char *)json, .len = len};
+
+    respond_spliced_event(x, name, &text, NULL);
+}
+
+void respond_part(struct exchange *x, const struct splice *part) {
+    struct piece_text p = bare("", 0, part);
+
+    send_or_break(x, &p);
 }
 
 void respond_comment(struct exchange *x, const char *text) {
-    send_piece(x, ": ", text, strlen(text), "\n\n");
+    send_piece(x, &(struct piece_text){": ", text, "\n\n", strlen(text), NULL});
     if (x->conn)
         conn_flush(x->conn);
 }
@@ -344,7 +420,7 @@ void respond_keepalive(struct exchange *x) {
         return;
     if (!x->dialect->keepalive)
         return;
-    send_piece(x, x->dialect->keepalive, "", 0, "");
+    send_line(x, x->dialect->keepalive);
     if (x->conn)
         conn_flush(x->conn);
 }
@@ -368,7 +444,7 @@ void respond_stream_failed(struct exchange *x, const struct err *err) {
 
 void respond_stream_end(struct exchange *x) {
     if (x->dialect->stream_end)
-        send_piece(x, x->dialect->stream_end, "", 0, "");
+        send_line(x, x->dialect->stream_end);
     end_stream(x);
 }
 
@@ -379,7 +455,7 @@ void respond_blank(struct exchange *x) {
     if (!x->blank)
         send_head(x, 200, RESPOND_JSON, -1, NULL);
     x->blank = true;
-    if (send_piece(x, " ", "", 0, "") < 0)
+    if (send_line(x, " ") < 0)
         conn_break(x->conn);
     else
         conn_flush(x->conn);

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 #include "api/http/exchange.h"
-#include "base/buf.h"
+#include "base/blob.h"
 
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
@@ -21,6 +21,11 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 /* Sends @b as JSON, and may take its memory; @error (of building it) < 0: sends a 500 instead. Ends
  * the exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
+/* Sends @b with @s in it as JSON, like respond_buf(). */
+void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error);
+/* Sends @n blobs and @tail as JSON, without a copy. Ends the exchange, which is no message of a
+ * WebSocket. */
+void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail);
 /* Sends the JSON that json_print() makes of @shape, at most RESPOND_SHAPE_MAX bytes. Ends the
  * exchange. */
 void respond_shape(struct exchange *x, const char *shape, ...) PRINTF(2, 3);
@@ -40,8 +45,11 @@ void respond_stream(struct exchange *x);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* Sends an event with an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
-/* Sends events that are already in the form of a stream. */
-void respond_events(struct exchange *x, const char *text, size_t len);
+/* Sends such an event with @splice in it. */
+void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
+                           const struct splice *splice);
+/* Sends a part of events that are already in the form of a stream. */
+void respond_part(struct exchange *x, const struct splice *part);
 /* Sends at once a line that clients skip, in a stream of events (SSE_TYPE). @text has no line
  * break. */
 void respond_comment(struct exchange *x, const char *text);

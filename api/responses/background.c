@@ -15,11 +15,14 @@
  * connection continues with an exchange of its own, which is answered with the response as it
  * stands or, for a stream, reads the log like any other reader.
  *
+ * An event only marks the readers of its log. Each takes some of what is new in a turn of its own
+ * connection, which its payer is charged for, so neither many readers nor long events hold up others.
+ *
  * Logs of responses under way are bounded in all by the bytes of the store. A log for which there
  * is no room is lost: its readers are told so, and the response itself goes on.
  */
 
-#define PIECE_MAX (64u << 10) /* bytes of events that are sent at once */
+#define TURN_MAX (32u << 10) /* bytes of events that a reader takes in a turn */
 
 /* ---- readers ---- */
 
@@ -28,13 +31,13 @@ struct reader {
     struct event_watch watch;
     struct exchange *exchange;
     struct event_log *log;
-    uint32_t next; /* number of the next event */
+    struct event_place next;
 };
 
 static void leave(struct exchange *x, void *state) {
     struct reader *r = state;
 
-    list_remove(&r->watch.link);
+    event_log_unwatch(r->log, &r->watch);
     event_log_unref(r->log);
     free(r);
 }
@@ -48,42 +51,51 @@ static void end_lost(struct exchange *x) {
     respond_failure(x, &err);
 }
 
-/* Sends as many events as the connection takes. */
-static void pump(struct reader *r) {
+/* Sends what a turn allows and the connection takes. */
+static void reader_send(struct reader *r) {
     const struct event_log *l = r->log;
     struct exchange *x = r->exchange;
+    struct splice part;
+    size_t n = 0;
 
     if (l->lost) {
         end_lost(x);
         return;
     }
-    while (r->next < l->n && !conn_is_full(x->conn)) {
-        size_t from = l->at[r->next], end = from;
-
-        while (r->next < l->n && (end == from || end - from < PIECE_MAX)) {
-            r->next++;
-            end = r->next < l->n ? l->at[r->next] : l->text.len;
-        }
-        respond_events(x, l->text.data + from, end - from);
+    while (n < TURN_MAX && !conn_is_full(x->conn) &&
+           event_log_read(l, &r->next, TURN_MAX - n, &part)) {
+        respond_part(x, &part);
+        n += part.len;
     }
-    if (r->next >= l->n && l->closed) {
+    if (r->next.event >= l->n && l->closed) {
         exchange_leave(x);
         respond_stream_end(x);
         return;
     }
     conn_start_keepalive(x->conn);
     conn_flush(x->conn);
+    if (r->next.event < l->n)
+        conn_want_room(x->conn);
 }
 
 static void on_news(struct event_watch *w) {
-    pump(CONTAINER_OF(w, struct reader, watch));
+    conn_want_room(CONTAINER_OF(w, struct reader, watch)->exchange->conn);
 }
 
 static void on_drained(struct exchange *x) {
-    pump(x->state);
+    reader_send(x->state);
 }
 
 static const struct exchange_ops ops = {.leave = leave, .drained = on_drained};
+
+static void refuse_reader(struct exchange *x) {
+    struct err err;
+
+    err_set_code(&err, 429, "too_many_readers", "stream",
+                 "%u clients read the events of this response already, which is the most.",
+                 EVENT_LOG_READERS);
+    respond_error(x, &err);
+}
 
 void background_follow(struct exchange *x, struct event_log *log, uint32_t from) {
     struct reader *r = calloc(1, sizeof(*r));
@@ -92,27 +104,22 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
         respond_errno(x, -ENOMEM);
         return;
     }
+    if (!event_log_watch(log, &r->watch)) {
+        free(r);
+        refuse_reader(x);
+        return;
+    }
     r->watch.news = on_news;
     r->exchange = x;
     r->log = event_log_ref(log);
-    r->next = from;
-    list_push_back(&log->watches, &r->watch.link);
+    r->next.event = from;
     exchange_attach(x, &ops, r);
     if (!x->stream)
         respond_stream(x);
-    pump(r);
+    reader_send(r);
 }
 
 /* ---- the response ---- */
-
-/* Answers @x, which has the client's connection now, with the response as it stands. */
-static void answer(struct exchange *x, const struct writer *w) {
-    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j = {.out = &b};
-
-    responses_put(&j, w, RESPONSES_QUEUED, NULL);
-    respond_buf(x, 200, &b, j.error);
-}
 
 int background_begin(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
@@ -138,7 +145,7 @@ int background_begin(struct writer *w, struct err *err) {
     if (streams)
         background_follow(client, rs->log, 0);
     else
-        answer(client, w);
+        responses_answer(client, w, RESPONSES_QUEUED);
     return 0;
 }
 
@@ -152,8 +159,9 @@ static void count(struct responses *rs) {
     rs->n_logged = n;
 }
 
-void background_add(struct responses *rs, const char *type, const char *json, size_t len) {
-    event_log_add(rs->log, type, json, len);
+void background_add(struct responses *rs, const char *type, const struct buf *json,
+                    const struct splice *echo) {
+    event_log_add(rs->log, type, json, echo);
     count(rs);
     if (rs->env->store->n_logged <= rs->env->store->limits.bytes)
         return;

@@ -120,13 +120,14 @@ int conversation_lock(struct responses *rs, struct err *err) {
 
 /* ---- putting into place ---- */
 
-static int put_again(struct stored *c, struct stored *parent, const struct buf *metadata) {
+/* @metadata is taken over; empty: it stays as it is. */
+static int put_again(struct stored *c, struct stored *parent, struct buf *metadata) {
     struct stored_parts parts;
-    const struct buf *echo = metadata->len ? metadata : &c->parts.echo;
 
     stored_parts_init(&parts);
-    if (buf_add(&parts.head, c->parts.head.data, c->parts.head.len) < 0 ||
-        buf_add(&parts.echo, echo->data, echo->len) < 0) {
+    parts.echo = metadata->len ? blob_new(metadata) : blob_ref(c->parts.echo);
+    parts.head = blob_ref(c->parts.head);
+    if (!parts.echo) {
         stored_parts_deinit(&parts);
         return -ENOMEM;
     }
@@ -160,17 +161,22 @@ static int add_items(struct change *c, struct stored *parent, struct stored **ou
 static int create(struct change *c, struct stored *items, struct stored **out) {
     struct gen_env *env = c->rs->env;
     struct stored_parts parts;
-    struct json j = {.out = &parts.head};
+    CLEANUP(buf_deinit) struct buf head = {.max = UINT32_MAX};
+    struct json j = {.out = &head};
     char id[48];
 
     stored_parts_init(&parts);
     new_id(env, CONVERSATION_ID_PREFIX, id);
     json_print(&j, "{id:%s, object:'conversation', created_at:%ld", id, time(NULL));
-    int r = j.error < 0 ? j.error : buf_add(&parts.echo, c->metadata.data, c->metadata.len);
-    if (r < 0) {
+    json_more(&j);
+    if (j.error == 0)
+        parts.head = blob_new(&head);
+    parts.echo = blob_new(&c->metadata);
+    if (!parts.head || !parts.echo) {
         stored_parts_deinit(&parts);
-        return r;
+        return -ENOMEM;
     }
+    int r;
     if ((r = store_add(env->store, c->rs->tenant, id, items, &parts)) == 0 &&
         !(*out = store_get(env->store, c->rs->tenant, id, strlen(id))))
         r = err_set_code(&c->err, 400, "unsupported_parameter", NULL,
@@ -259,7 +265,7 @@ static const struct exchange_ops ops = {.leave = leave};
 
 /* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
-    return buf_printf(out, "%s,%s}", s->parts.head.data, s->parts.echo.data);
+    return buf_printf(out, "%s%s}", blob_data(s->parts.head), blob_data(s->parts.echo));
 }
 
 static void finish(struct change *c) {

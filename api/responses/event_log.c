@@ -1,8 +1,15 @@
 #include "api/responses/event_log.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include "base/try.h"
+
+/* An event as it stands in a stream: its own text with `echo` in it. */
+struct logged_event {
+    struct blob *text;
+    struct splice echo; /* a reference of its own, or none */
+};
 
 struct event_log *event_log_new(void) {
     struct event_log *l = calloc(1, sizeof(*l));
@@ -10,7 +17,6 @@ struct event_log *event_log_new(void) {
     if (!l)
         return NULL;
     atomic_init(&l->refs, 1);
-    buf_init(&l->text, UINT32_MAX);
     list_init(&l->watches);
     return l;
 }
@@ -20,58 +26,124 @@ struct event_log *event_log_ref(struct event_log *l) {
     return l;
 }
 
+static void log_clear(struct event_log *l) {
+    for (uint32_t i = 0; i < l->n; i++) {
+        blob_unref(l->events[i].text);
+        blob_unref(l->events[i].echo.blob);
+    }
+    free(l->events);
+    l->events = NULL;
+    l->n = l->cap = 0;
+    l->n_bytes = 0;
+}
+
 struct event_log *event_log_unref(struct event_log *l) {
     if (!l || atomic_fetch_sub(&l->refs, 1) > 1)
         return NULL;
-    assert(list_empty(&l->watches));
-    buf_deinit(&l->text);
-    free(l->at);
+    assert(list_empty(&l->watches) && l->n_watches == 0);
+    log_clear(l);
     free(l);
     return NULL;
 }
 
-static void tell(struct event_log *l) {
+static void log_tell(struct event_log *l) {
     LIST_FOREACH_ENTRY(w, &l->watches, struct event_watch, link) {
         w->news(w);
     }
 }
 
-/* Appends an event as it stands in a stream. */
-static int append(struct buf *out, const char *name, const char *json, size_t len) {
-    TRY(buf_printf(out, "event: %s\ndata: ", name));
-    TRY(buf_add(out, json, len));
-    return buf_add_str(out, "\n\n");
+/* Makes an event as it stands in a stream. Returns 0 or -ENOMEM. */
+static int log_make(struct logged_event *e, const char *name, const struct buf *json,
+                    const struct splice *echo) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    TRY(buf_reserve(&text, strlen(name) + json->len + sizeof("event: \ndata: \n\n")));
+    TRY(buf_printf(&text, "event: %s\ndata: ", name));
+    e->echo = (struct splice){0};
+    if (echo && echo->blob) {
+        e->echo = *echo;
+        e->echo.at += text.len;
+    }
+    TRY(buf_add(&text, json->data, json->len));
+    TRY(buf_add_str(&text, "\n\n"));
+    if (!(e->text = blob_new(&text)))
+        return -ENOMEM;
+    blob_ref(e->echo.blob);
+    return 0;
 }
 
-void event_log_add(struct event_log *l, const char *name, const char *json, size_t len) {
-    size_t at = l->text.len;
+void event_log_add(struct event_log *l, const char *name, const struct buf *json,
+                   const struct splice *echo) {
+    struct logged_event e;
 
     assert(!l->closed);
     if (l->lost)
         return;
-    if (!ARRAY_GROW(l->at, l->n, l->cap, 16) || append(&l->text, name, json, len) < 0) {
+    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || log_make(&e, name, json, echo) < 0) {
         event_log_lose(l);
         return;
     }
-    l->at[l->n++] = at;
-    tell(l);
+    l->events[l->n++] = e;
+    l->n_bytes += blob_bytes(e.text);
+    log_tell(l);
 }
 
 void event_log_lose(struct event_log *l) {
-    buf_deinit(&l->text);
-    free(l->at);
-    l->at = NULL;
-    l->n = l->cap = 0;
+    log_clear(l);
     l->lost = true;
-    tell(l);
+    log_tell(l);
 }
 
 void event_log_close(struct event_log *l) {
     assert(!l->closed);
     l->closed = true;
-    tell(l);
+    log_tell(l);
 }
 
 size_t event_log_bytes(const struct event_log *l) {
-    return l ? sizeof(*l) + l->text.cap + l->cap * sizeof(*l->at) : 0;
+    return l ? sizeof(*l) + l->n_bytes + l->cap * sizeof(*l->events) : 0;
+}
+
+bool event_log_watch(struct event_log *l, struct event_watch *w) {
+    if (l->n_watches >= EVENT_LOG_READERS)
+        return false;
+    l->n_watches++;
+    list_push_back(&l->watches, &w->link);
+    return true;
+}
+
+void event_log_unwatch(struct event_log *l, struct event_watch *w) {
+    assert(l->n_watches > 0);
+    l->n_watches--;
+    list_remove(&w->link);
+}
+
+/* Returns the part of @e that holds its byte @at, up to the end of that part. */
+static struct splice event_part(const struct logged_event *e, size_t at) {
+    size_t n_echo = splice_len(&e->echo);
+    size_t before = n_echo > 0 ? e->echo.at : e->text->text.len;
+
+    if (at < before)
+        return (struct splice){.blob = e->text, .from = at, .len = before - at};
+    at -= before;
+    if (at < n_echo)
+        return (struct splice){.blob = e->echo.blob, .from = e->echo.from + at, .len = n_echo - at};
+    at += before - n_echo;
+    return (struct splice){.blob = e->text, .from = at, .len = e->text->text.len - at};
+}
+
+bool event_log_read(const struct event_log *l, struct event_place *place, size_t most,
+                    struct splice *out) {
+    if (place->event >= l->n)
+        return false;
+    const struct logged_event *e = &l->events[place->event];
+    size_t all = e->text->text.len + splice_len(&e->echo);
+
+    assert(place->at < all && most > 0);
+    *out = event_part(e, place->at);
+    out->len = MIN(out->len, most);
+    place->at += out->len;
+    if (place->at == all)
+        *place = (struct event_place){.event = place->event + 1};
+    return true;
 }

@@ -5,38 +5,62 @@
  * own speed: of a response that was asked for in the background. The log grows while the response
  * is generated; a closed log does not change any more and is kept with the stored response.
  *
+ * What several events repeat is one blob, which they refer to. News only mark the readers, so an
+ * event costs the same whatever its length, and at most EVENT_LOG_READERS times.
+ *
  * The loop's thread adds and reads; any thread may give a reference back.
  */
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include "base/buf.h"
+#include "base/blob.h"
 #include "base/list.h"
 
-/* Invariants: n is 0 when it is lost; at[i] is where event i begins in `text`. */
+#define EVENT_LOG_READERS 8u /* readers at the same time */
+
+struct logged_event;
+
+/* Invariants: n is 0 when it is lost; n_watches is the length of `watches`. */
 struct event_log {
     _Atomic uint32_t refs;
-    struct buf text; /* text of an event as in a stream */
-    size_t *at;
+    struct logged_event *events;
     uint32_t n, cap;
+    size_t n_bytes;      /* memory of the events' own texts */
     struct list watches; /* event_watch.link */
+    uint32_t n_watches;
     bool closed;
     bool lost; /* memory was short, so its readers cannot continue */
 };
 
 struct event_watch {
     struct list link;
-    void (*news)(struct event_watch *w); /* the log has changed; may remove @w alone */
+    void (*news)(struct event_watch *w); /* the log has changed; must not read it */
+};
+
+/* A place in a log. */
+struct event_place {
+    uint32_t event;
+    size_t at; /* bytes of it that were read */
 };
 
 /* NULL: no memory. */
 struct event_log *event_log_new(void);
 struct event_log *event_log_ref(struct event_log *l);   /* another reference */
 struct event_log *event_log_unref(struct event_log *l); /* accepts NULL, returns NULL */
-/* Adds the next event; without memory for it the log is lost. */
-void event_log_add(struct event_log *l, const char *name, const char *json, size_t len);
+/* Adds the next event, with @echo (NULL: nothing) in its @json; without memory for it the log is
+ * lost. */
+void event_log_add(struct event_log *l, const char *name, const struct buf *json,
+                   const struct splice *echo);
 /* Frees the events; later ones are dropped. */
 void event_log_lose(struct event_log *l);
 /* Closes the log after the last event. */
 void event_log_close(struct event_log *l);
-size_t event_log_bytes(const struct event_log *l); /* accepts NULL */
+/* Returns the memory of the log without what its events refer to. Accepts NULL. */
+size_t event_log_bytes(const struct event_log *l);
+/* Lets @w watch the log. Returns false if it has too many readers. */
+bool event_log_watch(struct event_log *l, struct event_watch *w);
+void event_log_unwatch(struct event_log *l, struct event_watch *w);
+/* Reads at most @most bytes at *@place, and moves it behind them. Returns false at the end. *@out is
+ * valid while the log is. */
+bool event_log_read(const struct event_log *l, struct event_place *place, size_t most,
+                    struct splice *out);

@@ -327,7 +327,7 @@ static int read_past(struct responses_build *b, const char *param) {
     b->past = true;
     for (struct stored *s; (s = chain[n]); n++) {
         TRY(responses_past(b, &s->parts.items, s->parts.input.data));
-        TRY(responses_past(b, &s->parts.output, s->parts.head.data));
+        TRY(responses_past(b, &s->parts.output, blob_data(s->parts.head)));
     }
     b->past = false;
     return 0;
@@ -444,7 +444,8 @@ static void echo_member(struct json *j, yyjson_val *v, const char *key, const ch
 }
 
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
-    struct json j = {.out = &rs->kept.echo};
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    struct json j = {.out = &text};
 
     json_print(&j, "background:%i", rs->background);
     if (rs->conversation)
@@ -474,7 +475,10 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     json_print(&j, "top_p:%g", r->sampling.top_p);
     echo(&j, f, TRUNCATION, "\"disabled\"");
     echo(&j, f, USER, "null");
-    return j.error;
+    if (j.error < 0)
+        return j.error;
+    rs->kept.echo = blob_new(&text);
+    return rs->kept.echo ? 0 : -ENOMEM;
 }
 
 /* ---- all ---- */

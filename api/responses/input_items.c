@@ -58,7 +58,7 @@ static int collect(const struct stored *s, struct conversation *out) {
     for (const struct stored *p = s; p; p = p->parent) {
         const struct stored_parts *t = &p->parts;
 
-        out->segment[--n] = (struct segment){p, &t->output, t->head.data};
+        out->segment[--n] = (struct segment){p, &t->output, blob_data(t->head)};
         out->segment[--n] = (struct segment){p, &t->items, t->input.data};
     }
     assert(n == 0);
@@ -232,7 +232,7 @@ size_t items_work(const struct stored *s) {
     size_t n = 0;
 
     for (const struct stored *p = s; p && n <= REPLY_INLINE; p = p->parent)
-        n += p->parts.input.len + p->parts.head.len;
+        n += p->parts.input.len + blob_bytes(p->parts.head);
     return n;
 }
 

@@ -606,7 +606,7 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
                          "as SDKs do with `store` set to false.",
                          id);
     else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
-             !(*doc = yyjson_read(s->parts.head.data + e->at, e->len, 0)))
+             !(*doc = yyjson_read(blob_data(s->parts.head) + e->at, e->len, 0)))
         r = -ENOMEM;
     stored_unref(s);
     *out = yyjson_doc_get_root(*doc);

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <time.h>
 #include "api/http/conn.h"
+#include "api/http/respond.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/opaque_reasoning.h"
@@ -400,7 +401,7 @@ static const char *status_word(const struct writer *w, enum responses_status sta
 }
 
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
-                   const struct err *err) {
+                   const struct err *err, struct splice *echo) {
     const struct responses *rs = responses_of(w);
     bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
     size_t base = j->out->len;
@@ -424,13 +425,22 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         put_usage(j, w);
     else
         json_print(j, "usage:null");
-    if (rs->kept.echo.len && j->error == 0)
-        j->error = buf_reserve(j->out, rs->kept.echo.len + sizeof(",}}"));
-    if (rs->kept.echo.len)
-        json_valid(j, rs->kept.echo.data, rs->kept.echo.len);
+    if (rs->kept.echo)
+        json_more(j);
     else
         json_print(j, "model:null");
+    *echo = blob_part(rs->kept.echo);
+    echo->at = j->out->len;
     json_close(j, '}');
+}
+
+void responses_answer(struct exchange *x, const struct writer *w, enum responses_status status) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct json j = {.out = &b};
+    struct splice echo;
+
+    responses_put(&j, w, status, NULL, &echo);
+    respond_spliced(x, &b, &echo, j.error);
 }
 
 void responses_put_compacted(struct json *j, struct writer *w) {

@@ -98,9 +98,12 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
 
 /* responses.c */
 enum responses_status { RESPONSES_QUEUED, RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
-/* Writes the response object; @err for RESPONSES_FAILED. */
+/* Writes the response object but for what repeats the request, which is *@echo; that holds no
+ * reference of its own. @err for RESPONSES_FAILED. */
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
-                   const struct err *err);
+                   const struct err *err, struct splice *echo);
+/* Answers @x with the response as it stands. Ends the exchange. */
+void responses_answer(struct exchange *x, const struct writer *w, enum responses_status status);
 /* Writes an item of the output: run @run as number @i, @finished or as it begins. */
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished);
@@ -142,9 +145,9 @@ bool responses_stream_fail(struct writer *w, const struct err *err);
 void responses_stream_alive(struct writer *w);
 
 /* serve.c */
-/* Keeps the finished response @json, if the request asked for it, or for the WebSocket over which
- * it is sent. responses_put() must not be called again. */
-void responses_keep(const struct writer *w, const char *json, size_t len);
+/* Keeps the finished response, if the request asked for it, or for the WebSocket over which it is
+ * sent: @head is the object up to its echo. responses_put() must not be called again. */
+void responses_keep(const struct writer *w, const char *head, size_t len);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
 extern const struct endpoint responses_endpoint, responses_compact;

@@ -48,23 +48,12 @@ static struct responses *find_live(struct exchange *x) {
     return rs && !on_pool && rs->store ? rs : NULL;
 }
 
-static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {
-    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j = {.out = &b};
+/* Answers with the whole of @s, which is taken over. */
+static void respond_stored(struct exchange *x, struct stored *s) {
+    const struct splice parts[] = {blob_part(s->parts.head), blob_part(s->parts.echo)};
 
-    responses_put(&j, rs->writer, status, NULL);
-    respond_buf(x, 200, &b, j.error);
-}
-
-/* Writes the whole response; a stored_write. */
-static int put_stored(const struct stored *s, const struct items_query *q, struct buf *out) {
-    const struct stored_parts *p = &s->parts;
-
-    TRY(buf_reserve(out, p->head.len + p->echo.len + 2));
-    TRY(buf_add(out, p->head.data, p->head.len));
-    TRY(buf_add_char(out, ','));
-    TRY(buf_add(out, p->echo.data, p->echo.len));
-    return buf_add_char(out, '}');
+    respond_blobs(x, parts, ARRAY_SIZE(parts), "}");
+    stored_unref(s);
 }
 
 /* Sends the events of a response behind number `starting_after`. @log is NULL if the response has
@@ -100,11 +89,12 @@ static void get_serve(struct exchange *x, struct http *h) {
     } else if (http_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
         resume(x, h, s ? s->parts.log : rs->log);
     } else if (s) {
-        stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
+        respond_stored(x, s);
         return;
     } else {
-        respond_live(x, rs,
-                     rs->log && !rs->writer->head_sent ? RESPONSES_QUEUED : RESPONSES_IN_PROGRESS);
+        responses_answer(x, rs->writer,
+                         rs->log && !rs->writer->head_sent ? RESPONSES_QUEUED
+                                                           : RESPONSES_IN_PROGRESS);
     }
     stored_unref(s);
 }
@@ -136,18 +126,14 @@ static void delete_serve(struct exchange *x, struct http *h) {
 static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j = {.out = &b};
+    struct splice echo;
 
     rs->cancelled = true;
-    responses_put(&j, rs->writer, RESPONSES_FAILED, NULL);
+    responses_put(&j, rs->writer, RESPONSES_FAILED, NULL, &echo);
+    blob_ref(echo.blob);
     end_live(x, rs);
-    respond_buf(x, 200, &b, j.error);
-}
-
-/* Returns true if @s was cancelled. Its head begins with id, object, created_at and status. */
-static bool was_cancelled(const struct stored *s) {
-    const char *status = strstr(s->parts.head.data, "\"status\":");
-
-    return status && strncmp(status + 9, "\"cancelled\"", 11) == 0;
+    respond_spliced(x, &b, &echo, j.error);
+    blob_unref(echo.blob);
 }
 
 static void cancel_serve(struct exchange *x, struct http *h) {
@@ -159,8 +145,8 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         return;
     }
     struct stored *s = responses_named(x);
-    if (s && was_cancelled(s)) {
-        stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
+    if (s && s->parts.cancelled) {
+        respond_stored(x, s);
         return;
     }
     if (s) {

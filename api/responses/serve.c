@@ -33,14 +33,15 @@ static void remember(const struct writer *w, bool whole) {
     stored_unref(s);
 }
 
-void responses_keep(const struct writer *w, const char *json, size_t len) {
+void responses_keep(const struct writer *w, const char *head, size_t len) {
     struct responses *rs = responses_of(w);
-    size_t echo = rs->kept.echo.len + strlen(",}");
 
     if (!rs->store && !rs->framed)
         return;
-    assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
-    if (buf_add(&rs->kept.head, json, len - echo) < 0 ||
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    assert(rs->kept.echo && len > 1 && head[len - 1] == ',');
+    rs->kept.cancelled = rs->cancelled;
+    if (buf_add(&text, head, len) < 0 || !(rs->kept.head = blob_new(&text)) ||
         store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) < 0)
         return;
     bool whole = w->n_choices > 0 && w->choices[0].gen->finish != FINISH_ERROR &&
@@ -54,9 +55,10 @@ void responses_keep(const struct writer *w, const char *json, size_t len) {
 static void put_whole(struct json *j, struct writer *w) {
     if (responses_of(w)->wants_logprobs)
         j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen);
-    responses_put(j, w, RESPONSES_DONE, NULL);
+    responses_put(j, w, RESPONSES_DONE, NULL, &w->splice);
+    blob_ref(w->splice.blob);
     if (j->error == 0)
-        responses_keep(w, j->out->data, j->out->len);
+        responses_keep(w, j->out->data, w->splice.at);
 }
 
 const struct endpoint responses_compact = {
@@ -105,7 +107,6 @@ const struct endpoint responses_endpoint = {
     .rename = responses_rename,
     .id_prefix = RESPONSES_ID_PREFIX,
     .repeats = REPEATS_PARTS,
-    .tells_body = true,
     .parsed = true,
     .prepared = prepare,
     .begin = responses_stream_begin,

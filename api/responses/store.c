@@ -34,8 +34,8 @@ struct store_tenant {
 };
 
 void stored_parts_init(struct stored_parts *p) {
-    buf_init(&p->head, UINT32_MAX);
-    buf_init(&p->echo, UINT32_MAX);
+    p->head = p->echo = NULL;
+    p->cancelled = false;
     buf_init(&p->input, UINT32_MAX);
     item_list_init(&p->output);
     item_list_init(&p->items);
@@ -43,8 +43,8 @@ void stored_parts_init(struct stored_parts *p) {
 }
 
 void stored_parts_deinit(struct stored_parts *p) {
-    buf_deinit(&p->head);
-    buf_deinit(&p->echo);
+    p->head = blob_unref(p->head);
+    p->echo = blob_unref(p->echo);
     buf_deinit(&p->input);
     item_list_deinit(&p->output);
     item_list_deinit(&p->items);
@@ -65,8 +65,8 @@ static void trim(struct buf *b) {
 static size_t bytes_of(const struct stored *r) {
     const struct stored_parts *p = &r->parts;
 
-    return sizeof(*r) + p->head.cap + p->echo.cap + p->input.cap + item_list_bytes(&p->output) +
-           item_list_bytes(&p->items) + event_log_bytes(p->log);
+    return sizeof(*r) + blob_bytes(p->head) + blob_bytes(p->echo) + p->input.cap +
+           item_list_bytes(&p->output) + item_list_bytes(&p->items) + event_log_bytes(p->log);
 }
 
 /* Returns the bucket of @id. Ids are random, so any hash will do. */
@@ -339,8 +339,6 @@ static struct stored *new_stored(struct store *s, uint32_t tenant, const char *i
     }
     *r = (struct stored){.store = s, .tenant = tenant, .refs = 1, .parts = *parts};
     stored_parts_init(parts);
-    trim(&r->parts.head);
-    trim(&r->parts.echo);
     trim(&r->parts.input);
     trim(&r->parts.output.entries);
     trim(&r->parts.output.ids);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "api/responses/event_log.h"
+#include "base/blob.h"
 #include "api/responses/item_list.h"
 #include "base/list.h"
 
@@ -57,15 +58,16 @@ void store_deinit(struct store *s); /* accepts a zeroed one */
  * On any thread. */
 void store_size(struct store *s, uint32_t *n, uint64_t *bytes);
 
-/* The text of a response in pieces: the object is head, a comma, echo, a closing brace. The large
- * ones are made once and never copied into the store. */
+/* The text of a response in pieces: the object is head, echo, a closing brace. The large ones are
+ * made once and never copied. */
 struct stored_parts {
-    struct buf head;         /* the object, without what repeats the request */
-    struct buf echo;         /* members that repeat the request: "key":value,... */
+    struct blob *head;       /* the object up to what repeats the request, or NULL */
+    struct blob *echo;       /* members that repeat the request: "key":value,... Or NULL */
     struct buf input;        /* items of its own input, a JSON array */
     struct item_list output; /* items in head */
     struct item_list items;  /* items in input */
     struct event_log *log;   /* events of its stream, closed; or NULL */
+    bool cancelled;          /* its client ended it */
 };
 
 void stored_parts_init(struct stored_parts *p);   /* empty */

@@ -27,12 +27,14 @@ struct stream_event { /* the event that is being written */
     const char *type;
     struct buf b;
     struct json j;
+    struct splice echo; /* to be inserted in b */
 };
 
 /* Begins an event, which end_event() sends. */
 static void begin_event(struct stream_event *e, struct writer *w, const char *type) {
     e->w = w;
     e->type = type;
+    e->echo = (struct splice){0};
     buf_init(&e->b, API_SEND_MAX);
     e->j = (struct json){.out = &e->b};
     json_print(&e->j, "{type:%s, sequence_number:%lu", type, (uint64_t)responses_of(w)->sequence++);
@@ -55,9 +57,9 @@ static void send_event(struct stream_event *e) {
     if (e->j.error < 0)
         break_off(e->w);
     else if (rs->log)
-        background_add(rs, e->type, e->b.data, e->b.len);
+        background_add(rs, e->type, &e->b, &e->echo);
     else
-        respond_named_event(e->w->exchange, e->type, e->b.data, e->b.len);
+        respond_spliced_event(e->w->exchange, e->type, &e->b, &e->echo);
 }
 
 static void end_event(struct stream_event *e) {
@@ -74,13 +76,12 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
     begin_event(&e, w, type);
     json_print(&e.j, "response:");
     size_t from = e.b.len;
-    responses_put(&e.j, w, status, err);
-    size_t len = e.b.len - from;
+    responses_put(&e.j, w, status, err, &e.echo);
     send_event(&e);
     if (ended && responses_of(w)->log)
         background_close(responses_of(w));
     if (ended && e.j.error == 0)
-        responses_keep(w, e.b.data + from, len);
+        responses_keep(w, e.b.data + from, e.echo.at - from);
     buf_deinit(&e.b);
 }
 

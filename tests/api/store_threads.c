@@ -32,7 +32,7 @@ static void *look(void *seed) {
         struct stored *r = store_get(&store, 0, id, name(id, rng_next(&rng)));
 
         for (const struct stored *p = r; p; p = p->parent)
-            assert(p->parts.head.len == strlen(p->parts.head.data) &&
+            assert(p->parts.head->text.len == strlen(blob_data(p->parts.head)) &&
                    strcmp(p->parts.input.data, "[]") == 0);
         if (r && rng_below(&rng, 4) == 0)
             store_use(r);
@@ -46,6 +46,7 @@ static void change(struct rng *rng) {
     char id[16], parent[16], text[256];
     size_t n = rng_below(rng, sizeof(text));
     struct stored_parts parts;
+    struct buf head = {.max = sizeof(text)};
 
     if (rng_below(rng, 5) == 0) {
         store_remove(&store, 0, id, name(id, rng_next(rng)));
@@ -56,7 +57,8 @@ static void change(struct rng *rng) {
     name(id, rng_next(rng));
     store_remove(&store, 0, id, strlen(id));
     stored_parts_init(&parts);
-    buf_add(&parts.head, text, n);
+    buf_add(&head, text, n);
+    parts.head = blob_new(&head);
     buf_add(&parts.input, "[]", 2);
     store_add(&store, 0, id, p, &parts);
     stored_unref(p);

@@ -94,27 +94,32 @@ Test(responses, a_whole_answer_is_exact) {
 #define PART(text)                                                                                 \
     "\"part\":{\"type\":\"output_text\",\"text\":\"" text "\",\"annotations\":[],\"logprobs\":[]}"
 
-/* The answer repeats the request's tools, so a large one is written on the pool. */
-Test(responses, a_large_request_is_told_on_the_pool) {
-    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+/* The answer repeats the request's tools, of which it refers to one copy: whole, as a stream, which
+ * repeats them three times, and in the background. */
+Test(responses, a_large_request_is_repeated) {
+    static const char *const ways[] = {"", ",\"stream\":true", ",\"background\":true",
+                                       ",\"background\":true,\"stream\":true"};
+    static const int n_times[] = {1, 3, 1, 4};
+    CLEANUP(buf_deinit) struct buf body = {.max = 2 << 20};
     struct world w;
     struct reply r;
-    struct jobs_stats before, after;
 
-    world_init(&w);
+    responses_init(&w);
     w.port.script = "Hi";
     world_start(&w);
-    for (int large = 0; large < 2; large++) {
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        int n = 0;
+
         buf_clear(&body);
         buf_printf(&body,
-                   "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]}",
-                   large ? 300000 : 100000, 7);
-        jobs_stats(w.api->env.pool.jobs, &before);
+                   "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]%s}",
+                   1000000, 7, ways[i]);
         world_ask(&w, "/v1/responses", body.data, &r);
-        jobs_stats(w.api->env.pool.jobs, &after);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
-        cr_expect(strstr(r.body.data, "0007\""));
-        cr_expect_eq(after.n_done - before.n_done, 1u + large, "%u", large);
+        for (const char *at = r.body.data; (at = strstr(at, "000007\"")); at++)
+            n++;
+        cr_expect_eq(n, n_times[i], "%s: %d", ways[i], n);
+        cr_expect_leq(r.body.len, (size_t)n * 1000000 + 20000, "%s", ways[i]);
         reply_deinit(&r);
     }
     world_stop(&w);

@@ -265,6 +265,79 @@ Test(background, events_are_bounded) {
     world_stop(&w);
 }
 
+#define ECHO 900000 /* bytes of the request that each of three events repeats */
+
+/* Begins a response whose events are long, with @n readers of which none reads. */
+static void begin_read(struct world *w, char id[64], int fd[], size_t n) {
+    CLEANUP(buf_deinit) struct buf body = {.max = ECHO + 1000};
+    struct reply r;
+
+    buf_printf(&body,
+               BACKGROUND ",\"tools\":[{\"type\":\"web_search_preview\",\"junk\":\"%0*d\"}]}", ECHO,
+               7);
+    world_ask(w, RESPONSES, body.data, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    snprintf(id, 64, "%.29s", strstr(r.body.data, "resp_"));
+    reply_deinit(&r);
+    world_turns(w, 4);
+    fake_accept(&w->port, 0);
+    for (size_t i = 0; i < n; i++) {
+        fd[i] = world_connect(w);
+        world_say(w, fd[i], "GET " RESPONSES "/%s?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                  id);
+    }
+    world_turns(w, 10);
+}
+
+/* Long events with many readers are sent in turns: what the readers get is whole, and no iteration
+ * of the loop gives a reader more than the part that a turn allows. */
+Test(background, readers_of_long_events_take_turns) {
+    int fd[EVENT_LOG_READERS];
+    struct reply r;
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    begin_read(&w, id, fd, ARRAY_SIZE(fd));
+    size_t before = w.api->http.payers.quota[PAYER_OUTPUT].root.used;
+    fake_tokens(&w.port, 0, "Hello");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turn(&w);
+    size_t after = w.api->http.payers.quota[PAYER_OUTPUT].root.used;
+    cr_expect_leq(after, before + ARRAY_SIZE(fd) * (64u << 10), "%zu -> %zu", before, after);
+    for (size_t i = 0; i < ARRAY_SIZE(fd); i++) {
+        world_receive(&w, fd[i], &r);
+        cr_expect_geq(r.body.len, 4u * ECHO, "%zu", r.body.len);
+        cr_expect_str_eq(responses_told(&r), "M<Hello> completed");
+        world_drop(&w, fd[i]);
+    }
+    world_stop(&w);
+}
+
+/* More readers than a response may have are refused; there is room again when one leaves. */
+Test(background, its_readers_are_bounded) {
+    int fd[EVENT_LOG_READERS];
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    begin_read(&w, id, fd, ARRAY_SIZE(fd));
+    expect_status(&w, id, "?stream=true", 429);
+    expect_status(&w, id, "", 200);
+    world_drop(&w, fd[0]);
+    world_turns(&w, 4);
+    fd[0] = world_connect(&w);
+    world_say(&w, fd[0], "GET " RESPONSES "/%s?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n",
+              id);
+    world_turns(&w, 4);
+    expect_status(&w, id, "?stream=true", 429);
+    for (size_t i = 0; i < ARRAY_SIZE(fd); i++)
+        world_drop(&w, fd[i]);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 4);
+    world_stop(&w);
+}
+
 /* When the service stops, the response is removed and its readers get the end. */
 Test(background, a_stop_ends_it) {
     struct world w;

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include "tests/front_sim/loop.h"
 
 #include <errno.h>
@@ -5,15 +6,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define SIM_BUFS 16 /* most buffers of a uv_write() */
+
 /* A uv_write() whose end has not been reported. */
 struct sim_write {
     struct list link;
     uv_write_t *req;
     uv_write_cb cb;
-    uv_buf_t buf;
-    size_t sent;
-    int status; /* 1: under way */
+    uv_buf_t buf[SIM_BUFS];
+    unsigned n, at; /* buf[at] is being sent */
+    size_t sent;    /* bytes of it */
+    int status;     /* 1: under way */
 };
+
+static size_t write_left(const struct sim_write *w) {
+    size_t n = 0;
+
+    for (unsigned i = w->at; i < w->n; i++)
+        n += w->buf[i].len;
+    return n - w->sent;
+}
 
 /* ---- streams ---- */
 
@@ -124,8 +136,9 @@ static void push(struct sim_handle *s) {
     LIST_FOREACH(i, &s->writes) {
         struct sim_write *w = LIST_ENTRY(i, struct sim_write, link);
 
-        while (w->status == 1 && w->sent < w->buf.len) {
-            ssize_t n = sock_send(fd_sock(s->fd), w->buf.base + w->sent, w->buf.len - w->sent);
+        while (w->status == 1 && w->at < w->n) {
+            const uv_buf_t *b = &w->buf[w->at];
+            ssize_t n = sock_send(fd_sock(s->fd), b->base + w->sent, b->len - w->sent);
 
             if (n == -EAGAIN)
                 return;
@@ -135,10 +148,14 @@ static void push(struct sim_handle *s) {
                 w->sent += (size_t)n;
             if (n > 0)
                 queue_of(s)->write_queue_size -= (size_t)n;
+            if (n >= 0 && w->sent == b->len) {
+                w->at++;
+                w->sent = 0;
+            }
             if (sim_one_in(3))
                 break;
         }
-        if (w->status == 1 && w->sent == w->buf.len)
+        if (w->status == 1 && w->at == w->n)
             w->status = 0;
         if (w->status == 1)
             return;
@@ -154,10 +171,12 @@ int uv_write(uv_write_t *req, uv_stream_t *h, const uv_buf_t bufs[], unsigned n,
         return UV_EBADF;
     }
     struct sim_write *w = calloc(1, sizeof(*w));
-    *w = (struct sim_write){.req = req, .cb = cb, .buf = bufs[0], .status = 1};
+    assert(n > 0 && n <= SIM_BUFS);
+    *w = (struct sim_write){.req = req, .cb = cb, .n = n, .status = 1};
+    memcpy(w->buf, bufs, n * sizeof(*bufs));
     req->handle = h;
-    h->write_queue_size += bufs[0].len;
-    sim_event("write", (uint64_t)s->fd, bufs[0].len);
+    h->write_queue_size += write_left(w);
+    sim_event("write", (uint64_t)s->fd, write_left(w));
     list_push_back(&s->writes, &w->link);
     push(s);
     sim_leave(was);
@@ -262,7 +281,7 @@ static void tell_written(struct sim_handle *s) {
     uv_write_t *req = w->req;
     int status = w->status;
 
-    queue_of(s)->write_queue_size -= w->buf.len - w->sent;
+    queue_of(s)->write_queue_size -= write_left(w);
     list_remove(&w->link);
     free(w);
     sim_event("written", (uint64_t)s->fd, (uint64_t)status);
