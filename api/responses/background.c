@@ -16,7 +16,8 @@
  * stands or, for a stream, reads the log like any other reader.
  *
  * An event only marks the readers of its log. Each takes some of what is new in a turn of its own
- * connection, which its payer is charged for, so neither many readers nor long events hold up others.
+ * connection, which its payer is charged for, so neither many readers nor long events hold up
+ * others.
  *
  * Logs of responses under way are bounded in all by the bytes of the store. A log for which there
  * is no room is lost: its readers are told so, and the response itself goes on.
