@@ -7,6 +7,7 @@
 #include "api/responses/background.h"
 #include "api/responses/conversation.h"
 #include "api/responses/responses.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* The endpoints that make responses. A response that is complete is stored here, or held by its
@@ -117,13 +118,18 @@ const struct endpoint responses_endpoint = {
     .alive = responses_stream_alive,
 };
 
+#define TELLS_MAX 256u /* bytes of a message that asks for nothing */
+
 /* Returns true for a message in which Codex tells that it has read a response; nothing is to be
  * done. */
 static bool only_tells(const struct http *h) {
-    static const char type[] = "\"response.processed\"";
+    if (h->body.len == 0 || h->body.len > TELLS_MAX)
+        return false;
+    yyjson_doc *doc = yyjson_read(h->body.data, h->body.len, 0);
+    bool tells = doc && json_has(yyjson_doc_get_root(doc), "type", "response.processed");
 
-    return h->body.len > 0 && h->body.len < 256 &&
-           memmem(h->body.data, h->body.len, type, sizeof(type) - 1);
+    yyjson_doc_free(doc);
+    return tells;
 }
 
 void responses_serve(struct exchange *x, struct http *h) {

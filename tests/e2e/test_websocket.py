@@ -72,7 +72,8 @@ def test_wrong_messages_leave_the_connection_usable():
             assert (event["type"], event["status"]) == ("error", status) and (code is None or event["error"]["code"] == code), event
             assert "(null)" not in event["error"]["message"], event
         ws.send(b'{"type":"response.processed","response_id":"resp_0"}')
-        assert ws.ask(input="x", max_output_tokens=2)[-1]["type"] == "response.incomplete"
+        for told in ({"input": "response.processed"}, {"input": "x", "metadata": {"response.processed": "y"}}):
+            assert ws.ask(**told, max_output_tokens=2)[-1]["type"] == "response.incomplete", told
 
 
 def test_frames():

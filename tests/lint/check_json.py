@@ -8,6 +8,9 @@ two for a text with its length reads from NULL. Nothing but base/json_value.h ca
 which check nothing. A text of json_text() may contain NUL: its json_len() is asked for within three
 lines, or json_cstr() is called in its place, which returns NULL for such a text. Exit 1: a call that is none of these,
 which is printed with its place.
+
+Nothing looks for a text in a body, or in JSON that was written, by memmem() or strstr(): a client can write the same
+bytes as a value of another member.
 """
 import pathlib
 import re
@@ -17,6 +20,9 @@ FOLDERS = ("api", "base", "cmd", "daemon", "engine", "grammar", "kvpager", "prot
 OWN = ("base/json_value.h",)
 DIRECT = re.compile(r"\b(yyjson_(?:mut_)?get_(?:str|len|raw)|unsafe_yyjson_\w+)\s*\(")
 
+
+# A body, or a text of JSON, in which something is looked for as bytes.
+MATCHED = re.compile(r"\b(memmem|str(?:case)?str)\s*\(\s*[^,;]*\b(body|parts|kept|json|whole)\b")
 
 TEXT = re.compile(r"\bjson_(mut_)?text\(")
 NEAR = 3
@@ -37,6 +43,7 @@ def problems(text):
     lines = text.splitlines()
     for at, line in enumerate(lines, 1):
         found += [(at, f"{m.group(1)}(): use base/json_value.h") for m in DIRECT.finditer(line)]
+        found += [(at, f"{m.group(1)}(): JSON is parsed, not searched") for m in MATCHED.finditer(line)]
         near = re.sub(r"\s+", "", "".join(lines[max(0, at - 1 - NEAR) : at + NEAR]))
         for m in TEXT.finditer(line):
             arg = argument("\n".join(lines[at - 1 : at + NEAR]), m.end())
@@ -48,9 +55,11 @@ def problems(text):
 def self_check():
     """Proves that each kind of call is found."""
     seeded = ["n = yyjson_get_len(v);", "s = yyjson_mut_get_str(v);", "v = unsafe_yyjson_get_next(v);",
-              "puts(json_text(f(v)));\nn = json_len(v);", "n = json_len(v);\n\n\n\ns = json_text(v);"]
+              "puts(json_text(f(v)));\nn = json_len(v);", "n = json_len(v);\n\n\n\ns = json_text(v);",
+              "memmem(h->body.data, n, type, 4)", "s = strstr(r->parts.head.data, status);"]
     for line in seeded:
         assert problems(line), f"not found: {line}"
+    assert not problems("at = strstr(target, word);")
     assert not problems("n = json_len(v), s = json_text(v), i = yyjson_get_uint(v);")
 
 
