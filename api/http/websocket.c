@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/base64.h"
-#include "base/printable.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -137,13 +136,47 @@ static int fail(struct websocket *w, uint16_t code) {
     return -EPROTO;
 }
 
-static bool is_utf8(const char *s, size_t len) {
-    uint32_t c;
-
-    for (size_t at = 0, n; at < len; at += n)
-        if ((n = (signed char)s[at] >= 0 ? 1 : utf8_sequence(s + at, len - at, &c)) == 0)
-            return false;
+/* Begins the character whose first byte is @c. Returns false if none begins with it. */
+static bool text_begin(struct websocket_text *t, uint8_t c) {
+    if (c < 0x80)
+        return true;
+    if (c < 0xC2 || c > 0xF4)
+        return false;
+    t->n_left = c >= 0xF0 ? 3 : c >= 0xE0 ? 2 : 1;
+    t->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
+    t->high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
     return true;
+}
+
+/* Checks the next bytes of a text. Returns false where it is not UTF-8. */
+static bool text_check(struct websocket_text *t, const char *s, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        uint8_t c = (uint8_t)s[i];
+        uint64_t eight;
+
+        if (t->n_left == 0) {
+            for (; i + sizeof(eight) < len; i += sizeof(eight)) { /* most texts are ASCII */
+                memcpy(&eight, s + i, sizeof(eight));
+                if (eight & UINT64_C(0x8080808080808080))
+                    break;
+            }
+            if (!text_begin(t, (uint8_t)s[i]))
+                return false;
+            continue;
+        }
+        if (c < t->low || c > t->high)
+            return false;
+        t->low = 0x80;
+        t->high = 0xBF;
+        t->n_left--;
+    }
+    return true;
+}
+
+static bool is_utf8(const char *s, size_t len) {
+    struct websocket_text t = {0};
+
+    return text_check(&t, s, len) && t.n_left == 0;
 }
 
 static enum websocket_opcode opcode_of(const struct websocket *w) {
@@ -197,6 +230,7 @@ static int begin_frame(struct websocket *w, const struct buf *body) {
     if (!first)
         return WEBSOCKET_MORE;
     w->in_message = true;
+    w->text = (struct websocket_text){0};
     return WEBSOCKET_BEGUN;
 }
 
@@ -208,7 +242,8 @@ static void unmask(struct websocket *w, char *data, size_t n) {
         data[i] = (char)(data[i] ^ mask[(w->at + i) % 4]);
 }
 
-/* Takes up to @len bytes of the frame's payload. Returns how many, or -ENOMEM. */
+/* Takes up to @len bytes of the frame's payload, and checks their text, so that no message is checked
+ * as a whole. Returns how many, -EPROTO or -ENOMEM. */
 static ssize_t take_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
     size_t n = (size_t)MIN(w->left, (uint64_t)len);
     char *to = (char *)w->control + w->n_control;
@@ -226,6 +261,8 @@ static ssize_t take_payload(struct websocket *w, const char *data, size_t len, s
     unmask(w, to, n);
     w->at += n;
     w->left -= n;
+    if (!is_control(w) && !text_check(&w->text, to, n))
+        return fail(w, WEBSOCKET_BAD_TEXT);
     return (ssize_t)n;
 }
 
@@ -250,7 +287,7 @@ static int end_close(struct websocket *w) {
 
 /* Handles the frame whose payload is complete. A pong for which there is no room is left out: only
  * the latest ping needs one. */
-static int end_frame(struct websocket *w, const struct buf *body) {
+static int end_frame(struct websocket *w) {
     w->in_frame = false;
     if (opcode_of(w) == WEBSOCKET_CLOSE)
         return end_close(w);
@@ -259,8 +296,7 @@ static int end_frame(struct websocket *w, const struct buf *body) {
     if (is_control(w) || !(w->head[0] & FIN))
         return WEBSOCKET_MORE;
     w->in_message = false;
-    return is_utf8(body->data ? body->data : "", body->len) ? WEBSOCKET_MESSAGE
-                                                            : fail(w, WEBSOCKET_BAD_TEXT);
+    return w->text.n_left == 0 ? WEBSOCKET_MESSAGE : fail(w, WEBSOCKET_BAD_TEXT);
 }
 
 /* Takes the part of a header that has arrived. Returns WEBSOCKET_MORE while it is incomplete. */
@@ -290,7 +326,7 @@ int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy,
             *used += (size_t)n;
             if (w->left > 0)
                 return WEBSOCKET_MORE;
-            r = end_frame(w, body);
+            r = end_frame(w);
             w->n_head = 0;
             continue;
         }

@@ -40,14 +40,21 @@ enum {
 /* Results of websocket_feed(). */
 enum websocket_answer { WEBSOCKET_MORE, WEBSOCKET_BEGUN, WEBSOCKET_MESSAGE, WEBSOCKET_CLOSED };
 
+/* Where in a character of UTF-8 a text that comes in pieces stands: n_left bytes are missing, of
+ * which the next is between low and high. */
+struct websocket_text {
+    uint8_t n_left, low, high;
+};
+
 /* Invariants: n_head <= WEBSOCKET_HEAD; in_frame: the header is complete and `left` bytes of the
  * payload are to come; code != 0: nothing is read any more. */
 struct websocket {
     uint8_t head[WEBSOCKET_HEAD], control[WEBSOCKET_CONTROL];
     uint8_t n_head, n_control;
-    uint64_t left, at;         /* missing and received bytes of the frame's payload */
-    bool in_frame, in_message; /* in_message: between its first frame and its last */
-    bool pinged;               /* no frame has arrived since the server's ping */
+    uint64_t left, at;          /* missing and received bytes of the frame's payload */
+    bool in_frame, in_message;  /* in_message: between its first frame and its last */
+    struct websocket_text text; /* of the message */
+    bool pinged;                /* no frame has arrived since the server's ping */
     bool close_sent;
     uint16_t code;    /* code of the close that ends the connection; 0: it is open */
     struct buf reply; /* frames that are to be sent */

@@ -150,7 +150,10 @@ Test(websocket, a_ping_between_fragments_is_answered_and_changes_nothing) {
 }
 
 /* A character may be divided between two fragments. */
-Test(websocket, text_is_checked_as_a_whole) {
+Test(websocket, text_is_checked_as_it_arrives) {
+    static const char *const wrong[] = {"\xC0\xAF",     "\xED\xA0\x80",         "\xF4\x90\x80\x80",
+                                        "\xE0\x80\xAF", "\xF5\x80\x80\x80",     "\x80",
+                                        "12345678\xFF", "1234567812345678\xC3x"};
     CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX}, bad = {.max = UINT32_MAX};
 
     put_frame(&in, 0x01, "\xC3", 1);
@@ -159,6 +162,26 @@ Test(websocket, text_is_checked_as_a_whole) {
     put_frame(&bad, 0x01, "\xC3", 1);
     put_frame(&bad, 0x80, "e", 1);
     expect_code(&bad, WEBSOCKET_BAD_TEXT, "cut character");
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) { /* the message goes on behind it */
+        CLEANUP(buf_deinit) struct buf part = {.max = UINT32_MAX};
+
+        put_frame(&part, 0x01, wrong[i], strlen(wrong[i]));
+        expect_code(&part, WEBSOCKET_BAD_TEXT, wrong[i]);
+    }
+}
+
+/* Characters of all lengths, in pieces of all lengths. */
+Test(websocket, characters_may_come_in_pieces) {
+    static const char text[] =
+        "12345678\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBFz";
+    for (size_t step = 1; step <= sizeof(text); step++) {
+        CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX};
+        char want[sizeof(text) + 1];
+
+        put_frame(&in, 0x81, text, strlen(text));
+        snprintf(want, sizeof(want), "%s\n", text);
+        expect_texts(&in, step, want);
+    }
 }
 
 Test(websocket, wrong_frames_end_the_connection) {
