@@ -112,8 +112,15 @@ static int on_value(llhttp_t *p, const char *at, size_t len) {
     return of(p)->head_done ? 0 : add(of(p), at, len);
 }
 
+/* Ends a value. White space behind it is not part of it (RFC 9112, 5), which the parser leaves. */
 static int on_value_complete(llhttp_t *p) {
-    return of(p)->head_done ? 0 : add(of(p), "", 1);
+    struct buf *head = &of(p)->head;
+
+    if (of(p)->head_done)
+        return 0;
+    while (head->len > 0 && (head->data[head->len - 1] == ' ' || head->data[head->len - 1] == '\t'))
+        head->len--; /* at most to the NUL behind the name */
+    return add(of(p), "", 1);
 }
 
 /* Returns true if there is another transfer coding beside chunked; llhttp checks only the last
@@ -122,8 +129,7 @@ static bool has_other_coding(const struct http *h) {
     uint32_t n;
     const char *v = http_header(h, "transfer-encoding", &n);
 
-    return http_is_chunked(h) &&
-           (n > 1 || strncasecmp(v, "chunked", 7) != 0 || v[7 + strspn(v + 7, " \t")]);
+    return http_is_chunked(h) && (n > 1 || strcasecmp(v, "chunked") != 0);
 }
 
 /* Notes the content coding if it is a single one that can be decoded. check_body() (api/routes.c)

@@ -87,6 +87,11 @@ Test(http, every_answer_has_its_headers) {
                                   "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),
               "%s", r.body.data);
     reply_deinit(&r);
+    world_raw(&w, "GET /health HTTP/1.1\r\nHost: localhost \t\r\nX-Request-Id: mine-2 \t \r\n\r\n",
+              &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(reply_header(&r, "x-request-id", v, sizeof(v)), "mine-2");
+    reply_deinit(&r);
     world_raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
     cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);
     reply_deinit(&r);
