@@ -373,8 +373,8 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
 int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_ended_info *out,
               uint32_t max);
 /* Finds the generation of the recent request with this x-request-id, the first one if it has
- * several. */
-bool api_find(const struct api *a, const char *request_id, uint64_t *id);
+ * several. Returns 0, -ENOENT, or -ENOTUNIQ: requests of several tenants have it. */
+int api_find(const struct api *a, const char *request_id, uint64_t *id);
 /* Returns what was left out of the schemas of the tools of generation @id, "TOOL#/POINTER, ..";
  * "": nothing, or it is not known any more. */
 const char *api_left_out(const struct api *a, uint64_t id);

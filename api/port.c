@@ -263,7 +263,7 @@ int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_
     return (int)n;
 }
 
-bool api_find(const struct api *a, const char *request_id, uint64_t *id) {
+int api_find(const struct api *a, const char *request_id, uint64_t *id) {
     return gen_ids_find(&a->env.ids, request_id, id);
 }
 

@@ -601,6 +601,15 @@ static int64_t deadline_of(const struct exchange *x) {
     return ms ? x->started_ns + ms * 1000000 : 0;
 }
 
+/* Notes which generation the request's story is that of, and what was @left_out of its tools'
+ * schemas. */
+static void note_generation(const struct writer *w, const struct gen *g, const char *left_out) {
+    struct exchange *x = w->exchange;
+
+    x->gen = g->m.id;
+    gen_ids_note(&w->job.env->ids, x->tenant, x->id, x->gen, left_out);
+}
+
 /* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */
 static void report_loosened(struct writer *w) {
     struct prompt_job *job = &w->job;
@@ -611,7 +620,7 @@ static void report_loosened(struct writer *w) {
         loosened_report(w->exchange, job->tenant, &job->request.loosened, text,
                         &job->request.arena);
     }
-    gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id, text);
+    note_generation(w, w->choices[0].gen, text);
 }
 
 static void on_prepared(struct prompt_job *job) {
@@ -669,8 +678,7 @@ static void on_round(struct prompt_job *job) {
     if (r == 0 && job->goes_on) {
         r = writer_add_round(w, &err);
         if (r == 0)
-            gen_ids_note(&job->env->ids, w->exchange->id, w->choices[w->n_choices - 1].gen->m.id,
-                         "");
+            note_generation(w, w->choices[w->n_choices - 1].gen, "");
         prompt_job_trim(job, false);
     }
     if (r < 0 && !err.status)

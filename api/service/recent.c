@@ -16,6 +16,7 @@ void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     *q = (struct recent_request){
         .path = x->route->path,
         .finish = x->finish ? x->finish : "-",
+        .gen = x->gen,
         .tenant = x->tenant,
         .n_prompt = x->n_prompt,
         .n_cached = x->n_cached,

@@ -17,6 +17,7 @@ struct exchange;
 struct recent_request {
     char id[64]; /* x-request-id */
     const char *path, *finish;
+    uint64_t gen; /* generation that the worker's records are about; 0: none */
     uint32_t tenant, n_prompt, n_cached, n_output, n_resumed;
     int status;
     int64_t ended_ns, queue_ns, ttft_ns, total_ns;

@@ -17,15 +17,14 @@ static void put_ms(struct json *j, const char *key, int64_t ns) {
     json_print(j, "%s:%g", key, (double)(MAX(ns, 0) / 1000) / 1000);
 }
 
-/* Writes the scheduler's decisions about the request, as far as the flight recorder still has
+/* Writes the scheduler's decisions about generation @gen, as far as the flight recorder still has
  * them. */
-static void put_story(struct json *j, const struct gen_env *env, const char *id) {
+static void put_story(struct json *j, const struct gen_env *env, uint64_t gen) {
     struct flight_record r[RECORDS];
-    uint64_t gen;
     uint32_t n = 0;
 
     json_print(j, "why:[");
-    if (gen_ids_find(&env->ids, id, &gen))
+    if (gen)
         LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
             if (n > 0)
                 break;
@@ -53,7 +52,7 @@ static void put_request(struct json *j, const struct gen_env *env, const struct 
     put_ms(j, "prefill_ms", first - q->queue_ns);
     put_ms(j, "decode_ms", q->ttft_ns ? q->total_ns - q->ttft_ns : 0);
     put_ms(j, "total_ms", q->total_ns);
-    put_story(j, env, q->id);
+    put_story(j, env, q->gen);
     json_close(j, '}');
 }
 

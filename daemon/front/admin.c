@@ -335,14 +335,19 @@ static void why_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t number = strtoull(x->arg, &end, 10);
     char *text = NULL;
-    bool known = true;
 
     if (strchr(x->arg, '/')) {
         refuse_path(x);
         return;
     }
-    if (*end)
-        known = api_find(opts_of(x)->api, x->arg, &number);
+    int r = *end ? api_find(opts_of(x)->api, x->arg, &number) : 0;
+    bool known = r == 0;
+    if (r == -ENOTUNIQ) {
+        refuse(x, 409,
+               "requests of several tenants have this id; use the number that weftctl requests "
+               "shows");
+        return;
+    }
     if (known)
         text = admin_json_why(opts_of(x), number, &known);
     if (known)
