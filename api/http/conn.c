@@ -23,6 +23,7 @@
 #define PACKED_PIECE 4096u       /* bytes of a compressed body that are unpacked in a turn */
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
 #define LINGER_CLOSING_MS 200    /* LINGER_MS while the server closes */
+#define DUE_MS 1                 /* a deadline that has passed waits so long for a turn */
 
 void conn_set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
@@ -66,6 +67,7 @@ static bool is_reading(const struct conn *c) {
 static void on_timer(uv_timer_t *t);
 
 void conn_arm(struct conn *c, uint64_t ms) {
+    c->due = false;
     if (!c->broken)
         uv_timer_start(&c->timer, on_timer, ms, 0);
 }
@@ -147,13 +149,18 @@ void conn_close(struct conn *c) {
 
 /* ---- output ---- */
 
+/* Queues the connection for a turn in which it reads what has arrived. */
+static void want_read(struct conn *c) {
+    c->reads = true;
+    turn_want(&c->turn, &c->payer->turns);
+    http_server_wake(c->server);
+}
+
 /* Lets a request that came early wait for its turn. */
 static void want_turn(struct conn *c) {
     if (c->ahead.len == 0 || !is_reading(c))
         return;
-    c->reads = true;
-    turn_want(&c->turn, &c->payer->turns);
-    http_server_wake(c->server);
+    want_read(c);
 }
 
 void conn_want_send(struct conn *c) {
@@ -508,6 +515,7 @@ static void read_some(struct conn *c) {
         return;
     }
     ssize_t n = recv(fd, data, sizeof(c->server->read_buf), MSG_DONTWAIT);
+    c->more = n == (ssize_t)sizeof(c->server->read_buf);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n < 0)
@@ -648,6 +656,27 @@ static void on_idle_timer(struct conn *c) {
     conn_flush(c);
 }
 
+/* Returns true if the connection's time has not really passed: the front itself may have been away,
+ * with the machine or because it was busy, and timers run before what came meanwhile is seen. So a
+ * deadline that passes asks for a turn first. If that leaves it as it was, the next time counts,
+ * once all that had arrived is read. */
+static bool is_early(struct conn *c) {
+    bool reads = c->state <= CONN_BODY;
+    bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && c->blocked_ns);
+
+    if (!reads && !sends)
+        return false;
+    if (c->due && list_empty(&c->turn.link) && !(reads && c->more))
+        return false;
+    if (reads)
+        want_read(c);
+    else
+        conn_want_send(c);
+    uv_timer_start(&c->timer, on_timer, DUE_MS, 0);
+    c->due = true;
+    return true;
+}
+
 static void on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
@@ -657,6 +686,8 @@ static void on_timer(uv_timer_t *t) {
         conn_close(c);
         return;
     }
+    if (is_early(c))
+        return;
     switch (c->state) {
     case CONN_HEAD:
     case CONN_BODY:

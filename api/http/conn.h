@@ -22,6 +22,9 @@
  * (turn.h), which comes in the same iteration of the loop while that is not long. An answer that is
  * longer than one write goes on in turns, too.
  *
+ * A deadline ends a connection only after a turn that found nothing new: the front may have been
+ * stopped, and the client was not late then.
+ *
  * When a request for a WebSocket was answered, frames take the place of HTTP (websocket.h): each
  * message is a request with the header block of that one and goes through the same states. Frames
  * that come during an answer are read up to the next message, which stays with the client.
@@ -116,6 +119,8 @@ struct conn {
     bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
     bool reads, sends;  /* what it waits for a turn for: to read or to parse; to send */
     bool calls;         /* the exchange has more to write once there is room */
+    bool due;           /* its deadline has passed, and what came meanwhile is looked at first */
+    bool more;          /* the last read was full: there may be more */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

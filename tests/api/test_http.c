@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "api/http/http.h"
 #include "world.h"
@@ -408,6 +409,44 @@ Test(http, slow_requests_end_in_time) {
     world_receive(&w, fd, &r);
     cr_expect(r.closed);
     world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* The front is stopped for longer than its deadlines, as with its machine, while a client sends the
+ * rest of what it has begun: that was in time, however much it is. */
+Test(http, what_came_while_the_front_was_away_is_in_time) {
+    enum { LEN = 150000 };
+    static const char head[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 150000\r\n\r\n";
+    static const size_t sent_before[] = {0, 20, sizeof(head) - 1, sizeof(head) + 1000};
+    CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.model.max_context = 1 << 20;
+    w.opts.header_timeout_ms = w.opts.body_timeout_ms = w.opts.idle_timeout_ms = 100;
+    world_start(&w);
+    buf_printf(&all, "%s{\"content\":\"a\"%*s}", head, LEN - 15, "");
+    cr_assert_eq(all.len, sizeof(head) - 1 + LEN);
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(sent_before); i++) {
+        size_t n = sent_before[i / 2];
+        int fd = world_connect(&w);
+
+        if (i % 2) { /* the connection is kept alive */
+            world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            world_receive(&w, fd, &r);
+            reply_deinit(&r);
+        }
+        world_send(&w, fd, all.data, n);
+        world_turns(&w, 3);
+        cr_assert_eq(send(fd, all.data + n, all.len - n, 0), (ssize_t)(all.len - n));
+        usleep(150000);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 200, "%zu: %d %.200s", i, r.status, r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
     world_stop(&w);
 }
 
