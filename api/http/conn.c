@@ -23,7 +23,8 @@
 #define PACKED_PIECE 4096u       /* bytes of a compressed body that are unpacked in a turn */
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
 #define LINGER_CLOSING_MS 200    /* LINGER_MS while the server closes */
-#define DUE_MS 1                 /* a deadline that has passed waits so long for a turn */
+#define DUE_MS 20                /* a deadline that has passed waits so long for a turn */
+#define DUE_MAX 50               /* so many times at most while bytes come */
 
 void conn_set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
@@ -67,7 +68,7 @@ static bool is_reading(const struct conn *c) {
 static void on_timer(uv_timer_t *t);
 
 void conn_arm(struct conn *c, uint64_t ms) {
-    c->due = false;
+    c->n_due = 0;
     if (!c->broken)
         uv_timer_start(&c->timer, on_timer, ms, 0);
 }
@@ -515,7 +516,7 @@ static void read_some(struct conn *c) {
         return;
     }
     ssize_t n = recv(fd, data, sizeof(c->server->read_buf), MSG_DONTWAIT);
-    c->more = n == (ssize_t)sizeof(c->server->read_buf);
+    c->got |= n > 0;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n < 0)
@@ -658,22 +659,24 @@ static void on_idle_timer(struct conn *c) {
 
 /* Returns true if the connection's time has not really passed: the front itself may have been away,
  * with the machine or because it was busy, and timers run before what came meanwhile is seen. So a
- * deadline that passes asks for a turn first. If that leaves it as it was, the next time counts,
- * once all that had arrived is read. */
+ * deadline that passes asks for a turn first, and again while bytes come, which a full socket may
+ * have kept with the client; a client that is slow on purpose gains a second. */
 static bool is_early(struct conn *c) {
     bool reads = c->state <= CONN_BODY;
     bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && c->blocked_ns);
 
     if (!reads && !sends)
         return false;
-    if (c->due && list_empty(&c->turn.link) && !(reads && c->more))
+    bool goes_on = reads && c->got && c->n_due < DUE_MAX;
+    if (c->n_due > 0 && list_empty(&c->turn.link) && !goes_on)
         return false;
     if (reads)
         want_read(c);
     else
         conn_want_send(c);
     uv_timer_start(&c->timer, on_timer, DUE_MS, 0);
-    c->due = true;
+    c->got = false;
+    c->n_due = (uint8_t)MIN(c->n_due + 1, DUE_MAX);
     return true;
 }
 

@@ -119,8 +119,8 @@ struct conn {
     bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
     bool reads, sends;  /* what it waits for a turn for: to read or to parse; to send */
     bool calls;         /* the exchange has more to write once there is room */
-    bool due;           /* its deadline has passed, and what came meanwhile is looked at first */
-    bool more;          /* the last read was full: there may be more */
+    bool got;           /* bytes have come since its deadline was last looked at */
+    uint8_t n_due;      /* turns that it had since its deadline has passed */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

@@ -485,6 +485,19 @@ static bool is_alive(void) {
     return false;
 }
 
+/* Stops the front between two iterations, as SIGSTOP or a machine that sleeps does, while everything
+ * else goes on. */
+static void stop_front(void) {
+    int64_t until = sim.ns + sim_between(1000, SIM_PAUSE_MS) * INT64_C(1000000);
+
+    sim_event("pause", (uint64_t)until, 0);
+    while (actors_next_ns() < until) {
+        sim.ns = MAX(sim.ns, actors_next_ns());
+        actors_act();
+    }
+    sim.ns = MAX(sim.ns, until);
+}
+
 int uv_run(uv_loop_t *loop, uv_run_mode mode) {
     bool was = sim_enter();
 
@@ -492,6 +505,9 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
     update_time();
     while (is_alive()) {
         sim.n_events++;
+        if (sim.pauses && sim.deadline_ns == 0 && sim_one_in(sim.has_read ? 40 : 4000))
+            stop_front();
+        sim.has_read = false;
         update_time();
         run_timers();
         run_all(UV_IDLE);

@@ -132,7 +132,10 @@ static void draw(struct scenario *s) {
         s->resets = !sim_one_in(3);
     }
     tolerance.wait_ns = INT64_C(240000000000);
+    sim.pauses = sim.seed % 4 == 3 && !s->calm; /* drawn without a number, as seeds are kept */
     tolerance.silence_ns = INT64_C(7000000000);
+    if (sim.pauses)
+        tolerance.silence_ns += SIM_PAUSE_MS * INT64_C(1000000);
     add(s, "weftd");
     add(s, "--listen=127.0.0.1:8080,unix:" UNIX);
     add(s, "--admin-socket=" ADMIN);
@@ -208,6 +211,7 @@ static void run(void) {
         d.phase = PHASE_STOP;
     } else if (all_done()) {
         d.phase = PHASE_SETTLE;
+        sim.pauses = false;
         d.settle_ns = sim.ns;
     }
 }

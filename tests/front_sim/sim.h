@@ -33,12 +33,15 @@ struct sim {
     uint64_t trace;   /* a hash of all events: equal for equal runs */
     uint64_t n_calls; /* calls of the simulator by the front in the present callback */
     bool in_front, verbose;
-    int64_t idle_ns;     /* time that the loop slept */
+    bool pauses;     /* the front is stopped now and then */
+    bool has_read;   /* in this iteration a socket was readable: often half of a request is there */
+    int64_t idle_ns; /* time that the loop slept */
     int64_t deadline_ns; /* time set by setitimer(), at which the front's process ends; 0: none */
 };
 
 extern struct sim sim;
 
+#define SIM_PAUSE_MS 5000 /* longest time for which the front is stopped */
 /* most calls of the simulator in one callback; more means a loop without a bound */
 #define SIM_CALLS_MAX 60000
 

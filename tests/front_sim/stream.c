@@ -293,6 +293,7 @@ static void tell_read(struct sim_handle *s) {
     uv_buf_t b = {0};
 
     sim_event("readable", (uint64_t)s->fd, 0);
+    sim.has_read = true;
     IN_FRONT(s->on_alloc(s->h, 65536, &b));
     if (s->closing || !s->reads)
         return;
