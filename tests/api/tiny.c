@@ -82,7 +82,7 @@ struct tokenizer *tiny_fim_tokenizer(void) {
 
 struct tokenizer *tiny_turns_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|endoftext|>", "<|im_end|>"},
-                (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"});
+                (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"}, -1);
 }
 
 struct tokenizer *tiny_seeing_tokenizer(void) {

@@ -119,7 +119,7 @@ static void run_job(struct job *j, struct grammar_vocab *v, uint32_t n_tokens, s
     random_text_short(c, j->format, r, n_tokens, TOKENS_MAX, &j->text);
     if (toolcall_parser_new(&p, &opts) < 0 ||
         toolcall_feed(p, j->text.data, j->text.len, on_event, j) < 0 ||
-        toolcall_finish(p, on_event, j) < 0)
+        toolcall_finish(p, false, on_event, j) < 0)
         fail(j, "the parser fails", j->text.data);
     print_call(j);
     toolcall_parser_free(p);
