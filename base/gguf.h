@@ -131,7 +131,8 @@ void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
 
 /* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL if the value has another
  * type or does not fit into the result; out-parameters are written only on success. gguf_u32() and
- * gguf_f32() accept numbers of every type (see gguf_array_read()); gguf_f32() refuses infinities. */
+ * gguf_f32() accept numbers of every type (see gguf_array_read()); gguf_f32() refuses
+ * infinities. */
 uint64_t gguf_n_kv(const struct gguf *g);
 /* Returns key @i < n and, unless @type is NULL, the type of its value. */
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);

@@ -75,8 +75,8 @@ int model_find(const struct model_list *l, const char *text, const struct model_
                struct err *err);
 
 /* Finds the only model in the folder @path and the folders below it. Returns 0 with its path, which
- * the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if there is
- * none, if there are several or if shards are missing. */
+ * the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if there
+ * is none, if there are several or if shards are missing. */
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
 
 /* Returns the start of the quantisation's name ("Q4_K_M", "UD-Q4_K_XL", "BF16") at the end of

@@ -81,8 +81,8 @@ struct vocab {
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
 #define VOCAB_SCORES "tokenizer.ggml.scores"
-/* Reads the scores of the v->n tokens of the file, which may be infinite, into a new array at *@out.
- * Returns 0, -ENOMEM, or -EINVAL with @err. */
+/* Reads the scores of the v->n tokens of the file, which may be infinite, into a new array at
+ * *@out. Returns 0, -ENOMEM, or -EINVAL with @err. */
 int vocab_read_scores(const struct vocab *v, const struct gguf *g, float **out, struct err *err);
 /* Returns the id of @text, also of an added character; TOKEN_NONE: there is none. */
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
@@ -147,7 +147,8 @@ struct markers {
     uint32_t first[257]; /* [b] index of the first text that begins with byte b or a later one */
 };
 
-/* Collects the markers of @v in the zeroed @m; of those with one text, the last. Returns 0 or -ENOMEM. The caller frees m->id. */
+/* Collects the markers of @v in the zeroed @m; of those with one text, the last. Returns 0 or
+ * -ENOMEM. The caller frees m->id. */
 int markers_init(struct markers *m, const struct vocab *v);
 /* Finds the longest marker at the start of @text, len > 0; special ones within the first @trusted
  * bytes only. Returns its length; 0: there is none. */

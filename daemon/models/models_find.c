@@ -50,8 +50,8 @@ int models_is_preset(const struct dirent *e) {
            is_printable(e->d_name);
 }
 
-/* Resolves the model of a preset, a path, a folder or the name of a file in models-dir: puts its path into @c
- * and its size into *@bytes. Returns 0 or -errno with @err. */
+/* Resolves the model of a preset, a path, a folder or the name of a file in models-dir: puts its
+ * path into @c and its size into *@bytes. Returns 0 or -errno with @err. */
 static int resolve(const struct search *s, struct config *c, const char *preset, uint64_t *bytes,
                    struct err *err) {
     CLEANUP(freep) char *file = NULL;
