@@ -47,11 +47,11 @@ static const char *const end_texts[] = {
 
 static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
 
-/* most twins of ends */
-#define END_TWINS_MAX 64
+/* most duplicates of ends */
+#define END_DUPLICATES_MAX 64
 
-/* most ends: one id for each text, one for each key, their twins, and one that is set later */
-#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_TWINS_MAX + 1)
+/* most ends: one id for each text, one for each key, their duplicates, and one that is set later */
+#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_DUPLICATES_MAX + 1)
 
 /* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
 static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
@@ -142,12 +142,12 @@ static uint32_t find_same(const struct vocab *v, uint32_t id) {
     return vocab_find(v, text, len);
 }
 
-/* Adds the twins of the ends: the model may sample any of them. */
-static int add_end_twins(struct special_ids *s, struct vocab *v, struct err *err) {
+/* Adds the duplicates of the ends: the model may sample any of them. */
+static int add_end_duplicates(struct special_ids *s, struct vocab *v, struct err *err) {
     uint32_t found[END_IDS_MAX];
     size_t n = s->n_end;
 
-    if (v->n_twins == 0)
+    if (v->n_duplicates == 0)
         return 0;
     for (size_t i = 0; i < n; i++)
         found[i] = find_same(v, (uint32_t)s->end[i]);
@@ -159,11 +159,11 @@ static int add_end_twins(struct special_ids *s, struct vocab *v, struct err *err
             i++;
         if (i == n || is_end(s, (int32_t)id))
             continue;
-        if (s->n_end == n + END_TWINS_MAX)
+        if (s->n_end == n + END_DUPLICATES_MAX)
             return err_set(err, 0, NULL,
                            "tokenizer.ggml.tokens repeats texts that end a generation more than "
                            "%d times",
-                           END_TWINS_MAX);
+                           END_DUPLICATES_MAX);
         v->type[id] = v->type[s->end[i]];
         add_end(s, (int32_t)id);
     }
@@ -190,7 +190,7 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
         if (!is_end_of_message(v, id))
             add_end(s, id);
     }
-    return add_end_twins(s, v, err);
+    return add_end_duplicates(s, v, err);
 }
 
 /* Sets *@id to the id that the file has at @key, or else to the token with the text @text. Does not
@@ -225,7 +225,7 @@ static bool is_marker(const struct vocab *v, uint32_t id) {
 }
 
 /* Removes all but the last of the sorted markers that have one text. */
-static void remove_twins(struct markers *m, const struct vocab *v) {
+static void remove_duplicates(struct markers *m, const struct vocab *v) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < m->n; i++) {
@@ -253,7 +253,7 @@ int markers_init(struct markers *m, const struct vocab *v) {
             m->id[m->n++] = id;
     }
     qsort_r(m->id, m->n, sizeof(*m->id), vocab_by_text, (void *)v);
-    remove_twins(m, v);
+    remove_duplicates(m, v);
     for (uint32_t i = 0; i < m->n; i++) {
         m->n_plain += vocab_is_plain(v, m->id[i]);
         m->first[(uint8_t)v->text.data[v->text_at[m->id[i]]] + 1]++;

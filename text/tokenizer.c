@@ -321,8 +321,8 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
             (t->vocab.type[id] == TOKEN_USER && !vocab_is_plain(&t->vocab, (uint32_t)id)));
 }
 
-uint32_t tokenizer_n_twins(const struct tokenizer *t) {
-    return t->vocab.n_twins;
+uint32_t tokenizer_n_duplicates(const struct tokenizer *t) {
+    return t->vocab.n_duplicates;
 }
 
 uint32_t tokenizer_n_skipped_merges(const struct tokenizer *t) {

@@ -76,7 +76,7 @@ const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* Return the number of tokens that encoding never makes because another one has the same text, and
  * of merges in the file that were skipped because their texts are no tokens. */
-uint32_t tokenizer_n_twins(const struct tokenizer *t);
+uint32_t tokenizer_n_duplicates(const struct tokenizer *t);
 uint32_t tokenizer_n_skipped_merges(const struct tokenizer *t);
 /* Returns the token whose text is exactly @text, a special one if there are several; -1: there is
  * none. */

@@ -64,12 +64,13 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
  * in tokens but have no token: they take part in merging. Invariants: n <= n_all <= cap; token i
  * has the bytes text_at[i] .. text_at[i + 1] of text. Files repeat texts: of the tokens with one
  * text the index has one, a mergeable one if there is any, and of several the last; encoding never
- * makes the others, its twins. The empty text is not found. */
+ * makes the others, its duplicates. The empty text is not found. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
     uint32_t max_len; /* length of the longest text in bytes */
-    uint32_t n_twins; /* number of tokens that are not found because another one has their text */
+    /* number of tokens that are not found because another one has their text */
+    uint32_t n_duplicates;
     struct buf text, piece;
     uint32_t *text_at, *piece_at; /* text_at: [cap + 1], piece_at: [n + 1] offsets */
     uint8_t *type;                /* [cap]: enum token_type */
@@ -101,8 +102,8 @@ static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_
     return v->text.data + v->text_at[id];
 }
 
-/* Returns true unless @id < n, whose text is not empty, is a twin of the token that vocab_find()
- * returns. */
+/* Returns true unless @id < n, whose text is not empty, is a duplicate of the token that
+ * vocab_find() returns. */
 bool vocab_is_found(const struct vocab *v, uint32_t id);
 /* Returns whether @id is only white space, and so counts as text even if the file marks it
  * user-defined. */

@@ -162,7 +162,7 @@ static int index_texts(struct vocab *v, bool mergeable) {
         int r = index_text(v, id);
 
         if (r == -EEXIST)
-            v->n_twins++;
+            v->n_duplicates++;
         else if (r < 0)
             return r;
     }
@@ -233,7 +233,7 @@ bool vocab_is_found(const struct vocab *v, uint32_t id) {
     uint32_t len;
     const char *text = vocab_text(v, id, &len);
 
-    return v->n_twins == 0 || vocab_find(v, text, len) == id;
+    return v->n_duplicates == 0 || vocab_find(v, text, len) == id;
 }
 
 bool vocab_is_plain(const struct vocab *v, uint32_t id) {

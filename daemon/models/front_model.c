@@ -260,11 +260,11 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
 
 /* Logs what the tokenizer of @file works around. */
 static void log_vocabulary(const struct tokenizer *t, const char *file) {
-    uint32_t twins = tokenizer_n_twins(t), merges = tokenizer_n_skipped_merges(t);
+    uint32_t duplicates = tokenizer_n_duplicates(t), merges = tokenizer_n_skipped_merges(t);
 
-    if (twins || merges)
+    if (duplicates || merges)
         log_event(WLOG_WARN, "vocabulary", "file=%s repeated_texts=%u skipped_merges=%u",
-                  quoted(file).s, twins, merges);
+                  quoted(file).s, duplicates, merges);
 }
 
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,

@@ -1,6 +1,6 @@
 /*
- * Twins: tokens with the text of another token, in every kind of vocabulary. Encoding takes one of
- * them, decoding knows all, and all twins of an end are ends.
+ * Duplicates: tokens with the text of another token, in every kind of vocabulary. Encoding takes
+ * one of them, decoding knows all, and all duplicates of an end are ends.
  */
 
 #include <criterion/criterion.h>
@@ -85,11 +85,11 @@ static void expect_one(const struct tokenizer *t, const char *text, int32_t id, 
     tokens_deinit(&got);
 }
 
-ParameterizedTestParameters(text_twins, encoding_takes_the_last_and_decoding_knows_all) {
+ParameterizedTestParameters(text_duplicates, encoding_takes_the_last_and_decoding_knows_all) {
     return cr_make_param_array(struct kind, kinds, ARRAY_SIZE(kinds));
 }
 
-ParameterizedTest(struct kind *k, text_twins, encoding_takes_the_last_and_decoding_knows_all) {
+ParameterizedTest(struct kind *k, text_duplicates, encoding_takes_the_last_and_decoding_knows_all) {
     begin(k);
     int32_t word = find(k->word), control = find(k->control);
     int32_t middle = tiny_add(&tiny, k->word, TOKEN_NORMAL, 0);
@@ -97,7 +97,7 @@ ParameterizedTest(struct kind *k, text_twins, encoding_takes_the_last_and_decodi
     int32_t last_control = tiny_add(&tiny, k->control, TOKEN_CONTROL, 0);
     CLEANUP(tokenizer_freep) struct tokenizer *t = finish(k);
 
-    cr_assert_eq(tokenizer_n_twins(t), 3);
+    cr_assert_eq(tokenizer_n_duplicates(t), 3);
     expect_one(t, "hello", last, word);
     expect_one(t, "hello", last, middle);
     expect_one(t, k->control, last_control, control);
@@ -105,11 +105,11 @@ ParameterizedTest(struct kind *k, text_twins, encoding_takes_the_last_and_decodi
     cr_assert_eq(tokenizer_find(t, k->control, strlen(k->control)), last_control);
 }
 
-ParameterizedTestParameters(text_twins, all_twins_of_an_end_are_ends) {
+ParameterizedTestParameters(text_duplicates, all_duplicates_of_an_end_are_ends) {
     return cr_make_param_array(struct kind, kinds, ARRAY_SIZE(kinds));
 }
 
-ParameterizedTest(struct kind *k, text_twins, all_twins_of_an_end_are_ends) {
+ParameterizedTest(struct kind *k, text_duplicates, all_duplicates_of_an_end_are_ends) {
     begin(k);
     int32_t end = find(k->end);
     int32_t second = tiny_add(&tiny, k->end, TOKEN_NORMAL, 0);
@@ -125,11 +125,11 @@ ParameterizedTest(struct kind *k, text_twins, all_twins_of_an_end_are_ends) {
 }
 
 /* A control token does not take a text away from the token that merging makes, wherever it is. */
-ParameterizedTestParameters(text_twins, a_control_token_does_not_hide_a_word) {
+ParameterizedTestParameters(text_duplicates, a_control_token_does_not_hide_a_word) {
     return cr_make_param_array(struct kind, kinds, ARRAY_SIZE(kinds));
 }
 
-ParameterizedTest(struct kind *k, text_twins, a_control_token_does_not_hide_a_word) {
+ParameterizedTest(struct kind *k, text_duplicates, a_control_token_does_not_hide_a_word) {
     begin(k);
     int32_t word = find(k->word);
     int32_t control = tiny_add(&tiny, k->word, TOKEN_CONTROL, 0);
@@ -143,7 +143,7 @@ ParameterizedTest(struct kind *k, text_twins, a_control_token_does_not_hide_a_wo
 }
 
 /* A text token that looks like a byte does not spell the byte. */
-Test(text_twins, bytes_stay_bytes) {
+Test(text_duplicates, bytes_stay_bytes) {
     begin(&kinds[2]);
     int32_t byte = find("<0xC3>"), text = tiny_add(&tiny, "<0xC3>", TOKEN_NORMAL, 0);
     CLEANUP(tokenizer_freep) struct tokenizer *t = finish(&kinds[2]);
@@ -154,7 +154,7 @@ Test(text_twins, bytes_stay_bytes) {
     tokens_deinit(&got);
 }
 
-Test(text_twins, the_twins_of_ends_are_bounded) {
+Test(text_duplicates, the_duplicates_of_ends_are_bounded) {
     struct tokenizer *t = NULL;
     struct gguf_writer w;
     struct err err = {0};
@@ -170,7 +170,7 @@ Test(text_twins, the_twins_of_ends_are_bounded) {
 }
 
 /* Pruned vocabularies keep merges of tokens that they lack. */
-Test(text_twins, merges_without_tokens_are_skipped_and_counted) {
+Test(text_duplicates, merges_without_tokens_are_skipped_and_counted) {
     static char big[TOKEN_TEXT_MAX + 8];
     static const char *const unknown[] = {"he xyz", "xyz he", "x y", big};
 
