@@ -24,6 +24,7 @@
 #include "base/json_value.h"
 #include "base/util.h"
 
+#define TOOL_MAX 128
 #define PLACE_MAX 256
 #define DEPTH_MAX 64
 #define ENUM_MAX 64 /* values of an enum that stays when everything deep is left out */
@@ -47,10 +48,11 @@ static void note(struct loosener *l, const char *place) {
 
     if (l->list->n++ >= LOOSENED_KEPT)
         return;
-    v->tool = l->tool;
+    /* The names may be freed before the list is read. */
+    v->tool = arena_strndup(l->arena, l->tool, strnlen(l->tool, TOOL_MAX));
     v->place = arena_strndup(l->arena, place, strnlen(place, PLACE_MAX));
-    if (!v->place)
-        v->place = "";
+    if (!v->tool || !v->place)
+        l->list->n--; /* memory is short */
 }
 
 void loosen_note_all(struct loosener *l) {

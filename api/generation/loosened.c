@@ -46,13 +46,13 @@ void loosened_text(const struct loosened_list *list, char *out, size_t size) {
 }
 
 void loosened_report(struct exchange *x, struct tenant *t, const struct loosened_list *list,
-                     const char *text, struct arena *arena) {
+                     const char *text) {
     struct gen_env *env = env_of(x);
     char line[LINE_MAX];
     int n = snprintf(line, sizeof(line), "X-Weft-Loosened: %s\r\n", text);
 
     if (!x->headers && n > 0 && (size_t)n < sizeof(line))
-        x->headers = arena_strndup(arena, line, (size_t)n);
+        x->headers = x->own_headers = strdup(line);
     if (!log_limit_take(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
         return;
     log_event(WLOG_WARN, "schema_loosened", "id=%s tenant=%s model=%s n=%u places=%s", x->id,

@@ -88,6 +88,7 @@ void exchange_end(struct exchange *x) {
     if (x->conn)
         conn_exchange_done(x->conn);
     free(x->arg);
+    free(x->own_headers);
     free(x);
 }
 

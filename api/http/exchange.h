@@ -59,6 +59,7 @@ struct exchange {
     char origin[128];            /* origin whose pages may read the answer; "": none */
     bool asks_private;           /* its browser asks for leave to call a private network */
     const char *headers;         /* further header lines of the answer, or NULL; not copied */
+    char *own_headers;           /* such lines that are freed with the exchange; or NULL */
     char *arg;                   /* argument in the path; NULL: none */
     int64_t started_ns, head_ns; /* times of the receipt, and of sending the answer's head */
     int status;                  /* status of the answer; 0: not sent; 499: the client left first */
