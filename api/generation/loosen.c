@@ -11,7 +11,7 @@
  *
  * A refusal without a place (the whole is too large, or no text fits) says less. Then all rules
  * beside names and types are left out (LOOSEN_RULES), then what is below the arguments
- * (LOOSEN_DEEP). Each step takes something out, so the caller's loop ends.
+ * (LOOSEN_DEEP), then lists of values (LOOSEN_VALUES). Each step takes something out, so the caller's loop ends.
  */
 
 #include "api/generation/loosen.h"
@@ -70,8 +70,8 @@ struct spot {
     /* What holds the schema, by a name or a number; NULL: nothing, or a keyword alone. */
     yyjson_mut_val *holder, *owner; /* the schema around the holder */
     char name[PLACE_MAX];
-    bool is_property;
-    yyjson_mut_val *one_of; /* schema whose oneOf the way goes through */
+    bool is_property, is_pattern; /* the name is that of a property, or a pattern of such */
+    yyjson_mut_val *one_of;       /* schema whose oneOf the way goes through */
 };
 
 /* Copies the next step of @place, without escapes. Returns what follows it. */
@@ -126,6 +126,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
         if (strcmp(step, "oneOf") == 0)
             s->one_of = s->schema;
         s->is_property = strcmp(step, "properties") == 0;
+        s->is_pattern = strcmp(step, "patternProperties") == 0;
         s->owner = s->schema;
         s->holder = map || list ? at : NULL;
         if (!map && !list) {
@@ -144,6 +145,13 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
 
 /* ---- taking out ---- */
 
+/* Allows the members that a pattern allowed, although it is gone. */
+static void allow_others(struct loosener *l, yyjson_mut_val *schema) {
+    if (yyjson_mut_obj_get(schema, "additionalProperties"))
+        yyjson_mut_obj_put(schema, yyjson_mut_str(l->doc, "additionalProperties"),
+                           yyjson_mut_true(l->doc));
+}
+
 static bool take_keyword(struct loosener *l, yyjson_mut_val *schema, const char *keyword) {
     static const char *const conditions[] = {"if", "then", "else"};
     bool found = yyjson_mut_obj_remove_key(schema, keyword);
@@ -154,12 +162,8 @@ static bool take_keyword(struct loosener *l, yyjson_mut_val *schema, const char 
         for (size_t k = 0; k < ARRAY_SIZE(conditions); k++)
             yyjson_mut_obj_remove_key(schema, conditions[k]);
     }
-    /* What the patterns allowed must not be undeclared. */
-    yyjson_mut_val *more = yyjson_mut_obj_get(schema, "additionalProperties");
-
-    if (found && strcmp(keyword, "patternProperties") == 0 && more)
-        yyjson_mut_obj_put(schema, yyjson_mut_str(l->doc, "additionalProperties"),
-                           yyjson_mut_true(l->doc));
+    if (found && strcmp(keyword, "patternProperties") == 0)
+        allow_others(l, schema);
     return found;
 }
 
@@ -210,6 +214,8 @@ static bool take_schema(struct loosener *l, const struct spot *s) {
             break;
         }
     }
+    if (s->is_pattern)
+        allow_others(l, s->owner);
     return yyjson_mut_obj_remove_key(s->holder, s->name);
 }
 
@@ -232,11 +238,12 @@ static bool take_at(struct loosener *l, const char *place) {
     n = s.keyword[0] ? s.n_keyword : s.n_schema;
     bool taken = s.keyword[0] && take_keyword(l, s.schema, s.keyword);
 
-    if (!taken) {
+    if (!taken)
         n = s.n_schema;
-        taken =
-            (s.schema != l->schema && reduce(s.schema, false)) || (s.holder && take_schema(l, &s));
-    }
+    if (!taken && s.schema != l->schema && !s.is_pattern)
+        taken = reduce(s.schema, false);
+    if (!taken && s.holder)
+        taken = take_schema(l, &s);
     if (!taken)
         return false;
     if (s.one_of)
@@ -344,8 +351,9 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
     return taken;
 }
 
-/* Leaves of the arguments their names, whether they are required, and their types. */
-static bool take_deep(struct loosener *l) {
+/* Leaves of the arguments their names, whether they are required, their types, and with @values
+ * short lists of values. */
+static bool take_deep(struct loosener *l, bool values) {
     static const char *const own[] = {"type", "properties", "required", "description", NULL};
     yyjson_mut_val *properties = yyjson_mut_obj_get(l->schema, "properties"), *key, *v;
     yyjson_mut_obj_iter it = yyjson_mut_obj_iter_with(l->schema);
@@ -361,7 +369,7 @@ static bool take_deep(struct loosener *l) {
     yyjson_mut_obj_foreach(properties, i, n, key, v) {
         char place[PLACE_MAX] = "/properties";
 
-        if (!reduce(v, true))
+        if (!reduce(v, values))
             continue;
         push(place, json_mut_cstr(key));
         note(l, place);
@@ -396,7 +404,12 @@ bool loosen_schema(struct loosener *l, const char *place) {
     }
     if (l->step < LOOSEN_DEEP) {
         l->step = LOOSEN_DEEP;
-        if (take_deep(l))
+        if (take_deep(l, true))
+            return true;
+    }
+    if (l->step < LOOSEN_VALUES) {
+        l->step = LOOSEN_VALUES;
+        if (take_deep(l, false))
             return true;
     }
     l->step = LOOSEN_ALL;

@@ -31,7 +31,7 @@ struct loosener {
     struct arena *arena;
     const char *tool;
     struct loosened_list *list;
-    enum loosen_step { LOOSEN_KEYWORD, LOOSEN_RULES, LOOSEN_DEEP, LOOSEN_ALL } step;
+    enum loosen_step { LOOSEN_KEYWORD, LOOSEN_RULES, LOOSEN_DEEP, LOOSEN_VALUES, LOOSEN_ALL } step;
 };
 
 /* Takes out what @place, a JSON pointer, says cannot be enforced; "": what is likeliest to be at
