@@ -39,8 +39,8 @@ bool family_takes_text(const struct template *t);
 void family_init(struct family *f, const struct api_model *m);
 void family_deinit(struct family *f);
 /* Gets the format of calls that the template shows with the variables @kwargs of a request. Returns
- * 0, -ENOMEM, or with @quick -EAGAIN, if a rendering is needed that is too long for the loop. On any
- * thread. */
+ * 0, -ENOMEM, or with @quick -EAGAIN, if a rendering is needed that is too long for the loop. On
+ * any thread. */
 int family_format_of(struct family *f, const struct api_model *m, yyjson_val *kwargs, bool quick,
                      const struct toolcall_format **out);
 /* Returns the format in which an answer is read, where @own is the template's: that of calls if

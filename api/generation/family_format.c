@@ -55,10 +55,10 @@ struct buf family_source(const char *source, size_t len) {
 
 /* ---- probes ---- */
 
-enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT, PROBE_ANSWER };
+enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT, PROBE_ANSWER, PROBE_PROMPT };
 
-/* Makes the variables of a conversation with a tool: a question, and in the other probes an
- * answer or a call, whose arguments are an object or a text. */
+/* Makes the variables of a conversation with a tool: a question, with or without what begins an
+ * answer, and in the other probes an answer or a call, whose arguments are an object or a text. */
 static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
@@ -71,7 +71,7 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     yyjson_mut_val *messages = json_constant(d, "[{role:'user', content:'Go'}]");
     if (probe == PROBE_ANSWER)
         yyjson_mut_arr_append(messages, json_constant(d, "{role:'assistant', content:'Done'}"));
-    else if (probe != PROBE_ASKED)
+    else if (probe == PROBE_CALL || probe == PROBE_CALL_TEXT)
         yyjson_mut_arr_append(
             messages, json_make(d,
                                 "{role:'assistant', content:'', tool_calls:[{id:'call12345', "
@@ -89,7 +89,7 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     yyjson_mut_obj_add_null(d, root, "documents");
     yyjson_mut_obj_add_str(d, root, "bos_token", "");
     yyjson_mut_obj_add_str(d, root, "eos_token", "");
-    yyjson_mut_obj_add_bool(d, root, "add_generation_prompt", false);
+    yyjson_mut_obj_add_bool(d, root, "add_generation_prompt", probe == PROBE_PROMPT);
     return failed ? -ENOMEM : json_doc_seal(d, root, out);
 }
 
@@ -167,23 +167,32 @@ static int32_t last_control(const struct tokenizer *t, const struct buf *text) {
     return shown ? -1 : id;
 }
 
+/* Returns the control token with which a conversation ends in the template; -1: none. */
+static int32_t probe_last(const struct template *t, const struct tokenizer *tokenizer,
+                          enum probe probe) {
+    struct rendered out = {0};
+    int32_t id = probe_render(t, probe, NULL, &out) ? last_control(tokenizer, &out.text) : -1;
+
+    rendered_deinit(&out);
+    return id;
+}
+
 uint32_t family_find_ends(const struct template *t, const struct tokenizer *tokenizer,
                           const struct toolcall_format *f, const struct toolcall_reasoning *r,
                           int32_t ends[FAMILY_ENDS_MAX]) {
     static const enum probe probes[] = {PROBE_ANSWER, PROBE_CALL};
+    /* Some templates begin an answer behind every conversation. */
+    int32_t begins = probe_last(t, tokenizer, PROBE_PROMPT);
     uint32_t n = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(probes); i++) {
-        struct rendered out = {0};
-        int32_t id =
-            probe_render(t, probes[i], NULL, &out) ? last_control(tokenizer, &out.text) : -1;
+        int32_t id = probe_last(t, tokenizer, probes[i]);
         size_t len = 0;
         const char *text = id < 0 ? "" : tokenizer_piece(tokenizer, id, true, &len);
 
-        rendered_deinit(&out);
         /* A part of a call or of reasoning ends only that. */
-        if (len && !tokenizer_is_end(tokenizer, id) && !toolcall_has_marker(f, r, text, len) &&
-            (n == 0 || ends[0] != id))
+        if (len && id != begins && !tokenizer_is_end(tokenizer, id) &&
+            !toolcall_has_marker(f, r, text, len) && (n == 0 || ends[0] != id))
             ends[n++] = id;
     }
     return n;

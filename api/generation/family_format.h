@@ -4,8 +4,8 @@
  * family_format - the format of tool calls that a template shows its model. A small conversation
  * with a tool and a call of it is rendered, with the variables of the request: what the template
  * writes there decides, not what stands in its comments or in branches that are not taken. Only a
- * template whose rendering shows no known marker is looked at as a source. The same conversations show
- * which tokens end a turn.
+ * template whose rendering shows no known marker is looked at as a source. The same conversations
+ * show which tokens end a turn.
  */
 
 #include <pthread.h>
@@ -34,8 +34,8 @@ struct buf family_source(const char *source, size_t len);
 const struct toolcall_format *family_find_format(const struct template *t, const struct buf *source,
                                                  yyjson_val *kwargs);
 
-/* Fills @ends with the tokens with which @t ends an assistant's turn, an answer or a call, that are no
- * ends for the vocabulary. Returns their number. */
+/* Fills @ends with the tokens with which @t ends an assistant's turn, an answer or a call, that are
+ * no ends for the vocabulary. Returns their number. */
 uint32_t family_find_ends(const struct template *t, const struct tokenizer *tokenizer,
                           const struct toolcall_format *f, const struct toolcall_reasoning *r,
                           int32_t ends[FAMILY_ENDS_MAX]);

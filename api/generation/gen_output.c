@@ -31,7 +31,8 @@ bool gen_is_text(const struct gen *g, uint32_t i) {
     return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
 }
 
-/* Returns true if the text that is parsed next is the beginning of output token @i, a special one. */
+/* Returns true if the text that is parsed next is the beginning of output token @i, a special one.
+ * */
 static bool begins_special(const struct gen *g, uint32_t i) {
     return i < g->n_out && g->n_parsed == (i ? g->text_end[i - 1] : 0) &&
            tokenizer_is_special(g->model->info->tokenizer, g->tokens[g->n_prompt + i]);

@@ -72,8 +72,8 @@ void output_parser_note_token(struct output_parser *s);
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
 /* Notes that a token of @token_len bytes has been fed completely. */
 void output_parser_count(struct output_parser *s, size_t token_len);
-/* Ends the output, @cut: not where the model ended it. Adds the bytes that were held back. Returns as output_parser_feed(); 0 if called
- * again. */
+/* Ends the output, @cut: not where the model ended it. Adds the bytes that were held back. Returns
+ * as output_parser_feed(); 0 if called again. */
 int output_parser_finish(struct output_parser *s, bool cut);
 
 /* Returns true if a call is complete. */

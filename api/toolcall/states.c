@@ -90,9 +90,9 @@ struct ahead {
 };
 
 /*
- * Matches the marker of reasoning at byte @i behind content. Models also write about such markers: so
- * it has to be what opts.mark says, and unless it is a control token no blank may follow it, as in
- * "<think> is a tag".
+ * Matches the marker of reasoning at byte @i behind content. Models also write about such markers:
+ * so it has to be what opts.mark says, and unless it is a control token no blank may follow it, as
+ * in "<think> is a tag".
  */
 static enum match match_late(const struct toolcall_parser *p, struct ahead *a, const char *at,
                              size_t len, size_t i) {
@@ -192,8 +192,8 @@ static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     return TC_MOVED;
 }
 
-/* Matches what ends a call, or the beginning of it, as the rest of the text: the value before it has
- * no end of its own. */
+/* Matches what ends a call, or the beginning of it, as the rest of the text: the value before it
+ * has no end of its own. */
 static enum match match_ending(const struct toolcall_parser *p, const char *at, size_t len) {
     size_t n = 0, n_space = 0;
 

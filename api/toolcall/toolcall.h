@@ -83,8 +83,8 @@ struct toolcall_reasoning {
 
 /* Returns true if @text, what a template writes or its source, has the markers of @f. */
 bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t len);
-/* Formats by such a text, the first one of the table, and by name; NULL when there is none. `generic` is never detected: it is for
- * templates that know no tools (toolcall_describe()). */
+/* Formats by such a text, the first one of the table, and by name; NULL when there is none.
+ * `generic` is never detected: it is for templates that know no tools (toolcall_describe()). */
 const struct toolcall_format *toolcall_detect(const char *text, size_t len);
 const struct toolcall_format *toolcall_find(const char *name);
 const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
@@ -102,9 +102,9 @@ bool toolcall_closes_reasoning(const struct toolcall_reasoning *r, const char *p
 bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
                          const char *text, size_t len);
 
-/* What the marker of reasoning has to be behind content, where a model may write about markers: text
- * that begins a line outside of code; such a text that begins with a special token, or a control
- * token anywhere, both noted by toolcall_note_token(). */
+/* What the marker of reasoning has to be behind content, where a model may write about markers:
+ * text that begins a line outside of code; such a text that begins with a special token, or a
+ * control token anywhere, both noted by toolcall_note_token(). */
 enum toolcall_mark { MARK_TEXT, MARK_TOKEN, MARK_CONTROL };
 
 struct toolcall_opts {

@@ -306,6 +306,7 @@ Test(answers, end_at_no_other_tokens) {
         "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}",
         "{{ tools }}{% for m in messages %}{{ m.content }}{% if m.tool_calls %}<tool_call>{}"
         "</tool_call>{% endif %}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{% endfor %}<|junk|>",
         "{{ raise_exception('no') }}<|junk|>",
         "{% for m in messages %}{{ m.content }}{% endfor %}",
     };
