@@ -324,7 +324,7 @@ Test(answers, end_at_no_other_tokens) {
 
 Test(answers, of_a_chat_end_there) {
     static const char junk[] = "{% for m in messages %}<|im_start|>{{ m.content }}<|junk|>\n"
-                               "{% endfor %}";
+                               "{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}";
     struct world w;
     struct reply r;
 
