@@ -85,7 +85,10 @@ static bool ends_with(const char *text, size_t len, const char *end) {
 static enum thinking thinking_of(const struct prompt_job *job) {
     const struct toolcall_reasoning *r = job->parses ? job->parse.reasoning : NULL;
 
-    if (!r || job->request.prefill.len || (job->parse.format && job->parse.format->own.begin))
+    const struct toolcall_format *f = job->parses ? job->parse.format : NULL;
+    bool own = f && f->own.begin;
+
+    if ((!r && !own) || job->request.prefill.len || (own && !job->parse.in_reasoning))
         return THINKS_NOT;
     const char *text = job->prompts[0].text;
     size_t len = job->prompts[0].len;
@@ -111,6 +114,8 @@ static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
     const struct toolcall_format *f = d->job->parse.format;
     yyjson_mut_val *list = ir_list(&d->n, "sequence");
 
+    if (f && f->own.begin && d->thinking == THINKS)
+        return v;
     if (f && f->own.begin)
         ir_add(&d->n, list, block(d, f->own.begin, f->own.stop, f->own.end));
     else if (d->thinking == THINKS_NOT)
@@ -486,7 +491,10 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
         r = write_text(d, whole, &job->request.grammar);
     if (r < 0 || d->thinking != THINKS)
         return r;
-    return set_triggers(d, job->parse.reasoning->close, NULL, "required");
+    const struct toolcall_format *f = job->parse.format;
+    bool own = f && f->own.begin;
+
+    return set_triggers(d, own ? f->own.end : job->parse.reasoning->close, NULL, "required");
 }
 
 static bool any_strict(const struct prompt_job *job) {

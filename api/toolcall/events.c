@@ -177,7 +177,7 @@ static void settle_id(struct toolcall_parser *p) {
 
 void events_open(struct toolcall_parser *p) {
     assert(!p->call.open);
-    p->call = (struct tc_call){.open = true, .whole = p->opts.whole_calls};
+    p->call = (struct tc_call){.open = true, .whole = p->opts.whole_calls || p->mentioned};
     buf_clear(&p->raw);
     buf_clear(&p->args);
 }

@@ -169,6 +169,9 @@ struct toolcall_parser {
     bool space_is_reasoning;
     char gap[TC_SPACE_MAX]; /* white space before reasoning that interrupts content */
     size_t n_gap;
+    /* Content has a marker of reasoning as text. A grammar of calls may take it for one, and then
+     * leaves the calls behind it free. */
+    bool mentioned;
     bool reasoned;   /* reasoning was reported */
     bool reason_gap; /* so that a line break comes before more of it */
     struct tc_lines lines;

@@ -94,33 +94,32 @@ struct ahead {
  * so it has to be what opts.mark says, and unless it is a control token no blank may follow it, as
  * in "<think> is a tag".
  */
-static enum match match_late(const struct toolcall_parser *p, struct ahead *a, const char *at,
-                             size_t len, size_t i) {
-    const char *text = p->reason_open.text;
-    size_t n = strlen(text);
-    enum match m = p->opts.unbroken ? NONE : match_text(p, text, at + i, len - i);
+static enum match match_late(struct toolcall_parser *p, struct ahead *a, const char *at, size_t len,
+                             size_t i) {
+    size_t n = strlen(p->reason_open.text);
+    enum match m = match_text(p, p->reason_open.text, at + i, len - i);
+    bool token = p->pos + i < TC_MARKS && p->tokens >> (p->pos + i) & 1;
 
     if (m == NONE)
         return NONE;
-    bool token = p->pos + i < TC_MARKS && p->tokens >> (p->pos + i) & 1;
-
-    if (p->opts.mark != MARK_TEXT && !token)
-        return NONE;
-    if (p->opts.mark == MARK_CONTROL)
+    if (p->opts.mark == MARK_CONTROL && token && !p->opts.unbroken)
         return m;
     for (; a->n < i; a->n++)
         events_line(&a->lines, at[a->n]);
-    if (a->lines.begun || a->lines.fence)
-        return NONE;
-    if (m == FULL && len - i == n)
+    bool fits = !p->opts.unbroken && !a->lines.begun && !a->lines.fence &&
+                (p->opts.mark == MARK_TEXT || (p->opts.mark == MARK_TOKEN && token));
+
+    if (fits && m == FULL && len - i == n)
         return p->final ? FULL : PARTIAL;
-    return m == FULL && at[i + n] == ' ' ? NONE : m;
+    if (fits && (m == PARTIAL || at[i + n] != ' '))
+        return m;
+    p->mentioned |= m == FULL;
+    return NONE;
 }
 
 /* Matches the markers that count in text at byte @i: those of the format and those of reasoning. */
-static enum match match_marker(const struct toolcall_parser *p, const struct tc_state *s,
-                               struct ahead *a, const char *at, size_t len, size_t i,
-                               const struct tc_edge **out) {
+static enum match match_marker(struct toolcall_parser *p, const struct tc_state *s, struct ahead *a,
+                               const char *at, size_t len, size_t i, const struct tc_edge **out) {
     const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
                                 : p->state == TC_REASON ? &p->reason_close
                                                         : NULL;

@@ -280,6 +280,11 @@ Test(constrain, reasoning_may_come_first) {
          "\"max\":1},{\"sequence\":[{\"literal\":\"<|channel|>final<|message|>\"},"
          "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
          ""},
+        /* the prompt has opened it */
+        {"{{ messages[0].content }}{% if false %} -> tool/function_call {% endif "
+         "%}<|im_start|>assistant/think\n",
+         "{\"sequence\":[{\"literal\":\"\\n\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
+         "{\"after\":[\"<|im_end|>\\n<|im_start|>assistant\"],\"required\":true}"},
         {"{{ messages[0].content }}{% if false %} <atem:function_calls> {% endif "
          "%}<|start|>assistant",
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\" to=self<|message|>\"},"

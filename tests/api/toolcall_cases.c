@@ -128,6 +128,10 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("hermes", "think", "<think>a <tool_call>{\"name\": \"ping\"}</tool_call></think>b",
          "R<a <tool_call>{\"name\": \"ping\"}</tool_call>> C<b>"),
 
+    /* a grammar may take the mention for reasoning, and leave the call free */
+    CASE("hermes", "think",
+         "Use `<think>`.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a\" nonsense",
+         "C<Use `<think>`.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": \"a\" nonsense>"),
     /* broken: only the end is missing, where the model ended; else it is text */
     CASE("hermes", NULL,
          "<tool_call>{\"name\": \"f\", \"arguments\": {\"p\": [1, }}\n</tool_call>\n",
