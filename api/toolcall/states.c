@@ -114,7 +114,7 @@ static enum match match_late(struct toolcall_parser *p, struct ahead *a, const c
     if (fits && (m == PARTIAL || at[i + n] != ' '))
         return m;
     p->mentioned |= m == FULL;
-    return NONE;
+    return m == PARTIAL ? PARTIAL : NONE; /* it is decided as a whole, however it is cut */
 }
 
 /* Matches the markers that count in text at byte @i: those of the format and those of reasoning. */
