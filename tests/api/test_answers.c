@@ -341,3 +341,43 @@ Test(answers, of_a_chat_end_there) {
     }
     world_stop(&w);
 }
+
+/* ---- formats that a request chooses */
+
+static const char two_forms[] =
+    "{%- if tools -%}{%- if form == 'json' -%}<tool_call>{json}</tool_call>{%- else -%}"
+    "<tool_call><function=f><parameter=p>1</parameter></function></tool_call>{%- endif -%}"
+    "{%- endif -%}{%- for m in messages -%}{{ m.content }}{%- endfor -%}";
+
+/* The first request with new variables is read on the pool, where the template is tried. */
+Test(answers, have_the_form_that_the_request_chooses) {
+    static const struct {
+        const char *kwargs, *part, *not ;
+    } table[] = {
+        {"", "<function=", "{\\\"name\\\""},
+        {",\"chat_template_kwargs\":{\"form\":\"json\"}", "{\\\"name\\\"", "<function="},
+        {",\"chat_template_kwargs\":{\"form\":\"xml\"}", "<function=", "{\\\"name\\\""},
+        {",\"chat_template_kwargs\":{\"other\":\"json\"}", "<function=", "{\\\"name\\\""},
+    };
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_use_template(&w, two_forms, sizeof(two_forms) - 1);
+    world_start(&w);
+    for (uint32_t i = 0; i < 2 * ARRAY_SIZE(table); i++) {
+        const char *grammar;
+        char body[1000];
+
+        snprintf(body, sizeof(body), "{" HI NESTED ",\"tool_choice\":\"required\"%s}",
+                 table[i / 2].kwargs);
+        w.port.script = "ok";
+        world_ask(&w, CHAT, body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        reply_deinit(&r);
+        grammar = w.port.r[i].grammar;
+        cr_expect(strstr(grammar, table[i / 2].part) && !strstr(grammar, table[i / 2].not ),
+                  "%s: %s", table[i / 2].kwargs, grammar);
+    }
+    world_stop(&w);
+}

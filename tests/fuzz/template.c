@@ -1,7 +1,8 @@
-/* Chat templates: the source, a NUL, and a JSON object of variables. */
+/* Chat templates, also without their comments: the source, a NUL, and a JSON object of variables. */
 
 #include <string.h>
 #include <yyjson.h>
+#include "api/generation/family_format.h"
 #include "tests/fuzz/fuzz.h"
 #include "text/template.h"
 
@@ -26,11 +27,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     const uint8_t *nul = len ? memchr(data, 0, len) : NULL;
     size_t n = nul ? (size_t)(nul - data) : len;
     CLEANUP(template_freep) struct template *t = NULL;
+    CLEANUP(buf_deinit) struct buf source = family_source((const char *)data, n);
     const struct template_opts opts = {
         .fuel = 200000, .max_output = 1 << 16, .now_unix = 1768469213};
     struct rendered out = {0};
     struct err err = {0};
 
+    FUZZ_ASSERT(source.len <= n);
     if (template_new(&t, (const char *)data, n, &err) < 0) {
         FUZZ_ASSERT(err.message[0]);
         return 0;
