@@ -228,8 +228,8 @@ void family_init(struct family *f, const struct api_model *m) {
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
-    f->thought_parts = f->reasoning && !f->thoughts && m->template_source &&
-                       !has_word(m, "reasoning_content") && takes_thought_parts(m->template);
+    f->thought_parts = f->reasoning && !f->thoughts && source.len &&
+                       !has_word(&source, "reasoning_content") && takes_thought_parts(m->template);
     f->reasons = reasons(f->reasoning, f->format);
     f->result_members = reads_result_members(m->template);
     find_default(f, m->template);

@@ -18,9 +18,10 @@ static const char *source_skip(const char *at, const char *end) {
     char close = at[1] == '{' ? '}' : '%', quote = 0;
 
     for (at += 2; at < end; at++) {
-        if (quote) {
-            at += *at == '\\';
-            quote = at < end && *at == quote ? 0 : quote;
+        if (quote && *at == '\\') {
+            at++;
+        } else if (quote) {
+            quote = *at == quote ? 0 : quote;
         } else if (*at == '"' || *at == '\'') {
             quote = *at;
         } else if (*at == close && at + 1 < end && at[1] == '}') {

@@ -127,6 +127,7 @@ static const struct {
     {"{{ tools }}" HERMES TURNS "{# not <TOOLCALL> {{ #}", NULL, "hermes"},
     {"{{ '{#' }}{{ tools }}" HERMES TURNS "#}", NULL, "hermes"},
     {"{{ tools }}" TURNS "{# <tool_call> ", NULL, NULL},
+    {"{{ '\\'{#' }}{{ tools }}" HERMES TURNS "{{ \"}}{#\\\"\" }}", NULL, "hermes"},
     {"{% if false %}<minimax:tool_call>{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
     {"{% if false %}" CODER "{% endif %}{{ tools }}" HERMES TURNS, NULL, "hermes"},
     /* what a call looks like decides before what the instructions mention */
