@@ -6,6 +6,7 @@
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/model.h"
+#include "api/generation/prompt_steps.h"
 #include "base/try.h"
 
 #define PROMPT_TOP_MAX (1u << 20) /* limit of log probabilities at all positions of a prompt */
