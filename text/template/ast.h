@@ -153,7 +153,8 @@ struct symbol {
     const struct tstr *name;
     struct symbol *next; /* next symbol in its bucket */
     uint32_t number;
-    bool read; /* the name is read as a variable */
+    bool read;  /* the name is read as a variable */
+    bool block; /* a block has this name */
 };
 
 #define SYMBOL_BUCKETS 4096

@@ -275,6 +275,32 @@ static int global_dict(struct render *rd, const struct call *c, struct value *ou
     return d ? dict_fill(rd, d, c->args) : -1;
 }
 
+/* Calls a joiner: nothing the first time, then its separator. */
+static int joiner_call(struct render *rd, const struct call *c, struct value *out) {
+    struct value used, sep;
+
+    if (dict_get_str(rd, c->self.dict, TSTR_STATIC("used"), &used) < 0 ||
+        dict_get_str(rd, c->self.dict, TSTR_STATIC("sep"), &sep) < 0)
+        return -1;
+    *out = value_truth(used) ? sep : value_str(TSTR_STATIC(""));
+    return dict_set(rd, c->self.dict, value_str(TSTR_STATIC("used")), value_bool(true));
+}
+
+/* Implements joiner(sep): a method whose object has the separator and whether it was used. */
+static int global_joiner(struct render *rd, const struct call *c, struct value *out) {
+    static const struct builtin call = {"joiner", "", 0, joiner_call, 0, 0};
+    struct value sep = c->a[0].type == V_MISSING ? value_str(TSTR_STATIC(", ")) : c->a[0];
+    struct method_value *m = render_alloc(rd, 1, sizeof(*m));
+    struct dict *d = dict_new(rd, 2);
+
+    if (!m || !d || dict_set(rd, d, value_str(TSTR_STATIC("used")), value_bool(false)) ||
+        dict_set(rd, d, value_str(TSTR_STATIC("sep")), sep))
+        return -1;
+    *m = (struct method_value){&call, (struct value){.type = V_NAMESPACE, .dict = d}};
+    *out = (struct value){.type = V_METHOD, .method = m};
+    return 0;
+}
+
 /* Ends the rendering with the template's own message. */
 static int global_raise(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
@@ -334,11 +360,12 @@ static int global_strftime_now(struct render *rd, const struct call *c, struct v
 
 /* Sorted by name. */
 static const struct builtin GLOBALS[] = {
-    {"dict", "*", 0, global_dict, V_DICT},
-    {"namespace", "*", 0, global_dict, V_NAMESPACE},
-    {"raise_exception", "message", 1, global_raise, 0},
-    {"range", "start stop step", 1, global_range, 0},
-    {"strftime_now", "format", 1, global_strftime_now, 0},
+    {"dict", "*", 0, global_dict, V_DICT, 0},
+    {"joiner", "sep", 0, global_joiner, 0, 0},
+    {"namespace", "*", 0, global_dict, V_NAMESPACE, 0},
+    {"raise_exception", "message", 1, global_raise, 0, 0},
+    {"range", "start stop step", 1, global_range, 0, 0},
+    {"strftime_now", "format", 1, global_strftime_now, 0, 0},
 };
 
 /* Finds a built-in by binary search. Returns NULL if there is none. */

@@ -53,7 +53,7 @@ static int filter_length(struct render *rd, const struct call *c, struct value *
 }
 
 /* Gets an attribute of @v by its path, like `a.b.0`, where a number names an item. */
-static int attribute(struct render *rd, struct value v, struct value path, struct value *out) {
+int builtin_attribute(struct render *rd, struct value v, struct value path, struct value *out) {
     *out = v;
     if (path.type == V_MISSING || path.type == V_NONE)
         return 0;
@@ -130,7 +130,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     else if (format_to_str(rd, c->a[0], &sep))
         return -1;
     for (uint32_t i = 0; i < n && parts != items; i++) {
-        TRY(attribute(rd, items[i], c->a[1], &parts[i]));
+        TRY(builtin_attribute(rd, items[i], c->a[1], &parts[i]));
     }
     return text_join(rd, sep, parts, n, false, out);
 }
@@ -195,13 +195,14 @@ static int fold(struct render *rd, struct value v, bool sensitive, struct value 
     return v.type == V_STR && !sensitive ? text_case(rd, v.s, CASE_LOWER, out) : 0;
 }
 
-static int keys_of(struct render *rd, const struct value *items, uint32_t n, struct value path,
-                   bool sensitive, struct value **out) {
+int builtin_keys(struct render *rd, const struct value *items, uint32_t n, struct value path,
+                 bool sensitive, struct value **out) {
     struct value *keys = render_alloc(rd, n, sizeof(*keys));
 
     *out = keys;
     for (uint32_t i = 0; keys && i < n; i++) {
-        if (attribute(rd, items[i], path, &keys[i]) || fold(rd, keys[i], sensitive, &keys[i]))
+        if (builtin_attribute(rd, items[i], path, &keys[i]) ||
+            fold(rd, keys[i], sensitive, &keys[i]))
             return -1;
     }
     return keys ? 0 : -1;
@@ -213,7 +214,7 @@ static int filter_sort(struct render *rd, const struct call *c, struct value *ou
     uint32_t n;
 
     if (items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ||
-        keys_of(rd, items, n, c->a[2], value_truth(c->a[1]), &keys))
+        builtin_keys(rd, items, n, c->a[2], value_truth(c->a[1]), &keys))
         return -1;
     return value_sort(rd, out->seq->v, keys, n, value_truth(c->a[0]));
 }
@@ -226,7 +227,8 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
         return render_fail(rd, "dictsort wants a dict, not '%s'", value_type_name(c->self));
     TRY(filter_items(rd, c, &pairs));
     pairs.seq->kind = SEQ_LIST;
-    TRY(keys_of(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]), &keys));
+    TRY(builtin_keys(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]),
+                     &keys));
     *out = pairs;
     return value_sort(rd, pairs.seq->v, keys, pairs.seq->n, value_truth(c->a[2]));
 }
@@ -237,7 +239,8 @@ static int filter_extreme(struct render *rd, const struct call *c, struct value 
     struct value *items, *keys;
     uint32_t n, best = 0;
 
-    if (items_of(rd, c, &items, &n) || keys_of(rd, items, n, c->a[1], value_truth(c->a[0]), &keys))
+    if (items_of(rd, c, &items, &n) ||
+        builtin_keys(rd, items, n, c->a[1], value_truth(c->a[0]), &keys))
         return -1;
     for (uint32_t i = 1; i < n; i++) {
         bool better;
@@ -279,7 +282,7 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
     }
     for (uint32_t i = 0; i < n; i++) {
         if (by_path)
-            TRY(attribute(rd, items[i], path, &v));
+            TRY(builtin_attribute(rd, items[i], path, &v));
         else
             TRY(call_named(rd, "filter", b, c->args->pos[0].s, items[i], &rest, &v));
         if (v.type == V_UNDEFINED && def.type != V_MISSING)
@@ -317,7 +320,7 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
     if (items_or_none(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
         return -1;
     for (uint32_t i = 0; i < n; i++) {
-        TRY(attribute(rd, items[i], path, &v));
+        TRY(builtin_attribute(rd, items[i], path, &v));
         if (test && call_named(rd, "test", b, test, v, &rest, &v))
             return -1;
         if (value_truth(v) == keep && seq_build(rd, out->seq, items[i]))
@@ -329,8 +332,8 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
 /* Sorted by name. */
 const struct builtin FILTERS_SEQ[] = {
     {"count", "", 0, filter_length, 0, BUILTIN_READS_SEQ},
-    {"d", "default_value boolean", 0, filter_default, 0},
-    {"default", "default_value boolean", 0, filter_default, 0},
+    {"d", "default_value boolean", 0, filter_default, 0, 0},
+    {"default", "default_value boolean", 0, filter_default, 0, 0},
     {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0, BUILTIN_MAKES_SEQ},
     {"first", "", 0, filter_first, 0, BUILTIN_READS_SEQ},
     {"items", "", 0, filter_items, 0, BUILTIN_MAKES_SEQ},
@@ -339,8 +342,8 @@ const struct builtin FILTERS_SEQ[] = {
     {"length", "", 0, filter_length, 0, BUILTIN_READS_SEQ},
     {"list", "", 0, filter_list, 0, BUILTIN_MAKES_SEQ},
     {"map", "*", 0, filter_map, 0, BUILTIN_MAKES_SEQ},
-    {"max", "case_sensitive attribute", 0, filter_extreme, true},
-    {"min", "case_sensitive attribute", 0, filter_extreme, 0},
+    {"max", "case_sensitive attribute", 0, filter_extreme, true, 0},
+    {"min", "case_sensitive attribute", 0, filter_extreme, 0, 0},
     {"reject", "*", 0, filter_choose, 0, BUILTIN_MAKES_SEQ},
     {"rejectattr", "*", 0, filter_choose, BY_ATTR, BUILTIN_MAKES_SEQ},
     {"reverse", "", 0, filter_reverse, 0, BUILTIN_MAKES_SEQ},
@@ -353,5 +356,6 @@ const size_t N_FILTERS_SEQ = ARRAY_SIZE(FILTERS_SEQ);
 const struct builtin *filter_find(const struct tstr *name) {
     const struct builtin *f = builtin_find(FILTERS_SEQ, N_FILTERS_SEQ, name);
 
-    return f ? f : builtin_find(FILTERS_TEXT, N_FILTERS_TEXT, name);
+    f = f ? f : builtin_find(FILTERS_TEXT, N_FILTERS_TEXT, name);
+    return f ? f : filter_find_more(name);
 }

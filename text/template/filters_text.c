@@ -54,26 +54,6 @@ static int filter_safe(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
-/* Returns the end of the line that begins at @pos, without its newline. Lines are those of
- * str.splitlines(). */
-static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
-    size_t w;
-
-    for (; pos < s->len; pos += w) {
-        uint32_t cp = tstr_decode(s->data, s->len, pos, &w);
-
-        if ((cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
-            cp == 0x2029) {
-            bool crlf = cp == 13 && pos + 1 < s->len && s->data[pos + 1] == '\n';
-
-            *next = pos + w + crlf;
-            return pos;
-        }
-    }
-    *next = s->len;
-    return s->len;
-}
-
 /* Implements indent(). The first line and empty lines are not changed unless the arguments say
  * so. */
 static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
@@ -97,7 +77,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     }
     /* Jinja appends a newline and splits into lines, so a trailing newline is kept. */
     for (size_t pos = 0, next, line = 0; pos < s->len || line == 0; pos = next, line++) {
-        size_t end = line_end(s, pos, &next);
+        size_t end = text_line_end(s, pos, &next);
         bool wanted = line == 0 ? first : (blank || end > pos);
 
         if ((line && sink_add_text(rd, k, "\n")) || (wanted && sink_add_str(rd, k, in)) ||
@@ -141,7 +121,7 @@ static int filter_int(struct render *rd, const struct call *c, struct value *out
     return value_from_wide(rd, (wide)f, out);
 }
 
-/* Implements from_json, which transformers does not have, but a few published templates use. */
+/* Implements from_json and fromjson, which transformers does not have, but a few published templates use. */
 static int filter_from_json(struct render *rd, const struct call *c, struct value *out) {
     if (c->self.type != V_STR)
         return render_fail(rd, "the JSON object must be str, bytes or bytearray, not %s",
@@ -169,16 +149,18 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
 
 /* Sorted by name. */
 const struct builtin FILTERS_TEXT[] = {
-    {"capitalize", "", 0, filter_case, CASE_CAPITALIZE},
-    {"from_json", "", 0, filter_from_json, 0},
-    {"indent", "width first blank", 0, filter_indent, 0},
-    {"int", "default base", 0, filter_int, 0},
-    {"lower", "", 0, filter_case, CASE_LOWER},
-    {"replace", "old new count", 2, filter_replace, 0},
-    {"safe", "", 0, filter_safe, 0},
-    {"string", "", 0, filter_string, 0},
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson, 0},
-    {"trim", "chars", 0, filter_trim, 0},
-    {"upper", "", 0, filter_case, CASE_UPPER},
+    {"capitalize", "", 0, filter_case, CASE_CAPITALIZE, 0},
+    {"from_json", "", 0, filter_from_json, 0, 0},
+    {"fromjson", "", 0, filter_from_json, 0, 0},
+    {"indent", "width first blank", 0, filter_indent, 0, 0},
+    {"int", "default base", 0, filter_int, 0, 0},
+    {"lower", "", 0, filter_case, CASE_LOWER, 0},
+    {"replace", "old new count", 2, filter_replace, 0, 0},
+    {"safe", "", 0, filter_safe, 0, 0},
+    {"string", "", 0, filter_string, 0, 0},
+    {"title", "", 0, filter_case, CASE_WORDS, 0},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson, 0, 0},
+    {"trim", "chars", 0, filter_trim, 0, 0},
+    {"upper", "", 0, filter_case, CASE_UPPER, 0},
 };
 const size_t N_FILTERS_TEXT = ARRAY_SIZE(FILTERS_TEXT);

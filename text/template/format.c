@@ -114,6 +114,8 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
     const char *quote = doubled ? "\"" : "'";
     size_t done = 0, w;
 
+    if (s->safe)
+        TRY(sink_add_text(rd, k, "Markup("));
     TRY(sink_add_text(rd, k, quote));
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
@@ -124,7 +126,10 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
             return -1;
         done = i + w;
     }
-    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote) ? -1 : 0;
+    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote) ||
+                   (s->safe && sink_add_text(rd, k, ")"))
+               ? -1
+               : 0;
 }
 
 static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
@@ -248,74 +253,4 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
         return -1;
     *out = sink_take(rd, k);
     return *out ? 0 : -1;
-}
-
-/* ---- str.format() ---- */
-
-/* Finds the argument that a field names: "" is the next one, digits are its place, other texts are
- * a keyword. */
-static int field_value(struct render *rd, const struct tstr *name, const struct args *args,
-                       uint32_t *next, struct value *v) {
-    uint32_t at = 0, k = 0;
-    size_t n = 0;
-
-    for (; n < name->len && name->data[n] >= '0' && name->data[n] <= '9'; n++)
-        at = MIN(at * 10 + (uint32_t)(name->data[n] - '0'), 100000u);
-    if (n == name->len) {
-        at = n ? at : (*next)++;
-        if (at >= args->n_pos)
-            return render_fail(rd, "Replacement index %u out of range for positional args tuple",
-                               at);
-        *v = args->pos[at];
-        return 0;
-    }
-    for (size_t i = 0; i < name->len; i++)
-        if (memchr(":!.[", name->data[i], 4))
-            return render_fail(rd, "format(): a field is {}, {0} or {name}; formats, conversions "
-                                   "and attributes of fields are not supported");
-    while (k < args->n_kw && !tstr_equal(args->kw[k].name, name))
-        k++;
-    TRY(render_charge(rd, k / 8));
-    if (k == args->n_kw)
-        return render_fail(rd, "format() lacks the argument '%.*s'",
-                           (int)MIN(name->len, (size_t)80), name->data);
-    *v = args->kw[k].v;
-    return 0;
-}
-
-int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
-                  struct value *out) {
-    struct sink *k = sink_new(rd);
-    size_t done = 0;
-    uint32_t next = 0;
-
-    if (!k)
-        return -1;
-    for (size_t i = 0; i < fmt->len; i++) {
-        char c = fmt->data[i];
-
-        if (c != '{' && c != '}')
-            continue;
-        if (i + 1 < fmt->len && fmt->data[i + 1] == c) {
-            TRY(sink_add_part(rd, k, fmt, done, ++i));
-            done = i + 1;
-            continue;
-        }
-        struct value v;
-        const char *close = memchr(fmt->data + i, '}', fmt->len - i);
-
-        if (c == '}' || !close)
-            return render_fail(rd, "Single '%c' encountered in format string", c);
-        size_t end = (size_t)(close - fmt->data);
-        const struct tstr *field = tstr_slice(rd, fmt, i + 1, end);
-
-        if (!field || sink_add_part(rd, k, fmt, done, i) ||
-            field_value(rd, field, args, &next, &v) || format_str(rd, k, v))
-            return -1;
-        i = end;
-        done = end + 1;
-    }
-    TRY(sink_add_part(rd, k, fmt, done, fmt->len));
-    *out = value_str(sink_take(rd, k));
-    return out->s ? 0 : -1;
 }

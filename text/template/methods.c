@@ -77,19 +77,26 @@ static int list_extend(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
+/* Gives a list an array of its own before its elements are moved. */
+static int list_own(struct render *rd, struct seq *s) {
+    if (!s->shared || !s->n)
+        return 0;
+    struct value *v = render_alloc(rd, s->n, sizeof(*v));
+
+    if (!v || render_charge(rd, s->n / 4))
+        return -1;
+    memcpy(v, s->v, s->n * sizeof(*v));
+    s->v = v;
+    s->cap = s->n;
+    s->shared = false;
+    return 0;
+}
+
 static int remove_at(struct render *rd, struct seq *s, int64_t at, struct value *out) {
     assert(at >= 0 && at < s->n);
     *out = s->v[at];
-    if (s->shared && at + 1 < s->n) {
-        struct value *v = render_alloc(rd, s->n, sizeof(*v));
-
-        if (!v)
-            return -1;
-        memcpy(v, s->v, s->n * sizeof(*v));
-        s->v = v;
-        s->cap = s->n;
-        s->shared = false;
-    }
+    if (at + 1 < s->n)
+        TRY(list_own(rd, s));
     memmove(s->v + at, s->v + at + 1, (s->n - 1 - (size_t)at) * sizeof(*s->v));
     s->n--;
     if (s->shared) /* a list that grows must not overwrite the element that a slice still has */
@@ -106,6 +113,109 @@ static int list_pop(struct render *rd, const struct call *c, struct value *out) 
     if (at < 0 || at >= s->n)
         return render_fail(rd, s->n ? "pop index out of range" : "pop from empty list");
     return remove_at(rd, s, at, out);
+}
+
+/* Finds the first element from @i on that equals @what; s->n: there is none. */
+static int list_search(struct render *rd, const struct seq *s, uint32_t i, struct value what,
+                       uint32_t *at) {
+    for (bool same = false; i < s->n; i++) {
+        TRY(value_equal(rd, s->v[i], what, &same));
+        if (same)
+            break;
+    }
+    *at = i;
+    return 0;
+}
+
+static int list_count(struct render *rd, const struct call *c, struct value *out) {
+    const struct seq *s = c->self.seq;
+    uint32_t n = 0, at;
+
+    TRY(list_search(rd, s, 0, c->a[0], &at));
+    for (; at < s->n; n++)
+        TRY(list_search(rd, s, at + 1, c->a[0], &at));
+    *out = value_int(n);
+    return 0;
+}
+
+/* Implements index(), and remove(), which takes the element out. */
+static int list_index(struct render *rd, const struct call *c, struct value *out) {
+    struct seq *s = c->self.seq;
+    struct value removed;
+    uint32_t at;
+
+    TRY(list_search(rd, s, 0, c->a[0], &at));
+    if (at == s->n)
+        return render_fail(rd, "the element is not in the list");
+    *out = c->how ? value_none() : value_int(at);
+    return c->how ? remove_at(rd, s, at, &removed) : 0;
+}
+
+static int list_copy(struct render *rd, const struct call *c, struct value *out) {
+    const struct value all[3] = {value_none(), value_none(), value_none()};
+
+    return operator_slice(rd, c->self, all, out);
+}
+
+static int list_insert(struct render *rd, const struct call *c, struct value *out) {
+    struct seq *s = c->self.seq;
+    int64_t at;
+
+    *out = value_none();
+    if (builtin_int(rd, c->a[0], 0, &at) || list_own(rd, s) || seq_add(rd, s, c->a[1]) ||
+        render_charge(rd, s->n / 4))
+        return -1;
+    uint32_t last = s->n - 1;
+
+    at = at < 0 ? MAX(at + last, (int64_t)0) : MIN(at, (int64_t)last);
+    memmove(s->v + at + 1, s->v + at, (last - (size_t)at) * sizeof(*s->v));
+    s->v[at] = c->a[1];
+    return 0;
+}
+
+static int list_reverse(struct render *rd, const struct call *c, struct value *out) {
+    struct seq *s = c->self.seq;
+
+    *out = value_none();
+    if (list_own(rd, s) || render_charge(rd, s->n / 4))
+        return -1;
+    for (uint32_t i = 0; i < s->n / 2; i++) {
+        struct value v = s->v[i];
+
+        s->v[i] = s->v[s->n - 1 - i];
+        s->v[s->n - 1 - i] = v;
+    }
+    return 0;
+}
+
+static int list_clear(struct render *rd, const struct call *c, struct value *out) {
+    (void)rd;
+    *out = value_none();
+    c->self.seq->v = NULL;
+    c->self.seq->n = c->self.seq->cap = 0;
+    return 0;
+}
+
+static int dict_copy(struct render *rd, const struct call *c, struct value *out) {
+    struct value self = c->self;
+    const struct args args = {.pos = &self, .n_pos = 1};
+    struct dict *d = dict_new(rd, self.dict->n);
+
+    if (!d || dict_fill(rd, d, &args))
+        return -1;
+    d->user = self.dict->user;
+    *out = value_dict(d);
+    return 0;
+}
+
+static int dict_setdefault(struct render *rd, const struct call *c, struct value *out) {
+    struct value v = c->a[1].type == V_MISSING ? value_none() : c->a[1];
+    int r = dict_get(rd, c->self.dict, c->a[0], out);
+
+    if (r)
+        return MIN(r, 0);
+    *out = v;
+    return dict_set(rd, c->self.dict, c->a[0], v);
 }
 
 /* Implements loop.cycle(): the argument whose turn it is. */
@@ -134,23 +244,37 @@ static int loop_changed(struct render *rd, const struct call *c, struct value *o
 
 /* Each table is sorted by name. */
 static const struct builtin LOOP_METHODS[] = {
-    {"changed", "*", 0, loop_changed, 0},
-    {"cycle", "*", 0, loop_cycle, 0},
+    {"changed", "*", 0, loop_changed, 0, 0},
+    {"cycle", "*", 0, loop_cycle, 0, 0},
 };
 
 static const struct builtin DICT_METHODS[] = {
-    {"get", "key default", 1, dict_get_method, 0},
-    {"items", "", 0, dict_view, SEQ_ITEMS},
-    {"keys", "", 0, dict_view, SEQ_KEYS},
-    {"pop", "key default", 1, dict_pop, 0},
-    {"update", "*", 0, dict_update, 0},
-    {"values", "", 0, dict_view, SEQ_VALUES},
+    {"copy", "", 0, dict_copy, 0, 0},
+    {"get", "key default", 1, dict_get_method, 0, 0},
+    {"items", "", 0, dict_view, SEQ_ITEMS, 0},
+    {"keys", "", 0, dict_view, SEQ_KEYS, 0},
+    {"pop", "key default", 1, dict_pop, 0, 0},
+    {"setdefault", "key default", 1, dict_setdefault, 0, 0},
+    {"update", "*", 0, dict_update, 0, 0},
+    {"values", "", 0, dict_view, SEQ_VALUES, 0},
 };
 
 static const struct builtin LIST_METHODS[] = {
-    {"append", "object", 1, list_append, 0},
-    {"extend", "iterable", 1, list_extend, 0},
-    {"pop", "index", 0, list_pop, 0},
+    {"append", "object", 1, list_append, 0, 0},
+    {"clear", "", 0, list_clear, 0, 0},
+    {"copy", "", 0, list_copy, 0, 0},
+    {"count", "value", 1, list_count, 0, 0},
+    {"extend", "iterable", 1, list_extend, 0, 0},
+    {"index", "value", 1, list_index, 0, 0},
+    {"insert", "index object", 2, list_insert, 0, 0},
+    {"pop", "index", 0, list_pop, 0, 0},
+    {"remove", "value", 1, list_index, 1, 0},
+    {"reverse", "", 0, list_reverse, 0, 0},
+};
+
+static const struct builtin TUPLE_METHODS[] = {
+    {"count", "value", 1, list_count, 0, 0},
+    {"index", "value", 1, list_index, 0, 0},
 };
 
 const struct builtin *method_find(struct value self, const struct tstr *name) {
@@ -162,8 +286,10 @@ const struct builtin *method_find(struct value self, const struct tstr *name) {
     case V_LOOP:
         return builtin_find(LOOP_METHODS, ARRAY_SIZE(LOOP_METHODS), name);
     case V_SEQ:
-        return self.seq->kind == SEQ_LIST
-                   ? builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name)
+        if (self.seq->kind == SEQ_LIST)
+            return builtin_find(LIST_METHODS, ARRAY_SIZE(LIST_METHODS), name);
+        return self.seq->kind == SEQ_TUPLE
+                   ? builtin_find(TUPLE_METHODS, ARRAY_SIZE(TUPLE_METHODS), name)
                    : NULL;
     default:
         return NULL;

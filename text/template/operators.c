@@ -205,6 +205,8 @@ int operator_binary(struct render *rd, uint8_t op, struct value a, struct value 
         *out = value_str(s);
         return s ? 0 : -1;
     }
+    if (op == OP_MOD && a.type == V_STR)
+        return format_percent(rd, a.s, b, out);
     if (op == OP_ADD && list_a && list_b && a.seq->kind == b.seq->kind)
         return join_seqs(rd, a.seq, b.seq, out);
     if (op == OP_MUL && (list_a || a.type == V_STR) && value_is_int(b))
@@ -322,7 +324,7 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
 
         if (m)
             return bind_method(rd, m, obj, out);
-        if (obj.type == V_NAMESPACE || obj.type == V_LOOP)
+        if (obj.type == V_NAMESPACE || obj.type == V_LOOP || (obj.type == V_SEQ && obj.seq->group))
             return operator_attr(rd, obj, key.s, out);
     }
     return undefined_item(rd, obj, key, out);
@@ -360,6 +362,17 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     return 1;
 }
 
+static int group_attr(const struct seq *s, const struct tstr *name, struct value *out) {
+    assert(s->n == 2);
+    if (tstr_is(name, "grouper"))
+        *out = s->v[0];
+    else if (tstr_is(name, "list"))
+        *out = s->v[1];
+    else
+        return 0;
+    return 1;
+}
+
 /* Evaluates x.name: a method first, then an item. `d.items` is the method even if d has a key
  * "items". */
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out) {
@@ -374,6 +387,8 @@ int operator_attr(struct render *rd, struct value obj, const struct tstr *name, 
         r = dict_get_str(rd, obj.dict, name, out);
     else if (obj.type == V_LOOP)
         r = loop_attr(obj.loop, name, out);
+    else if (obj.type == V_SEQ && obj.seq->group)
+        r = group_attr(obj.seq, name, out);
     else if (obj.type == V_MACRO && tstr_is(name, "name"))
         r = (*out = value_str(obj.macro->def->name), 1);
     if (r)

@@ -420,8 +420,15 @@ static int parse_with(struct parser *p, struct node *n) {
 static int parse_named_block(struct parser *p, struct node *n) {
     const struct tstr *name, *again;
 
+    uint32_t number;
+
     n->type = N_BLOCK;
     TRY(parser_expect_name(p, &name));
+    TRY(parser_symbol(p, name, false, &number));
+    if (p->t->symbols[number]->block)
+        return parser_fail(p, "block '%.*s' defined twice", (int)MIN(name->len, (size_t)80),
+                           name->data);
+    p->t->symbols[number]->block = true;
     if (parser_skip_name(p, "scoped"))
         n->type = N_SCOPE;
     if (parser_is_name(p, "required"))

@@ -154,6 +154,10 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out);
 #define FLOAT_STEPS 10 /* evaluation steps that are charged for formatting a float */
 /* Writes repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
+/* Writes format(v, spec). */
+int format_spec(struct render *rd, struct sink *k, struct value v, const struct tstr *spec);
+/* Computes s % values. */
+int format_percent(struct render *rd, const struct tstr *s, struct value values, struct value *out);
 /* Computes fmt.format(args). */
 int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
                   struct value *out);

@@ -52,27 +52,58 @@ static uint32_t change_case(uint32_t cp, int to) {
                                        : utf8proc_totitle((utf8proc_int32_t)cp));
 }
 
+/* Returns how a character changes: @first: it is the first one of the text, @inside: it follows a
+ * character that is part of the same word. */
+static int case_of(enum case_mode mode, bool first, bool inside, uint32_t cp) {
+    switch (mode) {
+    case CASE_UPPER:
+        return TO_UPPER;
+    case CASE_CAPITALIZE:
+        return first ? TO_TITLE : TO_LOWER;
+    case CASE_TITLE:
+        return inside ? TO_LOWER : TO_TITLE;
+    case CASE_WORDS:
+        return inside ? TO_LOWER : TO_UPPER;
+    case CASE_SWAP:
+        return text_is_kind(cp, KIND_UPPER) ? TO_LOWER : TO_UPPER;
+    default:
+        return TO_LOWER;
+    }
+}
+
+/* Returns whether the next character is inside of a word that this one belongs to. */
+static bool word_goes_on(enum case_mode mode, uint32_t cp) {
+    if (mode == CASE_TITLE)
+        return text_is_kind(cp, KIND_UPPER) || text_is_kind(cp, KIND_LOWER);
+    return mode == CASE_WORDS && !tstr_is_space(cp) &&
+           !(cp < 0x80 && cp && strchr("-({[<", (int)cp));
+}
+
 /* Maps upper and lower case, one code point to one. Of those that become several, only the German
  * sharp s does. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out) {
     struct sink *k = sink_new(rd);
+    bool inside = false;
     size_t w;
 
     if (!k || sink_reserve(rd, k, s->len))
         return -1;
     for (size_t i = 0; i < s->len; i += w) {
-        if (i % 4 == 0 && render_charge(rd, 1))
-            return -1;
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
-        int to = mode == CASE_UPPER ? TO_UPPER : mode == CASE_LOWER || i ? TO_LOWER : TO_TITLE, r;
+        int to = case_of(mode, i == 0, inside, cp), r;
         bool user = tstr_user_at(s, i);
 
+        if (i % 4 == 0 && render_charge(rd, 1))
+            return -1;
         if (cp == 0xdf && to != TO_LOWER)
             r = sink_add(rd, k, to == TO_UPPER ? "SS" : "Ss", 2, user);
+        else if (cp == 0xdf && mode == CASE_FOLD)
+            r = sink_add(rd, k, "ss", 2, user);
         else
             r = sink_add_cp(rd, k, change_case(cp, to), user);
         if (r)
             return -1;
+        inside = word_goes_on(mode, cp);
     }
     return finish(rd, k, s->safe, out);
 }
@@ -216,4 +247,22 @@ bool text_to_double(const struct tstr *s, double *out) {
         return false;
     *out = strtod(text, &stop);
     return *stop == 0;
+}
+
+size_t text_line_end(const struct tstr *s, size_t pos, size_t *next) {
+    size_t w;
+
+    for (; pos < s->len; pos += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, pos, &w);
+
+        if ((cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
+            cp == 0x2029) {
+            bool crlf = cp == 13 && pos + 1 < s->len && s->data[pos + 1] == '\n';
+
+            *next = pos + w + crlf;
+            return pos;
+        }
+    }
+    *next = s->len;
+    return s->len;
 }

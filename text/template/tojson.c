@@ -178,7 +178,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
 
 /* Reads the argument indent: None, a number of blanks, or a string. */
 static int set_indent(struct writer *w, struct value v) {
-    static const char blanks[] = "                                ";
+    static const char blanks[] = "                                                                ";
 
     if (v.type == V_MISSING || v.type == V_NONE)
         return 0;

@@ -256,6 +256,9 @@ int value_contains(struct render *rd, struct value in, struct value what, bool *
 
 /* Makes one string for each code point. */
 static int chars(struct render *rd, const struct tstr *s, struct value **items, uint32_t *n) {
+    s = tstr_safe(rd, s, false); /* the characters of markup are none */
+    if (!s)
+        return -1;
     size_t count = tstr_count(s), w, k = 0;
     struct value *v = render_alloc(rd, count, sizeof(*v));
 

@@ -65,6 +65,7 @@ struct seq {
     struct value *v;
     uint32_t n, cap;
     uint8_t kind;
+    bool group;  /* a pair of groupby(), with the attributes grouper and list */
     bool user;   /* the whole value comes from a variable of the request */
     bool shared; /* a slice has elements in the same array: they must not be moved */
 };
