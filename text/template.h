@@ -63,8 +63,8 @@ uint64_t template_fuel(yyjson_val *vars);
  * role names, and the ranges of opts->trust. Returns 0, or with @err (400, line and reason)
  *
  *   -EINVAL  the template is wrong, or refuses these messages (raise_exception: its words, exact);
- *   -E2BIG   the rendering would pass a limit (steps, memory, bytes of text): these messages are too
- *            many or too long for it, and fewer or shorter ones may pass;
+ *   -E2BIG   the rendering would pass a limit (steps, memory, bytes of text): these messages are
+ *            too many or too long for it, and fewer or shorter ones may pass;
  *   -ENOMEM  the system has no memory, @err is not set.
  *
  * Calls job_pause() (base/jobs.h), so that it fails in an abandoned job, whose error has no

@@ -1,6 +1,6 @@
 /*
- * bench_template [-n MESSAGES | -c CALLS] TEMPLATE.jinja...: the CPU time to parse each template and to
- * render a conversation of 50 messages with two tools (median of several runs), the bytes of the
+ * bench_template [-n MESSAGES | -c CALLS] TEMPLATE.jinja...: the CPU time to parse each template and
+ * to render a conversation of 50 messages with two tools (median of several runs), the bytes of the
  * text and the steps it takes. With -c the conversation is one request with that many tool calls,
  * as an agent sends it.
  */

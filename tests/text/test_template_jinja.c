@@ -1,6 +1,7 @@
 /*
- * The parts of the language that few chat templates use. Every row is what the reference implementation
- * (Jinja2 3.1 in a sandbox that allows changes) renders for the same variables; NULL: it raises an error.
+ * The parts of the language that few chat templates use. Every row is what the reference
+ * implementation (Jinja2 3.1 in a sandbox that allows changes) renders for the same variables;
+ * NULL: it raises an error.
  */
 
 #include <criterion/criterion.h>

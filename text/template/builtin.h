@@ -46,12 +46,12 @@ enum pad { PAD_LEFT, PAD_RIGHT, PAD_CENTER };
 /* Pads @s with @fill to @width code points. */
 int text_pad(struct render *rd, const struct tstr *s, int64_t width, uint32_t fill, enum pad pad,
              struct value *out);
-/* Returns the end of the line that begins at @pos, without its newline, and in *@next where the next
- * one begins. Lines are those of str.splitlines(). */
+/* Returns the end of the line that begins at @pos, without its newline, and in *@next where the
+ * next one begins. Lines are those of str.splitlines(). */
 size_t text_line_end(const struct tstr *s, size_t pos, size_t *next);
 
-/* Changes of case. CASE_TITLE: each word, of letters only; CASE_WORDS: each word, between blanks and
- * opening brackets; CASE_SWAP: the other case; CASE_FOLD: for comparison. */
+/* Changes of case. CASE_TITLE: each word, of letters only; CASE_WORDS: each word, between blanks
+ * and opening brackets; CASE_SWAP: the other case; CASE_FOLD: for comparison. */
 enum case_mode {
     CASE_UPPER,
     CASE_LOWER,

@@ -121,7 +121,8 @@ static int filter_int(struct render *rd, const struct call *c, struct value *out
     return value_from_wide(rd, (wide)f, out);
 }
 
-/* Implements from_json and fromjson, which transformers does not have, but a few published templates use. */
+/* Implements from_json and fromjson, which transformers does not have, but a few published
+ * templates use. */
 static int filter_from_json(struct render *rd, const struct call *c, struct value *out) {
     if (c->self.type != V_STR)
         return render_fail(rd, "the JSON object must be str, bytes or bytearray, not %s",

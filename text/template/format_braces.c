@@ -1,6 +1,6 @@
 /*
- * format_braces - str.format(): `{field!conversion:spec}`. A field begins with nothing, a number or a
- * name, and may go on with .attribute and [key]. A spec may have fields itself, one level deep.
+ * format_braces - str.format(): `{field!conversion:spec}`. A field begins with nothing, a number or
+ * a name, and may go on with .attribute and [key]. A spec may have fields itself, one level deep.
  */
 
 #include <string.h>

@@ -437,8 +437,8 @@ static int slice_range(struct render *rd, const struct value *bound, int64_t n, 
 }
 
 /* Makes a slice, which is a new list or range. With step 1 a list shares the elements of @from: the
- * array is copied by what would move them (list.pop()), and a list that grows does so behind them or
- * in a new array. */
+ * array is copied by what would move them (list.pop()), and a list that grows does so behind them
+ * or in a new array. */
 static int slice_seq(struct render *rd, struct seq *from, const struct value *bound,
                      struct value *out) {
     bool is_range = from->kind == SEQ_RANGE, view = !is_range && bound[2].type == V_NONE;

@@ -80,8 +80,8 @@ static int parse_or(struct parser *p, struct node **out) {
     return parse_chain(p, "or", N_OR, parse_and, out);
 }
 
-/* Parses `a if b else c`, which groups to the right: a if b else (c if d else e). Unknown filters and
- * tests in it, also in b, fail when they are evaluated. */
+/* Parses `a if b else c`, which groups to the right: a if b else (c if d else e). Unknown filters
+ * and tests in it, also in b, fail when they are evaluated. */
 static int parse_condition(struct parser *p, struct node **out) {
     const struct node *unknown = p->unknown;
 
@@ -626,8 +626,8 @@ int parse_filters(struct parser *p, struct node *obj, bool first, struct node **
 
 static int parse_targets(struct parser *p, bool attr, bool brackets, struct node **out);
 
-/* Parses the target of an assignment: a name, or targets in brackets. ns.attr is allowed only where a namespace may be assigned to,
- * and reads the variable ns. */
+/* Parses the target of an assignment: a name, or targets in brackets. ns.attr is allowed only where
+ * a namespace may be assigned to, and reads the variable ns. */
 static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     uint32_t line = p->tok->line;
 

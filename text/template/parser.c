@@ -243,8 +243,8 @@ static bool target_has(const struct node *target, uint32_t sym) {
     return false;
 }
 
-/* Returns whether @e, in the body of a loop with @target, has the same value in each turn as long as
- * nothing is done between: it reads neither the target nor `loop`, and evaluating it changes
+/* Returns whether @e, in the body of a loop with @target, has the same value in each turn as long
+ * as nothing is done between: it reads neither the target nor `loop`, and evaluating it changes
  * nothing (a call may, and `in` uses up a generator). */
 static bool is_invariant(const struct parser *p, const struct node *e, const struct node *target) {
     switch (e->type) {
@@ -415,8 +415,8 @@ static int parse_with(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* Parses a block. Nothing can extend a template, so its body is rendered in its place. With `scoped`
- * it sees the variables around it. */
+/* Parses a block. Nothing can extend a template, so its body is rendered in its place. With
+ * `scoped` it sees the variables around it. */
 static int parse_named_block(struct parser *p, struct node *n) {
     const struct tstr *name, *again;
 

@@ -266,7 +266,7 @@ static int deliver(struct render *rd, const struct sink *k, size_t max, struct r
 
 /* Adds the bytes of all texts in @v, up to @depth levels deep. */
 static uint64_t text_bytes(yyjson_val *v, uint32_t depth) {
-    uint64_t sum = yyjson_is_str(v) ? yyjson_get_len(v) : 0;
+    uint64_t sum = yyjson_is_str(v) ? json_len(v) : 0;
     size_t i, n;
     yyjson_val *key, *m;
 

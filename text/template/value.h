@@ -59,8 +59,8 @@ struct value {
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
 /* A sequence of elements v[0, n); n <= cap. A list may grow while it is iterated: the iteration
- * keeps the old v. A range has n elements, which seq_at() computes, and v[3] are its start, stop and
- * step. */
+ * keeps the old v. A range has n elements, which seq_at() computes, and v[3] are its start, stop
+ * and step. */
 struct seq {
     struct value *v;
     uint32_t n, cap;
