@@ -123,6 +123,10 @@ Test(template_long, slices_are_lists_of_their_own) {
         {"{% set a = [1, 2] + [3] %}{% set b = a + [4] %}{% set _ = b.pop() %}{% set _ = b.pop() %}"
          "{% set _ = b.append(9) %}{{ a }}{{ b }}",
          "[1, 2, 3][1, 2, 9]"},
+        {"{{ [][:] }}{{ nothing|slice(2)|list }}{{ [1][1:] + [] }}", "[][[], []][]"},
+        {"{% set g = l|select %}{% for x in g %}{% set _ = (g|list).append(9) %}{{ x }}{% endfor "
+         "%}",
+         "312"},
         {"{{ [1, 2, 3][::-1] }}{{ (1, 2, 3)[1:] }}{{ [1, 2, 3][0:9:2] }}", "[3, 2, 1](2, 3)[1, 3]"},
     };
 

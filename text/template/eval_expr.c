@@ -207,6 +207,13 @@ static int attr(struct render *rd, const struct node *n, struct value *out) {
     return operator_attr(rd, obj, n->attr.name, out);
 }
 
+/* Room for the arguments of most calls, on the stack: a loop over the history may call a million
+ * times. Nothing refers to it after the call. */
+struct few_args {
+    struct value pos[3];
+    struct named_value kw[2];
+};
+
 static int add_kwarg(struct args *args, const struct tstr *name, struct value v) {
     args->kw[args->n_kw++] = (struct named_value){name, v};
     return 0;
@@ -252,11 +259,13 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
 
 /* Evaluates the arguments of a call: the positional ones, then the keywords, both in the order in
  * which they are written. */
-static int eval_args(struct render *rd, const struct node_args *a, struct args *args) {
-    *args = (struct args){0};
-    if (a->n_pos && !(args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos))))
+static int eval_args(struct render *rd, const struct node_args *a, struct few_args *few,
+                     struct args *args) {
+    *args = (struct args){.pos = few->pos, .kw = few->kw};
+    if (a->n_pos > ARRAY_SIZE(few->pos) &&
+        !(args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos))))
         return -1;
-    if (a->n_kw && !(args->kw = render_alloc(rd, a->n_kw, sizeof(*args->kw))))
+    if (a->n_kw > ARRAY_SIZE(few->kw) && !(args->kw = render_alloc(rd, a->n_kw, sizeof(*args->kw))))
         return -1;
     for (const struct node *n = a->pos; n; n = n->next) {
         TRY(eval_expr(rd, n, &args->pos[args->n_pos++]));
@@ -289,6 +298,7 @@ int eval_call(struct render *rd, const struct node *n, const struct value *calle
     const struct node *fn = n->call.obj;
     const struct builtin *method = NULL;
     struct value f, self = {0};
+    struct few_args few;
     struct args args;
 
     if (fn->type == N_ATTR) {
@@ -300,7 +310,7 @@ int eval_call(struct render *rd, const struct node *n, const struct value *calle
     } else if (eval_expr(rd, fn, &f)) {
         return -1;
     }
-    TRY(eval_args(rd, &n->call.args, &args));
+    TRY(eval_args(rd, &n->call.args, &few, &args));
     if (caller)
         TRY(add_caller(rd, &args, *caller));
     rd->line = n->line;
@@ -325,13 +335,15 @@ static bool reads_temporary(const struct node *n) {
 /* Evaluates a filter. The filter of a block has no operand: it takes the text of the block. */
 static int filter(struct render *rd, const struct node *n, struct value *out) {
     struct value self;
+    struct few_args few;
     struct args args;
 
     assert(n->call.obj ||
            rd->filter_input); /* the parser leaves obj out in a block's filter only */
     if (!n->call.obj)
         self = *rd->filter_input;
-    if ((n->call.obj && eval_expr(rd, n->call.obj, &self)) || eval_args(rd, &n->call.args, &args))
+    if ((n->call.obj && eval_expr(rd, n->call.obj, &self)) ||
+        eval_args(rd, &n->call.args, &few, &args))
         return -1;
     rd->line = n->line;
     TRY(call_named(rd, "filter", n->call.fn, n->call.name, self, &args, out));
@@ -342,9 +354,10 @@ static int filter(struct render *rd, const struct node *n, struct value *out) {
 
 static int test(struct render *rd, const struct node *n, struct value *out) {
     struct value self, is;
+    struct few_args few;
     struct args args;
 
-    if (eval_expr(rd, n->call.obj, &self) || eval_args(rd, &n->call.args, &args))
+    if (eval_expr(rd, n->call.obj, &self) || eval_args(rd, &n->call.args, &few, &args))
         return -1;
     rd->line = n->line;
     TRY(call_named(rd, "test", n->call.fn, n->call.name, self, &args, &is));

@@ -361,7 +361,8 @@ static int filter_slice(struct render *rd, const struct call *c, struct value *o
         uint32_t some = (uint32_t)(n / slices + (i < n % slices));
 
         TRY(render_charge(rd, 1));
-        TRY(group_list(rd, items + at, some, is_fill(c->a[1]) && i >= n % slices, c->a[1], &list));
+        TRY(group_list(rd, some ? items + at : NULL, some, is_fill(c->a[1]) && i >= n % slices,
+                       c->a[1], &list));
         TRY(seq_build(rd, s, list));
         at += some;
     }

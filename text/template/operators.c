@@ -458,7 +458,7 @@ static int slice_seq(struct render *rd, struct seq *from, const struct value *bo
     if (!s || render_charge(rd, view ? 0 : (uint64_t)at.count / 4))
         return -1;
     if (view) {
-        s->v = from->v + at.start;
+        s->v = at.count ? from->v + at.start : NULL;
         s->cap = (uint32_t)at.count;
         s->shared = from->shared = true;
     }

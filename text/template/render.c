@@ -270,7 +270,7 @@ static uint64_t text_bytes(yyjson_val *v, uint32_t depth) {
     size_t i, n;
     yyjson_val *key, *m;
 
-    if (!depth || !yyjson_is_ctn(v))
+    if (!depth || !yyjson_is_ctn(v) || job_pause() < 0)
         return sum;
     yyjson_arr_foreach(v, i, n, m) sum += text_bytes(m, depth - 1);
     yyjson_obj_foreach(v, i, n, key, m) sum += text_bytes(m, depth - 1);

@@ -305,8 +305,10 @@ int value_items(struct render *rd, struct value v, struct value **items, uint32_
         if (v.seq->kind == SEQ_RANGE)
             return range_items(rd, v.seq, items);
         *items = v.seq->v;
-        if (v.seq->kind == SEQ_GENERATOR)
-            v.seq->n = 0;
+        if (v.seq->kind == SEQ_GENERATOR) { /* the array is the caller's */
+            v.seq->v = NULL;
+            v.seq->n = v.seq->cap = 0;
+        }
         return 0;
     case V_DICT: {
         struct value *keys = render_alloc(rd, v.dict->n, sizeof(*keys));
