@@ -135,7 +135,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_print(&j, "chat_template:%.*s", (int)m->template_len, m->template_source);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
     put_special(&j, "eos_token", m->tokenizer, tokenizer_eos);
-    json_print(&j, "build_info:'weft'}");
+    json_print(&j, "build_info:'weft', is_sleeping:%i}", model_asleep(model));
     respond_buf(x, 200, &b, j.error);
 }
 

@@ -155,8 +155,18 @@ static void expect_state(const char *state) {
     reply_deinit(&r);
 }
 
+static void expect_sleeping(bool sleeping) {
+    struct reply r;
+
+    world_get(&w, "/props?model=other", &r);
+    cr_expect(strstr(r.body.data, sleeping ? "\"is_sleeping\":true" : "\"is_sleeping\":false"),
+              "%s", r.body.data);
+    reply_deinit(&r);
+}
+
 Test(models, a_request_waits_until_its_model_is_loaded) {
     start(60000);
+    expect_sleeping(true);
     int fd = ask(",\"model\":\"other\"");
     cr_expect_eq(n_wants, 1);
     cr_expect_eq(api_model_use(model).n_jobs, 1);
@@ -168,6 +178,7 @@ Test(models, a_request_waits_until_its_model_is_loaded) {
     cr_expect_eq(other.n, 0);
     loaded();
     expect(fd, 200, "\"content\":\"other\"");
+    expect_sleeping(false);
     expect(ask(",\"model\":\"second\""), 200, "\"model\":\"other\"");
     expect(ask(",\"model\":\"gpt-4o\""), 200, "\"model\":\"other\"");
     cr_expect_eq(n_wants, 1);
