@@ -171,7 +171,7 @@ static int add_echoes(struct prompt_job *job) {
 
         if (p->tokens.n && !p->echo)
             TRY(echo_new(&p->echo, job->model->info->tokenizer, p->tokens.id, (uint32_t)p->tokens.n,
-                         p->text != NULL));
+                         p->text && !prompt_bos_bytes(job, p)));
     }
     return 0;
 }

@@ -300,3 +300,25 @@ Test(prompts, begin_with_one_bos_where_the_file_says_so) {
     expect_ids(&w, CHAT "/render", "{" HI "}", "104,105");
     world_stop(&w);
 }
+
+Test(prompts, an_echo_has_the_bos_that_the_client_wrote) {
+    static const char *const cases[][2] = {{"hi", "\"text\":\"hix\""},
+                                           {"<s>hi", "\"text\":\"<s>hix\""}};
+    struct world w;
+
+    world_init(&w);
+    tokenizer_free((struct tokenizer *)(uintptr_t)w.model.tokenizer);
+    w.model.tokenizer = tiny_bos_tokenizer();
+    w.port.script = "x";
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reply r;
+        char body[100];
+
+        snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"echo\":true}", cases[i][0]);
+        world_ask(&w, TEXT, body, &r);
+        cr_expect(strstr(r.body.data, cases[i][1]), "%s: %s", cases[i][0], r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
