@@ -116,7 +116,7 @@ static void on_check(uv_check_t *check) {
     int64_t began = clock_now(s->opts.clock), now = began;
     struct turn *t = NULL;
 
-    s->n_accepts = 0;
+    s->accepts_ns = 0;
     while (now - began < TURNS_NS && (t = turn_next(&s->payers.turns))) {
         struct conn *c = CONTAINER_OF(t, struct conn, turn);
         int64_t before = now;
@@ -188,6 +188,16 @@ static void accept_one(struct listener *l) {
     uv_timer_start(&l->server->again, on_again, ACCEPT_AGAIN_MS, 0);
 }
 
+/* Returns true while there is time in this iteration. Connections wait in one queue for all
+ * addresses, and are served in the order of turn.h only when they are accepted, which is cheap. */
+static bool may_accept(struct http_server *s) {
+    int64_t now = clock_now(s->opts.clock);
+
+    if (!s->accepts_ns)
+        s->accepts_ns = now;
+    return now - s->accepts_ns < ACCEPTS_NS;
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
@@ -197,7 +207,7 @@ static void on_connection(uv_stream_t *stream, int status) {
         tell_failure(l->server, status);
     } else if (l->server->closing) {
         return;
-    } else if (l->server->n_accepts++ < TURN_ACCEPTS) {
+    } else if (may_accept(l->server)) {
         accept_one(l);
     } else { /* libuv does not poll this listener until then */
         l->waits = true;

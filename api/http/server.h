@@ -95,7 +95,7 @@ struct http_server {
     uv_idle_t rest;   /* active while one has left something to the next */
     uv_timer_t again; /* for connections that were not accepted because memory was short */
     bool ticks;       /* the three are open: from the first listener to the last connection's end */
-    uint32_t n_accepts;  /* in this iteration */
+    int64_t accepts_ns;  /* time of the first connection of this iteration; 0: none came */
     uint64_t n_deferred; /* iterations that left turns or connections to the next one */
     bool leaving, closing;
     struct rng rng; /* request ids */
