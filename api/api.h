@@ -333,6 +333,9 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* Notes that a worker is ready, and submits every live generation again with the tokens it has.
  * @n_faults(id) returns the number of deaths at which a request was present; with three it fails
  * with 500 engine_fault. */
+/* Reports that a worker of @m that answered -EAGAIN takes submits again. Without it the api tries
+ * again after some time. */
+void api_worker_room(struct model *m);
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 struct api_guest;
 /* Adds a request of another daemon's front, which has the client; the worker of @m treats it like a

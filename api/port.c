@@ -84,6 +84,10 @@ void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
     model_wait_over(m);
 }
 
+void api_worker_room(struct model *m) {
+    gen_room(m);
+}
+
 struct model *api_first_model(const struct api *a) {
     return model_first(&a->env);
 }

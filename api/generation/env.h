@@ -62,6 +62,7 @@ struct gen_env {
         struct list list;                 /* gen.link: live generations, oldest first */
         struct list buckets[GEN_BUCKETS]; /* gen.bucket, by id */
         uint64_t next_id;
+        double submitted; /* virtual time of the last submit: tenant.submitted when it began */
     } gens;
     struct gen_ids ids;
     struct {

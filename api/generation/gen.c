@@ -29,6 +29,7 @@
 
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u
+#define SUBMIT_BYTES 512u /* of a submit beside its tokens */
 
 /* Asserts the invariants that gen.h lists. */
 static void check(const struct gen *g) {
@@ -520,6 +521,26 @@ static void fail_without_worker(struct gen *g) {
     admit_tick_later(&g->env->admit);
 }
 
+/* Returns the virtual time at which the next submit of @g's tenant begins. A tenant that was absent
+ * has earned nothing. */
+static double submit_begins(const struct gen *g) {
+    const struct tenant *t = g->charge.tenant;
+
+    return t ? MAX(t->submitted, g->env->gens.submitted) : g->env->gens.submitted;
+}
+
+/* Charges the tenant for the bytes of a submit, which take their time on the way to the worker
+ * whether its client stays or not. */
+static void charge_submit(const struct gen *g) {
+    struct tenant *t = g->charge.tenant;
+    double begins = submit_begins(g);
+
+    g->env->gens.submitted = begins;
+    if (t)
+        t->submitted =
+            begins + (SUBMIT_BYTES + g->m.n_tokens * sizeof(*g->tokens)) / tenant_weight(t);
+}
+
 static void submit(struct gen *g) {
     struct gen_env *env = g->env;
     struct model *m = g->model;
@@ -536,9 +557,11 @@ static void submit(struct gen *g) {
     int r = m->port->submit(m->port, &g->m);
     if (r == 0) {
         g->n_attempts++;
+        charge_submit(g);
         g->drafts_before = g->drafts;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
+        m->crowded = true;
         admit_tick_later(&env->admit);
     } else {
         if (r == -ENOMEM && !is_complete(g))
@@ -546,6 +569,39 @@ static void submit(struct gen *g) {
         g->failed = true;
         admit_tick_later(&env->admit);
     }
+}
+
+/* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose submits
+ * have taken the least. NULL: none waits. */
+static struct gen *next_pending(const struct model *m) {
+    struct gen *best = NULL;
+    double least = 0;
+
+    LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
+        if (g->model != m || g->state != GEN_PENDING || g->failed)
+            continue;
+        double begins = submit_begins(g);
+
+        if (!best || begins < least) {
+            best = g;
+            least = begins;
+        }
+    }
+    return best;
+}
+
+/* Submits pending generations while there is room. A new one does not overtake those that wait, and
+ * those of a tenant that submits much wait behind the others'. */
+static void submit_pending(struct model *m) {
+    struct gen *g;
+
+    while (m->worker_up && !m->crowded && (g = next_pending(m)))
+        submit(g);
+}
+
+void gen_room(struct model *m) {
+    m->crowded = false;
+    submit_pending(m);
 }
 
 void gen_start(struct gen *g) {
@@ -558,7 +614,10 @@ void gen_start(struct gen *g) {
         admit_tick_later(&g->env->admit);
         return;
     }
-    submit(g);
+    if (g->model->worker_up)
+        submit_pending(g->model);
+    else
+        submit(g);
 }
 
 bool gen_any_pending(const struct gen_env *env) {
@@ -600,9 +659,12 @@ void gen_retry(struct gen_env *env) {
         if (g->m.deadline_ns && now > g->m.deadline_ns) {
             err_set_code(&g->err, 504, "request_timeout", NULL, GEN_TOO_LATE);
             g->failed = true;
-        } else {
+        } else if (!g->model->worker_up) {
             submit(g);
         }
+    }
+    LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
+        gen_room(m);
     }
     end_failed(env);
 }
@@ -641,10 +703,8 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
         }
         if (g->n_attempts)
             env->stats.n_resumed++;
-        if (is_complete(g))
-            g->failed = true;
-        else
-            submit(g);
+        g->failed |= is_complete(g);
     }
+    gen_room(m);
     end_failed(env);
 }

@@ -140,6 +140,8 @@ void gen_start(struct gen *g);
 /* Submits again the generations that the worker could not take, and ends those past their
  * deadline. */
 void gen_retry(struct gen_env *env);
+/* Submits pending generations of @m: the way to its worker has room again. */
+void gen_room(struct model *m);
 bool gen_any_pending(const struct gen_env *env);
 
 /* Handles an event of the worker of @m. An event that does not fit the generation ends it with 500;

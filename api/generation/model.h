@@ -41,7 +41,8 @@ struct model {
 
     struct api_port *port;
     bool worker_up;
-    char failure[400];         /* why no worker can be started; "": no failure is known */
+    bool crowded;      /* the way to the worker is full: pending generations wait for room */
+    char failure[400]; /* why no worker can be started; "": no failure is known */
     uint32_t failure_retry_ms; /* time after failed_ns until the next try */
     int64_t failed_ns;
     struct msg_stats worker; /* the worker's last report; zeroed before the first */

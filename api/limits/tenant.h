@@ -35,6 +35,7 @@ struct tenant {
     struct list waiting; /* waiter.link: first come, first served */
     int64_t away_ns;     /* time at which the last refused request is expected to return */
     double mean_output;
+    double submitted; /* virtual time of its submits: bytes by weight */
     struct tenant_stats stats;
     struct log_row log;
 };

@@ -95,6 +95,8 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     } else if (take_turn(c)) {
         uv_idle_start(&c->rest, on_rest);
     }
+    if (c->open && c->opts.room && events & UV_WRITABLE)
+        c->opts.room(c->opts.ctx);
 }
 
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {

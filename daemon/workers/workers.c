@@ -26,10 +26,11 @@
  * the next process starts. So there are never two processes, and a death counts once.
  */
 
-/* unsent bytes above which requests wait here, because packing them takes time */
-#define BACKLOG_MAX (1u << 20)
+/* Unsent bytes above which requests wait in the api, which sends them in the order of their tenants'
+ * shares and forgets those whose client leaves. The channel knows no order but that of arrival. */
+#define BACKLOG_MAX (64u << 10)
 /* unsent bytes above which pictures wait, so that they do not delay requests */
-#define PICTURES_BACKLOG (256u << 10)
+#define PICTURES_BACKLOG (32u << 10)
 #define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
@@ -245,6 +246,14 @@ int workers_next_event(struct workers *w) {
     return r;
 }
 
+/* Implements worker_chan_opts.room. */
+static void on_room(void *ctx) {
+    struct workers *w = ctx;
+
+    if (w->state == WORKERS_SERVING && worker_chan_queued(&w->chan) <= BACKLOG_MAX / 2)
+        api_worker_room(w->model);
+}
+
 /* Implements worker_chan_opts.part. */
 static bool on_part(void *ctx) {
     int r = workers_next_event(ctx);
@@ -446,8 +455,12 @@ static int spawn(struct workers *w) {
                               .env = env,
                               .cwd = "/",
                               .stdio = fds.stdio};
-    struct worker_chan_opts chan = {
-        .loop = w->opts.loop, .clock = w->opts.clock, .ctx = w, .frame = on_frame, .part = on_part};
+    struct worker_chan_opts chan = {.loop = w->opts.loop,
+                                    .clock = w->opts.clock,
+                                    .ctx = w,
+                                    .frame = on_frame,
+                                    .part = on_part,
+                                    .room = on_room};
     int pair[2];
 
     assert(w->opts.file && !w->chan.open);

@@ -504,3 +504,53 @@ Test(tenants, a_reload_is_not_seen_by_a_request_on_the_pool) {
     world_drop(&w, fd);
     stop();
 }
+
+/* The way to the worker is full: what waits goes in the order of the tenants' shares when there is
+ * room, a new request overtakes none of it, and a client that leaves is not submitted. */
+Test(tenants, submits_wait_in_the_order_of_shares) {
+    static const char keys[] = "one:sk-one\ntwo:sk-two\n";
+    static const struct {
+        const char *key;
+        int max_tokens;
+    } asks[] = {{"sk-one", 1}, {"sk-one", 2}, {"sk-one", 3}, {"sk-one", 4}, {"sk-two", 5}};
+    static const uint32_t order[] = {1, 5, 2, 4, 6};
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    int file = mkstemp(path), fd[ARRAY_SIZE(asks) + 1];
+    struct world w;
+
+    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
+    close(file);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    w.port.n_again = 1000;
+    for (size_t i = 0; i <= ARRAY_SIZE(asks); i++) {
+        bool last = i == ARRAY_SIZE(asks);
+        char body[100];
+        int len = snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"max_tokens\":%d}",
+                           last ? 6 : asks[i].max_tokens);
+
+        if (last) { /* there is room from here on, which the port has not reported yet */
+            world_drop(&w, fd[2]);
+            world_turns(&w, 2);
+            w.port.n_again = 0;
+        }
+        fd[i] = world_connect(&w);
+        world_say(&w, fd[i],
+                  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+                  "Content-Length: %d\r\n\r\n%s",
+                  last ? "sk-one" : asks[i].key, len, body);
+        world_turns(&w, 4);
+        cr_assert_eq(w.port.n, last ? w.port.n : 0);
+    }
+    api_worker_room(api_first_model(w.api));
+    cr_assert_eq(w.port.n, ARRAY_SIZE(order));
+    for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+        cr_expect_eq(w.port.r[i].m.max_new, order[i], "%zu: %u", i, w.port.r[i].m.max_new);
+    for (size_t i = 0; i <= ARRAY_SIZE(asks); i++)
+        if (i != 2)
+            world_drop(&w, fd[i]);
+    world_turns(&w, 4);
+    world_stop(&w);
+    unlink(path);
+}
