@@ -33,6 +33,10 @@ def case(route, title):
     return add
 
 
+# a tool that is left out of the prompt but repeated in the response
+JUNK = [{"type": "web_search_preview", "junk": "x" * 15_000_000}]
+
+
 class Run:
     """A daemon and what the cases share."""
 
@@ -77,7 +81,7 @@ class Run:
     def large(self):
         """A stored response whose request was 15 MB, and its item."""
         if "large" not in self.stored:
-            self.stored["large"] = self.response(tools=[{"type": "web_search_preview", "junk": "x" * 15_000_000}])
+            self.stored["large"] = self.response(tools=JUNK)
         return self.stored["large"]
 
     def chain(self):
@@ -413,6 +417,29 @@ def _(run, size):
 @case("/v1/responses/*", "a response of 15 MB")
 def _(run, size):
     run.get("/v1/responses/" + run.large()[0])
+
+
+@case("/v1/responses", "a stream that repeats 15 MB")
+def _(run, size):
+    run.stream("/v1/responses", {"input": "hi", "max_output_tokens": 2, "tools": JUNK})
+    run.stream("/v1/responses", {"input": "hi", "max_output_tokens": 2, "tools": JUNK, "store": False})
+
+
+@case("/v1/responses", "a background response that repeats 15 MB, read, watched and cancelled")
+def _(run, size):
+    body = {"input": "hi", "max_output_tokens": 4000, "ignore_eos": True, "background": True, "tools": JUNK}
+    path = "/v1/responses/" + run.post("/v1/responses", body)[1]["id"]
+    readers = [run.d.connect() for _ in range(8)]  # as many as a response may have; they read nothing before its end
+    for c in readers:
+        c.request("GET", path + "?stream=true")
+    for _ in range(3):
+        run.get(path)
+    run.post(path + "/cancel", {})
+    for c in readers:
+        r = c.getresponse()
+        run.status.add(r.status)
+        assert r.read().rstrip().endswith(b"}"), "the last event is whole"
+        c.close()
 
 
 @case("/v1/responses/*", "one that is not there")

@@ -30,6 +30,10 @@ def test_references_and_conversations():
     measure("references to a response of 15 MB", "continues 100 turns", "of 100 turns", "/v1/responses calls and")
 
 
+def test_requests_that_are_repeated():
+    measure("that repeats 15 MB")
+
+
 def test_log_probabilities():
     measure("128 prompts with log probabilities", "128 choices with log probabilities")
 
