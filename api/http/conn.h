@@ -135,8 +135,6 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
 /* For the exchange: conn_send() queues bytes, and conn_flush() sends them. Returns 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
-/* Sends @b, which is left empty, without a copy. Returns as conn_send(). */
-int conn_give(struct conn *c, struct buf *b);
 /* Sends @len bytes of @blob from @from on, without a copy. Returns as conn_send(). */
 int conn_refer(struct conn *c, struct blob *blob, size_t from, size_t len);
 /* Sends what is unsent: a part at once, which is all of a short answer, the rest in turns. */

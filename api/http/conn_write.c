@@ -136,13 +136,3 @@ int conn_refer(struct conn *c, struct blob *blob, size_t from, size_t len) {
     write_charge(c);
     return r;
 }
-
-int conn_give(struct conn *c, struct buf *b) {
-    int r = write_admit(c, b->len);
-
-    if (r < 0)
-        return r;
-    r = output_give(&c->out, b);
-    write_charge(c);
-    return r;
-}

@@ -104,22 +104,6 @@ int output_add(struct output *o, const void *data, size_t len) {
     return r;
 }
 
-int output_give(struct output *o, struct buf *b) {
-    if (b->len > o->max - o->len)
-        return -EMSGSIZE;
-    if (b->len == 0)
-        return 0;
-    output_rest(o); /* whose buffer would be replaced */
-    struct output_piece *p = output_begin(o);
-    if (!p)
-        return -ENOMEM;
-    p->own = *b;
-    p->sealed = true;
-    buf_init(b, b->max);
-    output_grow(o, p, p->own.len);
-    return 0;
-}
-
 int output_refer(struct output *o, struct blob *blob, size_t from, size_t len) {
     assert(from <= blob->text.len && len <= blob->text.len - from);
     if (len < REFER_FROM)

@@ -33,8 +33,6 @@ void output_rest(struct output *o);
 /* Each of these adds bytes at the end. They return 0, -ENOMEM, or -EMSGSIZE when there would be
  * more than max. */
 int output_add(struct output *o, const void *data, size_t len); /* a copy */
-/* Takes over @b, which is left empty. */
-int output_give(struct output *o, struct buf *b);
 /* Adds a reference to @len bytes of @blob; few bytes are copied. */
 int output_refer(struct output *o, struct blob *blob, size_t from, size_t len);
 

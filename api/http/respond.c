@@ -168,6 +168,10 @@ struct piece_text {
     const struct splice *splice; /* in data; NULL: none */
 };
 
+static size_t piece_len(const struct piece_text *p) {
+    return p->len + splice_len(p->splice);
+}
+
 /* Sends one piece of the body; the chunk's size and data go into the same write. */
 static int send_piece(struct exchange *x, const struct piece_text *p) {
     size_t n_before = strlen(p->before), n_after = strlen(p->after);
@@ -178,7 +182,7 @@ static int send_piece(struct exchange *x, const struct piece_text *p) {
         return 0;
     if (x->framed)
         return send_frame(x->conn, p->data, p->len, p->splice);
-    snprintf(size, sizeof(size), "%zx\r\n", n_before + p->len + splice_len(p->splice) + n_after);
+    snprintf(size, sizeof(size), "%zx\r\n", n_before + piece_len(p) + n_after);
     TRY(x->chunked ? conn_send(x->conn, size, strlen(size)) : 0);
     TRY(conn_send(x->conn, p->before, n_before));
     TRY(send_spliced(x->conn, p->data, p->len, p->splice));
@@ -206,7 +210,7 @@ static void end_stream(struct exchange *x) {
 static void finish_blank(struct exchange *x, int status, const struct piece_text *p) {
     if (x->status == 200)
         x->status = status; /* for the log: the head said 200 */
-    if (x->conn && p->len > 0 && send_piece(x, p) < 0)
+    if (x->conn && piece_len(p) > 0 && send_piece(x, p) < 0)
         conn_break(x->conn);
     end_stream(x);
 }
@@ -222,9 +226,9 @@ static void finish(struct exchange *x, int status, const char *type, const struc
         finish_blank(x, status, p);
         return;
     }
-    send_head(x, status, type, (ssize_t)(p->len + splice_len(p->splice)), err);
+    send_head(x, status, type, (ssize_t)piece_len(p), err);
     if (x->conn && x->framed)
-        r = p->len > 0 ? send_frame(x->conn, p->data, p->len, p->splice) : 0;
+        r = piece_len(p) > 0 ? send_frame(x->conn, p->data, p->len, p->splice) : 0;
     else if (x->conn && !x->head_only)
         r = send_spliced(x->conn, p->data, p->len, p->splice);
     if (r < 0)
@@ -245,18 +249,15 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 }
 
 void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
-    if (error < 0) {
+    struct blob *text = error == 0 && b->len > LARGE_ANSWER ? blob_new(b) : NULL;
+    struct splice all = blob_part(text);
+    struct piece_text p = bare(b->data, b->len, &all); /* of a blob: nothing but the blob */
+
+    if (error < 0)
         respond_errno(x, error);
-        return;
-    }
-    if (b->len <= LARGE_ANSWER || !x->conn || x->head_only || x->blank || x->framed) {
-        respond(x, status, RESPOND_JSON, b->data, b->len);
-        return;
-    }
-    send_head(x, status, RESPOND_JSON, (ssize_t)b->len, NULL);
-    if (conn_give(x->conn, b) < 0)
-        conn_break(x->conn);
-    exchange_end(x);
+    else
+        finish(x, status, RESPOND_JSON, &p, NULL);
+    blob_unref(text);
 }
 
 void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail) {
