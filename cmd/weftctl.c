@@ -476,15 +476,20 @@ static void take_options(struct call *c, const char **socket) {
     c->argc = kept;
 }
 
+#define RUN_ARGS_MAX 256
+
 /* Talks with the model that the first argument names: `run MODEL [MESSAGE]` of other programs. */
 static int run_model(int argc, char **argv, bool json) {
-    char *with_option[argc + 2];
+    char *with_option[RUN_ARGS_MAX + 2];
     int n = 0;
 
     if (argc > 1 && asks_help(argv[1]))
         return ctl_chat(argc, argv, json);
     if (argc < 2 || argv[1][0] == '-')
         return cli_usage("run takes the name of a model, and optionally a message");
+    if (argc > RUN_ARGS_MAX)
+        return cli_usage("run takes at most %d arguments: put the message into quotes",
+                         RUN_ARGS_MAX - 1);
     with_option[n++] = argv[0];
     with_option[n++] = "--model";
     for (int i = 1; i < argc; i++)

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 
-#define LINE_MAX 384
+#define HEADER_MAX 384
 #define TAIL_MAX 24 /* " and 4294967295 more" */
 
 /* Writes @text without what a list in a header may not have. Returns its length, or 0 if it does
@@ -45,10 +45,10 @@ void loosened_text(const struct loosened_list *list, char *out, size_t size) {
         snprintf(out + n, size - n, i ? " and %u more" : "%u places", list->n - i);
 }
 
-void loosened_report(struct exchange *x, struct tenant *t, const struct loosened_list *list,
-                     const char *text) {
+void loosened_report(struct exchange *x, const struct loosened_list *list, const char *text) {
     struct gen_env *env = env_of(x);
-    char line[LINE_MAX];
+    struct tenant *t = tenants_get(&env->tenants, x->tenant);
+    char line[HEADER_MAX];
     int n = snprintf(line, sizeof(line), "X-Weft-Loosened: %s\r\n", text);
 
     if (!x->headers && n > 0 && (size_t)n < sizeof(line))

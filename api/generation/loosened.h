@@ -7,11 +7,9 @@
 #include "api/generation/loosen.h"
 
 struct exchange;
-struct tenant;
 
 /* Writes "TOOL#/POINTER, TOOL#/POINTER and 3 more" in printable ASCII, without ',' inside of a
  * place; other bytes are escaped as in a URI. Cuts between places. */
 void loosened_text(const struct loosened_list *list, char *out, size_t size);
 /* Adds a header line with @text to the answer of @x, and logs the event. */
-void loosened_report(struct exchange *x, struct tenant *t, const struct loosened_list *list,
-                     const char *text);
+void loosened_report(struct exchange *x, const struct loosened_list *list, const char *text);

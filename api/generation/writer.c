@@ -617,7 +617,7 @@ static void report_loosened(struct writer *w) {
 
     if (job->request.loosened.n) {
         loosened_text(&job->request.loosened, text, sizeof(text));
-        loosened_report(w->exchange, job->tenant, &job->request.loosened, text);
+        loosened_report(w->exchange, &job->request.loosened, text);
     }
     note_generation(w, w->choices[0].gen, text);
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/try.h"
 
 /* An event as it stands in a stream: its own text with `echo` in it. */

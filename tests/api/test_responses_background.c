@@ -265,16 +265,16 @@ Test(background, events_are_bounded) {
     world_stop(&w);
 }
 
-#define ECHO 900000 /* bytes of the request that each of three events repeats */
+#define ECHO_BYTES 900000 /* bytes of the request that each of three events repeats */
 
 /* Begins a response whose events are long, with @n readers of which none reads. */
 static void begin_read(struct world *w, char id[64], int fd[], size_t n) {
-    CLEANUP(buf_deinit) struct buf body = {.max = ECHO + 1000};
+    CLEANUP(buf_deinit) struct buf body = {.max = ECHO_BYTES + 1000};
     struct reply r;
 
     buf_printf(&body,
-               BACKGROUND ",\"tools\":[{\"type\":\"web_search_preview\",\"junk\":\"%0*d\"}]}", ECHO,
-               7);
+               BACKGROUND ",\"tools\":[{\"type\":\"web_search_preview\",\"junk\":\"%0*d\"}]}",
+               ECHO_BYTES, 7);
     world_ask(w, RESPONSES, body.data, &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     snprintf(id, 64, "%.29s", strstr(r.body.data, "resp_"));
@@ -307,7 +307,7 @@ Test(background, readers_of_long_events_take_turns) {
     cr_expect_leq(after, before + ARRAY_SIZE(fd) * (64u << 10), "%zu -> %zu", before, after);
     for (size_t i = 0; i < ARRAY_SIZE(fd); i++) {
         world_receive(&w, fd[i], &r);
-        cr_expect_geq(r.body.len, 4u * ECHO, "%zu", r.body.len);
+        cr_expect_geq(r.body.len, 4u * ECHO_BYTES, "%zu", r.body.len);
         cr_expect_str_eq(responses_told(&r), "M<Hello> completed");
         world_drop(&w, fd[i]);
     }

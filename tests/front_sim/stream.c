@@ -1,8 +1,9 @@
-#include <assert.h>
 #include "tests/front_sim/loop.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
