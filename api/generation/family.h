@@ -26,7 +26,7 @@ struct family {
     int32_t ends[FAMILY_ENDS_MAX]; /* tokens that end a turn, besides those of the vocabulary */
     uint32_t n_ends;
     struct family_formats formats; /* by the variables of requests: family_format_of() */
-    bool thinks;          /* it reasons unless it is told not to */
+    bool thinks;                   /* it reasons unless it is told not to */
     bool result_members;  /* the template reads results of calls from `tool_responses` of the call's
                            * message, and not from messages of their own */
     bool closes_thoughts; /* the template closes it unless a variable turns it on */

@@ -1,4 +1,4 @@
-/* Chat templates, also without their comments: the source, a NUL, and a JSON object of variables. */
+/* Chat templates, also without comments: the source, a NUL, and a JSON object of variables. */
 
 #include <string.h>
 #include <yyjson.h>
