@@ -98,9 +98,10 @@ struct gen {
     uint32_t loop_tokens;
     bool repeats; /* the last tokens repeat one block */
     struct {
-        bool limited, spent; /* spent: reasoning was closed once */
-        uint32_t max;        /* tokens of reasoning */
-        int32_t close[16];   /* tokens that end the reasoning */
+        bool limited;
+        uint32_t n_closed; /* blocks of reasoning that were closed here */
+        uint32_t max;      /* tokens of reasoning */
+        int32_t close[16]; /* tokens that end the reasoning */
         uint32_t n_close;
     } thinking;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;

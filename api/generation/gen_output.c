@@ -8,6 +8,7 @@
 #include "text/repeats.h"
 
 #define LOOP_BLOCKS 4
+#define CLOSINGS_MAX 8 /* blocks of reasoning of one output that are closed here */
 #define LOOP_CHECKS 16
 
 /*
@@ -184,15 +185,19 @@ int gen_limit_reasoning(struct gen *g, uint32_t max) {
     return r == -ENOMEM ? r : 0;
 }
 
+/* A model may begin to reason again when its budget is spent: each block is closed. A repetition
+ * closes the reasoning once, then it ends the output. */
 bool gen_closes_reasoning(const struct gen *g) {
-    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->output->in_reasoning &&
-           (g->repeats || g->output->n_reasoning >= g->thinking.max) &&
-           g->n_out + g->thinking.n_close < g->m.max_new;
+    bool over = g->output && g->output->n_reasoning >= g->thinking.max;
+    bool loops = g->repeats && g->thinking.n_closed == 0;
+
+    return g->thinking.limited && !g->stopped && g->output->in_reasoning && (over || loops) &&
+           g->thinking.n_closed < CLOSINGS_MAX && g->n_out + g->thinking.n_close < g->m.max_new;
 }
 
 int gen_end_reasoning(struct gen *g) {
-    assert(g->thinking.limited && !g->thinking.spent);
-    g->thinking.spent = true;
+    assert(g->thinking.limited && g->thinking.n_closed < CLOSINGS_MAX);
+    g->thinking.n_closed++;
     g->repeats = false;
     int r = gen_add_output(g, g->thinking.close, g->thinking.n_close);
     g->loop_from = g->n_out;

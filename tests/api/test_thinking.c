@@ -92,6 +92,34 @@ Test(thinking, ends_at_its_budget_however_tokens_come) {
     world_stop(&w);
 }
 
+/* A model that begins to reason again gets no further budget. */
+Test(thinking, ends_again_when_the_budget_is_spent) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT,
+               "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":3}");
+    while (w.port.n == 0)
+        world_turn(&w);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "abc");
+    cr_assert_eq(w.port.n, 2);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "A\n<think>\n");
+    cr_assert_eq(w.port.n, 3);
+    expect_resumed(&w, 2, "abc</think>\n\nA\n<think>\n</think>\n\n");
+    fake_accept(&w.port, 2);
+    fake_tokens(&w.port, 2, "Yes");
+    fake_finish(&w.port, 2, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    expect_body(&r, "\"content\":\"A\\nYes\",\"reasoning_content\":\"abc\"");
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 Test(thinking, is_left_out_where_it_is_not_wanted) {
     struct world w;
     struct reply r;
