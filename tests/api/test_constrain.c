@@ -282,7 +282,7 @@ Test(constrain, reasoning_may_come_first) {
          ""},
         /* the prompt has opened it */
         {"{{ messages[0].content }}{% if false %} -> tool/function_call {% endif "
-         "%}<|im_start|>assistant/think\n",
+         "%}<|im_start|>assistant/think{{ '\n' }}",
          "{\"sequence\":[{\"literal\":\"\\n\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
          "{\"after\":[\"<|im_end|>\\n<|im_start|>assistant\"],\"required\":true}"},
         {"{{ messages[0].content }}{% if false %} <atem:function_calls> {% endif "
