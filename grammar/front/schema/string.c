@@ -311,6 +311,7 @@ struct lang_memo {
     struct lang_memo *next;
     yyjson_val *v;
     uint8_t kind;
+    enum char_mode mode;
     const struct lang *lang;
 };
 
@@ -345,13 +346,14 @@ const struct lang *text_lang(struct schema *s, const struct text_rule *t) {
         equal = equal ||
                 (t->kind != TEXT_NOT_ENUM && m->kind == t->kind && yyjson_equals(m->v, t->at.v));
 
-        if (equal)
+        if (equal && m->mode == json_mode(s->b))
             return m->lang;
     }
     m = build_alloc(s->b, 1, sizeof(*m));
     if (!m)
         return NULL;
-    *m = (struct lang_memo){.next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind};
+    *m = (struct lang_memo){
+        .next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind, .mode = json_mode(s->b)};
     m->lang = t->kind == TEXT_NOT_ENUM ? values_lang(s, t->at.v)
                                        : lang_of(s->b, read_text(s, t, REGEX_CANONICAL));
     if (m->lang)
