@@ -4,6 +4,10 @@
  * All parts of a builder are expressions of one build: they share its limits, and equal pieces
  * (strings, numbers, patterns) of different sources are the same rules. A source becomes a rule of
  * its own, since its part may be used more than once.
+ *
+ * Parts that are made of the same text or of the same parts are the same part (part_known()). The
+ * tools of a request have many properties of the same type, so a thousand tools have a few hundred
+ * different values; each is one rule, whose states and token classes exist once.
  */
 
 #include "grammar/automaton/automaton.h"
@@ -12,14 +16,33 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/buf.h"
 #include "base/json_read.h"
 
-#define PARTS_MAX 65536
+#define PARTS_MAX (1u << 20)
+#define RULE_SIZE 4   /* states; smaller parts are copied */
+#define SAME_SIZE 256 /* states: larger parts are not compared, which takes long */
+
+/* What a part is made of. Parts of a source have its enum grammar_kind. */
+enum { PART_LITERAL = 64, PART_FREE_TEXT, PART_SEQUENCE, PART_EITHER, PART_REPEAT, PART_MEMBERS };
+
+/* Names what a part was made of: a text, or the numbers of other parts. */
+struct part_key {
+    const void *bytes;
+    size_t len;
+    unsigned kind, flags;
+    grammar_part part;
+};
 
 struct grammar_builder {
     struct build b;
     struct err err;
     struct expr_vec part;
+    struct part_key *key; /* by the order of making; in the arena */
+    uint32_t n_keys, cap_keys;
+    struct hash_index known; /* of key[] */
+    struct hash_index rules; /* of b.rule[], those of small parts */
+    bool mixed;              /* sources have different params */
 };
 
 /* Reads a JSON array of strings; a text matches if it equals one of them. */
@@ -48,7 +71,7 @@ static struct expr *choice_read(struct build *b, const char *s, size_t len) {
 #define GEMMA_MARK "<|\"|>"
 
 /* Makes @text, in which special tokens of the vocabulary are these tokens. */
-static struct expr *literal(struct build *b, const char *text, size_t len) {
+static struct expr *part_literal(struct build *b, const char *text, size_t len) {
     struct expr_vec v = {0};
     size_t from = 0, i = 0;
 
@@ -92,12 +115,12 @@ static int set_notation(struct build *b, const struct grammar_source *src) {
         return build_no_memory(b);
     if (!*stop)
         return build_invalid(b, "the text that ends a string is empty");
-    b->mark = literal(b, stop, strlen(stop));
+    b->mark = part_literal(b, stop, strlen(stop));
     b->text = text_without(b, stop, strlen(stop));
     return b->failed;
 }
 
-static struct expr *read_source(struct build *b, const struct grammar_source *src) {
+static struct expr *part_read(struct build *b, const struct grammar_source *src) {
     enum char_mode mode = src->flags & GRAMMAR_QUOTED ? CHARS_JSON : CHARS_TEXT;
 
     if (b->failed)
@@ -142,7 +165,7 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
     struct build b;
 
     build_init(&b, v, limits, err);
-    int r = finish(out, &b, read_source(&b, src));
+    int r = finish(out, &b, part_read(&b, src));
 
     build_deinit(&b);
     return r;
@@ -161,6 +184,8 @@ int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab
 
 struct grammar_builder *grammar_builder_free(struct grammar_builder *b) {
     if (b) {
+        hash_index_deinit(&b->known);
+        hash_index_deinit(&b->rules);
         build_deinit(&b->b);
         free(b);
     }
@@ -168,7 +193,7 @@ struct grammar_builder *grammar_builder_free(struct grammar_builder *b) {
 }
 
 /* Adds @e to the parts of the builder and returns its number, GRAMMAR_NO_PART for NULL. */
-static grammar_part add_part(struct grammar_builder *b, struct expr *e) {
+static grammar_part part_add(struct grammar_builder *b, struct expr *e) {
     if (b->part.n >= PARTS_MAX)
         build_too_complex(&b->b, "more than %d parts", PARTS_MAX);
     else
@@ -183,56 +208,239 @@ static struct expr *part_at(struct grammar_builder *b, grammar_part part) {
     return b->part.v[part];
 }
 
+static uint32_t part_hash(const struct part_key *k) {
+    uint64_t h = hash_step(k->kind, k->flags);
+
+    return (uint32_t)(hash_step(h, bytes_hash(k->bytes, k->len)) >> 16);
+}
+
+/* Looks for a part that was made of @k. Returns true with k->part, which is GRAMMAR_NO_PART after an
+ * error. */
+static bool part_known(struct grammar_builder *b, struct part_key *k) {
+    k->part = GRAMMAR_NO_PART;
+    if (build_work(&b->b, 1 + k->len / 8) < 0 || b->b.failed)
+        return true;
+    HASH_INDEX_EACH(b->known, part_hash(k), i) {
+        const struct part_key *q = &b->key[i];
+
+        if (q->kind == k->kind && q->flags == k->flags && q->len == k->len &&
+            memcmp(q->bytes, k->bytes, k->len) == 0) {
+            k->part = q->part;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds @e, which was made of @k, to the parts and returns its number. */
+static grammar_part part_keep(struct grammar_builder *b, const struct part_key *k, struct expr *e) {
+    struct part_key own = *k;
+    char *copy = arena_strndup(&b->b.arena, k->bytes, k->len);
+
+    own.part = part_add(b, e);
+    own.bytes = copy;
+    if (!copy || build_grow(&b->b, &b->key, b->n_keys, &b->cap_keys, 64, sizeof(*b->key)) < 0 ||
+        hash_index_add(&b->known, part_hash(k), b->n_keys) < 0)
+        build_no_memory(&b->b);
+    if (b->b.failed)
+        return GRAMMAR_NO_PART;
+    b->key[b->n_keys++] = own;
+    return own.part;
+}
+
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len) {
-    return add_part(b, literal(&b->b, text, len));
+    struct part_key k = {.bytes = text, .len = len, .kind = PART_LITERAL};
+
+    return part_known(b, &k) ? k.part : part_keep(b, &k, part_literal(&b->b, text, len));
+}
+
+/* Hashes the beginning of an expression; equal expressions have equal hashes. */
+static uint32_t part_expr_hash(const struct expr *e) {
+    uint64_t h = hash_step(e->size, e->n);
+
+    while (e->kind == EXPR_SEQ || e->kind == EXPR_ALT)
+        e = e->child[0];
+    h = hash_step(h, (uint64_t)e->kind << 32 | e->id);
+    return (uint32_t)(hash_step(h, e->kind == EXPR_BYTES ? bytes_hash(e->bytes, e->n) : 0) >> 16);
+}
+
+/* Returns a call of the rule of @e, which equal expressions share, or @e where a copy takes no more
+ * states. Expressions that are large are compared by where they lie. */
+static struct expr *part_rule(struct grammar_builder *b, struct expr *e) {
+    uint32_t rule;
+
+    if (!e || e->kind == EXPR_CALL || e->size < RULE_SIZE || e->kind == EXPR_NEVER)
+        return e;
+    bool small = e->size <= SAME_SIZE;
+    uint32_t hash = small ? part_expr_hash(e) : 0;
+
+    HASH_INDEX_EACH(b->rules, hash, i) {
+        if (!small || build_work(&b->b, e->size) < 0)
+            break;
+        if (expr_same(b->b.rule[i].body, e))
+            return expr_call(&b->b, i);
+    }
+    if (build_rule_of(&b->b, e, &rule) < 0)
+        return NULL;
+    if (small && hash_index_add(&b->rules, hash, rule) < 0)
+        return failed(build_no_memory(&b->b));
+    return expr_call(&b->b, rule);
+}
+
+/* Writes to *@out what @src is made of: its texts, each with its length. */
+static int part_source(struct buf *out, const struct grammar_source *src) {
+    const char *const text[] = {src->text, src->stop, src->property};
+    const size_t len[] = {src->len, src->stop ? strlen(src->stop) : SIZE_MAX,
+                          src->property ? strlen(src->property) : SIZE_MAX};
+    int r = buf_add(out, len, sizeof(len));
+
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(text); i++) {
+        if (text[i])
+            r = buf_add(out, text[i], len[i]);
+    }
+    return r;
 }
 
 /* Makes the source a rule of its own, so that its states exist once however often the part is
  * used. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src) {
-    return add_part(b, expr_rule(&b->b, read_source(&b->b, src)));
+    CLEANUP(buf_deinit) struct buf of;
+    const char *before = b->b.param;
+
+    buf_init(&of, SIZE_MAX);
+    if (part_source(&of, src) < 0)
+        build_no_memory(&b->b);
+    if (b->b.failed)
+        return GRAMMAR_NO_PART;
+    struct part_key k = {.bytes = of.data, .len = of.len, .kind = src->kind, .flags = src->flags};
+
+    b->mixed = b->mixed || (before && src->param && strcmp(before, src->param) != 0);
+    if (part_known(b, &k))
+        return k.part;
+    return part_keep(b, &k, part_rule(b, part_read(&b->b, src)));
 }
 
-static grammar_part combine(struct grammar_builder *b, const grammar_part *part, size_t n,
-                            bool either) {
+static grammar_part part_combine(struct grammar_builder *b, const grammar_part *part, size_t n,
+                                 bool either) {
+    struct part_key k = {
+        .bytes = part, .len = n * sizeof(*part), .kind = either ? PART_EITHER : PART_SEQUENCE};
     struct expr_vec v = {0};
 
+    if (part_known(b, &k))
+        return k.part;
     for (size_t i = 0; i < n && !b->b.failed; i++)
         expr_vec_add(&b->b, &v, part_at(b, part[i]));
-    return add_part(b, either ? expr_alt_of(&b->b, &v) : expr_seq_of(&b->b, &v));
+    return part_keep(b, &k, either ? expr_alt_of(&b->b, &v) : expr_seq_of(&b->b, &v));
 }
 
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n) {
-    return combine(b, part, n, false);
+    return part_combine(b, part, n, false);
 }
 
 grammar_part grammar_either(struct grammar_builder *b, const grammar_part *part, size_t n) {
-    return combine(b, part, n, true);
+    return part_combine(b, part, n, true);
+}
+
+static struct expr *part_repeated(struct build *b, struct expr *x, struct expr *sep, uint32_t min,
+                                  uint32_t max) {
+    if (!sep || max == 0)
+        return expr_repeat(b, x, min, max);
+    uint32_t more = max == NO_MAX ? NO_MAX : max - 1;
+    struct expr *rest = expr_repeat(b, expr_seq2(b, sep, x), min ? min - 1 : 0, more);
+    struct expr *all = expr_seq2(b, x, rest);
+
+    return min ? all : expr_optional(b, all);
 }
 
 grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, grammar_part separator,
                             uint32_t min, uint32_t max) {
-    struct expr *x = part_at(b, part), *sep;
+    const uint32_t of[] = {(uint32_t)part, (uint32_t)separator, min, max};
+    struct part_key k = {.bytes = of, .len = sizeof(of), .kind = PART_REPEAT};
 
-    if (separator == GRAMMAR_NO_PART || max == 0)
-        return add_part(b, expr_repeat(&b->b, x, min, max));
-    sep = part_at(b, separator);
-    uint32_t more = max == NO_MAX ? NO_MAX : max - 1;
-    struct expr *rest = expr_repeat(&b->b, expr_seq2(&b->b, sep, x), min ? min - 1 : 0, more);
-    struct expr *all = expr_seq2(&b->b, x, rest);
+    if (part_known(b, &k))
+        return k.part;
+    struct expr *sep = separator == GRAMMAR_NO_PART ? NULL : part_at(b, separator);
 
-    return add_part(b, min ? all : expr_optional(&b->b, all));
+    return part_keep(b, &k, part_repeated(&b->b, part_at(b, part), sep, min, max));
 }
 
+/* Makes the text a rule of its own, as that of a source. */
 grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len) {
+    struct part_key k = {.bytes = stop, .len = len, .kind = PART_FREE_TEXT};
+
+    if (part_known(b, &k))
+        return k.part;
+    b->b.is_schema = true; /* classes are made when needed: tools may have many such texts */
+    return part_keep(b, &k, part_rule(b, text_without(&b->b, stop, len)));
+}
+
+/* ---- members ---- */
+
+/* Makes at least one of the members @m. Optional ones that no text fits are left out. */
+static struct expr *members_list(struct grammar_builder *b, const struct grammar_member *m,
+                                 size_t n, struct expr *between) {
+    struct expr_list *list = build_alloc(&b->b, 1, sizeof(*list));
+    struct expr *e = expr_empty(&b->b);
+
+    if (!list || !e || !between)
+        return NULL;
+    *list = (struct expr_list){.max = NO_MAX, .min = 1, .separator = between, .after = e};
+    list->member = build_alloc(&b->b, n, sizeof(*list->member));
+    list->optional = build_alloc(&b->b, n, sizeof(*list->optional));
+    for (size_t i = 0; i < n && !b->b.failed; i++) {
+        struct expr *value = part_rule(b, part_at(b, m[i].value));
+        struct expr *one = expr_seq2(&b->b, part_at(b, m[i].key), value);
+
+        if (!one || (one->kind == EXPR_NEVER && m[i].optional))
+            continue;
+        list->member[list->n] = one;
+        list->optional[list->n++] = m[i].optional;
+        e->size = MIN(e->size + one->size, 1u << 30);
+    }
+    if (b->b.failed || list->n == 0)
+        return expr_never(&b->b);
+    list->after = expr_empty(&b->b);
+    e->kind = EXPR_LIST;
+    e->list = list;
+    return list->after ? e : NULL;
+}
+
+static struct expr *members_make(struct grammar_builder *b, const struct grammar_member *m,
+                                 size_t n, grammar_part before) {
+    struct expr *first = part_rule(b, part_at(b, before));
+    struct expr *all = expr_seq2(&b->b, first, members_list(b, m, n, first));
+    bool optional = true;
+
+    for (size_t i = 0; i < n; i++)
+        optional = optional && m[i].optional;
+    return part_rule(b, optional ? expr_optional(&b->b, all) : all);
+}
+
+grammar_part grammar_members(struct grammar_builder *b, const struct grammar_member *m, size_t n,
+                             grammar_part before) {
+    CLEANUP(freep) int32_t *of = malloc((3 * n + 1) * sizeof(*of));
+    struct part_key k = {.bytes = of, .len = (3 * n + 1) * sizeof(*of), .kind = PART_MEMBERS};
+
+    if (!of)
+        build_no_memory(&b->b);
     if (b->b.failed)
         return GRAMMAR_NO_PART;
-    b->b.is_schema = true; /* classes are made when needed: tools may have many such texts */
-    return add_part(b, text_without(&b->b, stop, len));
+    of[0] = before;
+    for (size_t i = 0; i < n; i++) {
+        of[3 * i + 1] = m[i].key;
+        of[3 * i + 2] = m[i].value;
+        of[3 * i + 3] = m[i].optional;
+    }
+    if (part_known(b, &k))
+        return k.part;
+    return part_keep(b, &k, members_make(b, m, n, before));
 }
 
 int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,
                   struct err *err) {
+    if (b->mixed)
+        b->b.param =
+            NULL; /* what is refused from here on is the whole, and no source in particular */
     int r = finish(out, &b->b, part_at(b, root));
 
     if (r < 0 && err)

@@ -21,6 +21,8 @@
  *     {"literal": "text"}       special tokens spelled in it are those tokens
  *     {"sequence": [node, ...]} {"either": [node, ...]}
  *     {"repeat": node, "separator": node, "min": 0, "max": 3}   all but the first are optional
+ *     {"members": [{"key": "text", "value": node, "optional": true}, ...], "before": node}
+ *         BEFORE KEY VALUE for each member, in this order; optional ones may be missing
  *     {"free_text": "stop"}     any text without it; "" is allowed
  *
  * triggers: empty: the grammar describes the whole output. Otherwise

@@ -124,7 +124,7 @@ size_t grammar_bytes(const struct grammar *g); /* memory, for caches */
  *
  * A part is a number that one builder returned. Errors are sticky: after the first one every
  * call returns GRAMMAR_NO_PART, and grammar_build() reports it. Parts may be used more than
- * once. */
+ * once; parts that are made alike are the same part. */
 
 typedef int32_t grammar_part;
 #define GRAMMAR_NO_PART (-1)
@@ -154,7 +154,17 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
 /* Makes a part that is any valid UTF-8 text that does not contain @stop (may be ""); special
  * tokens are not text. */
 grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len);
-/* Compiles @root. The builder may be freed afterwards. */
+/* A member of grammar_members(): @key, a literal that is not empty, then @value. */
+struct grammar_member {
+    grammar_part key, value;
+    bool optional;
+};
+/* Makes the members @m, each once, in this order, with @before before each; optional ones may be
+ * missing. The number of states grows with the bytes of the keys. */
+grammar_part grammar_members(struct grammar_builder *b, const struct grammar_member *m, size_t n,
+                             grammar_part before);
+/* Compiles @root. A refusal that comes from no source in particular has the param of the sources if
+ * they have one in common. The builder may be freed afterwards. */
 int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,
                   struct err *err);
 

@@ -157,34 +157,44 @@ static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
     return has_rest(k->l, i) ? k->top : MIN(i, k->top);
 }
 
+#define NO_BYTE 256u
+
+/* Gives state @to the edges of the trie's node @from (NFA_NONE: it has none), except the one of
+ * @byte. Returns the target of that one, or NFA_NONE. */
+static uint32_t copy_node(struct maker *m, uint32_t from, uint32_t to, unsigned byte) {
+    uint32_t child = NFA_NONE, e = from == NFA_NONE ? NFA_NONE : m->nfa_head[from];
+
+    for (; e != NFA_NONE; e = m->nfa_edge[e].next) {
+        struct nfa_edge edge = m->nfa_edge[e];
+
+        assert(edge.kind == NFA_BYTES && edge.lo == edge.hi);
+        if (edge.lo == byte)
+            child = edge.to;
+        else
+            nfa_add_bytes(m, to, edge.lo, edge.lo, edge.to);
+    }
+    e = from == NFA_NONE ? NFA_NONE : m->nfa_empty[from];
+    for (; e != NFA_NONE; e = m->nfa_edge[e].next)
+        nfa_add_empty(m, to, m->nfa_edge[e].to);
+    return child;
+}
+
 /* Returns the trie of keys @old (NFA_NONE: an empty one) with a further key that leads to @to. The
- * states on the way of this key are new; @old stays as it is, since other rows use it. */
+ * states on the way of this key are new; @old stays as it is, since other rows use it. The last one
+ * is no state of @to, so that a key may be the beginning of another. */
 static uint32_t insert_key(struct maker *m, uint32_t old, const struct expr *key, uint32_t to) {
     uint32_t root = nfa_state(m), at = root;
 
     for (uint32_t i = 0; i < key->n && !m->b->failed; i++) {
-        uint32_t child = NFA_NONE;
-        uint32_t e = old == NFA_NONE ? NFA_NONE : m->nfa_head[old];
-
-        for (; e != NFA_NONE; e = m->nfa_edge[e].next) {
-            struct nfa_edge edge = m->nfa_edge[e];
-
-            assert(edge.kind == NFA_BYTES && edge.lo == edge.hi);
-            if (edge.lo == key->bytes[i])
-                child = edge.to;
-            else
-                nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
-        }
-        e = old == NFA_NONE ? NFA_NONE : m->nfa_empty[old];
-        for (; e != NFA_NONE; e = m->nfa_edge[e].next)
-            nfa_add_empty(m, at, m->nfa_edge[e].to);
-        assert(i + 1 < key->n || child == NFA_NONE); /* no key is the beginning of another */
-        uint32_t next = i + 1 < key->n ? nfa_state(m) : to;
+        uint32_t child = copy_node(m, old, at, key->bytes[i]);
+        uint32_t next = nfa_state(m);
 
         nfa_add_bytes(m, at, key->bytes[i], key->bytes[i], next);
         old = child;
         at = next;
     }
+    copy_node(m, old, at, NO_BYTE);
+    nfa_add_empty(m, at, to);
     return root;
 }
 
@@ -206,11 +216,17 @@ static void add_before(struct list_maker *k, uint32_t t) {
 
     if (x && !l->optional[k->i])
         *root = NFA_NONE;
-    if (x && (k->i >= l->n - l->n_needs || x->kind == EXPR_NEVER)) {
+    if (x && (x->kind != EXPR_SEQ || x->child[0]->kind != EXPR_BYTES)) {
+        uint32_t others = *root;
+
+        *root = NFA_NONE; /* the trie of the row behind stays as it is */
+        add_branch(k->m, root, x, k->behind[t]);
+        if (others != NFA_NONE)
+            nfa_add_empty(k->m, *root, others);
+    } else if (x && k->i >= l->n - l->n_needs) {
         assert(!l->optional[k->i]);
         add_branch(k->m, root, x, k->behind[t]);
     } else if (x) {
-        assert(x->kind == EXPR_SEQ && x->n > 1 && x->child[0]->kind == EXPR_BYTES);
         uint32_t value = nfa_state(k->m);
 
         *root = insert_key(k->m, *root, x->child[0], value);

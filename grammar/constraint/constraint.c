@@ -150,6 +150,36 @@ static int read_repeat(struct reader *r, yyjson_val *node, unsigned depth, gramm
     return e;
 }
 
+static int read_member(struct reader *r, yyjson_val *node, unsigned depth,
+                       struct grammar_member *out) {
+    yyjson_val *key = yyjson_obj_get(node, "key");
+
+    if (!yyjson_is_str(key) || json_len(key) == 0)
+        return invalid(r->err, "a member of a grammar must have a string \"key\"");
+    TRY(read_node(r, yyjson_obj_get(node, "value"), depth, &out->value));
+    out->key = grammar_literal(r->b, json_text(key), json_len(key));
+    out->optional = yyjson_is_true(yyjson_obj_get(node, "optional"));
+    return 0;
+}
+
+static int read_members(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out) {
+    yyjson_val *list = yyjson_obj_get(node, "members");
+    CLEANUP(freep)
+    struct grammar_member *m = calloc(MAX(yyjson_arr_size(list), (size_t)1), sizeof(*m));
+    grammar_part before = GRAMMAR_NO_PART;
+
+    if (!m)
+        return -ENOMEM;
+    if (!yyjson_is_arr(list))
+        return invalid(r->err, "members must be an array");
+    TRY(read_node(r, yyjson_obj_get(node, "before"), depth, &before));
+    JSON_EACH_AT(i, item, list) {
+        TRY(read_member(r, item, depth, &m[i]));
+    }
+    *out = grammar_members(r->b, m, yyjson_arr_size(list), before);
+    return 0;
+}
+
 static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out) {
     const struct source_key *source = find_source(node);
     yyjson_val *v;
@@ -165,6 +195,8 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
         return read_list(r, v, false, depth + 1, out);
     if ((v = yyjson_obj_get(node, "either")))
         return read_list(r, v, true, depth + 1, out);
+    if (yyjson_obj_get(node, "members"))
+        return read_members(r, node, depth + 1, out);
     if (yyjson_obj_get(node, "repeat"))
         return read_repeat(r, node, depth + 1, out);
     if ((v = yyjson_obj_get(node, "literal")) && yyjson_is_str(v)) {

@@ -75,8 +75,8 @@ struct expr {
 
 /* Members in this order, each at most once, `separator` between those that are there; then any
  * number of `rest` (NULL: none). The last n_needs members, which are not optional, may stand
- * anywhere among the rest. The others are sequences that begin with a key (EXPR_BYTES), none of
- * which is the beginning of another, or EXPR_NEVER. In all at least min and at most max of them.
+ * anywhere among the rest. The others are best sequences that begin with a key (EXPR_BYTES), which
+ * is then found in a trie of all keys. In all at least min and at most max of them.
  * `after` comes last, unless there was nothing. */
 struct expr_list {
     uint32_t n, min, max, n_needs;

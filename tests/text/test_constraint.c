@@ -66,6 +66,24 @@ Test(constraint, nodes_compose) {
     lists("{\"repeat\":{\"literal\":\"a\"}}", YES("", "aaaa"), YES("b"));
 }
 
+Test(constraint, members_come_once_in_their_order) {
+    static const char list[] =
+        "{\"members\":[{\"key\":\"a\",\"value\":{\"regex\":\"[0-9]\"},\"optional\":true},"
+        "{\"key\":\"ab\",\"value\":{\"literal\":\"!\"}},"
+        "{\"key\":\"c\",\"value\":{\"literal\":\"\"},\"optional\":true}],"
+        "\"before\":{\"literal\":\"%s\"}}";
+    char text[300];
+
+    snprintf(text, sizeof(text), list, "");
+    lists(text, YES("ab!", "a1ab!", "a1ab!c", "ab!c"), YES("", "a1", "c", "ab!ab!", "cab!", "ac"));
+    snprintf(text, sizeof(text), list, "<");
+    lists(text, YES("<ab!", "<a1<ab!<c"), YES("ab!", "<a1", "<", "<ab!<"));
+    lists("{\"members\":[],\"before\":{\"literal\":\"<\"}}", YES(""), YES("<"));
+    lists("{\"members\":[{\"key\":\"a\",\"value\":{\"literal\":\"\"},\"optional\":true}],"
+          "\"before\":{\"literal\":\"<\"}}",
+          YES("", "<a"), YES("<", "a", "<a<a"));
+}
+
 Test(constraint, numbers_of_schemas_stay_exact) {
     lists("{\"json_schema\":{\"const\":0.10000000000000000001}}", YES("0.10000000000000000001"),
           YES("0.1"));
@@ -91,6 +109,16 @@ Test(constraint, refusals_name_what_is_wrong) {
         {"{\"repeat\":{\"literal\":\"a\"},\"max\":99999999999}", "min and max must be whole"},
         {"{\"repeat\":{\"literal\":\"a\"},\"max\":\"3\"}", "min and max must be whole numbers"},
         {"{\"literal\":1}", "a node of the grammar has no known key"},
+        {"{\"members\":{},\"before\":{\"literal\":\"\"}}", "members must be an array"},
+        {"{\"members\":[1],\"before\":{\"literal\":\"\"}}", "must have a string \"key\""},
+        {"{\"members\":[{\"key\":1,\"value\":{\"literal\":\"\"}}],\"before\":{\"literal\":\"\"}}",
+         "must have a string \"key\""},
+        {"{\"members\":[{\"key\":\"\",\"value\":{\"literal\":\"\"}}],\"before\":{\"literal\":\"\"}"
+         "}",
+         "must have a string \"key\""},
+        {"{\"members\":[{\"key\":\"a\"}],\"before\":{\"literal\":\"\"}}",
+         "a node of a grammar must be an object"},
+        {"{\"members\":[],\"before\":1}", "a node of a grammar must be an object"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct err e_of = refused(rows[i][0]);
@@ -179,6 +207,9 @@ Test(constraint, mutated_texts_are_grammars_or_refused) {
         "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
         "\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":30}",
         "{\"ebnf\":\"root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\\"x\\\"\"}",
+        "{\"members\":[{\"key\":\"a\",\"value\":{\"regex\":\"b*\"},\"optional\":true},{\"key\":"
+        "\"ab\","
+        "\"value\":{\"literal\":\"c\"}}],\"before\":{\"literal\":\"<\"}}",
         "{\"after\":[\"</think>\",\"ab\"],\"start\":[\"x\",{\"text\":\"<a\",\"held\":\"b\"}],"
         "\"repeat\":true,\"required\":false,"
         "\"quiet\":{\"open\":\"<x>\",\"close\":\"y\",\"now\":false}}"};
