@@ -258,7 +258,9 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
         *out = loose(f);
         return 0;
     }
-    *out = ir_list(f->n, "sequence");
+    yyjson_mut_val *before = ir_list(f->n, "sequence");
+    force_piece(f, before, f->shape->key_begin, NULL);
+    *out = ir_members(f->n, before);
     JSON_MEMBERS(key, prop, yyjson_obj_get(schema, "properties")) {
         const char *name = json_cstr(key);
 
@@ -269,10 +271,9 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
                                 "a property name other than 1 to %u characters without controls, "
                                 "'<', '>', '\"' and a blank at either end",
                                 TC_KEY_MAX);
-        yyjson_mut_val *value =
-            parameter(f, ir_text(f->n, "literal", name), value_node(f, key, prop));
+        yyjson_mut_val *value = value_node(f, key, prop);
 
-        ir_add(f->n, *out, is_required(schema, key) ? value : ir_optional(f->n, value));
+        ir_add(f->n, *out, ir_member(f->n, name, value, !is_required(schema, key)));
     }
     return 0;
 }

@@ -12,15 +12,6 @@ static bool spend(struct nodes *n, size_t more) {
     return !n->failed;
 }
 
-static size_t size_of(yyjson_mut_val *v) {
-    size_t n = 1, i, max;
-    yyjson_mut_val *key, *item;
-
-    yyjson_mut_arr_foreach(v, i, max, item) n += size_of(item);
-    yyjson_mut_obj_foreach(v, i, max, key, item) n += 1 + size_of(item);
-    return n;
-}
-
 bool ir_spend(struct nodes *n, const char *shape) {
     size_t more = 0;
 
@@ -87,8 +78,16 @@ yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what) {
     return ir_repeat(n, what, NULL, 0, 1);
 }
 
-yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what) {
-    return spend(n, size_of(what)) ? yyjson_mut_val_mut_copy(n->doc, what) : NULL;
+yyjson_mut_val *ir_members(struct nodes *n, yyjson_mut_val *before) {
+    yyjson_mut_val *o = ir_list(n, "members");
+
+    yyjson_mut_obj_add_val(n->doc, o, "before", before);
+    return o;
+}
+
+yyjson_mut_val *ir_member(struct nodes *n, const char *key, yyjson_mut_val *value, bool optional) {
+    return ir_make(n, "{key:%, value:%, optional:%}", ir_str(n, key), value,
+                   yyjson_mut_bool(n->doc, optional));
 }
 
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {

@@ -44,6 +44,9 @@ void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);
 yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
                           uint32_t min, uint32_t max);
 yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what); /* @what, used up, or nothing */
-yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);     /* for a second place */
+/* Make {"members": []}, and a member, which ir_add() adds to it. @before and @value are consumed,
+ * @key is copied. */
+yyjson_mut_val *ir_members(struct nodes *n, yyjson_mut_val *before);
+yyjson_mut_val *ir_member(struct nodes *n, const char *key, yyjson_mut_val *value, bool optional);
 /* Copies a schema or a list of constants. */
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v);

@@ -41,10 +41,18 @@ uint32_t random_n_tokens(bool special) {
 }
 
 struct grammar_vocab *random_vocab(bool special) {
+    return random_vocab_with(special, NULL, 0);
+}
+
+struct grammar_vocab *random_vocab_with(bool special, const struct grammar_token *more,
+                                        uint32_t n) {
     static char bytes[256];
-    struct grammar_token t[257 + ARRAY_SIZE(specials)] = {0};
+    struct grammar_token t[257 + ARRAY_SIZE(specials) + RANDOM_MORE] = {0};
     static const int32_t ends[] = {RANDOM_END};
     struct grammar_vocab *v = NULL;
+    uint32_t n_tokens = random_n_tokens(special);
+
+    cr_assert_leq(n, RANDOM_MORE);
 
     for (int i = 0; i < 256; i++) {
         bytes[i] = (char)i;
@@ -52,7 +60,9 @@ struct grammar_vocab *random_vocab(bool special) {
     }
     for (size_t i = 0; i < ARRAY_SIZE(specials); i++)
         t[257 + i] = (struct grammar_token){specials[i], strlen(specials[i]), true};
-    cr_assert_eq(grammar_vocab_new(&v, t, random_n_tokens(special), ends, 1), 0);
+    for (uint32_t i = 0; i < n; i++)
+        t[n_tokens + i] = more[i];
+    cr_assert_eq(grammar_vocab_new(&v, t, n_tokens + n, ends, 1), 0);
     return v;
 }
 
@@ -433,16 +443,13 @@ uint32_t random_calls_fit(const struct toolcall_format *f, yyjson_val *tools,
     return r.n_calls;
 }
 
-struct constraint *random_constraint(const struct toolcall_format *f, yyjson_val *tools,
-                                     const struct grammar_vocab *v, bool loose, bool after,
-                                     const char *triggers) {
+char *random_calls(const struct toolcall_format *f, yyjson_val *tools, bool loose, bool after) {
     struct toolcall_tool tool[8];
     struct toolcall_force o = {.format = f, .tools = tool, .after = after, .max_calls = 3};
     struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
     yyjson_mut_val *root = NULL;
-    struct constraint *c = NULL;
     struct err err = {0};
-    size_t i, max, len;
+    size_t i, max;
     yyjson_val *item;
 
     yyjson_arr_foreach(tools, i, max, item) {
@@ -455,16 +462,26 @@ struct constraint *random_constraint(const struct toolcall_format *f, yyjson_val
                                    .loose = loose};
     }
     int r = toolcall_force(&root, &n, &o, &err);
+    char *text = r == 0 ? yyjson_mut_val_write(root, 0, NULL) : NULL;
 
-    if (r == 0) {
-        char *text = yyjson_mut_val_write(root, 0, &len);
-
-        r = constraint_new(&c, v, text, len, triggers, strlen(triggers), NULL, &err);
-        cr_assert_eq(r, 0, "%s: %d %s %s", f->name, r, err.message, text);
-        free(text);
-    }
     cr_assert(r == 0 || (r == -22 && err.status == 400 && strcmp(err.param, "tools") == 0),
               "%s: %d", f->name, r);
     yyjson_mut_doc_free(n.doc);
+    return text;
+}
+
+struct constraint *random_constraint(const struct toolcall_format *f, yyjson_val *tools,
+                                     const struct grammar_vocab *v, bool loose, bool after,
+                                     const char *triggers) {
+    char *text = random_calls(f, tools, loose, after);
+    struct constraint *c = NULL;
+    struct err err = {0};
+
+    if (!text)
+        return NULL;
+    int r = constraint_new(&c, v, text, strlen(text), triggers, strlen(triggers), NULL, &err);
+
+    cr_assert_eq(r, 0, "%s: %d %s %s", f->name, r, err.message, text);
+    free(text);
     return c;
 }

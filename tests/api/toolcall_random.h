@@ -16,6 +16,9 @@
 #define RANDOM_END 256
 struct grammar_vocab *random_vocab(bool special);
 uint32_t random_n_tokens(bool special);
+/* Makes a vocabulary with @n tokens, at most RANDOM_MORE, behind these. */
+#define RANDOM_MORE 200u
+struct grammar_vocab *random_vocab_with(bool special, const struct grammar_token *more, uint32_t n);
 
 /* Appends the schema of an object to w->b, with @more behind its members; it refers to
  * random_defs. */
@@ -23,6 +26,9 @@ void random_object(struct schema_writer *w, int depth, const char *more);
 extern const char random_defs[];
 /* Writes [{"function": ..}, ..] of @n tools, at most 4, to w->b. */
 yyjson_doc *random_tools(struct schema_writer *w, uint32_t n);
+/* Writes the node of calls of @tools, at most 8; NULL: @f cannot write all of them. The caller
+ * frees it. */
+char *random_calls(const struct toolcall_format *f, yyjson_val *tools, bool loose, bool after);
 /* Compiles the grammar of @f for @tools; NULL: the format cannot write all of them. @loose, @after:
  * as for toolcall_force(). */
 struct constraint *random_constraint(const struct toolcall_format *f, yyjson_val *tools,
