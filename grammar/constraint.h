@@ -63,6 +63,10 @@
 #define CONSTRAINT_TRIGGER_LEN_MAX 256
 #define CONSTRAINT_MAX (16u << 20) /* bytes of the node's text; each source has its own limit */
 
+/* Limits of the calls of many tools, which together are larger than one source may be: five times
+ * the states of a source, some 3,000 tools. */
+extern const struct grammar_limits CONSTRAINT_LIMITS;
+
 /* Compiles the node @text. @v NULL: only checks, as the front does. @limits and @err may be NULL.
  * Returns 0, -ENOMEM, or -EINVAL with @err as grammar_compile() fills it; its param is that of the
  * refused source. */

@@ -94,6 +94,7 @@ struct grammar_limits {
     uint32_t max_depth;  /* nesting in a source: 64 */
     uint32_t max_states; /* states of the automaton: 200,000 */
     uint64_t max_work;   /* steps of one compilation: 36,000,000, some 200 ms */
+    size_t max_memory;   /* of expressions while compiling: 20 MiB */
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
     uint64_t *work;      /* NULL, or the counter to which the work is added, also after a refusal */

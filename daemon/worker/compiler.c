@@ -170,7 +170,9 @@ static void on_turn(void *ctx, struct job *j, bool has) {
 static void compile(struct job *j) {
     struct task *t = task_of(j);
     int64_t begin = clock_now(clock_monotonic());
-    const struct grammar_limits limits = {.max_work = WORK_MAX};
+    struct grammar_limits limits = CONSTRAINT_LIMITS;
+
+    limits.max_work = WORK_MAX;
     int r = constraint_new(&t->constraint, t->compiler->vocab, t->text, t->n_grammar,
                            t->text + t->n_grammar, t->n_triggers, &limits, &t->err);
 

@@ -17,6 +17,12 @@
 
 #define NODE_DEPTH_MAX 32
 
+const struct grammar_limits CONSTRAINT_LIMITS = {
+    .max_states = 1000000,
+    .max_memory = (size_t)80 << 20,
+    .max_bytes = (size_t)96 << 20,
+};
+
 struct reader {
     struct grammar_builder *b;
     struct err *err;

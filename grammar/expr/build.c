@@ -10,7 +10,6 @@
 #include "base/try.h"
 #include "base/jobs.h"
 
-#define ARENA_MAX ((size_t)20 << 20)
 #define PAUSE_WORK 8192 /* some 40 us */
 
 static const struct grammar_limits DEFAULTS = {
@@ -18,6 +17,7 @@ static const struct grammar_limits DEFAULTS = {
     .max_depth = 64,
     .max_states = 200000,
     .max_work = 36000000,
+    .max_memory = (size_t)20 << 20,
     .max_bytes = (size_t)48 << 20,
     .max_indent = 40,
 };
@@ -32,15 +32,16 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
     b->number = b->integer = NO_RULE;
     for (size_t i = 0; i < ARRAY_SIZE(b->any_value); i++)
         b->any_value[i] = b->any_object[i] = NO_RULE;
-    arena_init(&b->arena, ARENA_MAX);
     TAKE(max_source);
     TAKE(max_depth);
     TAKE(max_states);
     TAKE(max_work);
+    TAKE(max_memory);
     TAKE(max_bytes);
     TAKE(max_indent);
     TAKE(work);
     TAKE(place);
+    arena_init(&b->arena, b->limits.max_memory);
     b->pause_at = MIN(PAUSE_WORK, b->limits.max_work + 1);
 }
 
