@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/toolcall/grammar_ir.h"
@@ -45,6 +46,8 @@ struct draft {
     struct nodes n;
     enum thinking thinking;
     bool quick;
+    bool many;      /* what is checked has several tools: they have the limits of a constraint */
+    uint64_t spent; /* work of the last check */
     char place[GRAMMAR_PLACE_MAX]; /* what the last refusal was about */
 };
 
@@ -139,6 +142,7 @@ struct tools {
     struct toolcall_tool *tool;
     bool *strict;
     yyjson_doc **doc; /* of schemas from which something was left out */
+    uint64_t *work;   /* that each takes alone; 0 until loosen() */
     uint32_t n;
 };
 
@@ -160,7 +164,8 @@ static int collect(struct prompt_job *job, struct tools *t) {
     t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
     t->strict = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->strict));
     t->doc = arena_alloc_array(&job->request.arena, most + 1, sizeof(yyjson_doc *));
-    if (!t->tool || !t->strict || !t->doc)
+    t->work = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->work));
+    if (!t->tool || !t->strict || !t->doc || !t->work)
         return -ENOMEM;
     JSON_EACH_AT(i, item, job->request.tools) {
         yyjson_val *f = output_spec_function(item);
@@ -252,10 +257,13 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
                       struct err *err) {
     struct gen_env *env = d->job->env;
     uint64_t hash = hash_of(d->job, text, len), work = 0;
-    struct grammar_limits limits = {
-        .max_work = MIN(max, d->work), .work = &work, .place = d->place};
+    struct grammar_limits limits = d->many ? CONSTRAINT_LIMITS : (struct grammar_limits){0};
     struct grammar *g = NULL;
     struct err why = {0};
+
+    limits.max_work = MIN(max, d->work);
+    limits.work = &work;
+    limits.place = d->place;
     int r = look_up(env, hash, limits.max_work, err != NULL, &work);
 
     if (r == -ENOENT) {
@@ -280,6 +288,7 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
     }
     assert(work <= d->work);
     d->work -= work;
+    d->spent = work;
     if (r == -EINVAL && err)
         *err = why;
     return r;
@@ -303,6 +312,7 @@ static int check_tools(struct draft *d, const struct toolcall_force *given, uint
 
     o.place = d->place;
     d->place[0] = 0;
+    d->many = o.n_tools > 1;
     TRY(toolcall_force(out, &d->n, &o, err ? err : &unused));
     return check(d, *out, max, err);
 }
@@ -382,12 +392,83 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
             r = loosen_tool(d, t, i, &one, max, &err);
         if (r == -EINVAL)
             name_tool(&err, t->tool[i].name);
+        t->work[i] = d->spent;
         if (r < 0) {
             d->job->err = err;
             return r;
         }
     }
     return 0;
+}
+
+#define LARGEST_ROUNDS 3
+
+static int by_work(const void *a, const void *b, void *ctx) {
+    const struct tools *t = ctx;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+
+    if (t->work[i] != t->work[k])
+        return t->work[i] < t->work[k] ? 1 : -1;
+    return i < k ? -1 : 1;
+}
+
+/* Makes the first tools of @order, which has all, loose until the others take at most @most work.
+ * Returns their number. */
+static uint32_t loosen_down_to(struct draft *d, struct tools *t, const uint32_t *order,
+                               uint64_t most) {
+    struct gen_request *request = &d->job->request;
+    uint64_t sum = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < t->n; i++)
+        sum += t->tool[i].loose ? 0 : t->work[i];
+    for (uint32_t k = 0; k < t->n && sum > most; k++) {
+        uint32_t i = order[k];
+
+        if (t->strict[i] || t->tool[i].loose)
+            continue;
+        t->tool[i].loose = true;
+        loosen_note_all(&(struct loosener){
+            .arena = &request->arena, .tool = t->tool[i].name, .list = &request->loosened});
+        sum -= t->work[i];
+        n++;
+    }
+    return n;
+}
+
+/* Makes the node of tools of which each fits, but which are too much together: the largest ones may
+ * have any arguments. */
+static int check_largest(struct draft *d, struct tools *t, const struct toolcall_force *o,
+                         yyjson_mut_val **out) {
+    struct err *err = &d->job->err;
+    uint32_t *order = arena_alloc_array(&d->job->request.arena, t->n + 1, sizeof(*order));
+    uint64_t sum = 0;
+    int r = order ? -EINVAL : -ENOMEM;
+
+    for (uint32_t i = 0; i < t->n && order; i++) {
+        order[i] = i;
+        sum += t->work[i];
+    }
+    if (order)
+        qsort_r(order, t->n, sizeof(*order), by_work, t);
+    for (int round = 0; round < LARGEST_ROUNDS && r == -EINVAL; round++) {
+        bool last = round == LARGEST_ROUNDS - 1;
+
+        if (strcmp(err->code, "grammar_too_complex") != 0)
+            break;
+        if (loosen_down_to(d, t, order, last ? 0 : sum >> (2 * round + 1)) > 0)
+            r = check_tools(d, o, WORK_MAX, out, err);
+    }
+    return r;
+}
+
+/* Makes the node of the tools with what can be held of each. */
+static int check_loosened(struct draft *d, struct tools *t, const struct toolcall_force *o,
+                          yyjson_mut_val **out) {
+    TRY(loosen(d, t, o));
+    int r = check_tools(d, o, WORK_MAX, out, &d->job->err);
+
+    return r == -EINVAL ? check_largest(d, t, o, out) : r;
 }
 
 /* Makes the node of all calls that are allowed. Returns -EINVAL, with the error of the compilation,
@@ -404,8 +485,8 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
 
     if (r == 0)
         r = check_tools(d, &o, WORK_MAX, out, NULL);
-    if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
-        r = check_tools(d, &o, WORK_MAX, out, &job->err);
+    if (r == -EINVAL)
+        r = check_loosened(d, &t, &o, out);
     if (r == 0)
         memset(&job->err, 0, sizeof(job->err));
     return r;

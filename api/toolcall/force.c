@@ -345,6 +345,7 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     }
     *out = all;
     if (n->too_large && (r == 0 || r == -ENOMEM))
-        r = force_refuse(&f, "a schema whose grammar has more than %u values", NODES_MAX);
+        r = err_set_code(err, 400, "grammar_too_complex", o->n_tools > 1 ? NULL : f.tool->param,
+                         "the grammar of the tools has more than %u values", NODES_MAX);
     return r < 0 ? r : n->failed ? -ENOMEM : 0;
 }
