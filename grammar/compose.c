@@ -108,8 +108,9 @@ static int set_notation(struct build *b, const struct grammar_source *src) {
     if (!stop || (b->stop && strcmp(b->stop, stop) == 0))
         return b->failed;
     for (int i = NOTATION_JSON + 1; i < NOTATIONS; i++)
-        b->strings_lang[i] = NULL;
+        b->strings_lang[i] = b->keys_lang[i] = NULL;
     b->strings = NULL;
+    b->lengths = NULL;
     b->stop = arena_strndup(&b->arena, stop, strlen(stop));
     if (!b->stop)
         return build_no_memory(b);

@@ -403,6 +403,14 @@ const struct lang *lang_strings(struct build *b) {
     return *l;
 }
 
+const struct lang *lang_keys(struct build *b) {
+    const struct lang **l = &b->keys_lang[b->notation];
+
+    if (!*l)
+        *l = lang_of(b, json_any_key(b));
+    return *l;
+}
+
 /* State q of `all` behind n characters has number n * all->n + q. An edge to an accepting state
  * completes a character, since a string may end between characters and nowhere else. */
 const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) {

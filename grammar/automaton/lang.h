@@ -44,6 +44,7 @@ bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Returns all contents of JSON strings, each character in its shortest spelling. */
 const struct lang *lang_strings(struct build *b);
+const struct lang *lang_keys(struct build *b); /* json_any_key(), made once */
 /* Makes the strings of @min to @max characters (NO_MAX: no maximum). Unreachable states may
  * remain. */
 const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max);

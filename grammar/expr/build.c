@@ -30,6 +30,8 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
                 struct err *err) {
     *b = (struct build){.vocab = v, .limits = DEFAULTS, .err = err};
     b->number = b->integer = NO_RULE;
+    for (size_t i = 0; i < ARRAY_SIZE(b->any_key); i++)
+        b->any_key[i] = NO_RULE;
     for (size_t i = 0; i < ARRAY_SIZE(b->any_value); i++)
         b->any_value[i] = b->any_object[i] = NO_RULE;
     TAKE(max_source);

@@ -154,6 +154,9 @@ struct build {
     uint32_t number, integer;                   /* rules that are made once */
     struct loop_rule *loops;                    /* rules made for counted atoms */
     struct string_rule *strings;                /* rules made for patterns and formats */
+    struct length_rule *lengths;                /* rules made for lengths, not in JSON */
+    const struct lang *keys_lang[NOTATIONS];    /* lang_keys() */
+    uint32_t any_key[NOTATIONS];                /* rules of it, NO_RULE until needed */
     struct number_rule *numbers;                /* rules made for ranges and multiples */
     const struct lang *strings_lang[NOTATIONS]; /* lang_strings() */
     enum notation notation;

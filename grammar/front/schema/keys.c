@@ -184,7 +184,7 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     k->unruled = k->plain;
     if (s->b->notation != NOTATION_JSON) {
         k->plain = false;
-        all = lang_of(s->b, json_any_key(s->b));
+        all = lang_keys(s->b);
     } else if (!k->plain) {
         all = quoted(s, all);
     }
@@ -193,8 +193,8 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     return r;
 }
 
-bool keys_plain(const struct keys *k) {
-    return k->plain;
+bool keys_plain(const struct keys *k, uint32_t n_declared) {
+    return k->plain || (k->unruled && n_declared == 0);
 }
 
 /* Returns the answers of all rules about one text, as bits. */
@@ -417,7 +417,7 @@ struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct
     struct build *b = k->s->b;
     struct expr_vec all = {0}, one[LANG_MAX] = {{0}};
 
-    if (k->plain)
+    if (plain_key)
         return class_member(k, 0, plain_key, (struct place){0});
     if (k->unruled && !allows_undeclared(k))
         return NULL;

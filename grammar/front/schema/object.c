@@ -212,6 +212,22 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
     return kept;
 }
 
+/* Makes any key, in a notation other than JSON's a call of a rule that all objects share. */
+static struct expr *any_key(struct build *b) {
+    uint32_t *rule = &b->any_key[b->notation];
+
+    if (b->notation == NOTATION_JSON)
+        return json_any_key(b);
+    if (*rule == NO_RULE) {
+        struct expr *call = expr_rule(b, lang_expr(b, lang_keys(b)));
+
+        if (!call)
+            return NULL;
+        *rule = call->id;
+    }
+    return expr_call(b, *rule);
+}
+
 /* Returns a key that differs from all declared names. */
 static struct expr *other_key(struct schema *s, const struct name_list *l) {
     struct build *b = s->b;
@@ -220,7 +236,7 @@ static struct expr *other_key(struct schema *s, const struct name_list *l) {
     size_t total = 1;
 
     if (l->n == 0)
-        return json_any_key(b);
+        return any_key(b);
     for (uint32_t i = 0; i < l->n; i++)
         total += l->v[i].len * 6;
     CLEANUP(freep) struct name_node *node = t.node = calloc(total, sizeof(*node));
@@ -419,8 +435,8 @@ struct expr *lower_object(struct schema *s, const struct facets *f) {
         keys_name(keys, names.v[i].s, names.v[i].len, &o.rules[i]);
     if (b->failed)
         return NULL;
-    o.rest = keys_plain(keys) ? keys_rest(keys, NULL, other_key(s, &names), o.some)
-                              : keys_rest(keys, declared_names(&o), NULL, o.some);
+    o.rest = keys_plain(keys, names.n) ? keys_rest(keys, NULL, other_key(s, &names), o.some)
+                                       : keys_rest(keys, declared_names(&o), NULL, o.some);
     if (b->failed || choose_witness(&o, 0, &v) < 0)
         return NULL;
     struct expr *e = expr_alt_of(b, &v);

@@ -222,7 +222,9 @@ struct keys;
 /* Makes the rules for the names of members of @f; the caller frees *out, which may be NULL on
  * errors. */
 int keys_new(struct schema *s, const struct facets *f, struct keys **out);
-bool keys_plain(const struct keys *k); /* every name is allowed and no name has a rule of its own */
+/* Returns true if every name but the @n_declared declared ones is allowed by other_key(), and none
+ * has a rule of its own. */
+bool keys_plain(const struct keys *k, uint32_t n_declared);
 struct name_rules {
     bool allowed;
     uint64_t some; /* bit i: the name can be the one that f->some[i] requires */

@@ -387,7 +387,7 @@ const struct lang *facets_lang(struct schema *s, const struct facets *f) {
 }
 
 /* Makes strings whose characters are counted up to a maximum. NULL: the build has failed, or a
- * product with the count has few states. */
+ * product with the count has few states, which pays for a pattern. */
 static struct expr *counted_strings(struct schema *s, const struct facets *f) {
     struct facets open = *f;
 
@@ -395,9 +395,9 @@ static struct expr *counted_strings(struct schema *s, const struct facets *f) {
         return NULL;
     open.max_length = NO_MAX;
     const struct lang *l = facets_meet(s, &open, true);
+    bool few = l && f->n_text > 0 && (uint64_t)l->n * f->max_length <= WITHIN_STATES;
 
-    return l && (uint64_t)l->n * f->max_length > WITHIN_STATES ? lang_within(s->b, l, f->max_length)
-                                                               : NULL;
+    return l && !few ? lang_within(s->b, l, f->max_length) : NULL;
 }
 
 /* Returns whether no text of @e, which was made from a regular expression, has the character
@@ -453,13 +453,53 @@ static struct expr *strings_expr(struct schema *s, const struct facets *f) {
     return e ? e : lang_expr(b, facets_lang(s, f));
 }
 
+/* Strings of some lengths in a notation other than JSON's, which equal ones share. */
+struct length_rule {
+    struct length_rule *next;
+    uint32_t min, max;
+    struct expr *strings, *quoted; /* quoted: a call of a rule */
+    enum notation notation;
+};
+
+/* Makes the strings of @r without quotes. Those of different maxima that are counted in a register
+ * share its rule. */
+static struct expr *strings_of_length(struct schema *s, const struct facets *f,
+                                      const struct length_rule *r) {
+    struct build *b = s->b;
+
+    for (const struct length_rule *q = b->lengths; q && build_work(b, 1) == 0; q = q->next) {
+        bool alike = q->notation == r->notation && q->min == r->min;
+
+        if (alike && q->strings->kind == EXPR_WITHIN && r->max >= WITHIN_FROM && r->max != NO_MAX)
+            return expr_within(b, q->strings->id, r->max);
+    }
+    return strings_expr(s, f);
+}
+
 /* Makes the strings that have a length alone. */
 static struct expr *any_string(struct schema *s, const struct facets *f) {
-    if (s->b->notation == NOTATION_JSON)
-        return json_any_string(s->b, f->min_length, f->max_length);
+    struct build *b = s->b;
+    struct length_rule *r = b->lengths;
+
+    if (b->notation == NOTATION_JSON)
+        return json_any_string(b, f->min_length, f->max_length);
     if (f->min_length == 0 && f->max_length == NO_MAX)
-        return json_quoted(s->b, s->b->text);
-    return expr_rule(s->b, json_quoted(s->b, strings_expr(s, f)));
+        return json_quoted(b, b->text);
+    for (; r && build_work(b, 1) == 0; r = r->next) {
+        if (r->min == f->min_length && r->max == f->max_length && r->notation == b->notation)
+            return expr_call(b, r->quoted->id);
+    }
+    r = build_alloc(b, 1, sizeof(*r));
+    if (!r)
+        return NULL;
+    *r = (struct length_rule){
+        .min = f->min_length, .max = f->max_length, .notation = b->notation, .next = b->lengths};
+    r->strings = strings_of_length(s, f, r);
+    r->quoted = r->strings ? expr_rule(b, json_quoted(b, r->strings)) : NULL;
+    if (!r->quoted)
+        return NULL;
+    b->lengths = r;
+    return r->quoted;
 }
 
 struct expr *lower_string(struct schema *s, const struct facets *f) {
