@@ -29,16 +29,19 @@
 
 #define WORK_MAX 36000000 /* limit of one compilation, in the units of grammar.h */
 #define WORK_OF_TOOL 3000000
+#define WORK_OF_TOOLS 64000000 /* limit of several tools together */
 #define QUICK_WORK 100000 /* limit of a compilation on the loop's thread: below a millisecond */
 #define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */
 
 enum thinking { THINKS_NOT, MAY_THINK, THINKS };
 
 /*
- * Work: all compilations of one request have 2 * WORK_MAX together. The whole grammar may take half
- * of that. When it is refused, the tools are looked at one by one with half of what is left: each
- * may take an even part of the rest, or WORK_OF_TOOL where there is more. What a text takes is the
- * same whether it is compiled or remembered, so which tools are held depends on the request alone.
+ * Work: all compilations of one request have twice WORK_MAX, or with several tools twice
+ * WORK_OF_TOOLS, together. The whole grammar may take half of that. When it is refused, the tools
+ * are looked at one by one with half of what is left: each may take an even part of the rest, or
+ * WORK_OF_TOOL where there is more. When each is fine and all together are not, the largest ones
+ * may have any arguments. What a text takes is the same whether it is compiled or remembered, so
+ * which tools are held depends on the request alone.
  */
 struct draft {
     struct prompt_job *job;
@@ -203,7 +206,7 @@ static int collect(struct prompt_job *job, struct tools *t) {
 /* refused because of its work: a larger limit may be enough */
 #define SPENT ((uint64_t)1 << (WORK_BITS - 1))
 
-static_assert(WORK_MAX < SPENT, "the work of a compilation fits");
+static_assert(WORK_MAX < SPENT && WORK_OF_TOOLS < SPENT, "the work of a compilation fits");
 
 static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
     uint64_t v = atomic_load_explicit(&table[hash % CONSTRAIN_CHECKED], memory_order_relaxed);
@@ -457,7 +460,7 @@ static int check_largest(struct draft *d, struct tools *t, const struct toolcall
         if (strcmp(err->code, "grammar_too_complex") != 0)
             break;
         if (loosen_down_to(d, t, order, last ? 0 : sum >> (2 * round + 1)) > 0)
-            r = check_tools(d, o, WORK_MAX, out, err);
+            r = check_tools(d, o, WORK_OF_TOOLS, out, err);
     }
     return r;
 }
@@ -466,7 +469,7 @@ static int check_largest(struct draft *d, struct tools *t, const struct toolcall
 static int check_loosened(struct draft *d, struct tools *t, const struct toolcall_force *o,
                           yyjson_mut_val **out) {
     TRY(loosen(d, t, o));
-    int r = check_tools(d, o, WORK_MAX, out, &d->job->err);
+    int r = check_tools(d, o, WORK_OF_TOOLS, out, &d->job->err);
 
     return r == -EINVAL ? check_largest(d, t, o, out) : r;
 }
@@ -484,7 +487,7 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
                                .after = after};
 
     if (r == 0)
-        r = check_tools(d, &o, WORK_MAX, out, NULL);
+        r = check_tools(d, &o, t.n > 1 ? WORK_OF_TOOLS : WORK_MAX, out, NULL);
     if (r == -EINVAL)
         r = check_loosened(d, &t, &o, out);
     if (r == 0)
@@ -564,7 +567,8 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct prompt_job *job = d->job;
     struct err err = {0};
     yyjson_mut_val *whole = after_reasoning(d, v);
-    int r = check(d, whole, WORK_MAX, &err);
+    bool checked = d->many && !job->request.form.kind; /* reasoning adds little to many tools */
+    int r = checked ? 0 : check(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
 
     if (r == -EINVAL)
         job->err = err;
@@ -640,7 +644,8 @@ static int build(struct draft *d, bool tools) {
 }
 
 int constrain(struct prompt_job *job, bool quick) {
-    struct draft d = {.job = job, .work = 2 * WORK_MAX, .quick = quick};
+    bool many = yyjson_arr_size(job->request.tools) > 1;
+    struct draft d = {.job = job, .work = 2 * (many ? WORK_OF_TOOLS : WORK_MAX), .quick = quick};
     bool tools = job->request.functions && job->parses;
     int r;
 

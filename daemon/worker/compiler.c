@@ -28,7 +28,7 @@
 #define AWAY_OF_ONE 2 /* most entries of one tenant: one is compiled, the next is ready to begin */
 /* Twice the limit of the front, which compiles without a vocabulary: a grammar that the front has
  * accepted is not refused here because of the work for token classes. */
-#define WORK_MAX 72000000
+#define WORK_MAX 144000000
 #define TENANTS 256u /* slots; tenants in the same slot share turns and memory */
 /* Units beyond the limit for tenants below their shares: if one tenant holds the whole limit, other
  * tenants need not wait until it gives memory back. */
