@@ -265,6 +265,7 @@ Test(template_refusals, of_tokens) {
         {"{{ 1 < 'a' }}", "'<' not supported between instances of 'int' and 'str'", NULL},
         {"{{ [1] > {} }}", "'>' not supported between instances of 'list' and 'dict'", NULL},
         {"{{ 1 <= 'a' }}", "'<=' not supported between instances of 'int' and 'str'", NULL},
+        {"{{ 1 is le 'a' }}", "'<=' not supported between instances of 'int' and 'str'", NULL},
         {"{{ 1 >= 'a' }}", "'>=' not supported between instances of 'int' and 'str'", NULL},
         {"{{ [1, 'a']|max }}", "'>' not supported between instances of 'str' and 'int'", NULL},
         {"{{ [1, 'a']|min }}", "'<' not supported between instances of 'str' and 'int'", NULL},

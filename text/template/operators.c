@@ -246,7 +246,7 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
             *out = true;
         break;
     }
-    if (flip)
+    if (r == 0 && flip)
         *out = !*out;
     return r;
 }
