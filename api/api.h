@@ -262,6 +262,9 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 int api_check_otlp(const char *endpoint, struct err *err);
 /* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
 int api_check_keys(const char *file, struct err *err);
+/* Writes the counts of use that are not in the file yet, after api_close() and when the loop has run
+ * out. Returns 0, or -errno: they are lost, which is logged. */
+int api_save_usage(struct api *a);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
 /* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err;

@@ -213,6 +213,16 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     return 0;
 }
 
+int api_save_usage(struct api *a) {
+    uint64_t n_lost;
+    int r = usage_save(&a->env.usage, &n_lost);
+
+    if (r < 0)
+        log_event(WLOG_ERROR, "usage_lost", "path=%s requests=%llu reason=\"%s\"",
+                  quoted(a->env.opts.usage_file).s, (unsigned long long)n_lost, strerror(-r));
+    return r;
+}
+
 struct api *api_free(struct api *a) {
     if (!a)
         return NULL;

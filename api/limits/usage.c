@@ -34,14 +34,19 @@ int usage_init(struct usage *u, const struct usage_opts *opts) {
     int r = usage_file_add(opts->path, &u->unsaved, usage_day(usage_now(u)), &u->all, &u->damaged);
     if (r == -ENOMEM)
         return r;
+    u->unread = r < 0;
     tell(u, r);
     return 0;
 }
+
+static void start_tick(struct usage *u);
 
 void usage_start(struct usage *u) {
     uv_timer_init(u->opts.loop, &u->tick);
     u->tick.data = u;
     u->open = true;
+    if (u->unread)
+        start_tick(u);
 }
 
 static void on_thread(uv_work_t *work) {
@@ -51,11 +56,10 @@ static void on_thread(uv_work_t *work) {
         usage_file_add(u->opts.path, &u->writing, usage_day(usage_now(u)), &u->read, &u->damaged);
 }
 
-static void start_tick(struct usage *u);
-
 /* Takes over what the file has; after the error @r, keeps the rows that were not written. */
 static void take(struct usage *u, int r) {
     if (r == 0) {
+        u->unread = false;
         usage_table_deinit(&u->all);
         u->all = u->read;
         usage_table_merge(&u->all, &u->unsaved);
@@ -72,7 +76,7 @@ static void on_written(uv_work_t *work, int status) {
 
     u->is_writing = false;
     take(u, status < 0 ? status : u->result);
-    if (u->unsaved.n > 0)
+    if (u->unsaved.n > 0 || u->unread)
         start_tick(u);
 }
 
@@ -113,14 +117,22 @@ void usage_close(struct usage *u) {
     uv_close((uv_handle_t *)&u->tick, NULL);
 }
 
+int usage_save(struct usage *u, uint64_t *n_lost) {
+    assert(!u->is_writing && (!u->open || u->closed));
+    *n_lost = 0;
+    if (u->unsaved.n == 0)
+        return 0;
+    u->writing = u->unsaved;
+    u->unsaved = (struct usage_table){0};
+    on_thread(&u->work);
+    take(u, u->result);
+    for (uint32_t i = 0; i < u->unsaved.n; i++)
+        *n_lost += u->unsaved.rows[i].sum.requests;
+    return u->result;
+}
+
 void usage_deinit(struct usage *u) {
     assert(!u->is_writing && (!u->open || u->closed));
-    if (u->unsaved.n > 0) {
-        u->writing = u->unsaved;
-        u->unsaved = (struct usage_table){0};
-        on_thread(&u->work);
-        take(u, u->result);
-    }
     usage_table_deinit(&u->all);
     usage_table_deinit(&u->unsaved);
     u->open = false;

@@ -33,15 +33,18 @@ struct usage {
     uv_work_t work;
     int result;
     bool is_writing, troubled, closed, damaged, open;
+    bool unread; /* the file could not be read at the start: `all` lacks what it has */
 };
 
 /* Reads the file. Returns 0, also without a file that can be read, or -ENOMEM. */
 int usage_init(struct usage *u, const struct usage_opts *opts);
 void usage_start(struct usage *u); /* opens the timer on the loop; before anything is counted */
-/* Closes the timer, if it is open; usage_deinit() writes the counts that follow. */
+/* Closes the timer, if it is open; usage_save() writes the counts that follow. */
 void usage_close(struct usage *u);
 /* Writes the remaining counts, in this thread. Called after usage_close(), when the loop has run
- * out. Accepts a zeroed one. */
+ * out. Returns 0 or -errno: counts are lost, and *@n_lost is their number of requests. */
+int usage_save(struct usage *u, uint64_t *n_lost);
+/* Drops what usage_save() has not written. Accepts a zeroed one. */
 void usage_deinit(struct usage *u);
 
 int64_t usage_now(const struct usage *u); /* the time of day, in seconds since 1970 */

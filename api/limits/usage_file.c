@@ -17,6 +17,8 @@
  * a file that is no longer there. Closing the descriptor, also by death, releases it.
  */
 
+#define LOCK_WAIT_MS 2000 /* others hold the lock for some milliseconds */
+#define LOCK_EACH_MS 2
 #define FILE_MAX (64u << 20) /* bytes; far above what usage_table_fold() leaves */
 
 static void close_fd(int *fd) {
@@ -24,18 +26,26 @@ static void close_fd(int *fd) {
         close(*fd);
 }
 
+/* Returns 0, -EBUSY: another process has the lock, or another -errno. */
+static int try_lock(int fd) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    return errno == EWOULDBLOCK || errno == EINTR ? -EBUSY : -errno;
+}
+
+/* Returns a descriptor that holds the lock, or -errno. A process that has it and does not go on is
+ * not waited for: what could not be done is tried again later. */
 static int lock(const char *path) {
     char name[PATH_MAX];
     int r;
 
     if (snprintf(name, sizeof(name), "%s.lock", path) >= (int)sizeof(name))
         return -ENAMETOOLONG;
-    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0)
         return -errno;
-    do
-        r = flock(fd, LOCK_EX) < 0 ? -errno : 0;
-    while (r == -EINTR);
+    for (int ms = 0; (r = try_lock(fd)) == -EBUSY && ms < LOCK_WAIT_MS; ms += LOCK_EACH_MS)
+        usleep(LOCK_EACH_MS * 1000);
     if (r < 0)
         close(fd);
     return r < 0 ? r : fd;

@@ -620,6 +620,8 @@ static int serve(struct front *f) {
         return fail(&err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
+    if (f->api && api_save_usage(f->api) < 0 && r == 0)
+        r = EXIT_AGAIN;
     free_front(f);
     return r;
 }
