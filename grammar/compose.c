@@ -305,10 +305,9 @@ static int part_source(struct buf *out, const struct grammar_source *src) {
 /* Makes the source a rule of its own, so that its states exist once however often the part is
  * used. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src) {
-    CLEANUP(buf_deinit) struct buf of;
+    CLEANUP(buf_deinit) struct buf of = {.max = SIZE_MAX};
     const char *before = b->b.param;
 
-    buf_init(&of, SIZE_MAX);
     if (part_source(&of, src) < 0)
         build_no_memory(&b->b);
     if (b->b.failed)
