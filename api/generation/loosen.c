@@ -11,7 +11,8 @@
  *
  * A refusal without a place (the whole is too large, or no text fits) says less. Then all rules
  * beside names and types are left out (LOOSEN_RULES), then what is below the arguments
- * (LOOSEN_DEEP), then lists of values (LOOSEN_VALUES). Each step takes something out, so the caller's loop ends.
+ * (LOOSEN_DEEP), then lists of values (LOOSEN_VALUES). Each step takes something out, so the
+ * caller's loop ends.
  */
 
 #include "api/generation/loosen.h"

@@ -1,6 +1,6 @@
 /*
- * Parts that are left out of schemas: what a place takes out, and that it ends for every schema with
- * one that a grammar holds.
+ * Parts that are left out of schemas: what a place takes out, and that it ends for every schema
+ * with one that a grammar holds.
  */
 
 #include <criterion/criterion.h>
