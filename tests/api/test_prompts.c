@@ -39,9 +39,8 @@ static void expect_prompt(struct world *w, const char *body, const char *want) {
 
 /* ---- thinking */
 
-/* Marks in comments say how the model writes thoughts, as the text of past messages does in real
- * templates. */
-#define THINKS "{{ messages[0].content }}|{# <think> </think> #}"
+/* Marks say how the model writes thoughts, as the text of past messages does in real templates. */
+#define THINKS "{{ messages[0].content }}|{%- if false -%}<think></think>{%- endif -%}"
 /* Gemma 4, MiniCPM5, Reka: nothing or a closed block, unless the switch is true. */
 #define SWITCH THINKS "{{ 'on' if enable_thinking | default(false) else 'off' }}"
 /* DeepSeek V3.1. */
@@ -52,7 +51,7 @@ static void expect_prompt(struct world *w, const char *body, const char *want) {
 #define UNLESS THINKS "{{ 'off' if enable_thinking is defined and not enable_thinking else 'on' }}"
 /* Apertus, whose maker leaves it off. */
 #define APERTUS                                                                                    \
-    "{{ messages[0].content }}|{# <|inner_prefix|> <|inner_suffix|> #}"                            \
+    "{{ messages[0].content }}|{%- if false -%}<|inner_prefix|><|inner_suffix|>{%- endif -%}"      \
     "{{ 'on' if enable_thinking else 'off' }}"
 /* No thoughts, but the variable. */
 #define NONE "{{ messages[0].content }}|{{ 'on' if enable_thinking else 'off' }}"
@@ -161,7 +160,9 @@ Test(prompts, thoughts_are_parts_where_the_template_reads_parts) {
                   "a[THINK]T[/THINK]bc");
     world_stop(&w);
     /* A template that prints the list of parts is given a text. */
-    begin(&w, "{%- for m in messages -%}{{ m.content }}{%- endfor -%}{# [THINK] [/THINK] #}",
+    begin(&w,
+          "{%- for m in messages -%}{{ m.content }}{%- endfor -%}{%- if false "
+          "-%}[THINK][/THINK]{%- endif -%}",
           THINK_AUTO);
     expect_prompt(&w, PAST "}", "abc");
     world_stop(&w);
