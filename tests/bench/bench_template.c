@@ -1,8 +1,8 @@
 /*
- * bench_template [-n MESSAGES | -c CALLS] TEMPLATE.jinja...: the CPU time to parse each template and
- * to render a conversation of 50 messages with two tools (median of several runs), the bytes of the
- * text and the steps it takes. With -c the conversation is one request with that many tool calls,
- * as an agent sends it.
+ * bench_template [-n MESSAGES | -c CALLS] TEMPLATE.jinja...: the CPU time to parse each template
+ * and to render a conversation of 50 messages with two tools (median of several runs), the bytes of
+ * the text and the steps it takes. With -c the conversation is one request with that many tool
+ * calls, as an agent sends it.
  */
 
 #include <stdio.h>
