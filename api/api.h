@@ -262,8 +262,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 int api_check_otlp(const char *endpoint, struct err *err);
 /* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
 int api_check_keys(const char *file, struct err *err);
-/* Writes the counts of use that are not in the file yet, after api_close() and when the loop has run
- * out. Returns 0, or -errno: they are lost, which is logged. */
+/* Writes the counts of use that are not in the file yet, after api_close() and when the loop has
+ * run out. Returns 0, or -errno: they are lost, which is logged. */
 int api_save_usage(struct api *a);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
@@ -336,10 +336,10 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* Notes that a worker is ready, and submits every live generation again with the tokens it has.
  * @n_faults(id) returns the number of deaths at which a request was present; with three it fails
  * with 500 engine_fault. */
+void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 /* Reports that a worker of @m that answered -EAGAIN takes submits again. Without it the api tries
  * again after some time. */
 void api_worker_room(struct model *m);
-void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 struct api_guest;
 /* Adds a request of another daemon's front, which has the client; the worker of @m treats it like a
  * request of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the other

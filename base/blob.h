@@ -30,12 +30,12 @@ struct splice {
     size_t from, len, at;
 };
 
-/* Returns the length of what is inserted; @s may be NULL. */
 /* Returns all of @b, at the beginning of a text. */
 static inline struct splice blob_part(struct blob *b) {
     return (struct splice){.blob = b, .len = b ? b->text.len : 0};
 }
 
+/* Returns the length of what is inserted; @s may be NULL. */
 static inline size_t splice_len(const struct splice *s) {
     return s && s->blob ? s->len : 0;
 }

@@ -571,8 +571,8 @@ static void submit(struct gen *g) {
     }
 }
 
-/* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose submits
- * have taken the least. NULL: none waits. */
+/* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose
+ * submits have taken the least. NULL: none waits. */
 static struct gen *next_pending(const struct model *m) {
     struct gen *best = NULL;
     double least = 0;

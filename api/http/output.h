@@ -25,7 +25,9 @@ struct output {
     size_t len, charged, max;
 };
 
+/* Initialises an empty output of at most @max bytes. */
 void output_init(struct output *o, size_t max);
+/* Frees the bytes that are left, and gives the references back. */
 void output_deinit(struct output *o);
 /* Frees what an output without bytes keeps for the next ones. */
 void output_rest(struct output *o);

@@ -242,8 +242,8 @@ static void unmask(struct websocket *w, char *data, size_t n) {
         data[i] = (char)(data[i] ^ mask[(w->at + i) % 4]);
 }
 
-/* Takes up to @len bytes of the frame's payload, and checks their text, so that no message is checked
- * as a whole. Returns how many, -EPROTO or -ENOMEM. */
+/* Takes up to @len bytes of the frame's payload, and checks their text, so that no message is
+ * checked as a whole. Returns how many, -EPROTO or -ENOMEM. */
 static ssize_t take_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
     size_t n = (size_t)MIN(w->left, (uint64_t)len);
     char *to = (char *)w->control + w->n_control;

@@ -59,8 +59,9 @@ void event_log_close(struct event_log *l);
 size_t event_log_bytes(const struct event_log *l);
 /* Lets @w watch the log. Returns false if it has too many readers. */
 bool event_log_watch(struct event_log *l, struct event_watch *w);
+/* Ends what event_log_watch() began. */
 void event_log_unwatch(struct event_log *l, struct event_watch *w);
-/* Reads at most @most bytes at *@place, and moves it behind them. Returns false at the end. *@out is
- * valid while the log is. */
+/* Reads at most @most bytes at *@place, and moves it behind them. Returns false at the end. *@out
+ * is valid while the log is. */
 bool event_log_read(const struct event_log *l, struct event_place *place, size_t most,
                     struct splice *out);

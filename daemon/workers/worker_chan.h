@@ -27,7 +27,7 @@ struct worker_chan_opts {
     /* Takes the next part of the last frame. Returns false if there is none. NULL: no frame has
      * parts. */
     bool (*part)(void *ctx);
-    /* The socket has taken bytes that had to wait. NULL: nobody waits for that. */
+    /* The socket has taken bytes that had to wait. NULL: that is of no use. */
     void (*room)(void *ctx);
     /* Called once when the channel has ended in both directions; may close the channel. NULL: the
      * owner notices the end by other means. */

@@ -26,8 +26,8 @@
  * the next process starts. So there are never two processes, and a death counts once.
  */
 
-/* Unsent bytes above which requests wait in the api, which sends them in the order of their tenants'
- * shares and forgets those whose client leaves. The channel knows no order but that of arrival. */
+/* Unsent bytes above which requests wait in the api, which sends them in the order of their
+ * tenants' shares and forgets those whose client leaves. The channel knows only that of arrival. */
 #define BACKLOG_MAX (64u << 10)
 /* unsent bytes above which pictures wait, so that they do not delay requests */
 #define PICTURES_BACKLOG (32u << 10)

@@ -103,8 +103,8 @@ Test(usage, a_fifo_is_neither_waited_for_nor_replaced, .init = setup, .fini = te
     cr_expect(lstat(path, &st) == 0 && S_ISFIFO(st.st_mode));
 }
 
-/* Another process holds the lock and does not go on: neither the start nor the end waits for it, what
- * is lost is told, and the file is read as soon as the lock is free. */
+/* Another process holds the lock and does not go on: neither the start nor the end waits for it,
+ * what is lost is told, and the file is read as soon as the lock is free. */
 Test(usage, the_lock_is_not_waited_for, .init = setup, .fini = teardown) {
     struct process p;
     char name[100];
