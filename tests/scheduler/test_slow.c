@@ -233,9 +233,9 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     }
 }
 
-/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk. A probe may
- * take twice as long less decode, and half as long again, because the model knows no chunks of that
- * size. */
+/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk. A probe
+ * may take twice as long less decode, and half as long again, because the model knows no chunks of
+ * that size. */
 static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     struct cost_shape one = {0};
 
@@ -332,7 +332,7 @@ static struct gaps gaps_beside_a_prompt(uint64_t seed, double noise, double scal
     return g;
 }
 
-/* Beside a prompt, 99 of 100 steps take at most 5/4 of the even time, none more than twice that, and
+/* Beside a prompt, 99 of 100 steps take at most 5/4 of the even time, none takes twice that, and
  * the prompt takes at most a third longer than steps of 5/4 of that time would allow. */
 Test(slow, decode_keeps_its_pace_beside_a_prompt) {
     for (uint64_t seed = 1; seed <= 4; seed++)

@@ -543,7 +543,7 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
     return ok;
 }
 
-/* Returns the limit of a step in which @decode and, with a row of a prompt, @one have their rows. */
+/* Returns the limit of a step with the rows @decode beside a prompt; @one: with one row of it. */
 static int64_t limit_beside(const struct cost *c, const struct cost_shape *decode,
                             const struct cost_shape *one, int64_t target_ns) {
     int64_t decode_ns = cost_expect_ns(c, decode), one_ns = cost_bound_ns(c, one);
