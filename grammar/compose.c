@@ -215,8 +215,8 @@ static uint32_t part_hash(const struct part_key *k) {
     return (uint32_t)(hash_step(h, bytes_hash(k->bytes, k->len)) >> 16);
 }
 
-/* Looks for a part that was made of @k. Returns true with k->part, which is GRAMMAR_NO_PART after an
- * error. */
+/* Looks for a part that was made of @k. Returns true with k->part, which is GRAMMAR_NO_PART after
+ * an error. */
 static bool part_known(struct grammar_builder *b, struct part_key *k) {
     k->part = GRAMMAR_NO_PART;
     if (build_work(&b->b, 1 + k->len / 8) < 0 || b->b.failed)

@@ -17,8 +17,8 @@ struct echo {
 /* Returns the number of characters of @text, as an answer has it, that begin in [@from, @to). */
 uint64_t echo_chars(const char *text, size_t from, size_t to);
 /* Makes the echo of tokens @id, with one user. @given: they were made from a text, so tokens that
- * the vocabulary puts before it are not echoed; one that the text itself has is. Runs on any thread. Returns 0, -ENOMEM, or
- * -ECANCELED (job_pause()). */
+ * the vocabulary puts before it are not echoed; one that the text itself has is. Runs on any
+ * thread. Returns 0, -ENOMEM, or -ECANCELED (job_pause()). */
 int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, uint32_t n,
              bool given);
 struct echo *echo_use(struct echo *e);  /* one more user; accepts NULL */

@@ -40,7 +40,9 @@ uint32_t family_find_ends(const struct template *t, const struct tokenizer *toke
                           const struct toolcall_format *f, const struct toolcall_reasoning *r,
                           int32_t ends[FAMILY_ENDS_MAX]);
 
+/* Makes an empty table of formats that were found. */
 void family_formats_init(struct family_formats *f);
+/* Frees the texts that the table keeps. */
 void family_formats_deinit(struct family_formats *f);
 /* Gets the format that was found for @kwargs, a JSON text. Returns false if none is kept. */
 bool family_formats_get(struct family_formats *f, const char *kwargs,

@@ -485,8 +485,8 @@ static bool is_alive(void) {
     return false;
 }
 
-/* Stops the front between two iterations, as SIGSTOP or a machine that sleeps does, while everything
- * else goes on. */
+/* Stops the front between two iterations, as SIGSTOP or a machine that sleeps does, while
+ * everything else goes on. */
 static void stop_front(void) {
     int64_t until = sim.ns + sim_between(1000, SIM_PAUSE_MS) * INT64_C(1000000);
 
