@@ -73,6 +73,10 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
     r->n_prompt = calloc(opts->max_seqs, sizeof(*r->n_prompt));
     if (e == 0 && !r->n_prompt)
         e = -ENOMEM;
+    if (e == 0 && engine_info(r->engine)->max_context < opts->max_tokens)
+        e = err_set(err, 0, NULL,
+                    "sequences of %u tokens are longer than the %u that the model supports",
+                    opts->max_tokens, engine_info(r->engine)->max_context);
     for (int i = 0; e == 0 && i < 2; i++)
         e = alloc_batch(&r->batch[i], r);
     if (e < 0) {

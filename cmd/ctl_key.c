@@ -73,12 +73,12 @@ int ctl_key(int argc, char **argv, bool json) {
     unsigned char random[KEY_BYTES];
     struct sha256 s;
 
-    const char *expires = "";
+    const char *expires = NULL;
     const struct cli_option options[] = {{"expires", CLI_TEXT, &expires, 0, 0}};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
     if (code >= 0)
         return code;
-    if (*expires && !is_day_to_come(expires))
+    if (expires && !is_day_to_come(expires))
         return cli_usage("--expires must be a future day, YYYY-MM-DD");
     if (n_args != 3 || strcmp(argv[1], "new") != 0)
         return cli_usage("usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
@@ -91,8 +91,8 @@ int ctl_key(int argc, char **argv, bool json) {
     sha256_init(&s);
     sha256_add(&s, key, strlen(key));
     sha256_hex(&s, sum);
-    snprintf(line, sizeof(line), "%s:sha256$%s%s%s", argv[2], sum, *expires ? " expires=" : "",
-             expires);
+    snprintf(line, sizeof(line), "%s:sha256$%s%s%s", argv[2], sum, expires ? " expires=" : "",
+             expires ? expires : "");
     int r = append(argv[3], line);
     if (r < 0)
         return cli_fail("%s: %s", argv[3], strerror(-r));
