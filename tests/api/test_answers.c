@@ -49,9 +49,11 @@ static void tell_call(struct told *t, yyjson_val *name, const char *args, size_t
     yyjson_doc *doc = yyjson_read(args, len, 0);
     char *text = yyjson_val_write(yyjson_doc_get_root(doc), 0, NULL);
 
+    const char *who = yyjson_is_str(name) ? yyjson_get_str(name) : "no name";
+
     close_told(t);
-    buf_printf(&t->line, "%s%s ", yyjson_get_str(name), text ? text : "no JSON");
-    buf_printf(&t->calls, "%s%s ", yyjson_get_str(name), text ? text : "no JSON");
+    buf_printf(&t->line, "%s%s ", who, text ? text : "no JSON");
+    buf_printf(&t->calls, "%s%s ", who, text ? text : "no JSON");
     free(text);
     yyjson_doc_free(doc);
 }

@@ -107,7 +107,7 @@ Test(usage, a_fifo_is_neither_waited_for_nor_replaced, .init = setup, .fini = te
  * what is lost is told, and the file is read as soon as the lock is free. */
 Test(usage, the_lock_is_not_waited_for, .init = setup, .fini = teardown) {
     struct process p;
-    char name[100];
+    char name[sizeof(path) + sizeof(".lock")];
     uint64_t n_lost;
 
     begin(&p);
