@@ -11,6 +11,7 @@
 #include "api/http/siphash.h"
 #include "api/generation/models.h"
 #include "api/openai/openai.h"
+#include "api/openai/raw_answer.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/http/http.h"
@@ -118,7 +119,7 @@ static void props_serve(struct exchange *x, struct http *h) {
         return;
     const struct api_model *m = model->info;
     json_print(&j, "{default_generation_settings:{n_ctx:%u, params:", m->max_context);
-    llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
+    raw_answer_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
     json_print(&j,
                "}, sampling_source:%s, total_slots:%u, model_alias:%s, model_path:%s, "
                "modalities:{vision:%i, video:false, audio:false}",

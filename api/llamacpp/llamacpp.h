@@ -9,11 +9,9 @@
 #include <stdbool.h>
 #include "base/lib_types.h"
 
-struct api_model;
 struct err;
 struct exchange;
 struct gen_env;
-struct gen_request;
 struct json;
 struct piece;
 struct prompt_job;
@@ -42,8 +40,3 @@ extern const struct endpoint llamacpp_infill;
 /* endpoint.piece, whole */
 void llamacpp_piece(struct writer *w, const struct piece *p);
 void llamacpp_whole(struct json *j, struct writer *w);
-
-/* "generation_settings" of @r; NULL: of a request to @m that gives none. With values that turn them
- * off for the samplers that are not here. */
-void llamacpp_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,
-                           uint64_t seed, uint32_t max_new);
