@@ -9,6 +9,7 @@
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
 #include "base/json_read.h"
+#include "base/log.h"
 #include "base/try.h"
 #include "text/stops.h"
 
@@ -472,6 +473,7 @@ static const struct field fields[] = {
     FLAG("return_token_ids", BOTH, return_token_ids),
     FLAG("return_tokens_as_token_ids", BOTH, tokens_as_ids),
     FLAG("return_progress", CHAT, return_progress),
+    FLAG("verbose", BOTH, verbose),
     FLAG("with_pieces", FIELDS_TOKENIZE, with_pieces),
     FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),
     {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
@@ -634,6 +636,7 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
         params_init(&r->sampling);
     r->has_seed = m->info->seed != NULL;
     r->seed = m->info->seed ? *m->info->seed : 0;
+    r->verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
     int result =

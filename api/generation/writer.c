@@ -391,7 +391,7 @@ static size_t told_tokens(const struct writer *w) {
             prompt += (size_t)r->n_prompt_top + 1;
         n += g->n_prompt * prompt;
         n += r->return_token_ids ? g->n_prompt + g->n_out : 0;
-        n += w->endpoint->tells_prompt ? g->n_prompt : 0;
+        n += w->endpoint->tells_prompt || r->verbose ? g->n_prompt : 0;
     }
     return n;
 }
@@ -404,6 +404,20 @@ static void write_whole(struct writer *w) {
         assert(w->choices[i].gen->state == GEN_DONE);
     w->endpoint->whole(&j, w);
     w->whole_error = j.error;
+}
+
+struct piece writer_whole_piece(struct choice *c, uint32_t index) {
+    const struct gen *g = c->gen;
+
+    assert(g->state == GEN_DONE);
+    return (struct piece){.choice = c,
+                          .index = index,
+                          .to = g->n_out,
+                          .echo_to = c->echo ? c->echo->n : 0,
+                          .text = g->text.data ? g->text.data : "",
+                          .len = g->ready,
+                          .first = true,
+                          .last = true};
 }
 
 static void answer_whole(struct writer *w) {

@@ -98,6 +98,8 @@ void writer_serve(struct exchange *x, struct http *h);
 /* Returns the tokens so far, for the endpoints. A prompt counts once, even if it has several
  * choices. */
 struct writer_usage writer_usage(const struct writer *w);
+/* Returns the piece that is all of @c, whose generation is done, in place @index of the answer. */
+struct piece writer_whole_piece(struct choice *c, uint32_t index);
 /* Sorts the choices of each prompt, the best first. */
 void writer_sort(struct writer *w);
 /* Sends a comment to a silent stream that says why its first generation without a token waits.

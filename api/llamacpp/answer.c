@@ -20,11 +20,11 @@ static const struct llamacpp_completion *form_of(const struct writer *w) {
     return w->job.state;
 }
 
-static struct raw_form raw_form_of(const struct writer *w, bool stream) {
+static struct raw_form raw_form_of(const struct writer *w, const struct piece *p, bool stream) {
     const struct llamacpp_completion *form = form_of(w);
 
     return (struct raw_form){
-        .stream = stream,
+        .probs = !stream || p->to > p->from,
         .tokens = stream || form->return_tokens,
         .timings = form->timings_per_token,
     };
@@ -63,7 +63,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
 /* Writes the object of @p; if it ends its choice, only the members that the request asks for. */
 static void put_asked(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct raw_form raw = raw_form_of(w, stream);
+    struct raw_form raw = raw_form_of(w, p, stream);
     struct json inner = {.out = &b};
 
     if (!form_of(w)->fields || !p->last) {
@@ -89,14 +89,7 @@ void llamacpp_piece(struct writer *w, const struct piece *p) {
 }
 
 static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
-    struct choice *c = &w->choices[i];
-    struct piece p = {.choice = c,
-                      .index = i,
-                      .to = c->gen->n_out,
-                      .text = c->gen->text.data ? c->gen->text.data : "",
-                      .len = c->gen->ready,
-                      .first = true,
-                      .last = true};
+    struct piece p = writer_whole_piece(&w->choices[i], i);
 
     put_asked(j, w, &p, false);
 }

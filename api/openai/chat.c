@@ -226,7 +226,7 @@ static const struct choices_form form = {
     .has_role = true,
     .content = choices_put_message,
     .logprobs = choices_put_message_logprobs,
-    .figures = choices_put_timings,
+    .figures = choices_put_figures,
 };
 
 /* ---- a last message that the answer continues ---- */

@@ -8,6 +8,7 @@
 #include "api/http/respond.h"
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
+#include "api/openai/raw_answer.h"
 #include "api/generation/env.h"
 
 #define CHUNK_MAX API_SEND_MAX
@@ -204,10 +205,20 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     json_close(j, '}');
 }
 
-void choices_put_timings(struct json *j, const struct writer *w) {
+/* The raw answer has no log probabilities: a stream ends on the loop, where they take too long. */
+void choices_put_figures(struct json *j, const struct writer *w) {
+    static const struct raw_form raw = {0};
+
     assert(w->n_choices > 0);
-    if (openai_is_llama_server(w->route))
-        timings_put(j, w->choices[0].gen);
+    if (!openai_is_llama_server(w->route))
+        return;
+    if (w->job.request.verbose) {
+        struct piece p = writer_whole_piece(&w->choices[0], 0);
+
+        json_print(j, "__verbose:");
+        raw_answer_put(j, w, &p, &raw);
+    }
+    timings_put(j, w->choices[0].gen);
 }
 
 /* Writes the progress of @g's prompt with llama-server's names. */
@@ -302,15 +313,7 @@ void choices_whole(struct json *j, struct writer *w) {
     json_print(j, "choices:[");
     for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
         struct choice *c = &w->choices[i / n * made + i % n];
-        struct gen *g = c->gen;
-        struct piece p = {.choice = c,
-                          .index = i,
-                          .to = g->n_out,
-                          .echo_to = c->echo ? c->echo->n : 0,
-                          .text = g->text.data ? g->text.data : "",
-                          .len = g->ready,
-                          .first = true,
-                          .last = true};
+        struct piece p = writer_whole_piece(c, i);
 
         put_choice(j, w, &p, false);
     }

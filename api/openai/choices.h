@@ -20,7 +20,7 @@ struct choices_form {
     /* Writes the members of a choice between index and logprobs, and logprobs' value. */
     void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
     void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
-    /* Writes members behind the usage: the times. */
+    /* Writes members behind the usage: the times and the raw answer. */
     void (*figures)(struct json *j, const struct writer *w);
 };
 
@@ -52,7 +52,7 @@ void choices_put_message_logprobs(struct json *j, const struct writer *w, const 
 void choices_put_text(struct json *j, const struct writer *w, const struct piece *p, bool stream);
 void choices_put_text_logprobs(struct json *j, const struct writer *w, const struct piece *p);
 /* For clients of llama-server. */
-void choices_put_timings(struct json *j, const struct writer *w);
+void choices_put_figures(struct json *j, const struct writer *w);
 
 /* Lets another tenant have its turn, between entries of long lists on the pool. An abandoned answer
  * fails. */

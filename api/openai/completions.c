@@ -153,7 +153,7 @@ static const struct choices_form form = {
     .prompt_in_choice = true,
     .content = choices_put_text,
     .logprobs = choices_put_text_logprobs,
-    .figures = choices_put_timings,
+    .figures = choices_put_figures,
 };
 
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {

@@ -115,7 +115,7 @@ void raw_answer_put(struct json *j, const struct writer *w, const struct piece *
     json_print(j, "{index:%u, content:%.*s", p->index, (int)p->len, p->text);
     raw_put_tokens(j, form->tokens ? p : &(struct piece){.choice = p->choice});
     json_print(j, "id_slot:-1, stop:%i", p->last);
-    if (w->job.request.n_top && (!form->stream || p->to > p->from)) {
+    if (w->job.request.n_top && form->probs) {
         json_print(j, "completion_probabilities:");
         choices_put_logprobs(j, w, g, p->from, p->to, true);
     }

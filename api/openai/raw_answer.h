@@ -16,7 +16,7 @@ struct piece;
 struct writer;
 
 struct raw_form {
-    bool stream;  /* the object is a part of a stream */
+    bool probs;   /* with the log probabilities, if the request asks for any */
     bool tokens;  /* with the ids of the tokens */
     bool timings; /* with the times also before the end */
 };

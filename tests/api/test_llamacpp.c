@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include "api/parts.h"
+#include "base/log.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -206,6 +207,67 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
     cr_expect(*reply_header(&r, "process-start-time-unix", v, sizeof(v)));
     expect_part(&r, "\nllamacpp:n_tokens_max ");
     reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* The raw answer has what the parser takes out of the text. */
+Test(llamacpp, a_verbose_chat_has_its_raw_answer) {
+    static const char hi[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}],"
+                             "\"logprobs\":true,\"top_logprobs\":2";
+    struct world w;
+    struct reply r;
+    char body[256];
+
+    started(&w);
+    w.port.script = "one two";
+    for (int stream = 0; stream < 2; stream++) {
+        snprintf(body, sizeof(body), "%s,\"verbose\":true%s}", hi,
+                 stream ? ",\"stream\":true,\"stream_options\":{\"include_usage\":true}" : "");
+        world_ask(&w, "/chat/completions", body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        expect_part(&r, ",\"__verbose\":{\"index\":0,\"content\":\"one two\",\"tokens\":[],"
+                        "\"id_slot\":-1,\"stop\":true,\"model\":\"tiny\",\"tokens_predicted\":7,");
+        expect_part(&r, "\"prompt\":\"<|im_start|>user\\nab<|im_end|>\\n<|im_start|>assistant\\n");
+        expect_part(&r, "\"stop_type\":\"eos\"");
+        cr_expect_not(strstr(r.body.data, "completion_probabilities"));
+        reply_deinit(&r);
+        world_ask(&w, "/v1/chat/completions", body, &r);
+        cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    w.port.script = "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>";
+    snprintf(
+        body, sizeof(body),
+        "%s,\"verbose\":true,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+        hi);
+    world_ask(&w, "/chat/completions", body, &r);
+    expect_part(&r, "\"content\":null");
+    expect_part(&r, ",\"content\":\"<tool_call>\\n{\\\"name\\\":\\\"f\\\"");
+    reply_deinit(&r);
+    world_ask(&w, "/chat/completions",
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"verbose\":1}", &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "\"param\":\"verbose\"");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(llamacpp, a_server_that_logs_all_answers_verbosely) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    log_set_level(WLOG_DEBUG);
+    world_ask(&w, "/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
+              &r);
+    expect_part(&r, ",\"__verbose\":{\"index\":0,\"content\":\"x\",");
+    reply_deinit(&r);
+    world_ask(&w, "/chat/completions",
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"verbose\":false}", &r);
+    cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
+    reply_deinit(&r);
+    log_set_level(WLOG_ERROR);
     world_stop(&w);
 }
 
