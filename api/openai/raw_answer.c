@@ -86,6 +86,13 @@ static void raw_put_prompt(struct json *j, const struct writer *w, const struct 
     json_print(j, "prompt:%.*s", (int)b.len, b.data);
 }
 
+/* Returns true if the output of @g ended because the context was full. */
+static bool raw_is_truncated(const struct writer *w, const struct gen *g) {
+    if (g->finish != FINISH_LENGTH || g->repeats)
+        return false;
+    return (uint64_t)g->n_prompt + g->n_out >= w->job.context;
+}
+
 static void raw_put_end(struct json *j, const struct writer *w, const struct gen *g) {
     const struct str *stop =
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
@@ -98,8 +105,8 @@ static void raw_put_end(struct json *j, const struct writer *w, const struct gen
     raw_answer_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
                             w->job.request.max_new);
     raw_put_prompt(j, w, g);
-    json_print(j, "has_new_line:%i, truncated:false, stop_type:%s, stopping_word:%.*s",
-               g->ready && memchr(g->text.data, '\n', g->ready),
+    json_print(j, "has_new_line:%i, truncated:%i, stop_type:%s, stopping_word:%.*s",
+               g->ready && memchr(g->text.data, '\n', g->ready), raw_is_truncated(w, g),
                g->score_only || g->finish == FINISH_LENGTH ? "limit"
                : stop                                      ? "word"
                                                            : "eos",

@@ -306,6 +306,32 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     world_stop(&w);
 }
 
+Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
+    static const struct {
+        uint32_t context;
+        const char *part;
+    } cases[] = {
+        {64, "\"truncated\":false,\"stop_type\":\"eos\""},
+        {5, "\"truncated\":true,\"stop_type\":\"limit\""},
+    };
+    struct reply r;
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct world w;
+
+        started(&w);
+        w.model.max_context = cases[i].context;
+        w.port.script = "one two";
+        world_ask(&w, "/completion", "{\"prompt\":\"c\"}", &r);
+        expect_part(&r, cases[i].part);
+        reply_deinit(&r);
+        world_ask(&w, "/completion", "{\"prompt\":\"c\",\"n_predict\":3}", &r);
+        expect_part(&r, "\"truncated\":false,\"stop_type\":\"limit\"");
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 /* llama.vim fills the prefix cache this way. */
 Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
     static const char *const more[] = {"", ",\"echo\":true", ",\"prompt_logprobs\":1"};
