@@ -48,6 +48,7 @@ struct api_port {
 struct api_model {
     const char *id;             /* the name that clients use */
     const char *const *aliases; /* NULL-terminated */
+    const char *const *tags;    /* NULL-terminated: words for lists; NULL: none */
     const struct tokenizer *tokenizer;
     const struct template *template; /* NULL: the model has none */
     const char *template_source;     /* formats of tool calls and reasoning are detected in it */

@@ -57,18 +57,29 @@ static void put_sight(struct json *j, const struct api_model *m, uint32_t max_me
                SUBMIT_PICTURES_MAX, PICTURE_FILE_MAX, PICTURE_SIDE_MAX, max_megapixels);
 }
 
-static void put_model(struct json *j, const struct model *model) {
-    const struct api_opts *o = &model->env->opts;
-    const struct api_model *m = model->info;
-
-    json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
-               m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
+/* Writes the names of the model, the first of which is its id, and its tags. */
+static void put_names(struct json *j, const struct api_model *m) {
     if (m->aliases && *m->aliases) {
         json_print(j, "aliases:[%s", m->id);
         for (const char *const *alias = m->aliases; *alias; alias++)
             json_cstring(j, *alias);
         json_close(j, ']');
     }
+    if (m->tags && *m->tags) {
+        json_print(j, "tags:[");
+        for (const char *const *tag = m->tags; *tag; tag++)
+            json_cstring(j, *tag);
+        json_close(j, ']');
+    }
+}
+
+static void put_model(struct json *j, const struct model *model) {
+    const struct api_opts *o = &model->env->opts;
+    const struct api_model *m = model->info;
+
+    json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
+               m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
+    put_names(j, m);
     if (m->max_context)
         json_print(j, "max_model_len:%u", m->max_context);
     else

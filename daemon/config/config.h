@@ -34,7 +34,7 @@ struct config {
     bool picture_pads;
     enum picture_background picture_background;
     char *system_prompt; /* a path; "": none */
-    char *aliases[CONFIG_LIST_MAX + 1];
+    char *aliases[CONFIG_LIST_MAX + 1], *tags[CONFIG_LIST_MAX + 1];
     char *models, *models_dir; /* paths; "": none */
     uint64_t models_memory;    /* bytes; 0: decided at the start */
     uint32_t keep_alive_s;     /* 0: no limit */

@@ -70,6 +70,7 @@ const struct option config_table[] = {
          "Answer requests whatever model they name; no: requests for an unknown name get 404."),
     LIST("model", "aliases", aliases, "",
          "Further names of the model; a trailing * matches every ending."),
+    LIST("model", "tags", tags, "", "Words that the list of models tells clients of the model."),
     STRING("model", "models", models, "",
            "A folder of presets, NAME.conf. Each preset defines a further model by keys of [model] "
            "and [engine] and is loaded when a request names it; its key model may be a name in "

@@ -186,13 +186,26 @@ static void add_kv_type(struct reading *d, const char *name, const char *option,
                option);
 }
 
-/* Takes the first name as the model's name and the rest as aliases. */
-static void add_names(struct reading *d, const char *names) {
-    size_t n = strcspn(names, ",");
+/* Returns true if the name that begins at @a comes before the one at @b in bytewise order. */
+static bool name_is_before(const char *a, const char *b) {
+    size_t n_a = strcspn(a, ","), n_b = strcspn(b, ",");
+    int order = memcmp(a, b, MIN(n_a, n_b));
 
-    add(d, "--model-name=%.*s", (int)n, names);
-    if (names[n])
-        add(d, "--aliases=%s", names + n + 1);
+    return order < 0 || (order == 0 && n_a < n_b);
+}
+
+/* Takes the first name in bytewise order as the model's name, as llama-server does, and the others
+ * as aliases. */
+static void add_names(struct reading *d, const char *names) {
+    const char *first = names;
+
+    for (const char *at = names; *at; at += strcspn(at, ","), at += *at == ',')
+        if (*at != ',' && name_is_before(at, first))
+            first = at;
+    size_t n = strcspn(first, ",");
+    add(d, "--model-name=%.*s", (int)n, first);
+    if (strchr(names, ','))
+        add(d, "--aliases=%.*s%s", (int)(first - names), names, first + n);
 }
 
 /* Translates an option whose values mean something else in weftd. */

@@ -22,7 +22,6 @@ static const struct llama_option table[] = {
     {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO downloads models"},
     {"--offline", LLAMA_HERE, NULL},
     {"-a,--alias", LLAMA_ALIAS, NULL},
-    {"--tags", LLAMA_HERE_VALUE, NULL},
     {"-mm", LLAMA_VALUE, "mmproj"},
     {"--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, "download the file, then give --mmproj FILE"},
     {"--image-min-tokens", LLAMA_VALUE, "picture-min-tokens"},

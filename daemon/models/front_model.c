@@ -314,6 +314,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.loop_tokens = c->loop_tokens;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;
+    m->api.tags = (const char *const *)c->tags;
+    m->api.keep_alive_s = c->keep_alive_s;
     m->api.tokenizer = m->tokenizer;
     m->api.template = m->template;
     m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);

@@ -102,15 +102,14 @@ static uint32_t index_of(const struct served *s) {
 
 /* Describes the model, which was opened, in the api; the names of the list do not change. */
 static void describe_opened(struct served *s) {
-    const char *id = s->info.id, *const *aliases = s->info.aliases;
-    int64_t created = s->info.created_unix;
+    const struct api_model listed = s->info;
 
     assert(s->front);
     s->info = s->front->api;
-    s->info.id = id;
-    s->info.aliases = aliases;
-    s->info.created_unix = created;
-    s->info.keep_alive_s = s->config.keep_alive_s;
+    s->info.id = listed.id;
+    s->info.aliases = listed.aliases;
+    s->info.tags = listed.tags;
+    s->info.created_unix = listed.created_unix;
 }
 
 /* Ends the swap to @s, if it is one, without success: the old model is served on. */
@@ -571,6 +570,7 @@ static void describe(struct served *s) {
 
     s->info.id = s->name;
     s->info.aliases = (const char *const *)s->config.aliases;
+    s->info.tags = (const char *const *)s->config.tags;
     s->info.file = slash ? slash + 1 : s->config.model;
     s->info.n_bytes = s->file_bytes;
     s->info.created_unix = stat(s->config.model, &st) == 0 ? st.st_mtime : time(NULL);

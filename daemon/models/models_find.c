@@ -33,7 +33,7 @@ struct search {
 };
 
 int models_clone(struct config *c, const struct config *from) {
-    static const char *const own[] = {"model",  "aliases",       "draft-model",
+    static const char *const own[] = {"model",  "aliases",       "tags",         "draft-model",
                                       "mmproj", "chat-template", "system-prompt"};
 
     TRY(config_clone(c, from));

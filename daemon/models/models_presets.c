@@ -141,9 +141,9 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
 
 /* Writes the options of @c that differ from those with which a preset begins, as a file of keys. */
 static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
-    static const char *const never[] = {"any-model-name", "models",     "models-dir",
-                                        "models-memory",  "kv-disk",    "prewarm",
-                                        "aliases",        "model-name", "pinned"};
+    static const char *const never[] = {"any-model-name", "models",  "models-dir", "models-memory",
+                                        "kv-disk",        "prewarm", "aliases",    "tags",
+                                        "model-name",     "pinned"};
     CLEANUP(config_deinit) struct config begin = {0};
     int r = models_clone(&begin, own);
 

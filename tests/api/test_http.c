@@ -58,6 +58,7 @@ Test(http, health_follows_the_service) {
 }
 
 Test(http, every_answer_has_its_headers) {
+    static const char *const tags[] = {"chat", "small", NULL};
     struct world w;
     struct reply r;
     char v[128];
@@ -76,6 +77,7 @@ Test(http, every_answer_has_its_headers) {
                      "\"parent\":null,\"aliases\":[\"tiny\",\"alias\"],\"max_model_len\":512,"
                      "\"capabilities\":[\"completion\",\"embedding\"]}]}");
     reply_deinit(&r);
+    w.model.tags = tags;
     w.model.n_ctx_train = 4096;
     w.model.n_vocab = 300;
     w.model.vocab_type = 2;
@@ -83,6 +85,8 @@ Test(http, every_answer_has_its_headers) {
     w.model.n_params = 1u << 20;
     w.model.tensor_bytes = 5000000000;
     world_raw(&w, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", &r);
+    cr_expect(strstr(r.body.data, "\"alias\"],\"tags\":[\"chat\",\"small\"],\"max_model_len"), "%s",
+              r.body.data);
     cr_expect(strstr(r.body.data, ",\"meta\":{\"vocab_type\":2,\"n_vocab\":300,\"n_ctx\":512,"
                                   "\"n_ctx_train\":4096,"
                                   "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),

@@ -39,9 +39,10 @@ static const char *read_line(const char *line, struct config *c) {
 Test(args, a_line_for_llama_server_is_ours) {
     struct config c;
     const char *refused = read_line(
-        "-m /x.gguf -c 32768 -ngl 99 -fa on --jinja --host 0.0.0.0 --port 9000 -np 4 --alias a,b,c "
+        "-m /x.gguf -c 32768 -ngl 99 -fa on --jinja --host 0.0.0.0 --port 9000 -np 4 --alias "
+        "b,a,ab "
         "--cache-type-k q8_0 -ctv q8_0 --slots --metrics --temp 0.7 --top-p=0.9 --seed -1 --mlock "
-        "-t -1 -ub 256 -b 2048 -n -1 --no-mmap",
+        "-t -1 -ub 256 -b 2048 -n -1 --no-mmap --tags chat,small",
         &c);
 
     cr_expect_str_eq(refused, "");
@@ -50,7 +51,8 @@ Test(args, a_line_for_llama_server_is_ours) {
     cr_expect(c.engine.max_seqs == 4 && c.api.max_running == 4);
     cr_expect_str_eq(c.listen[0], "0.0.0.0:9000");
     cr_expect_str_eq(c.model_name, "a");
-    cr_expect(strcmp(c.aliases[0], "b") == 0 && strcmp(c.aliases[1], "c") == 0 && !c.aliases[2]);
+    cr_expect(strcmp(c.aliases[0], "b") == 0 && strcmp(c.aliases[1], "ab") == 0 && !c.aliases[2]);
+    cr_expect(strcmp(c.tags[0], "chat") == 0 && strcmp(c.tags[1], "small") == 0 && !c.tags[2]);
     cr_expect(c.kv_type == 0 && c.kv_type_k == 2 && c.kv_type_v == 2);
     cr_expect(strcmp(c.sampling[0], "temperature=0.7") == 0 &&
               strcmp(c.sampling[1], "top_p=0.9") == 0 && !c.sampling[2]);
