@@ -84,8 +84,9 @@ struct gen_request {
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids,
         digests;
-    bool return_progress; /* report the progress of the prompt until the first token */
-    bool verbose;         /* the answer has the raw output, for clients of llama-server */
+    bool return_progress;   /* report the progress of the prompt until the first token */
+    bool timings_per_token; /* each event of a stream has the times, for llama-server's clients */
+    bool verbose;           /* the answer has the raw output, for clients of llama-server */
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool with_pieces; /* /tokenize: each token with its text */
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;

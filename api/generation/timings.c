@@ -18,6 +18,11 @@ static void put_figure(struct json *j, const char *key, double v) {
     json_raw(j, text, strlen(text));
 }
 
+static const char *const prompt_keys[] = {"prompt_n", "prompt_ms", "prompt_per_token_ms",
+                                          "prompt_per_second"};
+static const char *const predicted_keys[] = {"predicted_n", "predicted_ms",
+                                             "predicted_per_token_ms", "predicted_per_second"};
+
 /* Writes the figures of @n tokens, of which @timed took @time milliseconds. */
 static void put_rate(struct json *j, const char *const keys[4], uint32_t n, uint32_t timed,
                      double time) {
@@ -27,19 +32,23 @@ static void put_rate(struct json *j, const char *const keys[4], uint32_t n, uint
     put_figure(j, keys[3], time > 0 ? timed * 1000.0 / time : 0);
 }
 
+void timings_put_begin(struct json *j) {
+    json_print(j, "timings:{cache_n:0");
+    put_rate(j, prompt_keys, 0, 0, 0);
+    put_rate(j, predicted_keys, 0, 0, 0);
+    json_close(j, '}');
+}
+
 void timings_put(struct json *j, const struct gen *g) {
-    static const char *const prompt[] = {"prompt_n", "prompt_ms", "prompt_per_token_ms",
-                                         "prompt_per_second"};
-    static const char *const predicted[] = {"predicted_n", "predicted_ms", "predicted_per_token_ms",
-                                            "predicted_per_second"};
     uint32_t cached = g->n_cached < g->n_prompt ? g->n_cached : g->n_prompt;
-    uint32_t computed = g->n_prompt - cached;
+    /* Before the end of the prompt no time of it is known. */
+    uint32_t computed = g->prompt_end_ns ? g->n_prompt - cached : 0;
     /* The step that ends the prompt gives the first token. */
     uint32_t timed = g->n_out ? g->n_out - 1 : 0;
 
     json_print(j, "timings:{cache_n:%u", cached);
-    put_rate(j, prompt, computed, computed, ms_between(g->first_step_ns, g->prompt_end_ns));
-    put_rate(j, predicted, g->n_out, timed, ms_between(g->prompt_end_ns, g->computed_ns));
+    put_rate(j, prompt_keys, computed, computed, ms_between(g->first_step_ns, g->prompt_end_ns));
+    put_rate(j, predicted_keys, g->n_out, timed, ms_between(g->prompt_end_ns, g->computed_ns));
     if (g->drafts.n)
         json_print(j, "draft_n:%u, draft_n_accepted:%u", g->drafts.n, g->drafts.accepted);
     json_close(j, '}');

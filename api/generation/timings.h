@@ -8,3 +8,5 @@ struct json;
 /* Writes the member "timings". The step that ends the prompt makes the first output token, so the
  * output's rate counts the tokens after it. */
 void timings_put(struct json *j, const struct gen *g);
+/* Writes the times of a generation of which nothing was computed. */
+void timings_put_begin(struct json *j);

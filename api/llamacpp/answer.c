@@ -26,7 +26,8 @@ static struct raw_form raw_form_of(const struct writer *w, const struct piece *p
     return (struct raw_form){
         .probs = !stream || p->to > p->from,
         .tokens = stream || form->return_tokens,
-        .timings = form->timings_per_token,
+        .progress = stream && w->job.request.return_progress && p->from == 0,
+        .timings = w->job.request.timings_per_token,
     };
 }
 
@@ -86,6 +87,29 @@ void llamacpp_piece(struct writer *w, const struct piece *p) {
         conn_break(w->exchange->conn);
     else
         respond_event(w->exchange, b.data, b.len);
+}
+
+/* Tells that the prompt begins, which a client would otherwise see at its end only. */
+void llamacpp_begin(struct writer *w) {
+    for (uint32_t i = 0; i < w->n_choices && w->job.request.return_progress; i++) {
+        struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
+
+        llamacpp_piece(w, &p);
+    }
+}
+
+/* Tells how far the first prompt is that has no token yet. */
+void llamacpp_alive(struct writer *w) {
+    struct piece p = {.text = ""};
+
+    while (p.index < w->n_choices && w->choices[p.index].gen->n_out > 0)
+        p.index++;
+    if (p.index < w->n_choices && w->job.request.return_progress) {
+        p.choice = &w->choices[p.index];
+        llamacpp_piece(w, &p);
+    }
+    if (!writer_tell_wait(w))
+        respond_comment(w->exchange, "keep-alive");
 }
 
 static void put_choice(struct json *j, const struct writer *w, uint32_t i) {

@@ -262,7 +262,6 @@ static int take_form(struct input *in) {
 
     assert(c);
     TRY(take_bool(in, "return_tokens", &c->return_tokens));
-    TRY(take_bool(in, "timings_per_token", &c->timings_per_token));
     TRY(take_bool(in, "post_sampling_probs", &after));
     if (after)
         return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",

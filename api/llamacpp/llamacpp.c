@@ -32,8 +32,8 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 #define ENDPOINT                                                                                   \
     {                                                                                              \
         .open = llamacpp_open, .close = llamacpp_close, .translate = llamacpp_translate,           \
-        .too_long = too_long, .id_prefix = "", .tells_prompt = true, .piece = llamacpp_piece,      \
-        .whole = llamacpp_whole,                                                                   \
+        .too_long = too_long, .id_prefix = "", .tells_prompt = true, .begin = llamacpp_begin,      \
+        .alive = llamacpp_alive, .piece = llamacpp_piece, .whole = llamacpp_whole,                 \
     }
 
 static const struct endpoint completion = ENDPOINT;

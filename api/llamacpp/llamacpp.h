@@ -19,9 +19,8 @@ struct writer;
 
 /* Form of the answer that a /completion asks for; prompt_job.state. */
 struct llamacpp_completion {
-    bool return_tokens;     /* token ids in a whole answer; streams always have them */
-    bool timings_per_token; /* each event of a stream has the figures */
-    yyjson_doc *fields;     /* an array of the wanted members; NULL: all */
+    bool return_tokens; /* token ids in a whole answer; streams always have them */
+    yyjson_doc *fields; /* an array of the wanted members; NULL: all */
 };
 
 #define MEDIA_MARKER 32 /* bytes of a marker with its NUL */
@@ -37,6 +36,8 @@ int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err
 /* The endpoint of /infill. */
 extern const struct endpoint llamacpp_infill;
 
-/* endpoint.piece, whole */
+/* endpoint.begin, alive, piece, whole */
+void llamacpp_begin(struct writer *w);
+void llamacpp_alive(struct writer *w);
 void llamacpp_piece(struct writer *w, const struct piece *p);
 void llamacpp_whole(struct json *j, struct writer *w);

@@ -221,16 +221,18 @@ void choices_put_figures(struct json *j, const struct writer *w) {
     timings_put(j, w->choices[0].gen);
 }
 
-/* Writes the progress of @g's prompt with llama-server's names. */
-static void put_progress(struct json *j, const struct writer *w, const struct gen *g) {
+void choices_put_progress(struct json *j, const struct writer *w, const struct gen *g,
+                          bool begins) {
+    uint32_t done = begins ? 0 : gen_prompt_done(g);
+
     json_print(j, "prompt_progress:{total:%u, cache:%u, processed:%u, time_ms:%ld}", g->n_prompt,
-               g->n_cached, MAX(gen_prompt_done(g), g->n_cached),
+               g->n_cached, MAX(done, g->n_cached),
                (clock_now(w->job.env->clock) - g->m.arrived_ns) / 1000000);
 }
 
 /* Closes the chunk @j, whose list of choices is open, and sends it. @usage: it is the chunk that
- * tells the usage. */
-static void send_chunk(struct writer *w, struct json *j, bool usage) {
+ * tells the usage; @times: it has tokens, and the times if each such chunk has them. */
+static void send_chunk(struct writer *w, struct json *j, bool usage, bool times) {
     const struct gen_request *r = &w->job.request;
 
     assert(w->head_sent);
@@ -244,6 +246,8 @@ static void send_chunk(struct writer *w, struct json *j, bool usage) {
     }
     if (usage)
         form_of(w)->figures(j, w);
+    else if (times && r->timings_per_token && openai_is_llama_server(w->route))
+        timings_put(j, w->choices[0].gen);
     json_close(j, '}');
     if (j->error < 0)
         conn_break(w->exchange->conn);
@@ -258,9 +262,12 @@ void choices_piece(struct writer *w, const struct piece *p) {
     open_chunk(&j, w, form_of(w)->chunk_object);
     if (p->first && p->index == 0)
         put_prompt_ids(&j, w);
+    /* The piece without tokens begins the answer, the first with tokens ends the prompt. */
+    if (w->job.request.return_progress && p->from == 0)
+        choices_put_progress(&j, w, p->choice->gen, choices_begins(p));
     json_print(&j, "choices:[");
     put_choice(&j, w, p, true);
-    send_chunk(w, &j, false);
+    send_chunk(w, &j, false, p->to > 0);
 }
 
 void choices_alive(struct writer *w) {
@@ -274,10 +281,10 @@ void choices_alive(struct writer *w) {
         p.choice = &w->choices[p.index];
         open_chunk(&j, w, form_of(w)->chunk_object);
         if (w->job.request.return_progress && p.choice->gen->n_out == 0)
-            put_progress(&j, w, p.choice->gen);
+            choices_put_progress(&j, w, p.choice->gen, false);
         json_print(&j, "choices:[");
         put_choice(&j, w, &p, true);
-        send_chunk(w, &j, false);
+        send_chunk(w, &j, false, false);
     }
     if (!writer_tell_wait(w))
         respond_comment(w->exchange, "keep-alive");
@@ -300,7 +307,7 @@ void choices_end(struct writer *w) {
         return;
     open_chunk(&j, w, form_of(w)->chunk_object);
     json_print(&j, "choices:[");
-    send_chunk(w, &j, true);
+    send_chunk(w, &j, true, false);
 }
 
 void choices_whole(struct json *j, struct writer *w) {

@@ -126,8 +126,12 @@ void raw_answer_put(struct json *j, const struct writer *w, const struct piece *
         json_print(j, "completion_probabilities:");
         choices_put_logprobs(j, w, g, p->from, p->to, true);
     }
+    if (form->progress)
+        choices_put_progress(j, w, g, choices_begins(p));
     if (p->last)
         raw_put_end(j, w, g);
+    else if (form->timings && choices_begins(p))
+        timings_put_begin(j);
     else if (form->timings)
         timings_put(j, g);
     json_close(j, '}');

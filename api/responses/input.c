@@ -81,6 +81,8 @@ static const char *const names[] = {
     "chat_template_kwargs",
     "thinking_budget",
     "prediction",
+    "return_progress",
+    "timings_per_token",
 };
 
 struct fields {

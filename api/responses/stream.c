@@ -3,7 +3,10 @@
 #include <string.h>
 #include "api/http/conn.h"
 #include "api/generation/env.h"
+#include "api/generation/timings.h"
 #include "api/http/respond.h"
+#include "api/openai/choices.h"
+#include "api/openai/openai.h"
 #include "api/responses/background.h"
 #include "api/responses/responses.h"
 
@@ -67,6 +70,20 @@ static void end_event(struct stream_event *e) {
     buf_deinit(&e->b);
 }
 
+/* Writes llama-server's figures behind the response: how far the prompt is, or the times at the
+ * end. */
+static void put_figures(struct json *j, const struct writer *w, const char *type,
+                        enum responses_status status) {
+    const struct gen *g = w->n_choices ? w->choices[0].gen : NULL;
+
+    if (!g)
+        return;
+    if (w->job.request.return_progress && strcmp(type, "response.in_progress") == 0)
+        choices_put_progress(j, w, g, false);
+    if (status == RESPONSES_DONE && openai_is_llama_server(w->route))
+        timings_put(j, g);
+}
+
 /* Sends an event with the response as it stands. The last such event is kept in the store. */
 static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
@@ -77,6 +94,7 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
     json_print(&e.j, "response:");
     size_t from = e.b.len;
     responses_put(&e.j, w, status, err, &e.echo);
+    put_figures(&e.j, w, type, status);
     send_event(&e);
     if (ended && responses_of(w)->log)
         background_close(responses_of(w));
@@ -225,6 +243,8 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
     json_print(&e.j, "delta:%.*s", (int)len, text);
     if (is_message(it))
         put_new_logprobs(&e, (size_t)(text - content->data) + len);
+    if (w->job.request.timings_per_token && openai_is_llama_server(w->route))
+        timings_put(&e.j, w->choices[0].gen);
     end_event(&e);
 }
 
@@ -325,6 +345,9 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
     struct responses *rs = responses_of(w);
     const struct output_parser *s = p->choice->gen->output;
 
+    if (w->job.request.return_progress && p->from == 0 && p->to > 0)
+        send_response(w, "response.in_progress", RESPONSES_IN_PROGRESS,
+                      NULL); /* the prompt's end */
     if (p->part && responses_is_item(w, &s->runs[p->choice->at.run])) {
         const struct output_run *run = &s->runs[p->choice->at.run];
 

@@ -332,6 +332,90 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
     }
 }
 
+/* The first report comes before any token of the prompt is computed, the last one with the first
+ * token of the answer. Times of what was not computed are 0. */
+Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
+#define ASKED ",\"stream\":true,\"return_progress\":true,\"timings_per_token\":true}"
+    static const char *const paths[][2] = {
+        {"/completion", "{\"prompt\":\"abc\"" ASKED},
+        {"/chat/completions", "{" HI ASKED},
+        {"/responses", "{\"input\":\"hi\"" ASKED},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "one two";
+    for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
+        world_ask(&w, paths[i][0], paths[i][1], &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        const char *last = NULL;
+        unsigned total, cached, done, n = 0;
+
+        for (const char *at = r.body.data; (at = strstr(at, "\"prompt_progress\":"));
+             last = at++, n++)
+            ;
+        cr_assert_geq(n, 2, "%s", r.body.data);
+        cr_expect_not(strstr(r.body.data, "event: response.created\n") &&
+                      strstr(strstr(r.body.data, "response.created"), "prompt_progress") <
+                          strstr(r.body.data, "response.in_progress"));
+        cr_expect_eq(sscanf(last,
+                            "\"prompt_progress\":{\"total\":%u,\"cache\":%u,\"processed\":%u,",
+                            &total, &cached, &done),
+                     3, "%s", last);
+        cr_expect_eq(done, total, "%s", last);
+        const char *begin = strstr(r.body.data, "\"prompt_progress\":");
+        if (i < 2)
+            cr_expect_eq(sscanf(begin,
+                                "\"prompt_progress\":{\"total\":%u,\"cache\":%u,\"processed\":%u,",
+                                &total, &cached, &done) == 3 &&
+                             done == cached,
+                         true, "%s", begin);
+        if (i == 1)
+            cr_expect_not(strstr(r.body.data, "timings") <
+                          strstr(r.body.data, "\"content\":\"o\""));
+        cr_expect(strstr(last, ",\"predicted_per_second\":"), "%s", last);
+        reply_deinit(&r);
+    }
+    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"return_progress\":1}", &r);
+    cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    int fd = world_connect(&w);
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    w.port.script = NULL;
+    world_post(&w, fd, paths[0][0], paths[0][1]);
+    world_turns(&w, 5);
+    fake_accept(&w.port, w.port.n - 1);
+    cr_expect(world_read_until(&w, fd, &b,
+                               "\"processed\":1,\"time_ms\":0},\"timings\":{\"cache_n\":0,"
+                               "\"prompt_n\":0,\"prompt_ms\":0,"),
+              "%s", b.data);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(llamacpp, responses_have_times_on_its_path) {
+    static const char *const ends[] = {"", ",\"stream\":true"};
+    struct world w;
+    struct reply r;
+    char body[80];
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+        snprintf(body, sizeof(body), "{\"input\":\"hi\"%s}", ends[i]);
+        world_ask(&w, "/responses", body, &r);
+        cr_expect_eq(strstr(r.body.data, "\"timings\":{") != NULL, i == 1, "%s", r.body.data);
+        cr_expect_not(strstr(r.body.data, "prompt_progress"), "%s", r.body.data);
+        reply_deinit(&r);
+        world_ask(&w, "/v1/responses", body, &r);
+        cr_expect_not(strstr(r.body.data, "\"timings\""), "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 /* llama.vim fills the prefix cache this way. */
 Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
     static const char *const more[] = {"", ",\"echo\":true", ",\"prompt_logprobs\":1"};

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "daemon/front/llama_options.h"
 
-#define MOST 40
+#define MOST 48
 
 /* Splits @line at spaces and translates it. */
 static struct args translated(const char *line) {
