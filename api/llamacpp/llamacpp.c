@@ -51,7 +51,7 @@ static void write_prompt(struct json *j, const struct prompt_job *job) {
     json_close(j, '}');
 }
 
-static const struct endpoint chat = {.translate = openai_read_chat, .write = write_prompt};
+static const struct endpoint chat = {.translate = openai_read_llama_chat, .write = write_prompt};
 
 /* ---- what clients read of the server ---- */
 

@@ -236,8 +236,10 @@ static int refuse_continue(const char *why, struct err *err) {
                         "continue_final_message %s.", why);
 }
 
-/* Adds the text of @message, which must be the assistant's, to @out. */
-static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
+/* Adds the text of @message, which must be the assistant's, to @out, with @between between its
+ * parts. */
+static int add_text(yyjson_mut_val *message, const char *between, struct buf *out,
+                    struct err *err) {
     static const char what[] = "needs a last message of the assistant that is text alone";
     yyjson_mut_val *content = yyjson_mut_obj_get(message, "content"), *part;
     size_t i, n;
@@ -254,14 +256,15 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 
         if (!yyjson_mut_is_str(text))
             return refuse_continue(what, err);
-        TRY(i > 0 ? buf_add_char(out, '\n') : 0);
+        TRY(i > 0 ? buf_add_str(out, between) : 0);
         TRY(json_mut_add_text(out, text));
     }
     return 0;
 }
 
 /* Removes the last message from *@body; its text becomes @prefill. */
-static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
+static int take_final(yyjson_doc **body, const char *between, struct buf *prefill,
+                      struct err *err) {
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
@@ -271,7 +274,7 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
         return -ENOMEM;
     if (yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
         return refuse_continue("and add_generation_prompt cannot be given together", err);
-    TRY(add_text(yyjson_mut_arr_get_last(messages), prefill, err));
+    TRY(add_text(yyjson_mut_arr_get_last(messages), between, prefill, err));
     yyjson_mut_arr_remove_last(messages);
     yyjson_mut_obj_remove_key(root, "add_generation_prompt");
     yyjson_doc *rest = NULL;
@@ -281,18 +284,40 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     return 0;
 }
 
-int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
-                         struct err *err) {
+/* Returns true if the last message of @body is a text of the assistant, and nothing says that
+ * another message begins after it. */
+static bool chat_ends_with_answer(yyjson_val *body) {
+    yyjson_val *last = yyjson_arr_get_last(yyjson_obj_get(body, "messages"));
+    yyjson_val *content = yyjson_obj_get(last, "content");
+
+    if (!json_has(last, "role", "assistant") || json_given(last, "tool_calls"))
+        return false;
+    if (yyjson_is_true(yyjson_obj_get(body, "add_generation_prompt")))
+        return false;
+    if (yyjson_is_str(content))
+        return json_len(content) > 0;
+    JSON_EACH(part, content) {
+        if (!yyjson_is_str(yyjson_obj_get(part, "text")))
+            return false;
+    }
+    return yyjson_arr_size(content) > 0;
+}
+
+/* Reads a body with messages. @llama: as llama-server does, whose answer continues a last message
+ * of the assistant unless continue_final_message is given. */
+static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set kind, bool llama,
+                     struct err *err) {
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
     bool functions = false;
     int result = kind == FIELDS_CHAT ? functions_translate(&body, &functions, err) : 0;
-    yyjson_val *v = json_given(yyjson_doc_get_root(body), "continue_final_message");
+    yyjson_val *root = yyjson_doc_get_root(body), *v = json_given(root, "continue_final_message");
+    bool continues = v ? yyjson_is_true(v) : llama && chat_ends_with_answer(root);
 
     if (result == 0 && v && !yyjson_is_bool(v))
         result = refuse_continue("must be a boolean", err);
-    else if (result == 0 && yyjson_is_true(v))
-        result = take_final(&body, &prefill, err);
+    else if (result == 0 && continues)
+        result = take_final(&body, llama ? "\n\n" : "\n", &prefill, err);
     if (result < 0) {
         yyjson_doc_free(body);
         return result;
@@ -302,14 +327,24 @@ int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_se
     return prefill.len ? gen_request_set_prefill(r, prefill.data, prefill.len) : 0;
 }
 
-int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return openai_read_rendered(job, body, FIELDS_CHAT, err);
+int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
+                         struct err *err) {
+    return chat_read(job, body, kind, false, err);
 }
 
-const struct endpoint openai_chat = {
-    .translate = openai_read_chat,
-    .id_prefix = "chatcmpl-",
-    .repeats = REPEATS_TEXT,
-    CHOICES_OF(form),
-    .alive = choices_alive,
-};
+int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return chat_read(job, body, FIELDS_CHAT, false, err);
+}
+
+int openai_read_llama_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return chat_read(job, body, FIELDS_CHAT, true, err);
+}
+
+#define CHAT_WITH(translate_)                                                                      \
+    {                                                                                              \
+        .translate = (translate_), .id_prefix = "chatcmpl-", .repeats = REPEATS_TEXT,              \
+        CHOICES_OF(form), .alive = choices_alive,                                                  \
+    }
+
+const struct endpoint openai_chat = CHAT_WITH(openai_read_chat);
+const struct endpoint openai_llama_chat = CHAT_WITH(openai_read_llama_chat);

@@ -29,6 +29,9 @@ size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
 /* Implements endpoint.translate for bodies in OpenAI's form, into which other dialects are
  * translated. */
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
+/* Reads a chat of a client of llama-server: the answer continues a last message of the assistant.
+ */
+int openai_read_llama_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* Reads a body with messages as one of @kind; with continue_final_message the prompt ends with the
  * last of them. */
 int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
@@ -39,6 +42,7 @@ int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err 
 void models_list_serve(struct exchange *x, struct http *h);
 void models_one_serve(struct exchange *x, struct http *h);
 
-extern const struct endpoint openai_chat, openai_chat_count, openai_chat_render, openai_completion,
-    openai_completion_render, openai_embeddings, openai_embedding, openai_rerank, openai_score,
-    openai_decisions, openai_system_one, openai_tokenize, openai_detokenize;
+extern const struct endpoint openai_chat, openai_llama_chat, openai_chat_count, openai_llama_count,
+    openai_chat_render, openai_completion, openai_completion_render, openai_embeddings,
+    openai_embedding, openai_rerank, openai_score, openai_decisions, openai_system_one,
+    openai_tokenize, openai_detokenize;

@@ -155,5 +155,7 @@ const struct endpoint openai_tokenize = {.translate = read_tokenize, .write = wr
 const struct endpoint openai_detokenize = {.translate = read_detokenize, .write = write_text};
 const struct endpoint openai_chat_render = {.translate = openai_read_chat, .write = write_prompts};
 const struct endpoint openai_chat_count = {.translate = openai_read_chat, .write = write_count};
+const struct endpoint openai_llama_count = {.translate = openai_read_llama_chat,
+                                            .write = write_count};
 const struct endpoint openai_completion_render = {.translate = openai_read_completion,
                                                   .write = put_prompts};

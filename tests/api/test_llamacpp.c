@@ -642,6 +642,51 @@ Test(llamacpp, an_answer_continues_the_last_message) {
     world_stop(&w);
 }
 
+/* llama-server continues a last message of the assistant without being told. */
+Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
+    static const struct {
+        const char *last, *prompt, *told;
+    } table[] = {
+        {"\"Once \"", "|assistant\nOnce ", ""},
+        {"[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]",
+         "|assistant\na\n\nb", ""},
+        {"\"Once\"", "|assistant\nOnce|\n|assistant\n", ",\"continue_final_message\":false"},
+        {"\"Once\"", "|assistant\nOnce|\n|assistant\n", ",\"add_generation_prompt\":true"},
+        {"\"\"", "|assistant\n|\n|assistant\n", ""},
+    };
+    struct world w;
+    struct reply r;
+    char body[400], prompt[400];
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body),
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+                 "\"content\":%s}]%s}",
+                 table[i].last, table[i].told);
+        snprintf(prompt, sizeof(prompt), "|user\nhi|\n%s", table[i].prompt);
+        uint32_t n = w.port.n;
+
+        world_ask(&w, "/chat/completions", body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+        cr_assert_eq(w.port.n, n + 1);
+        cr_expect_str_eq(fake_prompt(&w.port.r[n]), prompt);
+        reply_deinit(&r);
+        world_ask(&w, CHAT, body, &r);
+        cr_assert_eq(w.port.n, n + 2, "%s", r.body.data);
+        cr_expect(strstr(fake_prompt(&w.port.r[n + 1]), "|\n|assistant\n"));
+        reply_deinit(&r);
+    }
+    world_ask(&w, "/apply-template",
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+              "\"content\":\"Once\"}]}",
+              &r);
+    expect_part(&r, "<|im_start|>assistant\\nOnce\"}");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* Editors read the context once at their start. */
 Test(llamacpp, no_figures_before_the_model_was_loaded) {
     static const char *const paths[] = {"/props", "/slots"};
