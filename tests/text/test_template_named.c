@@ -52,6 +52,13 @@ Test(template_named, formats_of_turns_with_marks) {
            "<|start_header_id|>assistant<|end_header_id|>\n\nYo<|eot_id|>"
            "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
            "<|start_header_id|>assistant<|end_header_id|>\n\n");
+#define TURN "<|START_OF_TURN_TOKEN|>"
+#define OVER "<|END_OF_TURN_TOKEN|>"
+    expect("command-r",
+           "<s>" TURN "<|SYSTEM_TOKEN|>S." OVER TURN "<|USER_TOKEN|>Hi" OVER TURN
+           "<|CHATBOT_TOKEN|>Yo" OVER TURN "<|USER_TOKEN|>More" OVER TURN "<|CHATBOT_TOKEN|>",
+           "<s>" TURN "<|USER_TOKEN|>Hi" OVER TURN "<|CHATBOT_TOKEN|>Yo" OVER TURN
+           "<|USER_TOKEN|>More" OVER TURN "<|CHATBOT_TOKEN|>");
     expect("vicuna", "S.\n\nUSER: Hi\nASSISTANT: Yo</s>\nUSER: More\nASSISTANT:",
            "USER: Hi\nASSISTANT: Yo</s>\nUSER: More\nASSISTANT:");
 }

@@ -49,6 +49,11 @@ static const struct {
     {"phi4",
      EACH "{{- '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' -}}" END PROMPT(
          "<|im_start|>assistant<|im_sep|>")},
+    {"command-r",
+     "{{- bos_token -}}" EACH
+     "{{- '<|START_OF_TURN_TOKEN|><|' + ('CHATBOT' if m.role == 'assistant' else m.role | upper) + "
+     "'_TOKEN|>' + m.content | trim + '<|END_OF_TURN_TOKEN|>' -}}" END PROMPT(
+         "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>")},
     {"zephyr", EACH "{{- '<|' + m.role + '|>\\n' + m.content + eos_token + '\\n' -}}" END PROMPT(
                    "<|assistant|>\\n")},
     {"vicuna", EACH
