@@ -5,6 +5,7 @@
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
+#include "api/openai/raw_answer.h"
 #include "base/json_read.h"
 #include "base/try.h"
 
@@ -226,7 +227,7 @@ static const struct choices_form form = {
     .has_role = true,
     .content = choices_put_message,
     .logprobs = choices_put_message_logprobs,
-    .figures = choices_put_figures,
+    .figures = raw_answer_put_figures,
 };
 
 /* ---- a last message that the answer continues ---- */

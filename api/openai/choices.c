@@ -8,7 +8,6 @@
 #include "api/http/respond.h"
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
-#include "api/openai/raw_answer.h"
 #include "api/generation/env.h"
 
 #define CHUNK_MAX API_SEND_MAX
@@ -203,22 +202,6 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     json_put_string(j, "finish_reason", p->last ? finish_of(w, p->choice->gen) : NULL);
     put_extras(j, w, p);
     json_close(j, '}');
-}
-
-/* The raw answer has no log probabilities: a stream ends on the loop, where they take too long. */
-void choices_put_figures(struct json *j, const struct writer *w) {
-    static const struct raw_form raw = {0};
-
-    assert(w->n_choices > 0);
-    if (!openai_is_llama_server(w->route))
-        return;
-    if (w->job.request.verbose) {
-        struct piece p = writer_whole_piece(&w->choices[0], 0);
-
-        json_print(j, "__verbose:");
-        raw_answer_put(j, w, &p, &raw);
-    }
-    timings_put(j, w->choices[0].gen);
 }
 
 void choices_put_progress(struct json *j, const struct writer *w, const struct gen *g,

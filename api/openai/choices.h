@@ -55,10 +55,8 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
 static inline bool choices_begins(const struct piece *p) {
     return p->first && p->to == 0 && !p->last;
 }
-/* For clients of llama-server: the progress of a prompt, @begins: before any of it was computed;
- * the times and, if it is asked for, the raw answer. */
+/* For clients of llama-server: the progress of a prompt; @begins: before any of it was computed. */
 void choices_put_progress(struct json *j, const struct writer *w, const struct gen *g, bool begins);
-void choices_put_figures(struct json *j, const struct writer *w);
 
 /* Lets another tenant have its turn, between entries of long lists on the pool. An abandoned answer
  * fails. */

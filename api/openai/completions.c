@@ -3,6 +3,7 @@
 #include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
+#include "api/openai/raw_answer.h"
 #include "api/generation/env.h"
 
 #define DEFAULT_TOKENS 16 /* OpenAI's default */
@@ -153,7 +154,7 @@ static const struct choices_form form = {
     .prompt_in_choice = true,
     .content = choices_put_text,
     .logprobs = choices_put_text_logprobs,
-    .figures = choices_put_figures,
+    .figures = raw_answer_put_figures,
 };
 
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {

@@ -9,6 +9,7 @@
 #include "api/generation/timings.h"
 #include "api/http/json.h"
 #include "api/openai/choices.h"
+#include "api/openai/openai.h"
 
 /* ---- settings ---- */
 
@@ -135,4 +136,20 @@ void raw_answer_put(struct json *j, const struct writer *w, const struct piece *
     else if (form->timings)
         timings_put(j, g);
     json_close(j, '}');
+}
+
+/* The raw answer has no log probabilities: a stream ends on the loop, where they take too long. */
+void raw_answer_put_figures(struct json *j, const struct writer *w) {
+    static const struct raw_form raw = {0};
+
+    assert(w->n_choices > 0);
+    if (!openai_is_llama_server(w->route))
+        return;
+    if (w->job.request.verbose) {
+        struct piece p = writer_whole_piece(&w->choices[0], 0);
+
+        json_print(j, "__verbose:");
+        raw_answer_put(j, w, &p, &raw);
+    }
+    timings_put(j, w->choices[0].gen);
 }

@@ -25,6 +25,9 @@ struct raw_form {
 /* Writes the object of @p: a piece of a stream, or the whole of its choice. */
 void raw_answer_put(struct json *j, const struct writer *w, const struct piece *p,
                     const struct raw_form *form);
+/* Implements choices_form.figures for paths of llama-server: writes the times and, if it is asked
+ * for, the raw answer. */
+void raw_answer_put_figures(struct json *j, const struct writer *w);
 /* Writes "generation_settings" of @r; NULL: of a request to @m that gives none. Samplers that are
  * not here have the values that turn them off. */
 void raw_answer_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,

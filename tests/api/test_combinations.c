@@ -148,6 +148,8 @@ static const struct member responses[] = {
     {"truncation", {"\"auto\"", "\"disabled\""}},
     {"parallel_tool_calls", {"true", "false"}},
     {"max_tool_calls", {"1"}},
+    {"return_progress", {"true"}},
+    {"timings_per_token", {"true"}},
 };
 
 #define OLLAMA                                                                                     \
