@@ -45,10 +45,11 @@ static const char *const schemas[] = {
     NULL};
 
 static void note(struct loosener *l, const char *place) {
-    struct loosened *v = &l->list->v[l->list->n];
+    uint32_t n = l->list->n++;
 
-    if (l->list->n++ >= LOOSENED_KEPT)
+    if (n >= LOOSENED_KEPT)
         return;
+    struct loosened *v = &l->list->v[n];
     /* The names may be freed before the list is read. */
     v->tool = arena_strndup(l->arena, l->tool, strnlen(l->tool, TOOL_MAX));
     v->place = arena_strndup(l->arena, place, strnlen(place, PLACE_MAX));
