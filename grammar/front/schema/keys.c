@@ -403,13 +403,18 @@ static const struct key_classes *find_classes(const struct keys *k, const struct
     return s->key_classes = c;
 }
 
-/* Returns whether a name for which there is no rule is allowed. */
+/* Returns whether a name for which there is no rule is allowed, as far as its schemas are not
+ * looked into. */
 static bool allows_undeclared(const struct keys *k) {
     struct place *v;
     uint32_t n;
     bool open = false;
 
-    return class_places(k, 0, &v, &n, &open) == 0 && open;
+    if (class_places(k, 0, &v, &n, &open) < 0)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        open = open && !yyjson_is_false(v[i].v);
+    return open;
 }
 
 struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
