@@ -308,9 +308,9 @@ static const struct lang *select_states(struct build *b, const struct lang *l, u
     return keep(b, &made);
 }
 
-const struct lang *lang_select(struct build *b, const struct lang *l, uint64_t care,
-                               uint64_t want) {
-    return select_states(b, l, care, want, 0);
+const struct lang *lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                               uint64_t border) {
+    return select_states(b, l, care, want, border);
 }
 
 static const struct lang *meet(struct build *b, const struct lang *const *in, uint32_t n,
@@ -384,10 +384,16 @@ bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
     return l->state[q].accepts & 1;
 }
 
+const struct lang *lang_texts(struct build *b) {
+    if (!b->texts_lang)
+        b->texts_lang = lang_of(b, expr_repeat(b, expr_any_char(b, CHARS_TEXT), 0, NO_MAX));
+    return b->texts_lang;
+}
+
 /* Returns the texts in which b->stop does not occur. */
 static const struct lang *texts_without_stop(struct build *b) {
-    struct expr *any = expr_repeat(b, expr_any_char(b, CHARS_TEXT), 0, NO_MAX);
-    const struct lang *all = lang_of(b, any);
+    const struct lang *all = lang_texts(b);
+    struct expr *any = lang_expr(b, all);
     const struct lang *with = lang_of(b, expr_seq3(b, any, expr_str(b, b->stop), any));
 
     return all && with ? lang_meet(b, &all, 1, &with, 1) : NULL;
@@ -407,7 +413,7 @@ const struct lang *lang_keys(struct build *b) {
     const struct lang **l = &b->keys_lang[b->notation];
 
     if (!*l)
-        *l = lang_of(b, json_any_key(b));
+        *l = lang_of(b, json_long_key(b));
     return *l;
 }
 

@@ -23,9 +23,10 @@ const struct lang *lang_of(struct build *b, const struct expr *e);
  * @must are dropped. */
 const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
                                 uint64_t must);
-/* Returns the texts of @product that, of the languages in @care, exactly those in @want accept. */
+/* Returns the texts of @product that, of the languages in @care, exactly those in @want accept.
+ * States that the language of the bit @border accepts have LANG_BORDER; 0: none have. */
 const struct lang *lang_select(struct build *b, const struct lang *product, uint64_t care,
-                               uint64_t want);
+                               uint64_t want, uint64_t border);
 /* Returns the intersection of @in, at least one, without the union of @not_in. */
 const struct lang *lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
                              const struct lang *const *not_in, uint32_t n_not);
@@ -44,7 +45,8 @@ bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Returns all contents of JSON strings, each character in its shortest spelling. */
 const struct lang *lang_strings(struct build *b);
-const struct lang *lang_keys(struct build *b); /* json_any_key(), made once */
+const struct lang *lang_texts(struct build *b); /* any characters, in UTF-8; made once */
+const struct lang *lang_keys(struct build *b);  /* json_long_key(), made once */
 /* Makes the strings of @min to @max characters (NO_MAX: no maximum). Unreachable states may
  * remain. */
 const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max);

@@ -155,6 +155,7 @@ struct build {
     struct loop_rule *loops;                    /* rules made for counted atoms */
     struct string_rule *strings;                /* rules made for patterns and formats */
     struct length_rule *lengths;                /* rules made for lengths, not in JSON */
+    const struct lang *texts_lang;              /* lang_texts() */
     const struct lang *keys_lang[NOTATIONS];    /* lang_keys() */
     uint32_t any_key[NOTATIONS];                /* rules of it, NO_RULE until needed */
     struct number_rule *numbers;                /* rules made for ranges and multiples */
@@ -262,6 +263,10 @@ struct expr *json_key_of(struct build *b,
                          struct expr *chars); /* the same for a language of names */
 /* Makes any name of a member. */
 struct expr *json_any_key(struct build *b);
+/* Makes the same without a limit of length, in a notation other than JSON's, of which
+ * json_any_key() makes those of at most JSON_KEY_MAX characters. */
+struct expr *json_long_key(struct build *b);
+#define JSON_KEY_MAX 65u /* with the sign that follows the name */
 /* Returns the text of a string as the notation writes it, without quotes. */
 int json_spell(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
 /* Returns how the notation writes the characters of a string. */

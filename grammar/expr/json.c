@@ -199,14 +199,25 @@ struct expr *json_key_of(struct build *b, struct expr *chars) {
                                         : expr_seq2(b, chars, expr_str(b, colon_of(b)));
 }
 
+/* Keys of undeclared members, with @more characters behind the first, for Gemma's without the last
+ * one. */
+#define GEMMA_KEY(more)                                                                            \
+    "[^\\x00-\\x20{}\\[\\],:<\"')]([^\\x00-\\x1f{}\\[\\],:<]" more "[^\\x00-\\x20{}\\[\\],:<])?"
+#define CALL_KEY(more) "[A-Za-z_][A-Za-z0-9_.-]" more
+
 struct expr *json_any_key(struct build *b) {
-    static const char GEMMA[] = "[^\\x00-\\x20{}\\[\\],:<\"')]([^\\x00-\\x1f{}\\[\\],:<]{0,62}"
-                                "[^\\x00-\\x20{}\\[\\],:<])?";
-    static const char NAME[] = "[A-Za-z_][A-Za-z0-9_.-]{0,63}";
+    const char *regex = b->notation == NOTATION_CALL ? CALL_KEY("{0,63}") : GEMMA_KEY("{0,62}");
 
     if (b->notation == NOTATION_JSON)
         return json_any_string(b, 0, NO_MAX);
-    return json_key_of(b, regex_of(b, b->notation == NOTATION_CALL ? NAME : GEMMA, CHARS_TEXT));
+    return json_key_of(b, regex_of(b, regex, CHARS_TEXT));
+}
+
+struct expr *json_long_key(struct build *b) {
+    const char *regex = b->notation == NOTATION_CALL ? CALL_KEY("*") : GEMMA_KEY("*");
+
+    assert(b->notation != NOTATION_JSON);
+    return json_key_of(b, regex_of(b, regex, CHARS_TEXT));
 }
 
 /* Makes white space: nothing, a blank, or one or two newlines with an indent. */

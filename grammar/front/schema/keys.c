@@ -193,6 +193,12 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     return r;
 }
 
+/* Returns whether undeclared keys are at most JSON_KEY_MAX characters. Then a register counts them:
+ * their languages have no limit, which would multiply their states by it. */
+static bool keys_counted(const struct keys *k) {
+    return k->s->b->notation != NOTATION_JSON;
+}
+
 bool keys_plain(const struct keys *k, uint32_t n_declared) {
     return k->plain || (k->unruled && n_declared == 0);
 }
@@ -306,7 +312,8 @@ static struct expr *class_member(const struct keys *k, uint64_t mask, struct exp
  * alone, so objects with the same patterns and declared names share them. */
 struct key_classes {
     struct key_classes *next;
-    const struct lang **in; /* the last one: the declared names */
+    const struct lang **in; /* those of the rules, the declared names, lang_texts() where keys are
+                               counted */
     uint32_t n_in, n;
     uint64_t must;
     uint64_t *mask;    /* by class: which of the languages match */
@@ -347,15 +354,29 @@ static int find_masks(const struct keys *k, const struct lang *product, uint64_t
     return r;
 }
 
-static int make_classes(const struct keys *k, const struct lang *const *in, uint64_t must,
-                        struct key_classes *c) {
+/* Makes the keys of one class. NULL: there are none, since all are too long, or the build has
+ * failed. */
+static struct expr *class_key(const struct keys *k, const struct lang *product, uint64_t mask) {
     struct build *b = k->s->b;
-    const struct lang *product = lang_product(b, in, k->n + 1, must);
+    uint64_t border = keys_counted(k) ? UINT64_C(2) << k->n : 0;
+    const struct lang *l = lang_select(b, product, UINT64_MAX, mask, border);
+
+    if (!border)
+        return schema_share(k->s, lang_expr(b, l));
+    struct expr *e = lang_within(b, l, JSON_KEY_MAX);
+
+    return e && e->kind != EXPR_NEVER ? e : NULL;
+}
+
+static int make_classes(const struct keys *k, const struct lang *const *in, uint32_t n,
+                        uint64_t must, struct key_classes *c) {
+    struct build *b = k->s->b;
+    const struct lang *product = lang_product(b, in, n, must);
     uint64_t mask[CLASSES_MAX];
 
     if (!product || find_masks(k, product, must, mask, &c->n) < 0)
         return b->failed;
-    c->n_in = k->n + 1;
+    c->n_in = n;
     c->must = must;
     c->in = build_alloc(b, c->n_in, sizeof(struct lang *));
     c->mask = build_alloc(b, MAX(c->n, 1u), sizeof(*c->mask));
@@ -366,10 +387,8 @@ static int make_classes(const struct keys *k, const struct lang *const *in, uint
     memcpy(c->in, in, c->n_in * sizeof(struct lang *));
     memcpy(c->mask, mask, c->n * sizeof(*mask));
     for (uint32_t i = 0; !b->failed && i < c->n; i++) {
-        const struct lang *l = lang_select(b, product, UINT64_MAX, mask[i]);
-
         if (key_allowed(k, mask[i]))
-            c->key[i] = schema_share(k->s, lang_expr(b, l));
+            c->key[i] = class_key(k, product, mask[i]);
     }
     return b->failed;
 }
@@ -381,23 +400,26 @@ static const struct key_classes *find_classes(const struct keys *k, const struct
     const struct lang *in[LANG_MAX];
     struct key_classes *c = s->key_classes;
     uint64_t must = 0;
+    uint32_t n = k->n;
 
     if (!declared)
         return NULL;
-    if (k->n >= LANG_MAX)
+    if (n + 1 + keys_counted(k) > LANG_MAX)
         return failed(build_too_complex(s->b, "more than %u patterns for the names of one object",
                                         LANG_MAX - 1));
     for (uint32_t i = 0; i < k->n; i++) {
         in[i] = k->rule[i].lang;
         must |= (uint64_t)(k->rule[i].kind <= KEY_FORM) << i;
     }
-    in[k->n] = declared;
-    while (c && build_work(s->b, k->n) == 0 && !same_langs(c, in, k->n + 1, must))
+    in[n++] = declared;
+    if (keys_counted(k) && !(in[n++] = lang_texts(s->b)))
+        return NULL;
+    while (c && build_work(s->b, k->n) == 0 && !same_langs(c, in, n, must))
         c = c->next;
     if (c)
         return c;
     c = build_alloc(s->b, 1, sizeof(*c));
-    if (!c || make_classes(k, in, must, c) < 0)
+    if (!c || make_classes(k, in, n, must, c) < 0)
         return NULL;
     c->next = s->key_classes;
     return s->key_classes = c;

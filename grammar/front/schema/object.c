@@ -219,7 +219,7 @@ static struct expr *any_key(struct build *b) {
     if (b->notation == NOTATION_JSON)
         return json_any_key(b);
     if (*rule == NO_RULE) {
-        struct expr *call = expr_rule(b, lang_expr(b, lang_keys(b)));
+        struct expr *call = expr_rule(b, lang_expr(b, lang_of(b, json_any_key(b))));
 
         if (!call)
             return NULL;
