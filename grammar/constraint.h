@@ -59,7 +59,7 @@
 #include "grammar/grammar.h"
 
 #define CONSTRAINT_TRIGGERS_MAX 16
-#define CONSTRAINT_STARTS_MAX 128
+#define CONSTRAINT_STARTS_MAX 1024
 #define CONSTRAINT_TRIGGER_LEN_MAX 256
 #define CONSTRAINT_MAX (16u << 20) /* bytes of the node's text; each source has its own limit */
 

@@ -9,11 +9,12 @@
  * constraint is compiled. While the output is free, a mask is then a table look-up, or not needed
  * at all.
  *
- * There may be hundreds of nodes, and reading the whole vocabulary from each would take too long.
+ * There may be thousands of nodes, and reading the whole vocabulary from each would take too long.
  * So every token is read from the root of the trigger automaton (find_root()). From another node
  * only those tokens are looked at that are read differently (differ()): the vocabulary's trie is
  * walked from both nodes at once, and where the two readings come to the same node before either
- * has completed a trigger, they are one from there on. Nearly all meet after one byte.
+ * has completed a trigger, they are one from there on. Nearly all meet after one byte: only bytes
+ * that go on with a part of a trigger lead elsewhere than from the root (find_ahead()).
  *
  * The other tokens that complete a trigger are kept as well (`done`): near a limit of tokens they
  * must not come if the text that the grammar then requires is too long (ending.c).
@@ -41,11 +42,12 @@ struct search {
     struct ids {
         int32_t *id;
         uint32_t n, cap;
-    } refused, done, root; /* root: those that complete a trigger when read from root_node */
+    } refused, done, root, special; /* root: those that complete a trigger when read from root_node;
+                                       special: all special tokens */
     uint32_t n_tried;
     uint32_t longest;             /* bytes to an end, behind a token of done */
     uint32_t *first, *first_done; /* written into the constraint at the end */
-    uint16_t root_node;
+    uint32_t root_node;
     int error;
 };
 
@@ -60,7 +62,7 @@ static int add(struct search *s, struct ids *v, int32_t id) {
 
 /* Reads token @id from @node. If it completes a trigger, adds it to `refused` or `done`, depending
  * on whether the grammar refuses the rest of it. */
-static void try(struct search *s, uint16_t node, int32_t id) {
+static void try(struct search *s, uint32_t node, int32_t id) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, id, &len);
     const struct trigger_node *found;
@@ -85,22 +87,42 @@ static void try(struct search *s, uint16_t node, int32_t id) {
     }
 }
 
-static void try_below(struct search *s, uint16_t node, const struct trie_node *at) {
+static void try_below(struct search *s, uint32_t node, const struct trie_node *at) {
     for (uint32_t i = at->items; i < at->items + at->n_items; i++)
         try(s, node, (int32_t)s->trie->item[i]);
     for (uint32_t i = at->child; i < at->child + at->n_children && !s->error; i++)
         try_below(s, node, &s->trie->node[i]);
 }
 
+/* Finds the bytes that may lead from @a elsewhere than from @b: those that go on from @a, or from a
+ * shorter suffix of it that is longer than @b. They are all bytes if @b is no suffix of @a. */
+static struct byte_set find_ahead(const struct triggers *t, uint32_t a, uint32_t b) {
+    struct byte_set ahead = {0};
+
+    for (; a != b; a = t->node[a].fail) {
+        if (t->node[a].fail == a) {
+            byte_set_add_range(&ahead, 0, 255);
+            break;
+        }
+        for (uint32_t c = t->node[a].child; c; c = t->node[c].next)
+            byte_set_add(&ahead, t->node[c].byte);
+    }
+    return ahead;
+}
+
 /* Tries the tokens below @at that @node and the root read differently. The bytes that lead to @at
  * lead from @node to @a, and from the root to @b. */
-static void differ(struct search *s, uint16_t node, const struct trie_node *at, uint16_t a,
-                   uint16_t b) {
+static void differ(struct search *s, uint32_t node, const struct trie_node *at, uint32_t a,
+                   uint32_t b) {
     const struct triggers *t = s->c->triggers;
+    struct byte_set ahead = find_ahead(t, a, b);
 
     for (uint32_t i = at->child; i < at->child + at->n_children && !s->error; i++) {
         const struct trie_node *child = &s->trie->node[i];
-        uint16_t x = triggers_step(t, a, child->byte), y = triggers_step(t, b, child->byte);
+
+        if (!byte_set_has(&ahead, child->byte))
+            continue;
+        uint32_t x = triggers_step(t, a, child->byte), y = triggers_step(t, b, child->byte);
 
         assert(x < t->n && y < t->n);
         if (t->node[x].end)
@@ -111,7 +133,7 @@ static void differ(struct search *s, uint16_t node, const struct trie_node *at, 
 }
 
 /* Finds the tokens that complete a trigger when they are read from @root. */
-static void find_root(struct search *s, uint16_t root) {
+static void find_root(struct search *s, uint32_t root) {
     uint32_t n = s->c->vocab->n;
 
     s->root_node = root;
@@ -119,7 +141,7 @@ static void find_root(struct search *s, uint16_t root) {
     for (uint32_t id = 0; id < n && !s->error; id++) {
         size_t len;
         const uint8_t *bytes = vocab_bytes(s->c->vocab, (int32_t)id, &len);
-        uint16_t node = root;
+        uint32_t node = root;
         const struct trigger_node *found;
 
         triggers_feed(s->c->triggers, &node, bytes, len, &found);
@@ -128,13 +150,24 @@ static void find_root(struct search *s, uint16_t root) {
     }
 }
 
-/* Tries each special token. The vocabulary's trie does not have them, and they are few. */
-static void try_special(struct search *s, uint16_t node) {
-    uint32_t n = s->c->vocab->n;
+/* Tries the special tokens, which the vocabulary's trie does not have, that @node and the root read
+ * differently. */
+static void try_special(struct search *s, uint32_t node) {
+    struct byte_set ahead = find_ahead(s->c->triggers, node, s->root_node);
 
-    for (uint32_t id = 0; id < n; id++) {
+    for (uint32_t i = 0; i < s->special.n && !s->error; i++) {
+        size_t len;
+        const uint8_t *bytes = vocab_bytes(s->c->vocab, s->special.id[i], &len);
+
+        if (len && byte_set_has(&ahead, bytes[0]))
+            try(s, node, s->special.id[i]);
+    }
+}
+
+static void find_special(struct search *s) {
+    for (uint32_t id = 0; id < s->c->vocab->n && !s->error; id++) {
         if (s->c->vocab->is_special[id])
-            try(s, node, (int32_t)id);
+            add(s, &s->special, (int32_t)id);
     }
 }
 
@@ -158,7 +191,7 @@ static void put_in_order(struct ids *v, uint32_t from) {
     v->n = n;
 }
 
-static void find(struct search *s, uint16_t node) {
+static void find(struct search *s, uint32_t node) {
     uint32_t refused = s->refused.n, done = s->done.n;
 
     for (uint32_t i = 0; i < s->root.n && !s->error; i++)
@@ -173,7 +206,7 @@ static void find(struct search *s, uint16_t node) {
 
 /* Finds the tokens of the nodes in [@first, @end), a trie of triggers whose root is @root. (The
  * trie at `open` falls back to that of node 0, so node 0 counts as its root.) */
-static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t root) {
+static void find_all(struct search *s, uint32_t first, uint32_t end, uint32_t root) {
     const struct trigger_node *node = s->c->triggers->node;
 
     if (first < end)
@@ -183,7 +216,7 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t ro
         s->first[i] = s->refused.n;
         s->first_done[i] = s->done.n;
         if (!node[i].end && node[i].becomes == i) /* the output never rests at other nodes */
-            find(s, (uint16_t)i);
+            find(s, i);
     }
 }
 
@@ -200,6 +233,7 @@ int crossing_find(struct constraint *c, struct err *err) {
     const struct triggers *t = c->triggers;
 
     assert(triggers_n_everywhere(t) <= t->n && t->quiet <= t->open && t->open < t->n);
+    find_special(&s);
     find_all(&s, 0, triggers_n_everywhere(t), 0);
     if (t->quiet)
         find_all(&s, t->quiet, t->open, t->quiet);
@@ -208,6 +242,7 @@ int crossing_find(struct constraint *c, struct err *err) {
     c->first[t->n] = s.refused.n;
     c->first_done[t->n] = s.done.n;
     free(s.root.id);
+    free(s.special.id);
     c->crossing = s.refused.id;
     c->done = s.done.id;
     c->longest = s.longest;

@@ -41,7 +41,7 @@ struct spelling {
 };
 
 /* Returns the fewest tokens that complete a trigger from @node of the triggers. */
-static uint32_t to_trigger(const struct constraint *c, uint16_t node) {
+static uint32_t to_trigger(const struct constraint *c, uint32_t node) {
     const struct trigger_node *t = c->triggers->node;
     uint32_t best = c->to_trigger[node];
 
@@ -50,7 +50,7 @@ static uint32_t to_trigger(const struct constraint *c, uint16_t node) {
     return best;
 }
 
-static uint32_t cost_at(const struct constraint *c, uint16_t node) {
+static uint32_t cost_at(const struct constraint *c, uint32_t node) {
     const struct trigger_node *n = &c->triggers->node[node];
 
     if (n->end)
@@ -59,12 +59,12 @@ static uint32_t cost_at(const struct constraint *c, uint16_t node) {
 }
 
 /* Finds the tokens below @at of the vocabulary's trie that spell triggers below @node. */
-static void spell(struct spelling *s, uint32_t at, uint16_t node) {
+static void spell(struct spelling *s, uint32_t at, uint32_t node) {
     const struct trie_node *v = &s->trie->node[at];
     const struct trigger_node *t = s->c->triggers->node;
 
     for (uint32_t i = v->child; i < v->child + v->n_children; i++) {
-        uint16_t c = t[node].child;
+        uint32_t c = t[node].child;
 
         while (c && t[c].byte != s->trie->node[i].byte)
             c = t[c].next;
@@ -80,7 +80,7 @@ static void spell(struct spelling *s, uint32_t at, uint16_t node) {
 
 /* Returns the node to which the special token @id leads from @node along the trie of triggers; 0:
  * its bytes leave the trie. */
-static uint16_t spell_special(const struct constraint *c, uint16_t node, int32_t id) {
+static uint32_t spell_special(const struct constraint *c, uint32_t node, int32_t id) {
     const struct trigger_node *t = c->triggers->node;
     size_t len;
     const uint8_t *bytes = vocab_bytes(c->vocab, id, &len);
@@ -104,9 +104,9 @@ static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const in
     for (uint32_t node = to; node-- > from;) {
         struct spelling s = {c, &c->vocab->trie, FINISH_NEVER};
 
-        spell(&s, 0, (uint16_t)node);
+        spell(&s, 0, node);
         for (uint32_t i = 0; i < n_special; i++) {
-            uint16_t next = spell_special(c, (uint16_t)node, special[i]);
+            uint32_t next = spell_special(c, node, special[i]);
 
             if (next)
                 s.best = MIN(s.best, finish_add(cost_at(c, next), 1));
@@ -168,7 +168,7 @@ static bool has_bit(const uint32_t *bits, int32_t i) {
 /* Returns whether @after tokens suffice for the text that must follow @token, which completes a
  * trigger when it is read from @node. *@n_rests counts tokens that go on behind the trigger, which
  * cost a search each: from RESTS_MAX on they are taken for too late. */
-static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
+static bool done_fits(struct constraint_state *s, uint32_t node, int32_t token, uint32_t after,
                       uint32_t *n_rests) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
@@ -189,7 +189,7 @@ static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, 
 
 /* Clears the tokens that complete a trigger, read from @node, when too few tokens are left for the
  * text behind it. Leaves those in @keep (or NULL) alone. */
-static void clear_late(struct constraint_state *s, uint16_t node, uint32_t after,
+static void clear_late(struct constraint_state *s, uint32_t node, uint32_t after,
                        const uint32_t *keep, uint32_t *bits) {
     const struct constraint *c = s->c;
     uint32_t n_rests = 0;
@@ -211,13 +211,13 @@ struct approach {
     uint32_t *bits, most; /* tokens to a trigger */
 };
 
-static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
+static void allow_near(struct approach *a, uint32_t at, uint32_t node) {
     const struct triggers *t = a->c->triggers;
     const struct trie_node *v = &a->trie->node[at];
 
     for (uint32_t i = v->child; i < v->child + v->n_children; i++) {
         const struct trie_node *child = &a->trie->node[i];
-        uint16_t next = triggers_step(t, node, child->byte);
+        uint32_t next = triggers_step(t, node, child->byte);
 
         if (t->node[next].end)
             continue;
@@ -234,7 +234,7 @@ static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
 static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     const struct constraint *c = s->c;
     uint32_t n_words = constraint_n_words(c), *kept = s->scratch;
-    uint16_t node = s->at.node;
+    uint32_t node = s->at.node;
     uint32_t most = MIN(after - MIN(after, c->distance), to_trigger(c, node) - 1);
     struct approach a = {c, &c->vocab->trie, kept, most};
 
@@ -244,7 +244,7 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
     if (after >= c->distance)
         allow_near(&a, 0, node);
     for (uint32_t id = 0; after >= c->distance && id < c->vocab->n; id++) {
-        uint16_t next = node;
+        uint32_t next = node;
         const struct trigger_node *found;
         size_t len;
 

@@ -8,9 +8,9 @@
 
 /* A prefix of a trigger, or of a mark. */
 struct trigger_node {
-    uint16_t child, next; /* first child, next sibling; 0: none */
-    uint16_t fail;        /* the longest proper suffix that is a node */
-    uint16_t becomes;     /* where reading continues: the node itself, except at a quiet end */
+    uint32_t child, next; /* first child, next sibling; 0: none */
+    uint32_t fail;        /* the longest proper suffix that is a node */
+    uint32_t becomes;     /* where reading continues: the node itself, except at a quiet end */
     uint8_t byte;
     bool end;        /* a trigger ends here: */
     uint16_t n_held; /* number of held bytes */
@@ -24,8 +24,8 @@ struct trigger_node {
 struct triggers {
     struct trigger_node *node;
     uint32_t n;
-    uint16_t quiet, open;
-    uint16_t start;  /* the root of the trie in which the output begins */
+    uint32_t quiet, open;
+    uint32_t start;  /* the root of the trie in which the output begins */
     struct buf held; /* held bytes of every trigger */
     bool repeat, required;
 };
@@ -41,14 +41,14 @@ struct triggers *triggers_free(struct triggers *t);
 DEFINE_FREEP(struct triggers, triggers)
 /* Reads bytes from @node until a trigger is complete. Returns the number of bytes read. If a
  * trigger is complete, *node is 0 and *found the node of its end; otherwise *found is NULL. */
-size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
+size_t triggers_feed(const struct triggers *t, uint32_t *node, const void *bytes, size_t len,
                      const struct trigger_node **found);
 /* Begins the grammar behind the trigger @found, with the @len bytes that follow it: as
  * grammar_restart(). */
 int triggers_hold(const struct triggers *t, const struct trigger_node *found,
                   struct grammar_state *g, const uint8_t *rest, size_t len);
 /* Returns the node after one more byte; a root if the bytes so far begin no trigger. */
-uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
+uint32_t triggers_step(const struct triggers *t, uint32_t node, uint8_t byte);
 
 /* Immutable; the tables below exist with triggers only. */
 struct constraint {
@@ -83,7 +83,7 @@ enum phase { FREE, HELD, DONE };
 /* Position of an output in its constraint, before or after a token. */
 struct position {
     uint32_t n_accepted; /* grammar_n_accepted() */
-    uint16_t node;       /* FREE: node of the longest prefix of a trigger with which the output
+    uint32_t node;       /* FREE: node of the longest prefix of a trigger with which the output
                           * ends */
     uint8_t phase;
     bool seen; /* a trigger was completed */
@@ -118,6 +118,6 @@ static inline void clear_bit(uint32_t *bits, int32_t i) {
 
 /* Sets all tokens except those that complete a trigger at @node and continue wrongly. Returns their
  * number. */
-uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits);
+uint32_t mask_free(const struct constraint *c, uint32_t node, bool ends, uint32_t *bits);
 /* Adds to @bits, where the grammar may end, all tokens that are allowed behind its end. */
 int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits);

@@ -161,7 +161,7 @@ bool constraint_is_free(const struct constraint_state *s) {
            first[s->at.node] == first[s->at.node + 1];
 }
 
-uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
+uint32_t mask_free(const struct constraint *c, uint32_t node, bool ends, uint32_t *bits) {
     uint32_t n = c->vocab->n, count = n;
     const int32_t *end = c->vocab->ends;
 

@@ -27,36 +27,35 @@
          (6 * CONSTRAINT_TRIGGER_LEN_MAX + 24) +                                                   \
      200)
 
-static uint16_t child_of(const struct triggers *t, uint16_t node, uint8_t byte) {
-    uint16_t c = t->node[node].child;
+static uint32_t child_of(const struct triggers *t, uint32_t node, uint8_t byte) {
+    uint32_t c = t->node[node].child;
 
     while (c && t->node[c].byte != byte)
         c = t->node[c].next;
     return c;
 }
 
-uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte) {
-    uint16_t c;
+uint32_t triggers_step(const struct triggers *t, uint32_t node, uint8_t byte) {
+    uint32_t c;
 
     while (!(c = child_of(t, node, byte)) && t->node[node].fail != node)
         node = t->node[node].fail;
     return c ? t->node[c].becomes : node;
 }
 
-static uint16_t new_node(struct triggers *t, uint8_t byte, uint16_t next) {
-    assert(t->n < UINT16_MAX);
-    uint16_t id = (uint16_t)t->n++;
+static uint32_t new_node(struct triggers *t, uint8_t byte, uint32_t next) {
+    uint32_t id = t->n++;
 
     t->node[id] = (struct trigger_node){.byte = byte, .next = next, .becomes = id};
     return id;
 }
 
 /* Returns the node of @s in the trie at @root, and adds the nodes that are missing. */
-static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len) {
-    uint16_t at = root;
+static uint32_t add(struct triggers *t, uint32_t root, const char *s, size_t len) {
+    uint32_t at = root;
 
     for (size_t i = 0; i < len; i++) {
-        uint16_t c = child_of(t, at, (uint8_t)s[i]);
+        uint32_t c = child_of(t, at, (uint8_t)s[i]);
 
         if (!c) {
             c = new_node(t, (uint8_t)s[i], t->node[at].child);
@@ -70,8 +69,8 @@ static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len
 /* Sets the failure links of the trie at @root; the link of @root itself leads to @fail. A node's
  * link is found from its parent's and leads to a shorter text, so nodes are taken breadth-first,
  * with a queue, since they are numbered depth-first. */
-static int link_failures(struct triggers *t, uint16_t root, uint16_t fail) {
-    CLEANUP(freep) uint16_t *queue = malloc(t->n * sizeof(*queue));
+static int link_failures(struct triggers *t, uint32_t root, uint32_t fail) {
+    CLEANUP(freep) uint32_t *queue = malloc(t->n * sizeof(*queue));
     uint32_t head = 0, tail = 0;
 
     if (!queue)
@@ -79,9 +78,9 @@ static int link_failures(struct triggers *t, uint16_t root, uint16_t fail) {
     t->node[root].fail = fail;
     queue[tail++] = root;
     while (head < tail) {
-        uint16_t at = queue[head++];
+        uint32_t at = queue[head++];
 
-        for (uint16_t c = t->node[at].child; c; c = t->node[c].next) {
+        for (uint32_t c = t->node[at].child; c; c = t->node[c].next) {
             bool first = at == root && fail == root;
 
             t->node[c].fail = first ? root : triggers_step(t, t->node[at].fail, t->node[c].byte);
@@ -147,7 +146,7 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
         yyjson_arr_size(after) > CONSTRAINT_TRIGGERS_MAX)
         return invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
     if (start && (!yyjson_is_arr(start) || yyjson_arr_size(start) > CONSTRAINT_STARTS_MAX))
-        return invalid(err, "\"start\" of triggers must be an array of at most 128");
+        return invalid(err, "\"start\" of triggers must be an array of at most 1024");
     TRY(check_list(after, err, n_bytes));
     TRY(check_list(start, err, n_bytes));
     for (i = 0; i < ARRAY_SIZE(flags); i++) {
@@ -157,7 +156,7 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
     return check_quiet(yyjson_obj_get(root, "quiet"), err, n_bytes);
 }
 
-static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
+static int add_list(struct triggers *t, uint32_t root, yyjson_val *list) {
     JSON_EACH(v, list) {
         yyjson_val *text = trigger_text(v), *held = yyjson_obj_get(v, "held");
         struct trigger_node *node = &t->node[add(t, root, json_text(text), json_len(text))];
@@ -175,7 +174,7 @@ static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
  * complete: failure links of `open` lead into it. */
 static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
     yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
-    uint16_t closed = 0;
+    uint32_t closed = 0;
 
     if (quiet) {
         t->quiet = new_node(t, 0, 0);
@@ -183,7 +182,7 @@ static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) 
     }
     t->open = new_node(t, 0, 0);
     for (size_t i = 0; quiet && i < ARRAY_SIZE(SPACE); i++) {
-        uint16_t at = add(t, t->open, SPACE[i], strlen(SPACE[i]));
+        uint32_t at = add(t, t->open, SPACE[i], strlen(SPACE[i]));
 
         t->node[add(t, at, json_text(open), json_len(open))].becomes = t->quiet;
     }
@@ -211,7 +210,7 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     yyjson_val *root = yyjson_doc_get_root(doc);
 
     TRY(check(root, err, &n_bytes));
-    assert(n_bytes < UINT16_MAX); /* check() limits the number and length of triggers */
+    assert(n_bytes < UINT32_MAX); /* check() limits the number and length of triggers */
     t = calloc(1, sizeof(*t));
     if (!t || !(t->node = calloc(n_bytes + 1, sizeof(*t->node))))
         return -ENOMEM;
@@ -238,7 +237,7 @@ struct triggers *triggers_free(struct triggers *t) {
     return NULL;
 }
 
-size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
+size_t triggers_feed(const struct triggers *t, uint32_t *node, const void *bytes, size_t len,
                      const struct trigger_node **found) {
     const uint8_t *s = bytes;
 

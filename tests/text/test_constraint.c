@@ -177,7 +177,7 @@ Test(constraint, triggers_are_checked) {
         {"{\"after\":[\"a\"],\"repeat\":1}", FLAG},
         {"{\"after\":[\"a\"],\"quiet\":true}", QUIET},
         {"{\"after\":[\"a\"],\"start\":\"b\"}",
-         "\"start\" of triggers must be an array of at most 128"},
+         "\"start\" of triggers must be an array of at most 1024"},
         {"{\"after\":[\"a\"],\"start\":[{\"text\":\"b\"}]}", ONE},
         {"{\"after\":[{\"text\":\"\",\"held\":\"b\"}]}", ONE},
         {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}", QUIET},
