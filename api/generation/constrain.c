@@ -206,6 +206,7 @@ static int collect(struct prompt_job *job, struct tools *t) {
 /* refused because of its work: a larger limit may be enough */
 #define SPENT ((uint64_t)1 << (WORK_BITS - 1))
 
+static_assert(REQUEST_TOOLS_MAX <= CONSTRAINT_STARTS_MAX, "calls of all tools may begin a message");
 static_assert(WORK_MAX < SPENT && WORK_OF_TOOLS < SPENT, "the work of a compilation fits");
 
 static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
@@ -530,7 +531,7 @@ static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_m
     bool held = true;
     int r = collect(d->job, &t);
 
-    for (uint32_t i = 0; r == 0 && held && i < MIN(t.n, CONSTRAINT_STARTS_MAX); i++) {
+    for (uint32_t i = 0; r == 0 && held && i < t.n; i++) {
         char text[CONSTRAINT_TRIGGER_LEN_MAX + 1];
 
         if (!toolcall_start(f, t.tool[i].name, text, sizeof(text), &held))

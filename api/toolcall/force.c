@@ -279,7 +279,12 @@ bool toolcall_start(const struct toolcall_format *f, const char *name, char *out
         n = snprintf(out, size, "%s%s%s", f->shape.call_begin, name, f->shape.name_end);
     else if (f->start_after)
         n = snprintf(out, size, "%s", f->start_after);
-    return n > 0 && (size_t)n < size;
+    if (n <= 0 || (size_t)n >= size)
+        return false;
+    /* Half of a vocabulary begins with a blank and would cross the end of each tool's trigger. */
+    while (*held && out[n - 1] == ' ')
+        out[--n] = 0;
+    return true;
 }
 
 /* Returns the part of @piece behind the trigger. */

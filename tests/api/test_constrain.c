@@ -313,10 +313,10 @@ Test(constrain, calls_that_begin_a_message_are_held) {
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|python_tag|> "
          "\"parameters\": {% endif %}",
          "{\"after\":[\"<|python_tag|>\"],\"repeat\":true,\"start\":["
-         "{\"text\":\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \",\"held\":"
-         "\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \"},"
-         "{\"text\":\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \",\"held\":"
-         "\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \"}]}"},
+         "{\"text\":\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\":\",\"held\":"
+         "\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\":\"},"
+         "{\"text\":\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\":\",\"held\":"
+         "\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\":\"}]}"},
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% "
          "endif %}"
          "<|start|>assistant",

@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "stream.h"
@@ -12,6 +13,9 @@
 
 #define TAGGED                                                                                     \
     "{{ tools | length }}{{ messages[0].content }}{# <tool_call> <function= <parameter= #}"
+#define LLAMA                                                                                      \
+    "{{ tools | length }}{{ messages[0].content }}{% if false %}<|python_tag|> \"parameters\": "   \
+    "{% endif %}"
 #define HERMES "{{ tools | length }}{{ messages[0].content }}{# <tool_call> #}"
 
 /* Begins a tool with a property "a"; more properties may follow. */
@@ -155,6 +159,76 @@ Test(many_tools, strict_ones_are_refused_without_the_name_of_an_innocent_one) {
     cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "\"param\":null,\"code\":\"grammar_too_complex\""), "%s",
               r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+    buf_deinit(&b);
+}
+
+#define BLANKS 60000 /* tokens that begin with a blank, as many as real vocabularies have */
+
+/* Makes a vocabulary of the bytes and of words behind a blank. */
+static struct grammar_vocab *vocab_of_words(void) {
+    static char text[256 + BLANKS][8];
+    static struct grammar_token t[256 + BLANKS + 1];
+    static const int32_t ends[] = {256 + BLANKS};
+    struct grammar_vocab *v = NULL;
+
+    for (uint32_t i = 0; i < 256 + BLANKS; i++) {
+        uint32_t n = i - 256;
+
+        if (i < 256)
+            text[i][0] = (char)i;
+        else
+            snprintf(text[i], sizeof(text[i]), " %c%c%c%c", 'a' + n % 26, 'a' + n / 26 % 26,
+                     'a' + n / 676 % 26, 'a' + n / 17576);
+        t[i] = (struct grammar_token){.bytes = text[i], .len = i < 256 ? 1 : 5};
+    }
+    cr_assert_eq(grammar_vocab_new(&v, t, ARRAY_SIZE(t), ends, 1), 0);
+    return v;
+}
+
+/* Asserts that a call that begins the output without a marker is held behind its name. */
+static void expect_held(const struct constraint *c, const char *name) {
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+    char text[100];
+    int n = snprintf(text, sizeof(text), "{\"name\": \"%s\", \"parameters\": {\"", name);
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(constraint_accept(s, (uint8_t)text[i]), 0, "%s", name);
+    cr_expect(!constraint_can_end(s), "%s", name);
+    cr_expect_eq(constraint_accept(s, 'x'), -EINVAL, "%s has no member x", name);
+    cr_expect_eq(constraint_accept(s, 'a'), 0, "%s", name);
+}
+
+/* In a format whose calls may lack a marker, each name is what begins a call. */
+Test(many_tools, calls_without_a_marker_are_held_for_each) {
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = vocab_of_words();
+    CLEANUP(constraint_freep) struct constraint *c = NULL;
+    struct err err = {0};
+    struct buf b;
+    struct world w;
+    struct reply r;
+
+    begin_body(&b);
+    for (uint32_t i = 0; i < 1024; i++) {
+        begin_tool(&b, "the_name_of_a_tool_", i, "");
+        buf_add_str(&b, "},\"additionalProperties\":false}}}");
+    }
+    open_world(&w, LLAMA);
+    const char *grammar = told(&w, &b, "auto", &r);
+
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_assert_not_null(grammar);
+    const char *triggers = w.port.r[w.port.n - 1].triggers;
+
+    cr_expect_eq(count(triggers, "\"held\""), 1024);
+    cr_assert_eq(constraint_new(&c, v, grammar, strlen(grammar), triggers, strlen(triggers),
+                                &CONSTRAINT_LIMITS, &err),
+                 0, "%s", err.message);
+    expect_held(c, "the_name_of_a_tool_0");
+    expect_held(c, "the_name_of_a_tool_102");
+    expect_held(c, "the_name_of_a_tool_1023");
     reply_deinit(&r);
     world_stop(&w);
     buf_deinit(&b);

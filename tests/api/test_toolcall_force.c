@@ -95,7 +95,7 @@ Test(toolcall_force, after_the_start_of_a_message_too) {
 
         if (!toolcall_start(f, "f", text, sizeof(text), &held))
             continue;
-        cr_expect_str_eq(text, held ? "{\"name\": \"f\", \"parameters\": " : " to=functions.");
+        cr_expect_str_eq(text, held ? "{\"name\": \"f\", \"parameters\":" : " to=functions.");
         struct counts c = check_format(f, &w, 20, false, held ? "" : text);
 
         cr_expect_eq(c.made, 20);
