@@ -255,14 +255,26 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
     return part_known(b, &k) ? k.part : part_keep(b, &k, part_literal(&b->b, text, len));
 }
 
-/* Hashes the beginning of an expression; equal expressions have equal hashes. */
-static uint32_t part_expr_hash(const struct expr *e) {
-    uint64_t h = hash_step(e->size, e->n);
+/* Hashes @e, or as much of it as *@left parts are; equal expressions have equal hashes. Schemas of
+ * tools begin alike, so it looks at all of an expression. */
+static uint64_t part_expr_hash(const struct expr *e, uint64_t h, uint32_t *left) {
+    bool list = e->kind == EXPR_LIST;
+    bool inner = list || e->kind == EXPR_SEQ || e->kind == EXPR_ALT || e->kind == EXPR_REPEAT;
+    uint32_t n = list ? e->list->n : inner ? e->n : 0;
 
-    while (e->kind == EXPR_SEQ || e->kind == EXPR_ALT)
-        e = e->child[0];
     h = hash_step(h, (uint64_t)e->kind << 32 | e->id);
-    return (uint32_t)(hash_step(h, e->kind == EXPR_BYTES ? bytes_hash(e->bytes, e->n) : 0) >> 16);
+    h = hash_step(h, (uint64_t)e->n << 32 | e->size);
+    if (e->kind == EXPR_BYTES)
+        h = hash_step(h, bytes_hash(e->bytes, e->n));
+    for (uint32_t i = 0; i<n && * left> 0; i++) {
+        --*left;
+        h = part_expr_hash(list ? e->list->member[i] : e->child[i], h, left);
+    }
+    if (list && e->list->rest && *left > 0) {
+        --*left;
+        h = part_expr_hash(e->list->rest, h, left);
+    }
+    return h;
 }
 
 /* Returns a call of the rule of @e, which equal expressions share, or @e where a copy takes no more
@@ -273,7 +285,10 @@ static struct expr *part_rule(struct grammar_builder *b, struct expr *e) {
     if (!e || e->kind == EXPR_CALL || e->size < RULE_SIZE || e->kind == EXPR_NEVER)
         return e;
     bool small = e->size <= SAME_SIZE;
-    uint32_t hash = small ? part_expr_hash(e) : 0;
+    uint32_t left = SAME_SIZE, hash = 0;
+
+    if (small && build_work(&b->b, e->size) == 0)
+        hash = (uint32_t)(part_expr_hash(e, 0, &left) >> 16);
 
     HASH_INDEX_EACH(b->rules, hash, i) {
         if (!small || build_work(&b->b, e->size) < 0)

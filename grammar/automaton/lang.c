@@ -352,20 +352,6 @@ const struct lang *lang_meet_strings(struct build *b, const struct lang *const *
     return meet(b, all, n + 1, not_in, n_not, 1);
 }
 
-/* Minimal automata of one language are the same but for the numbers of their states, and here these
- * follow from the order in which texts reach the states. So comparing the arrays suffices. */
-bool lang_equal(const struct lang *x, const struct lang *y) {
-    bool same = x->n == y->n && x->n_edges == y->n_edges;
-
-    for (uint32_t q = 0; same && q < x->n; q++) {
-        const struct lang_state *s = &x->state[q], *t = &y->state[q];
-
-        same = s->edge == t->edge && s->n_edges == t->n_edges && s->accepts == t->accepts;
-    }
-    return same &&
-           (x->n_edges == 0 || memcmp(x->edge, y->edge, x->n_edges * sizeof(*x->edge)) == 0);
-}
-
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
     uint32_t q = 0;
 

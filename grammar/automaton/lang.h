@@ -40,8 +40,6 @@ struct expr *lang_within(struct build *b, const struct lang *l, uint32_t max);
 /* Minimizes @l in place (lang_merge.c); in a product, states of different languages stay apart.
  * Edges lie in the order of their states. Very large automata are not minimized. */
 int lang_merge(struct build *b, struct lang *l);
-/* Returns whether two languages made by lang_of() or lang_meet() are equal. */
-bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Returns all contents of JSON strings, each character in its shortest spelling. */
 const struct lang *lang_strings(struct build *b);

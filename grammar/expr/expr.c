@@ -269,6 +269,32 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
     return false;
 }
 
+bool names_equal(const struct names *x, const struct names *y) {
+    bool same = x->n == y->n;
+
+    for (uint32_t i = 0; same && i < x->n; i++) {
+        const struct name_node *p = &x->node[i], *q = &y->node[i];
+
+        same = p->child == q->child && p->sibling == q->sibling && p->byte == q->byte &&
+               p->end == q->end;
+    }
+    return same;
+}
+
+/* Minimal automata of one language are the same but for the numbers of their states, and here these
+ * follow from the order in which texts reach the states. So comparing the arrays suffices. */
+bool lang_equal(const struct lang *x, const struct lang *y) {
+    bool same = x->n == y->n && x->n_edges == y->n_edges;
+
+    for (uint32_t q = 0; same && q < x->n; q++) {
+        const struct lang_state *s = &x->state[q], *t = &y->state[q];
+
+        same = s->edge == t->edge && s->n_edges == t->n_edges && s->accepts == t->accepts;
+    }
+    return same &&
+           (x->n_edges == 0 || memcmp(x->edge, y->edge, x->n_edges * sizeof(*x->edge)) == 0);
+}
+
 static bool same_list(const struct expr_list *x, const struct expr_list *y) {
     bool same = x->n == y->n && x->min == y->min && x->max == y->max && x->n_needs == y->n_needs &&
                 !x->rest == !y->rest && expr_same(x->separator, y->separator) &&
@@ -302,9 +328,9 @@ bool expr_same(const struct expr *x, const struct expr *y) {
     case EXPR_LIST:
         return same_list(x->list, y->list);
     case EXPR_NAMES:
-        return x->names == y->names;
+        return names_equal(x->names, y->names);
     case EXPR_LANG:
-        return x->lang == y->lang;
+        return lang_equal(x->lang, y->lang);
     case EXPR_EMPTY:
     case EXPR_NEVER:
     case EXPR_CALL:

@@ -96,6 +96,8 @@ struct names {
 };
 #define NAMES_NONE UINT32_MAX /* not a prefix of any name */
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
+bool names_equal(const struct names *x,
+                 const struct names *y); /* made of the same names in order */
 
 /* Members that may come in any order; or, with n = 0, at most `distinct` items that must differ. */
 struct members {
@@ -232,6 +234,8 @@ bool list_nullable(const struct expr_list *l);
 /* Returns whether @x and @y are the same set of characters. */
 bool expr_same_chars(const struct expr *x, const struct expr *y);
 bool expr_same(const struct expr *x, const struct expr *y); /* written the same */
+/* Returns whether two languages made by lang_of() or lang_meet() are equal. */
+bool lang_equal(const struct lang *x, const struct lang *y);
 
 /* A growing list of expressions, in the arena. */
 struct expr_vec {

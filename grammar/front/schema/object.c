@@ -187,15 +187,7 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
     struct names_list *l = s->names;
 
     for (; l && build_work(s->b, 1) == 0; l = l->next) {
-        bool same = l->names->n == t->n;
-
-        for (uint32_t i = 0; same && i < t->n; i++) {
-            const struct name_node *x = &l->names->node[i], *y = &t->node[i];
-
-            same = x->child == y->child && x->sibling == y->sibling && x->byte == y->byte &&
-                   x->end == y->end;
-        }
-        if (same)
+        if (names_equal(l->names, t))
             return l->names;
     }
     struct names *kept = build_alloc(s->b, 1, sizeof(*kept));
