@@ -475,12 +475,76 @@ static int check_loosened(struct draft *d, struct tools *t, const struct toolcal
     return r == -EINVAL ? check_largest(d, t, o, out) : r;
 }
 
+#define EQUAL_MAX 8 /* tools with one name, of which the schemas are held */
+
+static int by_name(const void *a, const void *b, void *ctx) {
+    const struct tools *t = ctx;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    int c = strcmp(t->tool[i].name, t->tool[k].name);
+
+    return c ? c : (i > k) - (i < k);
+}
+
+/* Leaves one of the @n tools @same, which have one name, and makes it loose; strict ones stay as
+ * they are. The others lose their names. */
+static void loosen_same(struct draft *d, struct tools *t, const uint32_t *same, uint32_t n) {
+    struct gen_request *request = &d->job->request;
+    struct loosener l = {
+        .arena = &request->arena, .tool = t->tool[same[0]].name, .list = &request->loosened};
+    bool kept = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct toolcall_tool *tool = &t->tool[same[i]];
+
+        if (t->strict[same[i]] || tool->takes_text)
+            continue;
+        if (kept)
+            tool->name = NULL;
+        else
+            loosen_note_all(&l);
+        tool->loose = kept = true;
+    }
+}
+
+/* Makes many tools with one name one with any arguments: what may come next would depend on all of
+ * their schemas at once, which is too much for a mask. */
+static int loosen_equal(struct draft *d, struct tools *t) {
+    uint32_t *order = arena_alloc_array(&d->job->request.arena, t->n + 1, sizeof(*order));
+
+    if (!order)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < t->n; i++)
+        order[i] = i;
+    qsort_r(order, t->n, sizeof(*order), by_name, t);
+    for (uint32_t i = 0, end; i < t->n; i = end) {
+        const char *name = t->tool[order[i]].name;
+
+        for (end = i + 1; end < t->n && strcmp(t->tool[order[end]].name, name) == 0;)
+            end++;
+        if (end - i > EQUAL_MAX)
+            loosen_same(d, t, order + i, end - i);
+    }
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (!t->tool[i].name)
+            continue;
+        t->tool[n] = t->tool[i];
+        t->strict[n++] = t->strict[i];
+    }
+    t->n = n;
+    return 0;
+}
+
 /* Makes the node of all calls that are allowed. Returns -EINVAL, with the error of the compilation,
  * if the format cannot hold them. */
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct prompt_job *job = d->job;
     CLEANUP(tools_deinit) struct tools t = {0};
     int r = collect(job, &t);
+
+    if (r == 0)
+        r = loosen_equal(d, &t);
     struct toolcall_force o = {.format = job->parse.format,
                                .tools = t.tool,
                                .n_tools = t.n,

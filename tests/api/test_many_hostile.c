@@ -1,6 +1,6 @@
 /*
- * Lists of tools that nobody means well with: ten thousand, all with one name, names without text,
- * names that begin each other, in four formats. Each list is compiled within its limits of work and
+ * Hostile lists of tools: ten thousand, all with one name, names without text, names that begin
+ * each other, in four formats. Each list is compiled within its limits of work and
  * memory, or refused with a reason; the front answers each request, and says what it left out.
  */
 
@@ -150,32 +150,21 @@ Test(many_hostile, ten_thousand_tools_are_compiled) {
 
         cr_assert_not_null(f);
         for (enum kind kind = 0; kind < N_KINDS; kind++)
-            compile_list(f, kind, TOOLS_MAX);
+            compile_list(f, kind, FEWER(TOOLS_MAX, 3000));
     }
 }
 
-static struct constraint *make(const struct toolcall_format *f, const struct grammar_vocab *v,
-                               enum kind kind, uint32_t n) {
-    struct tool_list *l = list_new(kind, n);
-    struct constraint *c = NULL;
-    struct err err = {0};
-    CLEANUP(freep) char *text = write_calls(f, l, &err);
-
-    cr_assert_not_null(text);
-    cr_assert_eq(constraint_new(&c, v, text, strlen(text), "", 0, &CONSTRAINT_LIMITS, &err), 0,
-                 "%s, list %d: %s", f->name, kind, err.message);
-    list_free(l);
-    return c;
-}
-
-/* Writes random calls of @n tools. Each mask has a token or, where too many tools with one name
- * differ in what may come, fails with -E2BIG. Returns the number of calls that failed so. */
-static uint32_t walk_calls(const struct toolcall_format *f, enum kind kind, uint32_t n) {
+/* Writes random calls under the grammar @text. Each mask has a token or, where too many tools with
+ * one name differ in what may come, fails with -E2BIG. Returns the number of calls that failed. */
+static uint32_t walk_calls(const char *text) {
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = random_vocab(true);
-    CLEANUP(constraint_freep) struct constraint *c = make(f, v, kind, n);
+    CLEANUP(constraint_freep) struct constraint *c = NULL;
+    struct err err = {0};
     uint32_t bits[WORDS], failed = 0;
     struct rng r = {7};
 
+    cr_assert_eq(constraint_new(&c, v, text, strlen(text), "", 0, &CONSTRAINT_LIMITS, &err), 0,
+                 "%s", err.message);
     cr_assert_leq(constraint_n_words(c), WORDS);
     for (int k = 0; k < FEWER(20, 5); k++) {
         CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
@@ -186,7 +175,7 @@ static uint32_t walk_calls(const struct toolcall_format *f, enum kind kind, uint
             int32_t id = (int32_t)rng_below(&r, random_n_tokens(true));
 
             allowed = constraint_mask(s, bits);
-            cr_assert(allowed > 0 || allowed == -E2BIG, "%s, list %d: %ld", f->name, kind, allowed);
+            cr_assert(allowed > 0 || allowed == -E2BIG, "%ld", allowed);
             while (allowed > 0 && !(bits[id / 32] >> (id % 32) & 1))
                 id = (id + 1) % (int32_t)random_n_tokens(true);
             if (allowed > 0 && constraint_accept(s, id) == -E2BIG)
@@ -197,15 +186,18 @@ static uint32_t walk_calls(const struct toolcall_format *f, enum kind kind, uint
     return failed;
 }
 
-Test(many_hostile, calls_go_on_or_fail) {
+/* Where the front does not stand before them, equal names may make a mask fail, and no more. */
+Test(many_hostile, calls_with_one_name_go_on_or_fail) {
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
-        const struct toolcall_format *f = toolcall_find(formats[i].name);
+        struct tool_list *l = list_new(EQUAL, 1024);
+        struct err err = {0};
         double from = seconds();
+        CLEANUP(freep) char *text = write_calls(toolcall_find(formats[i].name), l, &err);
 
-        cr_expect_eq(walk_calls(f, SEQUENCE, 1024), 0);
-        cr_expect_eq(walk_calls(f, NESTED, 1024), 0);
-        cr_expect_leq(walk_calls(f, EQUAL, 1024), FEWER(20, 5));
+        cr_assert_not_null(text);
+        cr_expect_gt(walk_calls(text), 0, "the front need not make them loose");
         cr_expect_lt(seconds() - from, SECONDS_MAX);
+        list_free(l);
     }
 }
 
@@ -225,7 +217,7 @@ static void write_body(struct buf *b, enum kind kind, uint32_t n, const char *ch
     buf_printf(b, "],\"tool_choice\":\"%s\"}", choice);
 }
 
-/* Asks with @n tools. Returns the status; 400 has a message with @part. */
+/* Asks with @n tools. Returns the status; the answer has @part. */
 static int ask(struct world *w, enum kind kind, uint32_t n, const char *choice, const char *part) {
     struct buf b = {.max = 16 << 20};
     struct reply r;
@@ -237,8 +229,10 @@ static int ask(struct world *w, enum kind kind, uint32_t n, const char *choice, 
     int status = r.status;
 
     cr_expect_lt(seconds() - from, SECONDS_MAX, "list %d", kind);
-    cr_expect(status == 200 || (status == 400 && strstr(r.body.data, part)), "list %d: %d %s", kind,
-              status, r.body.data);
+    cr_expect(strstr(status == 200 ? r.head : r.body.data, part), "list %d: %d %s", kind, status,
+              r.body.data);
+    if (status == 200)
+        cr_expect_eq(walk_calls(w->port.r[w->port.n - 1].grammar), 0, "list %d", kind);
     reply_deinit(&r);
     buf_deinit(&b);
     return status;
@@ -258,7 +252,8 @@ Test(many_hostile, the_front_answers_and_goes_on) {
             cr_expect_eq(ask(&w, SEQUENCE, 1024, choice, ""), 200);
             cr_expect_eq(ask(&w, NESTED, 1024, choice, ""), 200);
             cr_expect_eq(ask(&w, LONGEST, 1024, choice, ""), 200);
-            cr_expect_eq(ask(&w, EQUAL, 1024, choice, ""), 200);
+            cr_expect_eq(ask(&w, EQUAL, 1024, choice, "X-Weft-Loosened: same#\r\n"), 200);
+            cr_expect_eq(ask(&w, EQUAL, 8, choice, ""), 200);
             cr_expect_eq(ask(&w, EMPTY, 1024, choice, "name"), 400);
             cr_expect_eq(ask(&w, SEQUENCE, 1025, choice, "at most 1024 tools"), 400);
             cr_expect_eq(ask(&w, EQUAL, 10000, choice, "at most 1024 tools"), 400);
