@@ -26,7 +26,8 @@ struct job {
     const struct toolcall_format *format;
     const char *server;
     struct toolcall_tool tool;
-    yyjson_val *tools; /* [{"function": ..}], for the parser */
+    yyjson_val *tools;   /* [{"function": ..}], for the parser */
+    yyjson_doc *reduced; /* the tool's schema after parts were left out, or NULL */
     struct arena arena;
     struct loosened_list loosened;
     struct buf text, args;
@@ -80,7 +81,9 @@ static struct constraint *compile(struct job *j, struct grammar_vocab *v) {
         if (!loosen_schema(&l, place))
             fail(j, "no part of the schema is left", err.message);
         j->tool.sent = j->tool.sent ? j->tool.sent : j->tool.parameters;
-        j->tool.parameters = yyjson_doc_get_root(yyjson_mut_val_imut_copy(l.schema, NULL));
+        yyjson_doc_free(j->reduced);
+        j->reduced = yyjson_mut_val_imut_copy(l.schema, NULL);
+        j->tool.parameters = yyjson_doc_get_root(j->reduced);
     }
     yyjson_mut_doc_free(own);
     return c;
@@ -159,6 +162,7 @@ static void run_tool(const struct toolcall_format *f, const char *server, yyjson
                                     .param = "tools"};
     arena_init(&j.arena, 1 << 20);
     run_job(&j, v, random_n_tokens(special), r);
+    yyjson_doc_free(j.reduced);
     arena_deinit(&j.arena);
     buf_deinit(&j.text);
     buf_deinit(&j.args);
