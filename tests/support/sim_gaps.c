@@ -56,7 +56,7 @@ static double decode_ns(const struct sim *s, const struct plan *p, double *one_n
 
 void sim_gaps_after(struct sim *s, int64_t target_ns) {
     const struct plan *p = &s->sched->plan;
-    double one_ns, ns = nominal_ns(s, &p->shape), decode = decode_ns(s, p, &one_ns);
+    double one_ns = 0, ns = nominal_ns(s, &p->shape), decode = decode_ns(s, p, &one_ns);
 
     if (!is_even(&s->opts) || decode == 0 || p->n_drafts > 0 || p->spent_ns > 0 ||
         s->was.cost.n_seen < LEARNT)

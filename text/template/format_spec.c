@@ -145,8 +145,13 @@ static int integer_text(struct render *rd, const struct field *f, wide w, struct
     default:
         return spec_fails(rd, type, "int");
     }
-    if (f->alternate && type != 'd' && type != 'n')
-        strncat(t->prefix, (char[]){'0', type, 0}, 2);
+    if (f->alternate && type != 'd' && type != 'n') {
+        size_t at = strlen(t->prefix);
+
+        assert(at + 2 < sizeof(t->prefix));
+        t->prefix[at] = '0';
+        t->prefix[at + 1] = type; /* t is zeroed, so the end stays */
+    }
     number_group(t->digits, f->grouping, type == 'd' || type == 'n' ? 3 : 4);
     return 0;
 }
