@@ -208,16 +208,10 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
  * variance @noise. The cost of features @mean does not change. */
 static void learn_difference(struct cost *c, const double g[COST_FEATURES], double error,
                              double noise, const double mean[COST_FEATURES]) {
-    double before = dot(c->a, mean), a[COST_FEATURES];
+    double before = dot(c->a, mean);
 
-    memcpy(a, c->a, sizeof(a));
     update(c, g, fmin(error, CLIP), noise);
     double after = dot(c->a, mean);
-    if (after <= before / 4 && fabs(error) < DISTRUST) {
-        /* So small an error says nothing against three quarters of the mean step's cost. */
-        memcpy(c->a, a, sizeof(a));
-        return;
-    }
     for (int i = 0; i < COPIES; i++)
         c->a[i] *= after > before / 4 ? before / after : 1;
 }

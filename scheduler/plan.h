@@ -145,18 +145,9 @@ double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uin
 
 /* Returns the target of steps in which a request of pace @pace decodes, in ns. */
 int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace);
-/* Times of a step in ns: of decode, expected and with the margin of cost_bound_ns(), and with that
- * margin of decode and one row of a prompt. */
-struct plan_beside {
-    int64_t decode_ns, bound_ns, one_ns;
-};
-
-/* Returns the times of @decode and of @one, which has one row of a prompt more. */
-struct plan_beside plan_beside(const struct cost *c, const struct cost_shape *decode,
-                               const struct cost_shape *one);
-/* Returns the time limit, in ns, of a step with the times @b beside decode: @target_ns while
- * b->one_ns is at most 3/4 of it, then more (top of plan_time.c). */
-int64_t plan_limit_beside(const struct plan_beside *b, int64_t target_ns);
+/* Returns the time limit, in ns, of a step whose least rows take @decode_ns: @target_ns up to 3/4
+ * of @target_ns, 2 @decode_ns from @target_ns on, and linear in between. */
+int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns);
 
 /* Returns the pages that running requests are expected to take until they end. */
 uint64_t plan_promised(const struct plan *p);

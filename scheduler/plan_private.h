@@ -13,9 +13,8 @@ struct plan_work {
     int64_t target_ns; /* target for the step's time: the strictest pace, or max_step_ns */
     /* limit of the step's time; above target_ns if decode leaves too little of the target */
     int64_t limit_ns;
-    bool misses;      /* limit_ns, apart from probes, is above target_ns */
-    bool only_decode; /* a probe of decode: prompts have no rows */
-    bool decodes;     /* a running request decodes, or waits for its last token */
+    bool misses;  /* limit_ns, apart from probes, is above target_ns */
+    bool decodes; /* a running request decodes, or waits for its last token */
     bool short_of_pages;
     struct cost_shape shape;
     struct cost_shape decode; /* part of `shape`: the rows that decode, without drafts */

@@ -5,16 +5,12 @@
  * max_step_ns always. Where the target cannot be kept, the limit follows from the cost of a step:
  *
  *  - Where decode and one row of a prompt take more than 3/4 of the target, the limit rises to at
- *    most 11/9 of the even time: the target, or 4/3 of what decode takes (plan_limit_beside()). So
- *    prompts have a quarter of every step, and 99 of 100 gaps are at most 5/4 of the even time.
- *  - Where such a row takes more, because the keys before it are many, 5/2 of its time are its
- *    least limit. On a slow device the limit rises to twice the time of decode and one row, so
- *    prompts have half of it. There the row is counted because the cost model of a busy machine
+ *    most twice their time (plan_limit_beside()). So prompts have at least a quarter of every step,
+ *    and half of it on a slow device. The row is counted because the cost model of a busy machine
  *    cannot tell whether a step waits for its rows or for its sequences; their sum is known well.
  *  - Where nothing decodes, the limit rises to the time of the smallest efficient chunk, at most
  *    ten times the time of one row (plan_set_prompt_limit()).
- *  - Some of these steps are probes with few rows of prompts or none, or with twice as many
- *    (probe()).
+ *  - Some of these steps are probes with few rows of prompts, or with twice as many (probe()).
  *
  * Where it can be kept, the first prompts behind steps that only decoded have half of the time: the
  * price of their rows may have changed since (cost_is_of_decode()).
@@ -407,8 +403,6 @@ void plan_prefills(struct plan_work *w) {
         return;
     uint32_t highest = p->scratch[0];
     plan_set_prompt_limit(w, &p->req[highest]);
-    if (w->only_decode)
-        return;
     if (p->req[highest].whole)
         plan_min_chunk(w, highest); /* before other prompts take the rows */
     if (p->whole)
@@ -433,67 +427,26 @@ int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace) {
                                     : p->itl_ns / 2;
 }
 
-/* Returns the limit of a step whose decode and one row of a prompt take @one_ns on a slow device,
- * or where the keys before that row are many; less than @target_ns elsewhere. */
-static int64_t slow_limit(int64_t decode_ns, int64_t one_ns, int64_t target_ns) {
-    int64_t row_ns = one_ns - MAX(decode_ns, target_ns / 4 * 3);
-
-    return MIN(2 * one_ns, MAX(row_ns / 2 * 5, 4 * (one_ns - 2 * target_ns)));
+int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
+    assert(decode_ns >= 0 && target_ns > 0);
+    return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
-
-int64_t plan_limit_beside(const struct plan_beside *b, int64_t target_ns) {
-    assert(b->decode_ns <= b->bound_ns && b->bound_ns <= b->one_ns && target_ns > 0);
-    int64_t even_ns = MAX(target_ns, b->decode_ns / 3 * 4);
-    int64_t near_ns = MAX(even_ns / 9 * 11, b->bound_ns / 4 * 5);
-    int64_t limit_ns = MIN(b->one_ns / 3 * 4, near_ns);
-
-    limit_ns = MAX(limit_ns, slow_limit(b->decode_ns, b->one_ns, target_ns));
-    return MAX(target_ns, limit_ns);
-}
-
-struct plan_beside plan_beside(const struct cost *c, const struct cost_shape *decode,
-                               const struct cost_shape *one) {
-    return (struct plan_beside){cost_expect_ns(c, decode), cost_bound_ns(c, decode),
-                                cost_bound_ns(c, one)};
-}
-
-/* How often steps are probes: one step in `turns`, and one in `more` has more rows. */
-struct probes {
-    uint64_t turns, more, at;
-};
 
 /* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or twice the
  * time, at most @most_ns. From steps of one size the cost model cannot tell the price of a row from
- * that of a step. Returns true for a probe with few rows. */
-static bool probe(struct plan_work *w, const struct probes *often, int64_t least_ns,
-                  int64_t most_ns) {
-    uint64_t turn = w->p->turn + 1;
+ * that of a step. */
+static void probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
+    uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
 
     w->misses = w->limit_ns > w->target_ns;
-    if (!w->misses || turn % often->turns)
-        return false;
-    bool more = turn % often->more == often->at;
-    w->limit_ns = more ? MIN(2 * w->limit_ns - least_ns, most_ns) : least_ns;
-    return !more;
-}
-
-/* Raises the limit of a step in which requests decode. @one: shape of decode and one row of the
- * first prompt. */
-static void raise_beside(struct plan_work *w, const struct cost_shape *one) {
-    static const struct probes slow = {PLAN_PROBE_BESIDE, PLAN_PROBE_MORE, 0};
-    static const struct probes near = {PLAN_PROBE_NEAR, PLAN_PROBE_NEAR_MORE, 0};
-    const struct plan *p = w->p;
-    struct plan_beside beside = plan_beside(p->cost, &w->decode, one);
-    bool is_slow = beside.one_ns > PLAN_SLOW_TIMES * w->target_ns;
-
-    w->limit_ns = MAX(w->limit_ns, plan_limit_beside(&beside, w->target_ns));
-    bool few = probe(w, is_slow ? &slow : &near, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
-    w->only_decode = few && !is_slow && w->rows > 0 && !p->whole && !p->force_chunk;
+    if (!w->misses || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
+        return;
+    int64_t more_ns = MIN(2 * w->limit_ns - least_ns, most_ns);
+    w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
 }
 
 /* Raises the limit of a step whose first prompt chunk is of @r. */
 static void raise_limit(struct plan_work *w, const struct plan_req *r) {
-    static const struct probes alone = {PLAN_PROBE_TURNS, PLAN_PROBE_MORE, PLAN_PROBE_MORE / 2};
     const struct plan *p = w->p;
     struct cost_shape one = {0}, chunk = {0};
 
@@ -504,14 +457,15 @@ static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     cost_add(&one, r->n_computed, 1);
     int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (w->decodes) {
-        raise_beside(w, &one);
+        w->limit_ns = MAX(w->limit_ns, plan_limit_beside(one_ns, w->target_ns));
+        probe(w, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
         return;
     }
     if (most_ns > w->target_ns) {
         cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
         w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
     }
-    probe(w, &alone, one_ns, MAX(most_ns, w->limit_ns));
+    probe(w, one_ns, MAX(most_ns, w->limit_ns));
 }
 
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
@@ -540,8 +494,9 @@ void plan_set_limits(struct plan_work *w) {
     }
     if (least.rows == 0)
         cost_add(&least, 0, 1);
-    struct plan_beside beside = plan_beside(p->cost, &least, &least);
-    w->limit_ns = p->prewarm ? w->target_ns : plan_limit_beside(&beside, w->target_ns);
+    w->limit_ns = w->target_ns;
+    if (!p->prewarm)
+        w->limit_ns = plan_limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk || p->whole ? p->max_rows : MIN(p->max_rows, trusted);
 }

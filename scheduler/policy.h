@@ -70,13 +70,6 @@
 #define PLAN_PROBE_TURNS 8
 #define PLAN_PROBE_BESIDE 4
 #define PLAN_PROBE_MORE 16
-/* The same where decode and one row take at most PLAN_SLOW_TIMES times the target: so few that 99
- * of 100 gaps keep their bound. Probes have no row of prompts, because the limit follows from
- * decode's own time. 32 instead of 16: decode_gap, decode is taken for more than it is, p99 2 times
- * where step times vary by a quarter; one row: decode is taken for a third more. */
-#define PLAN_PROBE_NEAR 16
-#define PLAN_PROBE_NEAR_MORE 256
-#define PLAN_SLOW_TIMES 3
 /* Steps that may pass over the shortest prompt of a tenant before it has rows. Bound: it begins. 1:
  * priorities, agents p90 +46 %; 4: +35 % (24 draws, within 16 %); 8: +6 % (30, within 6 %). */
 #define PLAN_PASSED_MOST 8

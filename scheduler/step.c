@@ -78,10 +78,9 @@ static int64_t pictures_ns(const struct sched *s) {
     }
     if (decode.rows == 0)
         return (int64_t)(PICTURE_ALONE * (double)p->max_step_ns);
-    struct plan_beside beside = plan_beside(&s->cost, &decode, &decode);
-    int64_t beside_ns = plan_limit_beside(&beside, target_ns) - beside.bound_ns;
-    return MIN((int64_t)(PICTURE_BESIDE * (double)beside.bound_ns),
-               prompts ? beside_ns / 2 : beside_ns);
+    int64_t decode_ns = cost_bound_ns(&s->cost, &decode);
+    int64_t beside_ns = plan_limit_beside(decode_ns, target_ns) - decode_ns;
+    return MIN((int64_t)(PICTURE_BESIDE * (double)decode_ns), prompts ? beside_ns / 2 : beside_ns);
 }
 
 int step_pictures(struct sched *s) {

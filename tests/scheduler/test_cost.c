@@ -482,30 +482,3 @@ Test(cost, a_device_with_other_work_recovers) {
         cr_expect_lt(sum, 0.2, "seed %lu: mean error %.3f", seed, sum);
     }
 }
-
-/* Returns the ms of a step of shape @s on two slow cores. */
-static double cores_ms(const struct cost_shape *s) {
-    return 18 + 2.1 * s->rows + 3e-3 * (double)s->context + 1.3e-3 * (double)s->pairs;
-}
-
-/* Many steps of a prompt beside four requests that decode leave the price of decode uncertain. One
- * step of decode that is shorter than expected must not make the rows of the prompt almost free. */
-Test(cost, one_short_step_of_decode_makes_no_rows_cheap) {
-    struct cost c;
-    uint32_t pos = 0;
-
-    cost_init_for(&c, &(struct cost_model){.own_processor = false});
-    for (uint32_t k = 0; k < 258; k++) {
-        uint32_t n = k < 31 || k == 255 ? 0 : 16 - MIN(pos / 75, 12);
-        struct cost_shape s = {0};
-
-        for (int i = 0; i < 4; i++)
-            cost_add(&s, 50 + k, 1);
-        if (n > 0)
-            cost_add(&s, pos, n);
-        double ms = cores_ms(&s), expect = (double)cost_expect_ns(&c, &s) / 1e6;
-        cr_expect(k <= 255 || expect > ms / 2, "step %u: %.1f of %.1f ms", k, expect, ms);
-        cost_learn(&c, &s, (int64_t)(ms * 1e6));
-        pos += n;
-    }
-}

@@ -233,9 +233,9 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     }
 }
 
-/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk. A probe
- * may take twice as long less decode, and half as long again, because the model knows no chunks of
- * that size. */
+/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk: twice the
+ * time with one row of the prompt. A probe may take four times as long minus the row, and a sixth
+ * more, because the model knows no chunks of that size. */
 static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     struct cost_shape one = {0};
 
@@ -244,18 +244,14 @@ static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     double alone = nominal_ms(u, &one);
     cost_add(&both, u->req[prompt].n_computed, 1);
 
-    double row = nominal_ms(u, &both);
-    struct plan_beside b = {(int64_t)(alone * 1e6), (int64_t)(alone * 1e6), (int64_t)(row * 1e6)};
-    double limit = (double)plan_limit_beside(&b, u->plan.itl_ns) / 1e6;
-    uint32_t more = row > 3e-6 * (double)u->plan.itl_ns ? PLAN_PROBE_MORE : PLAN_PROBE_NEAR_MORE;
-    if ((u->plan.turn + 1) % more)
+    double limit = fmax(50, 2 * nominal_ms(u, &both));
+    if ((u->plan.turn + 1) % PLAN_PROBE_MORE)
         return limit;
-    return (2 * limit - alone) * 3 / 2;
+    return (2 * limit - alone) * 7 / 6;
 }
 
 /* One request decodes and a long prompt arrives: tokens come within the target or the stated bound,
- * and the prompt has a third of the rate that it has alone, or two fifths where steps are so slow
- * that it has half of each. */
+ * and the prompt has two fifths of the rate that it has alone. */
 Test(slow, decode_and_a_prompt_share_the_time) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(9, 3); seed++) {
@@ -278,73 +274,7 @@ Test(slow, decode_and_a_prompt_share_the_time) {
                 worst = fmax(worst, u.ms / most);
             }
             cr_expect_lt(worst, 1.4, "%s, seed %lu: %.2f", devices[d].name, seed, worst);
-            double part =
-                nominal_ms(&u, &(struct cost_shape){.rows = 1, .seqs = 1}) < 200 ? 0.33 : 0.4;
-            cr_expect_geq(had, part * best, "%s, seed %lu: %.2f", devices[d].name, seed,
-                          had / best);
-        }
-}
-
-/* Qwen3-0.6B on two slow cores, as a recording shows: beside four requests that decode, a prompt of
- * 3000 tokens costs little at first and later as much as decode, because its keys are read in each
- * step. Counts of its steps by their time in terms of @even: the target, or 4/3 of what decode
- * takes if that is more. */
-struct gaps {
-    uint32_t n_steps, n_long; /* n_long: longer than 5/4 of @even */
-    double longest, ms, allowed_ms;
-};
-
-static struct gaps gaps_beside_a_prompt(uint64_t seed, double noise, double scale) {
-    static const struct device cores = {"cores", 15, 0, 1.6, 0, 5.6e-3, 1.05e-3, false};
-    static struct run u;
-    struct gaps g = {0};
-
-    begin(&u, &cores, scale, seed);
-    u.noise = noise;
-    for (int i = 0; i < 4; i++)
-        add(&u, 51, 50);
-    for (int k = 0; k < 100; k++)
-        step(&u);
-    uint32_t prompt = add(&u, 3000, 0);
-    while (u.req[prompt].n_computed < 2990) {
-        struct cost_shape decode = {0}, s;
-        uint32_t pos = u.req[prompt].n_computed, n = 1;
-
-        for (uint32_t i = 0; i < prompt; i++)
-            cost_add(&decode, u.req[i].n_computed, 1);
-        double even = fmax(50, nominal_ms(&u, &decode) * 4 / 3),
-               most = even * 1.25 / (1 + 2.33 * noise);
-        for (;; n++) { /* the chunk that the bound allows */
-            s = decode;
-            cost_add(&s, pos, n + 1);
-            if (nominal_ms(&u, &s) > most)
-                break;
-        }
-        cost_remove(&s, pos, n + 1);
-        cost_add(&s, pos, n);
-        step(&u);
-        g.n_steps++;
-        g.n_long += u.ms > 1.25 * even;
-        g.longest = fmax(g.longest, u.ms / even);
-        g.ms += u.ms;
-        g.allowed_ms += nominal_ms(&u, &s) * u.req[prompt].n_rows / n;
-    }
-    return g;
-}
-
-/* Beside a prompt, 99 of 100 steps take at most 5/4 of the even time, none takes twice that, and
- * the prompt takes at most a third longer than steps of 5/4 of that time would allow. */
-Test(slow, decode_keeps_its_pace_beside_a_prompt) {
-    for (uint64_t seed = 1; seed <= 4; seed++)
-        for (double scale = 0.8; scale < 1.5; scale += 0.2) {
-            struct gaps g = gaps_beside_a_prompt(seed, 0.02 * (double)(seed % 4), scale);
-            uint32_t few = scale < 1.1 ? g.n_steps / 100 : g.n_steps / 25; /* less time is left */
-
-            cr_expect_leq(g.n_long, few, "%.1f, seed %lu: %u of %u", scale, seed, g.n_long,
-                          g.n_steps);
-            cr_expect_lt(g.longest, 2.5, "%.1f, seed %lu: %.2f", scale, seed, g.longest);
-            cr_expect_lt(g.ms, 4 * g.allowed_ms / 3, "%.1f, seed %lu: %.1f of %.1f s", scale, seed,
-                         g.ms / 1e3, g.allowed_ms / 1e3);
+            cr_expect_geq(had, 0.4 * best, "%s, seed %lu: %.2f", devices[d].name, seed, had / best);
         }
 }
 

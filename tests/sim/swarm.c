@@ -382,17 +382,6 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
     };
 }
 
-/* Makes the machine that of the trace decode_gap, with keys ten times as expensive, because
- * prompts are ten times as short. */
-static void make_cores(struct sim_opts *o) {
-    o->step_ns = 15000000;
-    o->row_ns = 1600000;
-    o->key_ns = 56000;
-    o->machine = (struct telltale){.pair_ns = 10500, .noise = o->machine.noise / 8};
-    o->sched.itl_target_ms = 50;
-    o->wrong = false;
-}
-
 static void restart(struct run *u, struct swarm_total *total) {
     struct sim *s = &u->sim;
 
@@ -503,8 +492,6 @@ void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile u
     for (uint32_t i = 0; i < u->n_actions; i++)
         n_requests += u->action[i].kind == ARRIVE;
     options(&u->w, n_requests, &o);
-    if (u->w.cores)
-        make_cores(&o);
     o.flight_file = c->flight_file;
     o.recorder = c->recorder;
     buggify_begin(c->seed, u->w.buggify);

@@ -86,8 +86,7 @@
     X(two_way, one_in(r, 3)) /* rows attend to each other; no states */                            \
     X(picture_bytes, one_in(r, 2) ? rng_below(r, 500) : 1u << 20) /* of rows kept */               \
     X(pixel_ns, 1000 + rng_below(r, 100000))                                                       \
-    X(broken, one_in(r, 4)) /* one has no pixels */                                                \
-    X(cores, one_in(r, 6))  /* two slow cores, on which decode takes most of the target */
+    X(broken, one_in(r, 4)) /* one has no pixels */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -507,34 +507,18 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
                                        : p->itl_ns / 2;
 }
 
-/* Removes from @shape the rows of the first picture that is computed whole. Returns its index, or
- * PLAN_NONE. */
-static uint32_t remove_whole(const struct plan *p, struct cost_shape *shape) {
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
-        const struct plan_req *q = &p->req[i];
-
-        if (!q->whole || q->n_rows == 0 || q->n_tokens - q->n_computed == 1)
-            continue;
-        cost_remove(shape, q->n_computed, q->n_rows);
-        return i;
-    }
-    return PLAN_NONE;
-}
-
-/* Returns true if such a step may be planned: it is in time without the picture that is computed
- * whole, or also without the few rows that the first prefill always has. */
+/* Returns true if such a step may be planned: it is in time, or in time without the few rows that
+ * the first prefill always has, or without the picture that is computed whole. */
 static bool is_in_time(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
                        int64_t limit_ns) {
     const struct cost *c = &s->was.cost;
-    struct cost_shape rest = *shape;
+    bool ok = cost_bound_ns(c, shape) <= limit_ns;
 
-    uint32_t whole = remove_whole(p, &rest);
-    bool ok = cost_bound_ns(c, &rest) <= limit_ns;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && !ok; i++) {
         const struct plan_req *q = &p->req[i];
-        struct cost_shape less = rest;
+        struct cost_shape less = *shape;
 
-        if (q->n_rows == 0 || (q->n_rows > ALWAYS_ROWS && !q->whole) || i == whole ||
+        if (q->n_rows == 0 || (q->n_rows > ALWAYS_ROWS && !q->whole) ||
             q->n_tokens - q->n_computed == 1)
             continue;
         cost_remove(&less, q->n_computed, q->n_rows);
@@ -543,16 +527,11 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
     return ok;
 }
 
-/* Returns the limit of a step with the rows @decode beside a prompt; @one: with one row of it. */
-static int64_t limit_beside(const struct cost *c, const struct cost_shape *decode,
-                            const struct cost_shape *one, int64_t target_ns) {
-    int64_t decode_ns = cost_expect_ns(c, decode), one_ns = cost_bound_ns(c, one);
-    int64_t even_ns = MAX(target_ns, decode_ns / 3 * 4);
-    int64_t near_ns = MAX(even_ns / 9 * 11, cost_bound_ns(c, decode) / 4 * 5);
-    int64_t row_ns = one_ns - MAX(decode_ns, target_ns / 4 * 3);
-    int64_t slow_ns = MIN(2 * one_ns, MAX(row_ns / 2 * 5, 4 * (one_ns - 2 * target_ns)));
-
-    return MAX(MAX(target_ns, slow_ns), MIN(one_ns / 3 * 4, near_ns));
+/* Returns the limit of a step in which decode takes @decode_ns. */
+static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
+    if (decode_ns >= target_ns)
+        return 2 * decode_ns;
+    return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
 }
 
 /* Limits of the rows of prompts in a step: before @low_ns no prompt waits for time, beyond @high_ns
@@ -566,47 +545,30 @@ static bool is_prompt(const struct plan_req *q) {
     return q->n_tokens - q->n_computed > 1 && !q->last;
 }
 
-/* What a step's probes depend on: nothing decodes; decode and one row of a prompt take at most
- * three times the target; or more. */
-enum pace { ALONE, NEAR, SLOW, PACES };
-
-/* Returns true if plan @p may be a probe at this pace. */
-static bool is_probe(const struct plan *p, enum pace pace) {
-    static const uint32_t turns[PACES] = {8, 16, 4};
-
-    return (p->turn + 1) % turns[pace] == 0;
-}
-
-/* Returns true if such a probe has more rows of prompts, and not few. */
-static bool has_more(const struct plan *p, enum pace pace) {
-    static const uint32_t turns[PACES] = {16, 256, 16};
-
-    return (p->turn + 1) % turns[pace] == (pace == ALONE ? 8 : 0);
+/* Returns true if plan @p may be a probe; @alone: nothing decodes. */
+static bool is_probe(const struct plan *p, bool alone) {
+    return (p->turn + 1) % (alone ? 8 : 4) == 0;
 }
 
 /* Returns true if the limit of plan @p is raised whatever prompts it has; @before: rows of running
  * requests that decode. */
 static bool is_raised(const struct sim *s, const struct plan *p, struct cost_shape before,
                       int64_t target_ns) {
-    const struct cost *c = &s->was.cost;
-
     if (before.rows == 0)
         cost_add(&before, 0, 1);
-    int64_t limit = limit_beside(c, &before, &before, target_ns);
-    return !p->prewarm && p->alone == PLAN_NONE && limit > target_ns;
+    return !p->prewarm && p->alone == PLAN_NONE &&
+           limit_beside(cost_bound_ns(&s->was.cost, &before), target_ns) > target_ns;
 }
 
 /* Returns the limits of plan @p if it is a probe, and @no if it is not; it surely is one if
  * @raised: no row or one row of prompts, or twice as many and at least eight. */
 static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
-                              struct limits no, enum pace pace, bool raised) {
-    bool more = has_more(p, pace), alone = pace == ALONE;
+                              struct limits no, bool alone, bool raised) {
+    bool more = (p->turn + 1) % 16 == (alone ? 8 : 0);
     struct limits l = {more && raised ? no.low_ns : 0, 0};
     struct cost_shape few = decodes;
     uint32_t furthest = 0;
 
-    if (!is_probe(p, pace))
-        return no;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         if (is_prompt(&p->req[i]))
             furthest = MAX(furthest, p->req[i].n_computed);
@@ -619,60 +581,29 @@ static struct limits probe_of(const struct sim *s, const struct plan *p, struct 
     return l;
 }
 
-/* Rows of decode of a plan, and what is known of its limits. */
-struct beside {
-    struct cost_shape before;  /* rows of running requests when the limits were set */
-    struct cost_shape decodes; /* these and the rows of requests that were admitted */
-    int64_t target_ns;
-    bool alone;  /* nothing decodes */
-    bool raised; /* as for is_raised() */
-};
-
-/* Returns the limits of plan @p, which may be a probe at the pace of its most expensive prompt,
- * with which decode takes at most @one_ns, or at that of another one. */
-static struct limits probes_of(const struct sim *s, const struct plan *p, const struct beside *b,
-                               struct limits no, int64_t one_ns) {
-    bool may_be_near = cost_bound_ns(&s->was.cost, &b->before) <= 3 * b->target_ns;
-    struct limits near = no, slow = no;
-
-    if (b->alone)
-        return probe_of(s, p, b->decodes, no, ALONE, b->raised);
-    if (may_be_near)
-        near = probe_of(s, p, b->decodes, no, NEAR, b->raised);
-    if (one_ns > 3 * b->target_ns)
-        slow = probe_of(s, p, b->decodes, no, SLOW, b->raised);
-    else
-        return near;
-    if (!may_be_near)
-        return slow;
-    return (struct limits){MIN(near.low_ns, slow.low_ns), MAX(near.high_ns, slow.high_ns)};
-}
-
-/* Returns the limits of plan @p with these rows of decode. */
-static struct limits limits_of(const struct sim *s, const struct plan *p, const struct beside *b) {
+/* Returns the limits of plan @p with these rows of decode; @alone: nothing decodes; @raised: as for
+ * is_raised(). */
+static struct limits limits_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
+                               int64_t target_ns, bool alone, bool raised) {
     const struct cost *c = &s->was.cost;
-    struct cost_shape one = b->decodes, before = b->before;
-    int64_t most_ns = 0;
+    struct cost_shape one = decodes;
 
     if (one.rows == 0)
         cost_add(&one, 0, 1);
-    if (before.rows == 0)
-        cost_add(&before, 0, 1);
-    int64_t least = cost_bound_ns(c, &one), beside = limit_beside(c, &before, &one, b->target_ns);
-    struct limits l = {beside, MAX(beside, least)}; /* an admitted request may decode at once */
+    int64_t least = cost_bound_ns(c, &one), beside = limit_beside(least, target_ns);
+    struct limits l = {beside, beside};
     if (p->prewarm)
-        return (struct limits){MAX(b->target_ns, least), MAX(b->target_ns, least)};
+        return (struct limits){MAX(target_ns, least), MAX(target_ns, least)};
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         if (!is_prompt(&p->req[i]) && !p->req[i].alone)
             continue;
-        one = b->alone ? (struct cost_shape){0} : b->decodes;
+        one = alone ? (struct cost_shape){0} : decodes;
         cost_add(&one, p->req[i].n_computed, 1);
         int64_t one_ns = cost_bound_ns(c, &one);
-        most_ns = MAX(most_ns, one_ns);
-        int64_t limit = limit_beside(c, &b->before, &one, b->target_ns);
-        l.high_ns = MAX(l.high_ns, b->alone ? 10 * one_ns : limit);
+        l.high_ns = MAX(l.high_ns, alone ? 10 * one_ns : limit_beside(one_ns, target_ns));
     }
-    return l.high_ns > b->target_ns ? probes_of(s, p, b, l, most_ns) : l;
+    return is_probe(p, alone) && l.high_ns > target_ns ? probe_of(s, p, decodes, l, alone, raised)
+                                                       : l;
 }
 
 /* Returns the limits @l of a plan with these rows of decode if the speed is that of steps that only
@@ -743,7 +674,7 @@ static void check_efficient(const struct sim *s, const struct plan *p,
     if (p->force_chunk || p->prewarm || s->opts.short_chunks || n_prompts != 1 || p->spent_ns > 0 ||
         first->verdict != PLAN_RUN || first->n_led > 0 || p->n_groups > 1 ||
         leaves_time(p, first) || p->n_left * p->page_tokens < p->page_tokens + PLAN_MIN_CHUNK ||
-        first->n_rows == first->n_tokens - first->n_computed || is_probe(p, ALONE) ||
+        first->n_rows == first->n_tokens - first->n_computed || is_probe(p, true) ||
         first->n_rows + p->page_tokens + PLAN_MIN_CHUNK > max_rows)
         return;
     struct cost_shape more = *shape, one = {0};
@@ -799,21 +730,6 @@ static void check_pieces(const struct sim *s, const struct plan *p) {
     HOLD(s, NULL, PIECES, p->spent_ns <= (int64_t)most + piece_ns + 1);
 }
 
-/* Checks that no prompt has rows in a probe near the target: it shows what decode alone takes.
- * @n_rows: rows of prompts. */
-static void check_only_decode(const struct sim *s, const struct plan *p, const struct beside *b,
-                              uint32_t n_rows) {
-    bool few = is_probe(p, NEAR) && !has_more(p, NEAR) && b->raised && b->before.rows > 0;
-
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting && few; i++) {
-        struct cost_shape one = b->before;
-
-        cost_add(&one, p->req[i].n_computed, 1);
-        few = cost_bound_ns(&s->was.cost, &one) <= 3 * b->target_ns;
-    }
-    HOLD(s, NULL, BUDGET, !few || n_rows == 0);
-}
-
 /* Compares the plan of the step just launched with the estimates that it was made with. Returns
  * true if decode, or one row, takes so long that the limit is above the target. */
 static bool check_budget(struct sim *s) {
@@ -823,7 +739,6 @@ static bool check_budget(struct sim *s) {
     bool alone, whole = p->whole;
     int64_t limit = target_of(p, &alone);
 
-    sim_gaps_after(s, limit);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
@@ -845,26 +760,23 @@ static bool check_budget(struct sim *s) {
     HOLD(s, NULL, LIMITS, whole || shape.rows <= MAX(MAX(32, 2 * s->was.cost.max_rows), n_least));
     check_pieces(s, p);
     /* The rows of a picture are added to the row that the first prompt has. */
-    struct beside beside = {before, before, limit, alone, !whole && is_raised(s, p, before, limit)};
-    if (!alone && p->n_preempted == 0)
-        check_only_decode(s, p, &beside, p->n_rows - drafted.rows);
-    struct limits low = limits_of(s, p, &beside);
+    bool raised = !whole && is_raised(s, p, before, limit);
+    struct limits low = limits_of(s, p, before, limit, alone, raised);
     if (!alone && p->alone == PLAN_NONE)
         low = behind_decode(s, before, low, limit);
     check_used(s, p, &shape, low.low_ns - p->spent_ns);
     if (alone && n_drafts == 0)
         check_efficient(s, p, &shape, limit);
     bool misses = low.low_ns > limit;
-    beside.decodes = decodes;
-    struct limits high = limits_of(s, p, &beside);
+    struct limits high = limits_of(s, p, decodes, limit, alone, raised);
     if (!alone && p->alone == PLAN_NONE)
         high = behind_decode(s, decodes, high, limit);
     limit = high.high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
-    struct limits late = {0, limit};
-    if (n_drafts > 0)
-        limit = MAX(limit, probe_of(s, p, drafted, late, alone ? ALONE : SLOW, false).high_ns);
+    if (n_drafts > 0 && is_probe(p, alone))
+        limit =
+            MAX(limit, probe_of(s, p, drafted, (struct limits){0, limit}, alone, false).high_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
     return misses;
 }
@@ -874,12 +786,10 @@ static bool check_budget(struct sim *s) {
 static void check_short(struct sim *s, bool misses) {
     const struct plan *p = &s->sched->plan;
     const struct plan_req *best = NULL;
-    bool any = false; /* some prompt has rows */
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
 
-        any |= is_prompt(q) && q->n_rows > 0;
         if (is_prompt(q) && !q->alone && (q->verdict == PLAN_RUN || q->verdict == PLAN_WAIT_TIME) &&
             (!best || q->group < best->group ||
              (q->group == best->group &&
@@ -888,7 +798,7 @@ static void check_short(struct sim *s, bool misses) {
     }
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && p->n_rows > 0; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
-        bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME && any &&
+        bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME &&
                      p->n_rows < p->max_rows && /* decode may have all rows */
                      p->alone == PLAN_NONE && !leaves_time(p, best);
 
@@ -968,7 +878,6 @@ void rules_at_end(struct sim *s) {
     struct kv_stats kv;
 
     kv_pager_check(s->sched->pager);
-    sim_gaps_at_end(s);
     if (!p)
         return;
     kv_pager_check(p);

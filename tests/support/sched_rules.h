@@ -104,9 +104,7 @@ struct sim_client;
     X(PICTURES, "a picture has one entry for each isolation key, which stays while it is held, "   \
                 "and its rows are computed from its pixels")                                       \
     X(ASKED, "pixels are requested only of a picture that a running request lacks, and only once") \
-    X(PIECES, "pieces of a picture leave most of the time of decode to decode")                    \
-    X(GAPS, "beside a prompt, steps take at most 5/4 of the target, or of 4/3 of what decode "     \
-            "takes")
+    X(PIECES, "pieces of a picture leave most of the time of decode to decode")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

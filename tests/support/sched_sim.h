@@ -19,7 +19,6 @@
 #include "scheduler/scheduler_private.h"
 #include "tests/support/sched_rules.h"
 #include "tests/support/sim_constraint.h"
-#include "tests/support/sim_gaps.h"
 #include "tests/support/sim_pictures.h"
 #include "tests/support/telltale.h"
 #include "text/tokenizer.h"
@@ -150,7 +149,6 @@ struct sim {
     struct msg_stats stats; /* statistics after the last step */
     struct telltale_seen seen;
     uint32_t max_rows_seen;
-    struct sim_gaps gaps;
     double elsewhere_ns[SIM_TENANTS]; /* use of tenants elsewhere that this worker was told of */
     int64_t max_step_ns;              /* longest step so far */
     /* Callbacks, or NULL: for each end; for tokens, with the time since the last ones (0: the
