@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 KINDS = {".c", ".h", ".cu", ".cuh", ".py", ".build"}
-OTHERS = ("base/mathx.h", "base/rng.h")
+OTHERS = ("lib/base/mathx.h", "lib/base/rng.h")
 
 
 def digest_of(names):
@@ -29,7 +29,7 @@ def sources_in(*folders):
 
 
 sources = sources_in("engine") + [str(pathlib.Path(root) / name) for name in OTHERS]
-requests = sources + sources_in("proto", "text", "grammar") + [str(pathlib.Path(root) / "base" / name) for name in ("chan.c", "chan.h")]
+requests = sources + sources_in("lib/proto", "lib/text", "lib/grammar") + [str(pathlib.Path(root) / "lib/base" / name) for name in ("chan.c", "chan.h")]
 with open(out, "w") as f:
     print("#pragma once\n", file=f)
     print("/* Digest of the headers that a backend library must have in common with weft. */", file=f)

@@ -15,7 +15,7 @@ import sys
 nvcc, obj, report, ptx, depfile, source = sys.argv[1:7]
 ccache = shutil.which("ccache")
 command = [*([ccache] if ccache else []), nvcc, "-c", source, "-o", obj, "-MD", "-MF", depfile, "-Xptxas", "-v",
-           "-I", os.path.relpath(os.path.join(os.path.dirname(__file__), "../..")), *sys.argv[7:]]
+           *(f"-I{os.path.relpath(os.path.join(os.path.dirname(__file__), top))}" for top in ("../..", "../../lib")), *sys.argv[7:]]
 
 
 def ptx_in(data):

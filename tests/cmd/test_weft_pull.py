@@ -562,7 +562,7 @@ def test_dumb_terminals_get_lines():
     with hub_and_home() as (hub, home):
         code, seen = on_terminal([program("weftctl"), "pull", NAME], **home.env(hub, TERM="dumb"))
         assert code == 0 and b"left to download" in seen and b"\033" not in seen, seen
-    script = pathlib.Path(__file__).parents[2] / "setup/progress.sh"
+    script = pathlib.Path(__file__).parents[2] / "packaging/setup/progress.sh"
     work = "work() { [ $TERM = dumb ] && sleep 1.5 || until [ -e $progress_drawn ]; do sleep 0.1; done; }"
     for kind, draws in (("dumb", False), ("xterm", True)):
         code, seen = on_terminal(["bash", "-c", f". {script}; {work}; progress working true work"], PATH=os.environ["PATH"], TERM=kind)

@@ -109,7 +109,7 @@ def test_what_the_service_cannot_use_changes_nothing():
 
 
 def test_quickstart_says_how_much_is_left():
-    script = pathlib.Path(__file__).parents[2] / "setup/progress.sh"
+    script = pathlib.Path(__file__).parents[2] / "packaging/setup/progress.sh"
     for said, seconds, shown in (("5/100", 10, "5/100"), ("50/100", 30, "50/100, about 30 s left"), ("25/100", 9, "25/100, about 27 s left"),
                                  ("100/100", 9, "100/100"), ("downloading 5 %", 3, "downloading 5 %")):
         r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=LIMIT_S)
@@ -134,7 +134,7 @@ def test_the_first_chat_needs_no_proxy_and_no_unicode():
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        script = pathlib.Path(__file__).parents[2] / "setup/first-chat"
+        script = pathlib.Path(__file__).parents[2] / "packaging/setup/first-chat"
         r = subprocess.run([str(script), f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=LIMIT_S,
                            env={"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", "http_proxy": "http://127.0.0.1:1"})
         server.shutdown()
@@ -144,13 +144,13 @@ def test_the_first_chat_needs_no_proxy_and_no_unicode():
 def quickstart_folder(folder):
     """A checkout in which everything is built and no package is missing."""
     source = pathlib.Path(__file__).parents[2]
-    (folder / "setup").mkdir(parents=True)
+    (folder / "packaging/setup").mkdir(parents=True)
     (folder / "build").mkdir()
     shutil.copy(source / "quickstart", folder)
     for name in ("progress.sh", "quick-options.sh", "first-chat"):
-        shutil.copy(source / "setup" / name, folder / "setup")
-    (folder / "setup/install-deps").write_text("#!/bin/sh\n")
-    (folder / "setup/install-deps").chmod(0o755)
+        shutil.copy(source / "packaging/setup" / name, folder / "packaging/setup")
+    (folder / "packaging/setup/install-deps").write_text("#!/bin/sh\n")
+    (folder / "packaging/setup/install-deps").chmod(0o755)
     (folder / "build/build.ninja").write_text("build weftd weftctl: phony\n")
     for name in ("weftd", "weftctl"):
         (folder / "build" / name).symlink_to(program(name))
@@ -160,12 +160,12 @@ def test_weftctl_finds_the_model_that_quickstart_fetches():
     m = Machine(boots=True)
     folder, home = m.folder / "checkout", m.folder / "a home"
     quickstart_folder(folder)
-    shutil.copy(pathlib.Path(__file__).parents[2] / "setup/fetch-model", folder / "setup")
+    shutil.copy(pathlib.Path(__file__).parents[2] / "packaging/setup/fetch-model", folder / "packaging/setup")
     model = home / ".local/share/weft/models/TinyLlama-1.1B-Chat-IQ2_XXS.gguf"
     model.parent.mkdir(parents=True)
     shutil.copy(m.model, model)  # fetched before
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
-    for command in (["bash", "setup/fetch-model"], ["build/weftctl", "models", "--path", "tinyllama-1.1b-chat"]):
+    for command in (["bash", "packaging/setup/fetch-model"], ["build/weftctl", "models", "--path", "tinyllama-1.1b-chat"]):
         r = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         assert r.stdout == f"{model}\n", (command, r)
 

@@ -92,7 +92,7 @@ def bad_links(page, pages):
 
 
 def missing_files(page):
-    folders = "base|proto|text|grammar|kvpager|engine|scheduler|api|daemon|cmd|tests|docs|conf|packaging|setup|systemd|web|debian"
+    folders = "lib|kvpager|engine|scheduler|api|daemon|cmd|tests|docs|conf|packaging|systemd|web|debian"
     for at, span in page.spans():
         for path in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w./-]*\w", span):
             if not (ROOT / path).exists() and not re.search(r"\bfoo\b|_foo\b|/results/", path) and not (ROOT / (path + ".c")).exists():
@@ -267,7 +267,7 @@ def test_commands_are_documented():
 
 def test_error_codes_and_log_events_exist():
     """codes of errors and names of log events stand in the sources"""
-    text = sources("api", "daemon", "scheduler", "base", "proto", "text", "grammar")
+    text = sources("api", "daemon", "scheduler", "lib")
     problems = []
     for path, column in (("docs/reference/api.md", 2), ("docs/reference/log-events.md", 0)):
         page = next(p for p in all_pages() if p.path == path)

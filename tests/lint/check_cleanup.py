@@ -47,7 +47,7 @@ def self_check():
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    folders = "api base cmd daemon engine grammar kvpager proto scheduler tests text vision".split()
+    folders = "api cmd daemon engine kvpager lib scheduler tests".split()
     n = failed = 0
     self_check()
     for file in sorted(f for folder in folders for f in (root / folder).rglob("*.[ch]")):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 MAJOR = "14"
-FOLDERS = "base proto text grammar kvpager vision engine scheduler api daemon cmd tests".split()
+FOLDERS = "lib kvpager engine scheduler api daemon cmd tests".split()
 
 
 def find_tool():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Text of JSON is read by the accessors of base/json_value.h, which check the type.
+"""Text of JSON is read by the accessors of lib/base/json_value.h, which check the type.
 
 usage: check_json.py SOURCE_ROOT
 
 yyjson_get_len() of an array is the number of its members while yyjson_get_str() of it is NULL: code that takes these
-two for a text with its length reads from NULL. Nothing but base/json_value.h calls them, or unsafe_yyjson_*(),
+two for a text with its length reads from NULL. Nothing but lib/base/json_value.h calls them, or unsafe_yyjson_*(),
 which check nothing. A text of json_text() may contain NUL: its json_len() is asked for within three
 lines, or json_cstr() is called in its place, which returns NULL for such a text. Exit 1: a call that is none of these,
 which is printed with its place.
@@ -16,8 +16,8 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("api", "base", "cmd", "daemon", "engine", "grammar", "kvpager", "proto", "scheduler", "text", "vision")
-OWN = ("base/json_value.h",)
+FOLDERS = ("api", "cmd", "daemon", "engine", "kvpager", "lib", "scheduler")
+OWN = ("lib/base/json_value.h",)
 DIRECT = re.compile(r"\b(yyjson_(?:mut_)?get_(?:str|len|raw)|unsafe_yyjson_\w+)\s*\(")
 
 
@@ -42,7 +42,7 @@ def problems(text):
     found = []
     lines = text.splitlines()
     for at, line in enumerate(lines, 1):
-        found += [(at, f"{m.group(1)}(): use base/json_value.h") for m in DIRECT.finditer(line)]
+        found += [(at, f"{m.group(1)}(): use lib/base/json_value.h") for m in DIRECT.finditer(line)]
         found += [(at, f"{m.group(1)}(): JSON is parsed, not searched") for m in MATCHED.finditer(line)]
         near = re.sub(r"\s+", "", "".join(lines[max(0, at - 1 - NEAR) : at + NEAR]))
         for m in TEXT.finditer(line):

@@ -10,7 +10,7 @@ import re
 import sys
 
 SUFFIXES = {".c", ".h", ".cu", ".cuh", ".md", ".conf"}
-FOLDERS = "base proto text grammar kvpager vision engine scheduler api daemon cmd tests docs conf".split()
+FOLDERS = "lib kvpager engine scheduler api daemon cmd tests docs conf".split()
 WORDS = re.compile(
     r"\b(nobody|somebody|anybody|everybody|whoever|standing|gives way|giver|reproached|guess|guessed|guesses"
     r"|seats?|twins?|he|his|him|by itself)\b",

@@ -20,7 +20,7 @@ import tempfile
 def options(source):
     """The options of quickstart's `meson setup`, and the targets that it builds. Its variables (cards) are left out."""
     text = (source / "quickstart").read_text()
-    shared = re.search(r"quick_options=\(([^)]*)\)", (source / "setup/quick-options.sh").read_text())
+    shared = re.search(r"quick_options=\(([^)]*)\)", (source / "packaging/setup/quick-options.sh").read_text())
     setup = re.search(r"meson setup build ([^\n]*)", text)
     targets = re.search(r'local targets="([^"]*)"', text)
     return shlex.split(shared[1]) + [w for w in shlex.split(setup[1]) if "$" not in w], targets[1].split()

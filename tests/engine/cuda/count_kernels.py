@@ -21,7 +21,7 @@ import cubin
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "engine/cuda"
-FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-lineinfo", "-cubin", "-I", str(ROOT)]  # as meson.build
+FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-lineinfo", "-cubin", "-I", str(ROOT), "-I", str(ROOT / "lib")]  # as meson.build
 # One device of each architecture: multiprocessors, GHz, bytes of memory a second, KiB of shared memory and warps of a multiprocessor.
 DEVICES = {
     "80": ("A100", 108, 1.41, 2.0e12, 164, 64),
@@ -75,7 +75,7 @@ Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma i
 def launch_sizes(folder):
     source, program = folder / "probe.c", folder / "probe"
     source.write_text(PROBE)
-    subprocess.run(["cc", "-I", str(ROOT), "-o", str(program), str(source)], check=True)
+    subprocess.run(["cc", "-I", str(ROOT), "-I", str(ROOT / "lib"), "-o", str(program), str(source)], check=True)
     out = subprocess.run([str(program)], check=True, stdout=subprocess.PIPE, text=True).stdout
     return [[int(n) for n in line.split()] for line in out.splitlines()]
 

@@ -100,7 +100,7 @@ MISTAKES = [
 def compile_module(nvcc, tree, module, family, folder):
     name = module.split("/")[-1]
     return subprocess.run(
-        [nvcc, "-ptx", "-std=c++17", "-O3", "--fmad=false", "-I", tree,
+        [nvcc, "-ptx", "-std=c++17", "-O3", "--fmad=false", "-I", tree, "-I", f"{tree}/lib",
          f"-gencode=arch=compute_{family},code=compute_{family}",
          *(["-DWEFT_SM90A"] if family == "90a" else []),
          tree / ENGINE / (module + ".cu"), "-o", folder / (name + ".ptx")],
@@ -193,7 +193,7 @@ def main():
         tree, scratch, good = (pathlib.Path(t) / x for x in ("tree", "scratch", "good"))
         for d in (tree, scratch, good):
             d.mkdir()
-        for d in ("engine", "base"):
+        for d in ("engine", "lib/base"):
             shutil.copytree(ROOT / d, tree / d, ignore=shutil.ignore_patterns("*.c", "*.o"))
         base = Base(a.nvcc, a.modules or good)
         for m in wanted:
