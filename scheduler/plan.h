@@ -146,7 +146,7 @@ double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uin
 /* Returns the target of steps in which a request of pace @pace decodes, in ns. */
 int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace);
 /* Returns the time limit, in ns, of a step whose least rows take @decode_ns: @target_ns up to 3/4
- * of @target_ns, 2 @decode_ns from @target_ns on, and linear in between. */
+ * of @target_ns, 4/3 @decode_ns up to 3 @target_ns, and 2 (@decode_ns - @target_ns) beyond. */
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns);
 
 /* Returns the pages that running requests are expected to take until they end. */

@@ -4,13 +4,16 @@
  * A step should end within its target: the strictest pace of the requests that decode, and
  * max_step_ns always. Where the target cannot be kept, the limit follows from the cost of a step:
  *
- *  - Where decode and one row of a prompt take more than 3/4 of the target, the limit rises to at
- *    most twice their time (plan_limit_beside()). So prompts have at least a quarter of every step,
- *    and half of it on a slow device. The row is counted because the cost model of a busy machine
- *    cannot tell whether a step waits for its rows or for its sequences; their sum is known well.
+ *  - Where decode and one row of a prompt take more than 3/4 of the target, the limit is 4/3 of
+ *    their time, and on a slow device up to twice their time (plan_limit_beside()). So prompts have
+ *    at least a quarter of every step, and half of it where a step takes many targets. The row is
+ *    counted because no step with a prompt is shorter: far into a long prompt, one row reads all of
+ *    its keys. Besides, the cost model of a busy machine cannot tell whether a step waits for its
+ *    rows or for its sequences; their sum is known well.
  *  - Where nothing decodes, the limit rises to the time of the smallest efficient chunk, at most
  *    ten times the time of one row (plan_set_prompt_limit()).
- *  - Some of these steps are probes with few rows of prompts, or with twice as many (probe()).
+ *  - Some of these steps are probes with few rows of prompts, or, where nothing decodes, with twice
+ *    as many (probe()).
  *
  * Where it can be kept, the first prompts behind steps that only decoded have half of the time: the
  * price of their rows may have changed since (cost_is_of_decode()).
@@ -429,20 +432,20 @@ int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace) {
 
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
     assert(decode_ns >= 0 && target_ns > 0);
-    return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
+    return MAX(target_ns, MAX(decode_ns / 3 * 4, 2 * (decode_ns - target_ns)));
 }
 
-/* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or twice the
- * time, at most @most_ns. From steps of one size the cost model cannot tell the price of a row from
- * that of a step. */
+/* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or, where
+ * nothing decodes, twice the time, at most @most_ns. From steps of one size the cost model cannot
+ * tell the price of a row from that of a step. */
 static void probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
-    uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
+    uint64_t turn = w->p->turn + 1;
 
     w->misses = w->limit_ns > w->target_ns;
     if (!w->misses || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
         return;
-    int64_t more_ns = MIN(2 * w->limit_ns - least_ns, most_ns);
-    w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
+    bool more = !w->decodes && turn % PLAN_PROBE_MORE == PLAN_PROBE_MORE / 2;
+    w->limit_ns = more ? MIN(2 * w->limit_ns - least_ns, most_ns) : least_ns;
 }
 
 /* Raises the limit of a step whose first prompt chunk is of @r. */

@@ -64,8 +64,8 @@
  * and at most this many times as long as one row. Bound: arrivals wait for its end. */
 #define PLAN_ALONE_TIMES 10
 /* Probes among steps whose limit is raised: one step in PLAN_PROBE_TURNS, beside decode one in
- * PLAN_PROBE_BESIDE. One step in PLAN_PROBE_MORE has twice as many rows; the other probes have
- * one row of prompts. Bound: the cost of a wrong model. Beside decode, 8:
+ * PLAN_PROBE_BESIDE. Where nothing decodes, one step in PLAN_PROBE_MORE has twice as many rows; the
+ * other probes have one row of prompts. Bound: the cost of a wrong model. Beside decode, 8:
  * gaps p90 2.3 times (slow_chats). */
 #define PLAN_PROBE_TURNS 8
 #define PLAN_PROBE_BESIDE 4

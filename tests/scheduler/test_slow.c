@@ -233,21 +233,17 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     }
 }
 
-/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk: twice the
- * time with one row of the prompt. A probe may take four times as long minus the row, and a sixth
- * more, because the model knows no chunks of that size. */
+/* Returns the most that a step may take in which request @decodes has its row and @prompt a chunk:
+ * 4/3 of the time with one row of the prompt, or twice that time without two targets. */
 static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     struct cost_shape one = {0};
 
     cost_add(&one, u->req[decodes].n_computed, 1);
     struct cost_shape both = one;
-    double alone = nominal_ms(u, &one);
     cost_add(&both, u->req[prompt].n_computed, 1);
 
-    double limit = fmax(50, 2 * nominal_ms(u, &both));
-    if ((u->plan.turn + 1) % PLAN_PROBE_MORE)
-        return limit;
-    return (2 * limit - alone) * 7 / 6;
+    double least = nominal_ms(u, &both);
+    return fmax(50, fmax(4 * least / 3, 2 * (least - 50)));
 }
 
 /* One request decodes and a long prompt arrives: tokens come within the target or the stated bound,

@@ -529,9 +529,9 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
 
 /* Returns the limit of a step in which decode takes @decode_ns. */
 static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
-    if (decode_ns >= target_ns)
-        return 2 * decode_ns;
-    return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
+    if (decode_ns >= 3 * target_ns)
+        return 2 * (decode_ns - target_ns);
+    return MAX(target_ns, 4 * decode_ns / 3);
 }
 
 /* Limits of the rows of prompts in a step: before @low_ns no prompt waits for time, beyond @high_ns
@@ -561,10 +561,10 @@ static bool is_raised(const struct sim *s, const struct plan *p, struct cost_sha
 }
 
 /* Returns the limits of plan @p if it is a probe, and @no if it is not; it surely is one if
- * @raised: no row or one row of prompts, or twice as many and at least eight. */
+ * @raised: no row or one row of prompts, or, if @alone, twice as many and at least eight. */
 static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
                               struct limits no, bool alone, bool raised) {
-    bool more = (p->turn + 1) % 16 == (alone ? 8 : 0);
+    bool more = alone && (p->turn + 1) % 16 == 8;
     struct limits l = {more && raised ? no.low_ns : 0, 0};
     struct cost_shape few = decodes;
     uint32_t furthest = 0;
@@ -574,7 +574,7 @@ static struct limits probe_of(const struct sim *s, const struct plan *p, struct 
             furthest = MAX(furthest, p->req[i].n_computed);
     cost_add(&few, furthest, more || !raised ? 8 : 1);
     if (more || !raised)
-        l.high_ns = alone ? no.high_ns : 2 * no.high_ns;
+        l.high_ns = no.high_ns;
     else if (!alone)
         few = decodes;
     l.high_ns = MAX(l.high_ns, cost_bound_ns(&s->was.cost, &few));
