@@ -43,7 +43,11 @@ static uint32_t fate_of(struct kv_pager *p, kv_page i, kv_page bad) {
 
     while (at != NO_PAGE && at != bad && p->tally[at].seen == UNKNOWN)
         at = p->pool.page[at].parent;
-    uint32_t fate = at == NO_PAGE ? STAYS : at == bad ? GOES : p->tally[at].seen;
+    uint32_t fate = STAYS;
+    if (at == bad)
+        fate = GOES;
+    else if (at != NO_PAGE)
+        fate = p->tally[at].seen;
     for (; i != at; i = p->pool.page[i].parent)
         p->tally[i].seen = fate;
     return fate;

@@ -114,7 +114,10 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     bool first = r->flags & SUBMIT_POOL_CLS;
     uint32_t end = first ? 1 : it->pos0 + it->n_rows;
-    uint32_t from = MAX(it->pos0, request_pools_all(r) ? r->n_pooled : first ? 0 : r->n_prompt - 1);
+    uint32_t begin = first ? 0 : r->n_prompt - 1;
+    if (request_pools_all(r))
+        begin = r->n_pooled;
+    uint32_t from = MAX(it->pos0, begin);
 
     it->want0 = t->b.n_wants;
     it->samples = it->pos0 + it->n_rows == r->n_prompt;

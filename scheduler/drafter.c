@@ -246,7 +246,9 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
                         const struct list *running) {
     struct cost_shape decode = {0};
     uint32_t n = find_candidates(d, spec, running, &decode);
-    uint32_t k = n == 0 ? 0 : d->opts.force ? d->opts.force : best_length(d, n, p, &decode);
+    uint32_t k = 0;
+    if (n > 0)
+        k = d->opts.force ? d->opts.force : best_length(d, n, p, &decode);
 
     struct candidate *tried = k == 0 && n > 0 ? probe(d, spec, n) : NULL;
     d->n_chosen = 0;
@@ -274,7 +276,9 @@ bool drafter_rests(const struct drafter *d, uint64_t turn) {
 /* Begins the batch of draft @n. */
 static void begin_batch(struct drafter *d, uint32_t n) {
     batch_begin(&d->batch, *d->step + 1);
-    d->batch.b.model = d->opts.block ? (uint16_t)(1 + (d->info->draft_passes > 1 ? n : 0)) : 0;
+    d->batch.b.model = 0;
+    if (d->opts.block)
+        d->batch.b.model = (uint16_t)(d->info->draft_passes > 1 ? 1 + n : 1);
 }
 
 static struct kv_seq *pages_of(const struct drafter *d, const struct request *r) {
@@ -290,10 +294,14 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
 
     assert(from < to && b->n_rows + to - from <= t->max_rows);
     batch_add_pages(t, pages_of(d, r), (to + d->info->page_tokens - 1) / d->info->page_tokens);
-    for (uint32_t i = from; i < to; i++)
-        t->token[b->n_rows + i - from] = i < r->n_tokens    ? r->tokens[i]
-                                         : d->info->n_block ? d->info->mask_token
-                                                            : q->drafted.token[i - r->n_tokens];
+    for (uint32_t i = from; i < to; i++) {
+        int32_t *token = &t->token[b->n_rows + i - from];
+
+        if (i < r->n_tokens)
+            *token = r->tokens[i];
+        else
+            *token = d->info->n_block ? d->info->mask_token : q->drafted.token[i - r->n_tokens];
+    }
     t->item[b->n_seqs] = (struct batch_item){.request = r};
     t->seq[b->n_seqs++] = (struct engine_seq){
         .row0 = b->n_rows,

@@ -219,7 +219,9 @@ static const struct sched_picture *missing_of(const struct request *r) {
 enum why pictures_why(const struct request *r) {
     const struct sched_picture *x = missing_of(r);
 
-    return !x ? WHY_N : x->state == PICTURE_UNDER_WAY ? WHY_ENCODE : WHY_PICTURE;
+    if (!x)
+        return WHY_N;
+    return x->state == PICTURE_UNDER_WAY ? WHY_ENCODE : WHY_PICTURE;
 }
 
 /* Returns the running request whose missing picture in @state is next, and the picture's index: the

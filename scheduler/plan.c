@@ -160,15 +160,21 @@ static uint32_t pick_alone(const struct plan *p) {
     return i;
 }
 
+/* Returns the verdict of running request @r before the plan gives it rows: @other unless it waits
+ * for a picture or its last token is under way. */
+static enum plan_verdict first_verdict(const struct plan_req *r, enum plan_verdict other) {
+    if (r->waits)
+        return PLAN_WAIT_PICTURE;
+    return r->last ? PLAN_LAST : other;
+}
+
 static void plan_alone(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
 
     for (uint32_t k = 0; k < p->n_running; k++)
         if (k != i)
-            p->req[k].verdict = p->req[k].waits  ? PLAN_WAIT_PICTURE
-                                : p->req[k].last ? PLAN_LAST
-                                                 : PLAN_WAIT_ALONE;
+            p->req[k].verdict = first_verdict(&p->req[k], PLAN_WAIT_ALONE);
     plan_set_prompt_limit(w, r);
     if (p->force_chunk && !p->whole && !r->whole)
         plan_extend(w, r, INT64_MAX, p->force_chunk);
@@ -187,11 +193,9 @@ static void reset(struct plan *p) {
         assert(r->n_target >= r->n_tokens);
         r->n_rows = r->n_draft = r->n_led = 0;
         r->admitted = false;
-        r->verdict = i >= p->n_running ? PLAN_UNSEEN
-                     : r->waits        ? PLAN_WAIT_PICTURE
-                     : r->last         ? PLAN_LAST
-                     : r->alone        ? PLAN_WAIT_ALONE
-                                       : PLAN_WAIT_TIME;
+        r->verdict = PLAN_UNSEEN;
+        if (i < p->n_running)
+            r->verdict = first_verdict(r, r->alone ? PLAN_WAIT_ALONE : PLAN_WAIT_TIME);
     }
     p->n_admitted = p->n_preempted = p->n_drafts = 0;
     p->alone = PLAN_NONE;

@@ -58,11 +58,15 @@ void plan_admissions(struct plan_work *w) {
     for (uint32_t i = p->n_running; i < n; i++) {
         struct plan_req *r = &p->req[i];
 
-        r->verdict = p->n_running + p->n_admitted >= p->max_seqs ? PLAN_WAIT_SEQS
-                     : overtakes == 0                            ? PLAN_WAIT_TURN
-                                                                 : PLAN_WAIT_PAGES;
-        if (r->verdict != PLAN_WAIT_PAGES)
+        if (p->n_running + p->n_admitted >= p->max_seqs) {
+            r->verdict = PLAN_WAIT_SEQS;
             continue;
+        }
+        if (overtakes == 0) {
+            r->verdict = PLAN_WAIT_TURN;
+            continue;
+        }
+        r->verdict = PLAN_WAIT_PAGES;
         uint32_t need = full_need(p, r);
         if (leaves_rest(p, r, need, room)) {
             r->verdict = PLAN_WAIT_SHARE; /* later requests do not wait for it */

@@ -425,9 +425,9 @@ void plan_prefills(struct plan_work *w) {
 /* ---- limits ---- */
 
 int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace) {
-    return pace == PLAN_PACE_NORMAL ? p->itl_ns
-           : pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
-                                    : p->itl_ns / 2;
+    if (pace == PLAN_PACE_NORMAL)
+        return p->itl_ns;
+    return pace == PLAN_PACE_SLOW ? 4 * p->itl_ns : p->itl_ns / 2;
 }
 
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {

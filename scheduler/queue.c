@@ -37,7 +37,9 @@ void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new) {
     const struct session *own = sessions_find(e->sessions, session);
-    float mean = own ? own->n_output : session == 0 ? e->none : 0;
+    float mean = session == 0 ? e->none : 0;
+    if (own)
+        mean = own->n_output;
     uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * ESTIMATE_MARGIN);
 
     if (n_out >= expected)

@@ -69,7 +69,9 @@ struct spec_request *spec_request_free(struct spec_request *q) {
 /* ---- estimates ---- */
 
 static uint32_t position_of(uint32_t i) {
-    return i < 4 ? i : i < 8 ? 4 : 5;
+    if (i < 4)
+        return i;
+    return i < 8 ? 4 : 5;
 }
 
 /*

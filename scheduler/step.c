@@ -180,9 +180,9 @@ int step_seal(struct sched *s, struct batch *t) {
 
     t->unsealed = false;
     /* Masks are never late with recurrent states, which cannot go one row back. */
-    enum constrain_late late = t->b.n_seqs < 2 || s->states.on ? LATE_NEVER
-                               : s->opts.force_late            ? LATE_ALL
-                                                               : LATE_LONG;
+    enum constrain_late late = s->opts.force_late ? LATE_ALL : LATE_LONG;
+    if (t->b.n_seqs < 2 || s->states.on)
+        late = LATE_NEVER;
     int64_t begin = t->constrained ? clock_now(s->clock) : 0;
     for (uint32_t i = 0; i < t->b.n_seqs && t->constrained && e >= 0; i++) {
         struct request *r = t->item[i].request;
