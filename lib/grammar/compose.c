@@ -260,8 +260,10 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
 static uint64_t part_expr_hash(const struct expr *e, uint64_t h, uint32_t *left) {
     bool list = e->kind == EXPR_LIST;
     bool inner = list || e->kind == EXPR_SEQ || e->kind == EXPR_ALT || e->kind == EXPR_REPEAT;
-    uint32_t n = list ? e->list->n : inner ? e->n : 0;
+    uint32_t n = inner ? e->n : 0;
 
+    if (list)
+        n = e->list->n;
     h = hash_step(h, (uint64_t)e->kind << 32 | e->id);
     h = hash_step(h, (uint64_t)e->n << 32 | e->size);
     if (e->kind == EXPR_BYTES)

@@ -441,7 +441,9 @@ const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) 
 }
 
 struct expr *lang_expr(struct build *b, const struct lang *l) {
-    struct expr *e = !l ? NULL : l->n ? expr_empty(b) : expr_never(b);
+    if (!l)
+        return NULL;
+    struct expr *e = l->n ? expr_empty(b) : expr_never(b);
 
     if (e && l->n) {
         e->kind = EXPR_LANG;

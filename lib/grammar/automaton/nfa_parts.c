@@ -33,8 +33,10 @@ static unsigned encode(uint32_t cp, uint8_t *out) {
         out[0] = (uint8_t)cp;
         return 1;
     }
-    unsigned n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    unsigned n = 2;
 
+    if (cp >= 0x800)
+        n = cp < 0x10000 ? 3 : 4;
     for (unsigned i = n; i-- > 1; cp >>= 6)
         out[i] = (uint8_t)(0x80 | (cp & 0x3f));
     out[0] = (uint8_t)((0xf00u >> n) | cp);

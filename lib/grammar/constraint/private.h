@@ -32,7 +32,9 @@ struct triggers {
 
 /* Returns the number of nodes of the first trie, whose triggers count everywhere. */
 static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
-    return t->quiet ? t->quiet : t->open ? t->open : t->n;
+    if (t->quiet)
+        return t->quiet;
+    return t->open ? t->open : t->n;
 }
 
 /* Parses the triggers; for an empty text *out is NULL. Returns 0, -ENOMEM, or -EINVAL with @err. */

@@ -286,8 +286,12 @@ struct expr *json_integer(struct build *b) {
 }
 
 struct expr *json_word(struct build *b, const char *word) {
-    const char *python = *word == 't' ? "True" : *word == 'f' ? "False" : "None";
+    const char *python = "None";
 
+    if (*word == 't')
+        python = "True";
+    else if (*word == 'f')
+        python = "False";
     if (b->flags & GRAMMAR_PYTHON)
         return expr_alt2(b, expr_str(b, word), expr_str(b, python));
     return expr_str(b, word);

@@ -186,7 +186,10 @@ static struct expr *read_regex(struct reader *r) {
             return failed(source_unsupported(&r->in, "the flag x of a regular expression is"));
         if (!strchr("imslu", *r->in.p))
             return failed(source_invalid(&r->in, "unknown flag of a regular expression"));
-        options |= *r->in.p == 'i' ? REGEX_ANY_CASE : *r->in.p == 's' ? REGEX_DOT_ALL : 0;
+        if (*r->in.p == 'i')
+            options |= REGEX_ANY_CASE;
+        else if (*r->in.p == 's')
+            options |= REGEX_DOT_ALL;
     }
     return regex_read_with(r->in.b, from, len, r->mode, REGEX_WHOLE, options);
 }

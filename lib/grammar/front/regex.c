@@ -75,11 +75,17 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     };
     static const struct cp_range WORD[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     char kind = c | 0x20;
-    const struct cp_range *v = kind == 's' ? SPACE : WORD;
-    size_t n = kind == 's' ? ARRAY_SIZE(SPACE) : kind == 'w' ? ARRAY_SIZE(WORD) : 1; /* d: 0-9 */
+    const struct cp_range *v = WORD;
+    size_t n = 1; /* d: 0-9 */
     struct cp_set set = {0};
     int e = 0;
 
+    if (kind == 's') {
+        v = SPACE;
+        n = ARRAY_SIZE(SPACE);
+    } else if (kind == 'w') {
+        n = ARRAY_SIZE(WORD);
+    }
     for (size_t i = 0; e == 0 && i < n; i++)
         e = cp_set_add(r->in.b, &set, v[i].lo, v[i].hi);
     if (e == 0 && c != kind)

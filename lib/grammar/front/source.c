@@ -98,7 +98,10 @@ int source_read_char(struct source *s, const struct source_escapes *escapes, uin
         }
         if (c != 'x' && c != 'u' && c != 'U')
             return source_invalid(s, "unknown escape sequence");
-        TRY(source_read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp));
+        unsigned n_digits = c == 'x' ? 2 : 4;
+        if (c == 'U')
+            n_digits = 8;
+        TRY(source_read_hex(s, n_digits, cp));
         return source_check_cp(s, *cp);
     }
     return source_read_utf8(s, cp);

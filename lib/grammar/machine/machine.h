@@ -102,7 +102,8 @@ static inline bool machine_spend(struct machine *m) {
     if (m->fuel-- > 0 && !m->error)
         return true;
     m->fuel = 0;
-    m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
+    if (!m->error)
+        m->error = m->quick ? -EAGAIN : -E2BIG;
     return false;
 }
 

@@ -163,7 +163,9 @@ static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
         kind++;
     if (kind < ASCII_KINDS)
         return kind;
-    return rows >> ROW_HIGH & 1 ? KIND_HIGH : rows & 1 ? KIND_TEXT : KIND_NONE;
+    if (rows >> ROW_HIGH & 1)
+        return KIND_HIGH;
+    return rows & 1 ? KIND_TEXT : KIND_NONE;
 }
 
 /* Sets the kind of each node. Children have larger numbers than their parents, so one pass from the

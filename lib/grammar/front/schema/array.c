@@ -61,8 +61,10 @@ static struct expr *array_items(struct schema *s, const struct facets *f, uint32
     struct expr *x = schema_share(s, item_value(s, f, n_prefix, 0));
     uint32_t min = f->min_items, max = f->max_items;
     uint32_t more = min > n_prefix ? min - n_prefix : 0;
-    uint32_t room = max == NO_MAX ? NO_MAX : max > n_prefix ? max - n_prefix : 0;
+    uint32_t room = max > n_prefix ? max - n_prefix : 0;
 
+    if (max == NO_MAX)
+        room = NO_MAX;
     if (n_prefix == 0) {
         tail = expr_repeat(b, expr_seq2(b, comma, x), more ? more - 1 : 0,
                            room == NO_MAX ? NO_MAX : room - 1);
@@ -175,11 +177,13 @@ static struct expr *array_containing_all(struct schema *s, const struct facets *
 static int few_values(struct schema *s, const struct facets *f, struct expr_vec *v) {
     yyjson_val *seen[LISTED_MAX];
     struct place value = f->n_values ? f->value[0] : (struct place){0};
-    size_t n = f->n_values == 0 ? 0 : f->value_is_const[0] ? 1 : yyjson_arr_size(value.v);
+    size_t n = f->n_values ? 1 : 0;
     static const struct {
         unsigned type;
         const char *text;
     } plain[] = {{T_NULL, "null"}, {T_BOOL, "false"}, {T_BOOL, "true"}};
+    if (n && !f->value_is_const[0])
+        n = yyjson_arr_size(value.v);
 
     if (f->n_values == 0 && (f->types & ~(unsigned)(T_NULL | T_BOOL)))
         return 0;

@@ -131,11 +131,18 @@ static int add_some(struct keys *k, uint32_t i) {
     struct place at = k->f->some[i], of, match = schema_at(s, at, "match"),
                  unlike = schema_at(s, at, "unlike");
     struct key_rule rule = {.kind = KEY_SOME, .part = i, .negated = !match.v};
-    struct place how = match.v ? match : unlike.v ? unlike : schema_at(s, at, "outside");
+    struct place how = match;
 
+    if (!match.v)
+        how = unlike.v ? unlike : schema_at(s, at, "outside");
     if (schema_target(s, how, &of) < 0)
         return s->b->failed;
-    rule.lang = match.v ? pattern_lang(s, of) : unlike.v ? names_lang(s, of) : declared_lang(s, of);
+    if (match.v)
+        rule.lang = pattern_lang(s, of);
+    else if (unlike.v)
+        rule.lang = names_lang(s, of);
+    else
+        rule.lang = declared_lang(s, of);
     if (add_rule(k, rule) < 0 || match.v || unlike.v)
         return s->b->failed;
     JSON_MEMBERS(key, v, yyjson_obj_get(of.v, "patternProperties")) {

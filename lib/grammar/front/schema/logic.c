@@ -455,10 +455,10 @@ static void not_keyword(struct writer *w, const char *key, struct place at) {
 
         strict = yyjson_is_true(
             yyjson_obj_get(w->at.v, least ? "exclusiveMinimum" : "exclusiveMaximum"));
-        not_bound(w, at,
-                  strict  ? least ? "maximum" : "minimum"
-                  : least ? "exclusiveMaximum"
-                          : "exclusiveMinimum");
+        if (strict)
+            not_bound(w, at, least ? "maximum" : "minimum");
+        else
+            not_bound(w, at, least ? "exclusiveMaximum" : "exclusiveMinimum");
     } else if (strcmp(key, "exclusiveMinimum") == 0)
         not_bound(w, at, "maximum");
     else if (strcmp(key, "exclusiveMaximum") == 0)
@@ -632,9 +632,12 @@ static int derive(struct schema *s, int kind, struct place p, struct place *out)
         else
             root = yyjson_mut_bool(w.d, false);
     } else {
-        root = kind == DERIVED_IF      ? write_if(&w)
-               : kind == DERIVED_CONST ? write_const(&w)
-                                       : write_dependencies(&w);
+        if (kind == DERIVED_IF)
+            root = write_if(&w);
+        else if (kind == DERIVED_CONST)
+            root = write_const(&w);
+        else
+            root = write_dependencies(&w);
     }
     assert(root && p.v);
     yyjson_mut_doc_set_root(w.d, root);

@@ -274,7 +274,9 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
     if (i > most)
         return expr_never(b);
     char a = at_lo && i < n_lo ? f->lo->x.digit_frac[i] : '0';
-    char z = !at_hi ? '9' : i < n_hi ? f->hi->x.digit_frac[i] : '0';
+    char z = at_hi ? '0' : '9';
+    if (at_hi && i < n_hi)
+        z = f->hi->x.digit_frac[i];
     bool may_stop = i > 0 && (!at_lo || (i >= n_lo && !f->lo->strict)) &&
                     (!at_hi || i < n_hi || !f->hi->strict);
     struct expr_vec v = {0};

@@ -126,11 +126,14 @@ static void write_pointer(const struct path *p, char *out, size_t cap) {
             return;
         }
         while (len--) {
-            bool escaped = key[len] == '~' || key[len] == '/';
+            char c = key[len];
 
-            out[--at] = key[len] == '~' ? '0' : key[len] == '/' ? '1' : key[len];
-            if (escaped)
+            if (c == '~' || c == '/') {
+                out[--at] = c == '~' ? '0' : '1';
                 out[--at] = '~';
+            } else {
+                out[--at] = c;
+            }
         }
         out[--at] = '/';
     }

@@ -108,7 +108,9 @@ static const struct {
 static uint32_t times(uint32_t n, uint32_t k) {
     uint64_t x = (uint64_t)n * k;
 
-    return n == NO_MAX || k == NO_MAX || x >= NO_MAX ? (n && k ? NO_MAX : 0) : (uint32_t)x;
+    if (!n || !k)
+        return 0;
+    return n == NO_MAX || k == NO_MAX || x >= NO_MAX ? NO_MAX : (uint32_t)x;
 }
 
 static uint32_t plus(uint32_t a, uint32_t b) {
@@ -225,7 +227,7 @@ static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint6
  * configurations open, each with a stack of its own. Copying pays where the end of a round is
  * clear, so that twice as many rounds take about twice the work, which is tried with few rounds. */
 static int compact_rounds(struct build *b, struct expr *e) {
-    uint32_t n = e->kind == EXPR_REPEAT ? 1 : e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
+    uint32_t n = e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
     const struct lang *l;
     uint64_t few, twice;
