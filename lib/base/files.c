@@ -47,7 +47,9 @@ static int await(int fd) {
     do
         r = poll(&p, 1, WRITER_MS);
     while (r < 0 && errno == EINTR);
-    return r > 0 ? 0 : r == 0 ? -EAGAIN : -errno;
+    if (r < 0)
+        return -errno;
+    return r == 0 ? -EAGAIN : 0;
 }
 
 bool files_is_folder(const char *path) {
@@ -84,7 +86,9 @@ static int read_some(int fd, struct buf *out) {
         return r < 0 ? r : -errno;
     r = buf_add(out, chunk, (size_t)n);
     explicit_bzero(chunk, sizeof(chunk)); /* the file may hold a key */
-    return r == -EMSGSIZE ? -EFBIG : r < 0 ? r : (int)n;
+    if (r < 0)
+        return r == -EMSGSIZE ? -EFBIG : r;
+    return (int)n;
 }
 
 int files_read(const char *path, struct buf *out, mode_t *mode) {

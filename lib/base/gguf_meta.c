@@ -167,7 +167,9 @@ int gguf_f32(const struct gguf *g, const char *key, float *out) {
 static int find_typed(const struct gguf *g, const char *key, enum gguf_type type,
                       const struct gguf_kv **out) {
     *out = gguf_meta_find(&g->meta, key);
-    return !*out ? -ENOENT : (*out)->type != type ? -EINVAL : 0;
+    if (!*out)
+        return -ENOENT;
+    return (*out)->type == type ? 0 : -EINVAL;
 }
 
 int gguf_bool(const struct gguf *g, const char *key, bool *out) {

@@ -20,7 +20,9 @@ static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
     yyjson_read_err e;
 
     *out = yyjson_read_opts((char *)(uintptr_t)text, len, flags, NULL, &e);
-    return *out ? 0 : e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
+    if (*out)
+        return 0;
+    return e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
 }
 
 /* For CLEANUP(json_doc_freep). */

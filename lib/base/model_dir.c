@@ -408,9 +408,12 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
             continue;
         l.store = (enum model_store)store;
         l.root_len = strlen(root);
-        r = store == MODEL_HUB      ? list_hub(&l, root)
-            : store == MODEL_OLLAMA ? list_ollama(&l, root)
-                                    : walk(&l, root, 0, add_gguf);
+        if (store == MODEL_HUB)
+            r = list_hub(&l, root);
+        else if (store == MODEL_OLLAMA)
+            r = list_ollama(&l, root);
+        else
+            r = walk(&l, root, 0, add_gguf);
     }
     free(l.ids);
     if (r == 0 && list.n > 0) {

@@ -302,6 +302,7 @@ int model_projector_fit(const char *name, const char *model) {
     const char *quant = model_quant(bare);
     plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
     plain(name, strlen(name), p);
-    int by = *stem && strstr(p, stem) ? 200 : is_general(p) ? 100 : 0;
-    return by ? by - rank_of(name) : 0;
+    if (*stem && strstr(p, stem))
+        return 200 - rank_of(name);
+    return is_general(p) ? 100 - rank_of(name) : 0;
 }

@@ -10,12 +10,21 @@ size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
     assert(len > 0);
     const uint8_t *p = (const uint8_t *)in;
     uint32_t v = p[0];
-    size_t n = v >= 0xF0 ? 4 : v >= 0xE0 ? 3 : 2;
+    size_t n = 2;
+    uint8_t low = 0x80, high = 0xBF;
+
+    if (v >= 0xE0)
+        n = v >= 0xF0 ? 4 : 3;
     /* The range of the first continuation byte excludes overlong forms, surrogates and numbers
      * beyond the last plane. */
-    uint8_t low = v == 0xE0 ? 0xA0 : v == 0xF0 ? 0x90 : 0x80;
-    uint8_t high = v == 0xED ? 0x9F : v == 0xF4 ? 0x8F : 0xBF;
-
+    if (v == 0xE0)
+        low = 0xA0;
+    else if (v == 0xED)
+        high = 0x9F;
+    else if (v == 0xF0)
+        low = 0x90;
+    else if (v == 0xF4)
+        high = 0x8F;
     if (v < 0x80) {
         *c = v;
         return 1;

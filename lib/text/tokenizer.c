@@ -126,10 +126,14 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
         return -ENOMEM;
     TRY(read_kind(t, g, err));
     TRY(vocab_load(&t->vocab, g, err));
-    TRY(t->kind == KIND_BYTES     ? bpe_load(t, g, err)
-        : t->kind == KIND_PIECES  ? wordpiece_load(t, g, err)
-        : t->kind == KIND_UNIGRAM ? unigram_load(t, g, err)
-                                  : load_chars(t, g, err));
+    if (t->kind == KIND_BYTES)
+        TRY(bpe_load(t, g, err));
+    else if (t->kind == KIND_PIECES)
+        TRY(wordpiece_load(t, g, err));
+    else if (t->kind == KIND_UNIGRAM)
+        TRY(unigram_load(t, g, err));
+    else
+        TRY(load_chars(t, g, err));
     TRY(vocab_make_pieces(&t->vocab, t->kind));
     TRY(markers_init(&t->markers, &t->vocab));
     find_replacement(t);

@@ -103,9 +103,10 @@ static int add_char(struct words *w, uint32_t c) {
 
 /* Handles one character of the normalised text. */
 static int take_char(struct words *w, uint32_t c) {
-    if (w->t->lower)
-        c = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c)
-                     : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    if (w->t->lower && c >= 0x80)
+        c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    else if (w->t->lower && c >= 'A' && c <= 'Z')
+        c += 32;
     if (!stands_alone(c))
         return add_char(w, c);
     TRY(end_word(w));

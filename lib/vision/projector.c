@@ -100,7 +100,9 @@ static enum projector_act read_act(const struct gguf *file) {
 
     gguf_bool(file, "clip.use_gelu", &gelu);
     gguf_bool(file, "clip.use_silu", &silu);
-    return gelu ? PROJECTOR_GELU : silu ? PROJECTOR_SILU : PROJECTOR_QUICK_GELU;
+    if (gelu)
+        return PROJECTOR_GELU;
+    return silu ? PROJECTOR_SILU : PROJECTOR_QUICK_GELU;
 }
 
 /* Counts the layers that are followed by a merger of their own (deepstack). */

@@ -104,7 +104,7 @@ static int taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, const struct
 
 static uint8_t clip(int32_t v) {
     v >>= BITS;
-    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+    return (uint8_t)MIN(MAX(v, 0), 255);
 }
 
 static void plain_row(const struct taps *t, const uint8_t *in, uint32_t width, uint8_t *out) {

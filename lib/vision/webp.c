@@ -33,10 +33,13 @@ static const uint8_t *find_chunk(const uint8_t *data, size_t at, size_t len, con
 static int refuse(VP8StatusCode status, struct err *err) {
     if (status == VP8_STATUS_OUT_OF_MEMORY)
         return -ENOMEM;
-    return err_set(err, 0, NULL, "the WebP file is %s",
-                   status == VP8_STATUS_NOT_ENOUGH_DATA       ? "cut off"
-                   : status == VP8_STATUS_UNSUPPORTED_FEATURE ? "of an unknown form"
-                                                              : "damaged");
+    const char *what = "damaged";
+
+    if (status == VP8_STATUS_NOT_ENOUGH_DATA)
+        what = "cut off";
+    else if (status == VP8_STATUS_UNSUPPORTED_FEATURE)
+        what = "of an unknown form";
+    return err_set(err, 0, NULL, "the WebP file is %s", what);
 }
 
 /* Decodes one frame, in a file or in a frame's chunk, whose chunks begin at @first. libwebp has no

@@ -313,8 +313,10 @@ static int global_raise(struct render *rd, const struct call *c, struct value *o
 static int global_range(struct render *rd, const struct call *c, struct value *out) {
     wide v[3] = {0, 0, 1};
     const struct value *a = c->a;
-    int n = a[2].type != V_MISSING ? 3 : a[1].type != V_MISSING ? 2 : 1;
+    int n = 1;
 
+    while (n < 3 && a[n].type != V_MISSING)
+        n++;
     for (int i = 0; i < n; i++) {
         if (a[i].type == V_UNDEFINED)
             return value_fail_undefined(rd, a[i]);

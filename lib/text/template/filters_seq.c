@@ -40,7 +40,9 @@ static int items_or_none(struct render *rd, const struct call *c, struct value *
 static int filter_default(struct render *rd, const struct call *c, struct value *out) {
     bool use = c->self.type == V_UNDEFINED || (value_truth(c->a[1]) && !value_truth(c->self));
 
-    *out = !use ? c->self : c->a[0].type == V_MISSING ? value_str(TSTR_STATIC("")) : c->a[0];
+    *out = c->self;
+    if (use)
+        *out = c->a[0].type == V_MISSING ? value_str(TSTR_STATIC("")) : c->a[0];
     return 0;
 }
 

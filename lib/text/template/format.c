@@ -50,7 +50,9 @@ void format_double(double d, char out[40]) {
     char digits[32];
 
     if (!isfinite(d)) {
-        strcpy(out, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+        strcpy(out, d > 0 ? "inf" : "-inf");
+        if (isnan(d))
+            strcpy(out, "nan");
         return;
     }
     int precision = shortest_digits(d, digits);
@@ -98,8 +100,12 @@ static int add_escape(struct render *rd, struct sink *k, uint32_t cp, bool user)
 
     if (cp == '\\' || cp == '\'')
         snprintf(text, sizeof(text), "\\%c", (int)cp);
-    else if (cp == '\n' || cp == '\r' || cp == '\t')
-        snprintf(text, sizeof(text), "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
+    else if (cp == '\n')
+        strcpy(text, "\\n");
+    else if (cp == '\r')
+        strcpy(text, "\\r");
+    else if (cp == '\t')
+        strcpy(text, "\\t");
     else if (cp < 0x100)
         snprintf(text, sizeof(text), "\\x%02x", cp);
     else
@@ -184,9 +190,13 @@ static int repr_container(struct render *rd, struct sink *k, struct value v) {
     if (render_enter(rd) || render_charge(rd, 1))
         return -1;
     k->all_user += user;
-    int r = v.type == V_SEQ    ? repr_seq(rd, k, v.seq)
-            : v.type == V_DICT ? repr_dict(rd, k, v.dict)
-                               : repr_namespace(rd, k, v.dict);
+    int r;
+    if (v.type == V_SEQ)
+        r = repr_seq(rd, k, v.seq);
+    else if (v.type == V_DICT)
+        r = repr_dict(rd, k, v.dict);
+    else
+        r = repr_namespace(rd, k, v.dict);
 
     k->all_user -= user;
     render_leave(rd);

@@ -200,10 +200,11 @@ static int float_text(struct render *rd, const struct field *f, double d, struct
     TRY(render_charge(rd, FLOAT_STEPS));
     number_sign(t, f, signbit(d) && !isnan(d));
     if (!isfinite(d)) {
-        bool upper = type == 'E' || type == 'F' || type == 'G';
+        const char *name = isnan(d) ? "nan" : "inf";
 
-        sprintf(t->digits, "%s%s", isnan(d) ? (upper ? "NAN" : "nan") : (upper ? "INF" : "inf"),
-                type == '%' ? "%" : "");
+        if (type == 'E' || type == 'F' || type == 'G')
+            name = isnan(d) ? "NAN" : "INF";
+        sprintf(t->digits, "%s%s", name, type == '%' ? "%" : "");
         return 0;
     }
     if (!type && f->precision < 0) {
@@ -290,11 +291,12 @@ static int spec_string(struct render *rd, struct sink *k, const struct field *f,
                        const struct tstr *s) {
     if (f->type && f->type != 's')
         return spec_fails(rd, f->type, "str");
-    if (f->sign || f->align == '=' || f->alternate || f->grouping)
-        return render_fail(rd, "'%s' not allowed in string format specifier",
-                           f->sign        ? "Sign"
-                           : f->alternate ? "#"
-                                          : "=");
+    if (f->sign)
+        return render_fail(rd, "'Sign' not allowed in string format specifier");
+    if (f->alternate)
+        return render_fail(rd, "'#' not allowed in string format specifier");
+    if (f->align == '=' || f->grouping)
+        return render_fail(rd, "'=' not allowed in string format specifier");
     if (f->precision >= 0)
         s = tstr_slice(rd, s, 0, tstr_offset(s, (size_t)f->precision));
     return s ? field_write(rd, k, f, '<', "", s) : -1;

@@ -161,7 +161,10 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     if (op == '(' || op == '[' || op == '{') {
         if (*n_open >= TEMPLATE_DEPTH)
             return lexer_fail(lx->err, lx->line, "too many nested brackets");
-        open[(*n_open)++] = op == '(' ? ')' : op == '[' ? ']' : '}';
+        char close = op == '[' ? ']' : '}';
+        if (op == '(')
+            close = ')';
+        open[(*n_open)++] = close;
     } else if (op == ')' || op == ']' || op == '}') {
         if (!*n_open || open[--*n_open] != c)
             return lexer_fail(lx->err, lx->line, "unexpected '%c'", c);
@@ -185,9 +188,15 @@ static int lex_integer(struct lexer *lx) {
     char kind = lx->src[lx->pos] == '0' && lx->pos + 1 < lx->len
                     ? (char)tolower((unsigned char)lx->src[lx->pos + 1])
                     : 0;
-    unsigned base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
+    unsigned base = 10;
     uint64_t n = 0;
 
+    if (kind == 'x')
+        base = 16;
+    else if (kind == 'o')
+        base = 8;
+    else if (kind == 'b')
+        base = 2;
     if (base != 10)
         lx->pos += 2;
     for (; lx->pos < lx->len; lx->pos++) {
@@ -289,8 +298,14 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
             cp = cp * 8 + (uint32_t)(p[*used] - '0');
         return tstr_encode(cp, o);
     }
-    size_t n = *p == 'x' ? 2 : *p == 'u' ? 4 : *p == 'U' ? 8 : 0;
+    size_t n = 0;
 
+    if (*p == 'x')
+        n = 2;
+    else if (*p == 'u')
+        n = 4;
+    else if (*p == 'U')
+        n = 8;
     if (n) {
         *used = hex_escape(p + 1, end, n, &cp) ? n + 1 : 0;
         return *used ? tstr_encode(cp, o) : 0;
@@ -351,7 +366,8 @@ static int lex_code(struct lexer *lx, bool block) {
         if (lx->pos >= lx->len)
             return lexer_fail(lx->err, line, "the tag is not closed");
         char c = lx->src[lx->pos];
-        size_t end = n_open ? 0 : tag_end(lx, lx->pos, block ? "%}" : "}}", block, block);
+        const char *mark = block ? "%}" : "}}";
+        size_t end = n_open ? 0 : tag_end(lx, lx->pos, mark, block, block);
         int r;
 
         if (end)

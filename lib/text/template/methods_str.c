@@ -321,7 +321,10 @@ static int str_partition(struct render *rd, const struct call *c, struct value *
         TRY(find_last(rd, s, sep, 0, s->len, &at));
     else
         at = tstr_find(s, sep, 0, s->len);
-    end = at == SIZE_MAX ? (at = c->how == RIGHT ? 0 : s->len) : at + sep->len;
+    if (at == SIZE_MAX)
+        at = end = c->how == RIGHT ? 0 : s->len;
+    else
+        end = at + sep->len;
     *out = value_seq(list);
     return add_slice(rd, list, s, 0, at) || add_slice(rd, list, s, at, end) ||
                    add_slice(rd, list, s, end, s->len)

@@ -220,9 +220,13 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
         if (op < 0)
             return 0;
         p->tok += left != NULL;
-        int r = level == 1   ? parse_concat(p, out)
-                : level == 2 ? parse_binary(p, 3, out)
-                             : parse_unary(p, true, out);
+        int r;
+        if (level == 1)
+            r = parse_concat(p, out);
+        else if (level == 2)
+            r = parse_binary(p, 3, out);
+        else
+            r = parse_unary(p, true, out);
 
         if (r || (left && join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
             return -EINVAL;

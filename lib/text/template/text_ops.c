@@ -47,9 +47,11 @@ static uint32_t change_case(uint32_t cp, int to) {
         return (uint32_t)(to == TO_LOWER ? tolower((int)cp) : toupper((int)cp));
     if (cp >= 0x110000)
         return cp;
-    return (uint32_t)(to == TO_LOWER   ? utf8proc_tolower((utf8proc_int32_t)cp)
-                      : to == TO_UPPER ? utf8proc_toupper((utf8proc_int32_t)cp)
-                                       : utf8proc_totitle((utf8proc_int32_t)cp));
+    if (to == TO_LOWER)
+        return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    if (to == TO_UPPER)
+        return (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp);
+    return (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp);
 }
 
 /* Returns how a character changes: @first: it is the first one of the text, @inside: it follows a
@@ -201,7 +203,9 @@ int text_join(struct render *rd, const struct tstr *sep, const struct value *v, 
 }
 
 static int digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
 }
 
 /* Reads an integer as Python's int() does, with white space around it, and single underscores

@@ -7,7 +7,9 @@
 
 wide value_wide(struct value v) {
     assert(value_is_int(v));
-    return v.type == V_UINT ? (wide)v.u : v.type == V_BOOL ? v.b : v.i;
+    if (v.type == V_UINT)
+        return (wide)v.u;
+    return v.type == V_BOOL ? v.b : v.i;
 }
 
 int value_from_wide(struct render *rd, wide w, struct value *out) {
