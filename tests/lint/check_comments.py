@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Comments begin with a verb or a noun, and name only files that exist.
+"""Comments begin with a verb or a noun, end where a sentence may, and name only files that exist.
 
 usage: check_comments.py SOURCE_ROOT [--list [FOLDER]]
 
 Opening words. A comment that begins with a pronoun, a relative word or "of" ("What", "Whether", "of a page", ...) makes
 the reader search for its subject. At most GOAL percent of the comments of each folder may.
+
+Ends. A comment that begins with a capital letter and ends, without a full stop, with a word that needs another one ("A
+tenant this far behind the furthest one has") was cut in mid-sentence.
 
 File names. A comment that names a source file (pager.c, kvpager/pager.c, docs/manual/models.md) is checked against the
 files of the tree: a rename leaves no stale name behind. FOREIGN lists files of other projects and examples.
@@ -23,6 +26,10 @@ OPENERS = (
     "Both Neither Nothing Nobody Something Somebody"
 ).split()
 BAD_OPENING = re.compile(r"(?:%s|The same|In the same)\b" % "|".join(OPENERS), re.I)
+CUT = set(
+    "a an the of to in at by from with without than as is are was has have had be been and or but nor if that which whose when "
+    "where while because so not its their can must will would should between into onto until unless".split()
+)
 COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
 # A quoted string or a character constant is skipped, so that "/*" inside it opens no comment.
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/', re.S)
@@ -46,6 +53,12 @@ def begins_badly(comment):
     return BAD_OPENING.match(comment) is not None
 
 
+def is_cut(comment):
+    """Returns whether `comment` ends in mid-sentence."""
+    words = comment.split()
+    return len(words) > 2 and words[0].istitle() and words[-1].lower() in CUT
+
+
 def stale_names(comment, known):
     """Returns the file names in `comment` that are neither in `known` nor foreign. `known` has paths and their tails."""
     return [n for n in FILE_NAME.findall(comment) if n not in known and n not in FOREIGN and n.lstrip("./") not in known]
@@ -61,12 +74,13 @@ def tails(paths):
 
 
 def self_check():
-    """Checks the two rules on small examples; the lint is worth nothing if they cannot fail."""
+    """Checks the rules on small examples; the lint is worth nothing if they cannot fail."""
     source = '/* What it is. */ char *s = "/* Whether */"; /*\n * Returns x,\n * see gone.c. */ /* It */ char q = \'"\'; /* of y */'
     found = list(comments_of(source))
     assert [c for _, c in found] == ["What it is.", "Returns x, see gone.c.", "It", "of y"], found
     assert [begins_badly(c) for _, c in found] == [True, False, True, True]
     assert not begins_badly("Iterates.") and not begins_badly("Offsets of rows.") and begins_badly("The same for rows.")
+    assert is_cut("A tenant this far behind the furthest one has") and not is_cut("the tenant that it has") and not is_cut("Ends in it.")
     known = tails(["kvpager/pager.c", "docs/manual/models.md"])
     assert stale_names("see pager.c, kvpager/pager.c and manual/models.md", known) == []
     assert stale_names("see pool.c and engine/pager.c, <sys/sdt.h>", known) == ["pool.c", "engine/pager.c"]
@@ -96,6 +110,9 @@ def main():
         for line, comment in comments_of((args.root / path).read_text(errors="replace")):
             for name in stale_names(comment, known):
                 print(f"{path}:{line}: names {name}, which does not exist")
+                failed = True
+            if is_cut(comment):
+                print(f"{path}:{line}: the comment ends in mid-sentence: {comment[-60:]}")
                 failed = True
             if folder == "tests":
                 continue
