@@ -39,8 +39,11 @@ static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGI
         n++;
         p = end;
         if (*p != ',')
-            return *p || out[n - 1] > 255 ? 0 : o->n_devices ? MIN(n, o->n_devices) : n;
+            break;
     }
+    if (*p || out[n - 1] > 255)
+        return 0;
+    return o->n_devices ? MIN(n, o->n_devices) : n;
 }
 
 /*

@@ -433,9 +433,9 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 void *engine_host_page(struct engine *e, uint32_t page) {
     assert(page < e->opts.n_host_pages);
-    return e->ops->host_page
-               ? e->ops->host_page(e->be, page + (e->ops->device ? 0 : e->opts.n_pages))
-               : NULL;
+    if (!e->ops->host_page)
+        return NULL;
+    return e->ops->host_page(e->be, e->ops->device ? page : page + e->opts.n_pages);
 }
 
 void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {

@@ -12,9 +12,12 @@ static void probabilities(float *logits, const struct expert_rule *r) {
     for (uint32_t i = 0; i < r->n; i++)
         max = logits[i] > max ? logits[i] : max;
     for (uint32_t i = 0; i < r->n; i++) {
-        logits[i] = r->gating == GATING_SIGMOID ? mx_sigmoid(logits[i])
-                    : r->gating == GATING_ROOT  ? sqrtf(mx_softplus(logits[i]))
-                                                : mx_expf(logits[i] - max);
+        if (r->gating == GATING_SIGMOID)
+            logits[i] = mx_sigmoid(logits[i]);
+        else if (r->gating == GATING_ROOT)
+            logits[i] = sqrtf(mx_softplus(logits[i]));
+        else
+            logits[i] = mx_expf(logits[i] - max);
         sum += logits[i];
     }
     for (uint32_t i = 0; i < r->n && r->gating == GATING_SOFTMAX; i++)
@@ -45,8 +48,12 @@ static float judge_group(const float *p, const struct expert_rule *r, uint32_t g
     for (uint32_t i = g * each; i < (g + 1) * each; i++) {
         float score = p[i] + (r->bias ? r->bias[i] : 0);
 
-        second = score > best ? best : score > second ? score : second;
-        best = score > best ? score : best;
+        if (score > best) {
+            second = best;
+            best = score;
+        } else if (score > second) {
+            second = score;
+        }
     }
     return each > 1 ? best + second : best;
 }

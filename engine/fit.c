@@ -269,8 +269,9 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
 }
 
 uint64_t fit_kv_beside(const struct fit *f) {
-    return f->wish ? f->wish
-                   : kv_for(f, f->context ? f->context : MIN(f->model_context, FIT_CONTEXT));
+    if (f->wish)
+        return f->wish;
+    return kv_for(f, f->context ? f->context : MIN(f->model_context, FIT_CONTEXT));
 }
 
 uint64_t fit_machine(void) {

@@ -123,7 +123,12 @@ float head_score(struct head *h, const float *v) {
     for (uint32_t i = 0; i < h->n_mid && h->dense; i++) {
         float x = host_dot(h->dense + (size_t)i * h->n_embd, v, h->n_embd);
         double z = (double)(x + (h->dense_bias ? h->dense_bias[i] : 0));
-        double e = mx_exp(-2 * (z > 40 ? 40 : z < -40 ? -40 : z));
+
+        if (z > 40)
+            z = 40;
+        else if (z < -40)
+            z = -40;
+        double e = mx_exp(-2 * z);
 
         h->mid[i] = (float)((1 - e) / (1 + e));
     }

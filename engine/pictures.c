@@ -63,8 +63,10 @@ static int check_shape(const struct model *m, const struct projector *p, struct 
 static int choose_rows(const struct model *m, const struct projector *p, struct engine_opts *o,
                        struct err *err) {
     uint32_t side = p->side / p->patch / p->merge, fixed = side * side;
-    uint32_t most = fixed ? fixed : o->picture_rows ? o->picture_rows : p->most;
+    uint32_t most = o->picture_rows ? o->picture_rows : p->most;
 
+    if (fixed)
+        most = fixed;
     if (m->shape.two_way && fixed > o->max_rows)
         return err_set(err, 0, NULL,
                        "a picture has %u rows, which must be in one step: max_rows is %u", fixed,

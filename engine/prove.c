@@ -49,7 +49,9 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
         return OP_KINDS + 2;
     uint32_t n = op->kind == OP_EXPERTS ? n_host_experts(&p->m->shape, op->layer) : 0;
 
-    return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
+    if (n == 0)
+        return op->kind;
+    return n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
 /* Returns true if op @i is the first of its kind with such heads and pages on its device. */

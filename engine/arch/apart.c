@@ -40,10 +40,16 @@ static void bind_block(struct binder *b, struct model *m, const struct apart_of 
 void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
                 const struct gguf *file) {
     bool assistant = assistant_found(file), drafter = dflash_found(file);
-    const char *what = assistant ? "assistant" : drafter ? "block drafter" : "block";
-    const char *arch = assistant ? ASSISTANT_ARCH : drafter ? DFLASH_ARCH : of->arch;
+    const char *what = "block", *arch = of->arch;
     struct binder own;
 
+    if (assistant) {
+        what = "assistant";
+        arch = ASSISTANT_ARCH;
+    } else if (drafter) {
+        what = "block drafter";
+        arch = DFLASH_ARCH;
+    }
     b->r = b->r < 0 ? b->r : m->r;
     if (b->r == 0 && assistant && !of->assisted)
         bind_refuse(b, "the assistant belongs to a gemma4 model, and this one is %s", of->arch);

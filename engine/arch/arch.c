@@ -467,7 +467,9 @@ static void read_routing(struct binder *b, const struct arch *arch, struct model
     meta_u32_opt(b, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
     meta_u32_opt(b, "expert_shared_count", 0, 64, &n_shared);
     meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
-    s->gating = func == 0 ? arch->routing.gating : func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
+    s->gating = arch->routing.gating;
+    if (func != 0)
+        s->gating = func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
     s->unnormed = !meta_bool(b, "expert_weights_norm") && !arch->routing.normed;
     model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
 }

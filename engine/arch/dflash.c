@@ -59,11 +59,14 @@ bool dflash_found(const struct gguf *file) {
 /* Refuses models with which a drafter cannot work, and a drafter whose vocabulary is not the
  * model's. */
 static void check_model(struct binder *b, const struct model *m) {
-    const char *what = m->shape.stream.n                       ? "residual streams"
-                       : m->shape.rope_type != ROPE_NEOX       ? "rotary positions of neighbours"
-                       : m->op[m->n_ops - 1].kind != OP_LOGITS ? "no logits"
-                                                               : NULL;
+    const char *what = NULL;
 
+    if (m->shape.stream.n)
+        what = "residual streams";
+    else if (m->shape.rope_type != ROPE_NEOX)
+        what = "rotary positions of neighbours";
+    else if (m->op[m->n_ops - 1].kind != OP_LOGITS)
+        what = "no logits";
     if (b->r == 0 && what)
         bind_refuse(b, "a block drafter for %s, which has %s, is not supported", m->arch, what);
     if (b->r == 0 && gguf_find(b->file, "d2t"))

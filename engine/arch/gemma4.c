@@ -61,7 +61,9 @@ static void read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
 /* Returns the layer whose keys layer @l reads. */
 static uint32_t source_of(const struct plan *p, uint32_t l) {
     assert(l < p->n_own || p->n_own >= 2);
-    return l < p->n_own ? l : p->n_own - (p->in_window[l] ? 2 : 1);
+    if (l < p->n_own)
+        return l;
+    return p->in_window[l] ? p->n_own - 2 : p->n_own - 1;
 }
 
 /* Returns true for E2B and E4B, in which a row of a picture does not see the picture's later rows.

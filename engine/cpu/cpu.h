@@ -160,11 +160,21 @@ enum {
 /* Returns the bytes of @n rows of @n_in activations. Rows are never a multiple of 1024 bytes apart,
  * so that the eight rows of a tile do not compete for one set of a cache. */
 static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) {
-    size_t row = kind == ACTS_F     ? (size_t)n_in * 4
-                 : kind == ACTS_B   ? n_in + (size_t)n_in / 32 * AB_UNITS * 4
-                 : kind == ACTS_B16 ? n_in + (size_t)n_in / 32 * AB16_UNITS * 4
-                                    : n_in + (size_t)n_in / 256 * AK_UNITS * 4;
+    size_t row;
 
+    switch (kind) {
+    case ACTS_F:
+        row = (size_t)n_in * 4;
+        break;
+    case ACTS_B:
+        row = n_in + (size_t)n_in / 32 * AB_UNITS * 4;
+        break;
+    case ACTS_B16:
+        row = n_in + (size_t)n_in / 32 * AB16_UNITS * 4;
+        break;
+    default:
+        row = n_in + (size_t)n_in / 256 * AK_UNITS * 4;
+    }
     row = round_up(row, 64);
     return (row % 1024 ? row : row + 64) * n;
 }
@@ -172,7 +182,9 @@ static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) 
 /* Returns the number of columns with which a tile of @n columns is computed; the results of the
  * additional columns are not used. */
 static inline uint32_t tile_width(uint32_t n) {
-    return n > 4 ? 8 : n > 2 ? 4 : n;
+    if (n > 4)
+        return 8;
+    return n > 2 ? 4 : n;
 }
 
 /* Layout of the keys and values of a layer in a page: the keys of all kv heads, then the values of
@@ -351,9 +363,9 @@ struct cpu_kernels {
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
     enum acts_kind kind = panel_infos[format].acts;
 
-    return &(kind == ACTS_F                       ? k->gemm_f
-             : kind == ACTS_B || kind == ACTS_B16 ? k->gemm_b
-                                                  : k->gemm_k)[format];
+    if (kind == ACTS_F)
+        return &k->gemm_f[format];
+    return kind == ACTS_B || kind == ACTS_B16 ? &k->gemm_b[format] : &k->gemm_k[format];
 }
 
 /* Returns the kernels of @k that multiply a panel of @format by many tiles. */

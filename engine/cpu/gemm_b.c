@@ -79,11 +79,16 @@ INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct 
     vi dot[TILE_MAX];
 
     UNROLL
-    for (int c = 0; c < n; c++)
-        dot[c] = offset128            ? vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM))
-                 : format == PANEL_Q4 ? vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM))
-                 : offset16           ? vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)))
-                                      : vi_zero();
+    for (int c = 0; c < n; c++) {
+        if (offset128)
+            dot[c] = vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM));
+        else if (format == PANEL_Q4)
+            dot[c] = vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM));
+        else if (offset16)
+            dot[c] = vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)));
+        else
+            dot[c] = vi_zero();
+    }
     UNROLL
     for (int g = 0; g < 8; g++) {
         vb w = weights(format, q, g, table);

@@ -15,9 +15,11 @@
 
 /* Returns value @k of the 16 rows. */
 INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
-    return format == PANEL_F32   ? vf_load((const float *)w + (size_t)LANES * k)
-           : format == PANEL_F16 ? vf_load_half(w + (size_t)LANES * k * 2)
-                                 : vf_load_bf16(w + (size_t)LANES * k * 2);
+    if (format == PANEL_F32)
+        return vf_load((const float *)w + (size_t)LANES * k);
+    if (format == PANEL_F16)
+        return vf_load_half(w + (size_t)LANES * k * 2);
+    return vf_load_bf16(w + (size_t)LANES * k * 2);
 }
 
 /* Implements gemm.run. */

@@ -79,9 +79,11 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
 /* Returns the address of the higher bits of the @s-th 32 values of the block at @q; not used if the
  * format has none. */
 INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
-    return format == PANEL_Q5K   ? q + 2048 + 64 * s
-           : format == PANEL_Q6K ? q + 2048 + 128 * s
-                                 : q + 1024 + 64 * s; /* Q3K, IQ1M, IQ2S */
+    if (format == PANEL_Q5K)
+        return q + 2048 + 64 * s;
+    if (format == PANEL_Q6K)
+        return q + 2048 + 128 * s;
+    return q + 1024 + 64 * s; /* Q3K, IQ1M, IQ2S */
 }
 
 /* Values of IQ4_XS (kvalues_iq4nl of llama.cpp's ggml-common.h), plus 128. */

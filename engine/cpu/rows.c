@@ -81,7 +81,7 @@ INLINE vf cross(vf x, int step) {
         {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},
         {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1},
     };
-    int row = step == 1 ? 0 : step == 2 ? 1 : step == 4 ? 2 : 3;
+    int row = __builtin_ctz((unsigned)step);
 
     return vf_fma(vf_load(sign[row]), x, vf_swap(x, step));
 }

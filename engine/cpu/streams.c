@@ -259,7 +259,7 @@ static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
             z += c[at + i] * v[at + i];
         z /= sqrtf((float)n);
         float root = sqrtf(fabsf(z) > 1e-6F ? fabsf(z) : 1e-6F);
-        float by = mx_sigmoid(z > 0 ? root : z < 0 ? -root : 0);
+        float by = mx_sigmoid(z > 0 || z < 0 ? copysignf(root, z) : 0);
         for (uint32_t i = 0; i < n; i++)
             v[at + i] = by * value[i];
     }

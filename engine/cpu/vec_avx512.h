@@ -30,10 +30,13 @@ I vf vf_set1(float x) { return _mm512_set1_ps(x); }
 I vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 I void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 I vf vf_swap(vf a, int step) {
-    return step == 1   ? _mm512_permute_ps(a, 0xB1)
-           : step == 2 ? _mm512_permute_ps(a, 0x4E)
-           : step == 4 ? _mm512_shuffle_f32x4(a, a, 0xB1)
-                       : _mm512_shuffle_f32x4(a, a, 0x4E);
+    if (step == 1)
+        return _mm512_permute_ps(a, 0xB1);
+    if (step == 2)
+        return _mm512_permute_ps(a, 0x4E);
+    if (step == 4)
+        return _mm512_shuffle_f32x4(a, a, 0xB1);
+    return _mm512_shuffle_f32x4(a, a, 0x4E);
 }
 I vf vf_load_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 I void vf_store_half(uint16_t *p, vf a) {

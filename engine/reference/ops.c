@@ -127,10 +127,10 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
         float g = gate[i], u = up[i];
 
         if (glu == GLU_CUT) {
-            u = u < -limit ? -limit : u < limit ? u : limit;
+            u = MAX(MIN(u, limit), -limit);
             gate[i] = mx_silu(MIN(g, limit)) * u;
         } else if (glu == GLU_SILU && limit > 0) {
-            u = u < -limit ? -limit : u < limit ? u : limit;
+            u = MAX(MIN(u, limit), -limit);
             gate[i] = MIN(mx_silu(g), limit) * u;
         } else if (glu == GLU_SILU) {
             gate[i] = mx_silu(g) * u;
@@ -139,8 +139,8 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
         } else if (glu == GLU_RELU) {
             gate[i] = (g > 0 ? g : 0) * u;
         } else {
-            g = g < 7 ? g : 7;
-            u = u < -7 ? -7 : u < 7 ? u : 7;
+            g = MIN(g, 7);
+            u = MAX(MIN(u, 7), -7);
             gate[i] = g * mx_sigmoid(1.702f * g) * (u + 1);
         }
     }
@@ -509,9 +509,11 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                          const float *q, float *o) {
     struct be *b = s->be;
     uint32_t group = op->heads.n / op->heads.n_kv, pos = s->host.row_pos[row];
-    uint32_t end = op->attn.whole     ? host_end(&s->host, row)
-                   : op->attn.two_way ? s->host.row[row].end
-                                      : pos + !op->attn.before;
+    uint32_t end = pos + !op->attn.before;
+    if (op->attn.whole)
+        end = host_end(&s->host, row);
+    else if (op->attn.two_way)
+        end = s->host.row[row].end;
     uint32_t window = op->attn.window, first = window && pos >= window ? pos - window + 1 : 0;
     uint32_t n = end - first, dim = op->heads.dim;
     float *kv = b->row;

@@ -131,7 +131,8 @@ static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
 
         root = root > 1e-3F ? root : 1e-3F;
         for (size_t j = 0; j < n; j++)
-            v[i * n + j] = mx_sigmoid(z > 0 ? root : z < 0 ? -root : 0) * b->act[ACT_B][r * n + j];
+            v[i * n + j] =
+                mx_sigmoid(z > 0 || z < 0 ? copysignf(root, z) : 0) * b->act[ACT_B][r * n + j];
     }
     norm_streams(b, v, op->post_norm, k);
 }

@@ -74,10 +74,11 @@ static const struct vis_layer *layer_of(const struct image_encoder *e) {
 
 /* Returns how pairs of a head turn. */
 static enum vis_turn turn_of(const struct image_encoder *e) {
-    return !vis_has_rope(e)                 ? VIS_STAY
-           : e->p.kind == PROJECTOR_PIXTRAL ? VIS_NEIGHBOURS
-           : e->p.kind == PROJECTOR_GEMMA4V ? VIS_QUARTERS
-                                            : VIS_HALVES;
+    if (!vis_has_rope(e))
+        return VIS_STAY;
+    if (e->p.kind == PROJECTOR_PIXTRAL)
+        return VIS_NEIGHBOURS;
+    return e->p.kind == PROJECTOR_GEMMA4V ? VIS_QUARTERS : VIS_HALVES;
 }
 
 void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {

@@ -373,10 +373,11 @@ static void load_all(struct loader *l) {
 
 /* Reads the width between the products of the merger; 1: there are none. Returns 0 or -EINVAL. */
 static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
-    const char *name =
-        e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL ? "mm.0.weight"
-        : e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2   ? "mm.1.weight"
-                                                                          : NULL;
+    const char *name = NULL;
+    if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL)
+        name = "mm.0.weight";
+    else if (e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2)
+        name = "mm.1.weight";
     const struct tensor *t = name ? gguf_find(file, name) : NULL;
 
     if (name && (!t || t->ne[1] == 0 || t->ne[1] > 65536))

@@ -61,10 +61,14 @@ static void norm(const struct vis_be *b, const float *x, const float *w, const f
 static void act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
                 uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        float v = x[i], y = act == PROJECTOR_GELU   ? mx_gelu(v)
-                            : act == PROJECTOR_SILU ? mx_silu(v)
-                                                    : v / (1.0f + mx_expf(-1.702f * v));
+        float v = x[i], y;
 
+        if (act == PROJECTOR_GELU)
+            y = mx_gelu(v);
+        else if (act == PROJECTOR_SILU)
+            y = mx_silu(v);
+        else
+            y = v / (1.0f + mx_expf(-1.702f * v));
         x[i] = up ? y * up[i] : y;
     }
 }

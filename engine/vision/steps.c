@@ -64,9 +64,12 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     case VIS_ARRANGE:
         return area * n;
     default:
-        return (e->mm_in ? ((e->merge ? n : area * n) + e->p.n_out) * e->hidden : n * e->p.n_out) +
-               (e->merge ? area * n * n : 0);
+        break;
     }
+    uint64_t rows = e->merge ? n : area * n, more = e->merge ? area * n * n : 0;
+    if (e->mm_in)
+        return (rows + e->p.n_out) * e->hidden + more;
+    return (uint64_t)n * e->p.n_out + more;
 }
 
 /* Moves @c to the next stage. */
