@@ -78,8 +78,12 @@ struct api_model {
         const char *before, *between, *behind;
     } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
-    int64_t created_unix; /* the time of the file */
-    uint8_t thinking;     /* default of requests: enum thinking_switch */
+    int64_t created_unix;  /* the time of the file */
+    uint8_t thinking;      /* default of requests: enum thinking_switch */
+    bool inline_reasoning; /* reasoning stays in the content of chats that do not set it */
+    /* Variables of the template for requests that do not set them: an object that
+     * api_read_kwargs() has read; NULL: none. */
+    struct yyjson_val *template_kwargs;
     uint32_t loop_tokens; /* an output ends when this many last tokens repeat; 0: never */
     const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
     const char *sampling_source;     /* the source of these values, for clients; NULL: unknown */
@@ -261,6 +265,9 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
 /* Checks that spans can be sent to @endpoint; "" is valid. Returns 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
+/* Reads variables of chat templates, a JSON object as in a request. Returns 0 with *out, which the
+ * caller frees, or -errno with @err. */
+int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err);
 /* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
 int api_check_keys(const char *file, struct err *err);
 /* Writes the counts of use that are not in the file yet, after api_close() and when the loop has

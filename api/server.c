@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
+#include <yyjson.h>
 #include "api/parts.h"
 #include "api/responses/background.h"
 #include "api/routes.h"
 #include "api/service/otlp.h"
 #include "api/generation/gen.h"
+#include "api/generation/gen_request.h"
 #include "api/generation/model_wait.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -43,6 +45,20 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
     if (r == 0 && a->service.otlp)
         otlp_set_port(a->service.otlp, *bound_port);
     return r;
+}
+
+int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err) {
+    yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
+
+    if (!gen_request_takes_kwargs(yyjson_doc_get_root(doc))) {
+        yyjson_doc_free(doc);
+        return err_set(err, 0, "chat-template-kwargs",
+                       "chat-template-kwargs: must be a JSON object of plain values, such as "
+                       "{\"enable_thinking\": false}, not %.100s",
+                       text);
+    }
+    *out = doc;
+    return 0;
 }
 
 int api_check_otlp(const char *endpoint, struct err *err) {

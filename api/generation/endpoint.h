@@ -60,10 +60,11 @@ struct endpoint {
     const char *id_prefix;   /* prefix of the answer's id */
     uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
     enum repeats repeats;
-    bool tells_prompt; /* answers contain the text of the prompt */
-    bool whole_calls;  /* answers have calls whole, never the beginning of one */
-    bool parsed;       /* the output always goes through the output parser; there is one choice */
-    const void *form;  /* data of the endpoint's own functions */
+    bool inlines_reasoning; /* reasoning may stay in the content, if the client wants that */
+    bool tells_prompt;      /* answers contain the text of the prompt */
+    bool whole_calls;       /* answers have calls whole, never the beginning of one */
+    bool parsed;      /* the output always goes through the output parser; there is one choice */
+    const void *form; /* data of the endpoint's own functions */
 
     /* Only if translate() sets job->goes_on: the answer may have several rounds, each of which is a
      * choice. Returns true if @again must be called for the output, which has ended. */

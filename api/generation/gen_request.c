@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <yyjson.h>
 #include "api/generation/picture_table.h"
+#include "api/http/json_build.h"
+#include "base/json_read.h"
+#include "base/json_value.h"
 
 void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
@@ -10,6 +13,8 @@ void gen_request_drop_body(struct gen_request *r) {
     r->doc = NULL;
     r->choice.function = r->choice.allowed = NULL;
     r->form = (struct gen_request_form){0};
+    yyjson_doc_free(r->merged_kwargs);
+    r->merged_kwargs = NULL;
     r->messages = r->tools = r->kwargs = r->prompt = r->suffix = r->tokens = r->reasoning_effort =
         r->expected = r->response_format = r->breakers = r->query = r->documents = NULL;
 }
@@ -29,6 +34,47 @@ yyjson_val *gen_request_switch(const struct gen_request *r) {
             return v;
     }
     return NULL;
+}
+
+bool gen_request_takes_kwargs(yyjson_val *kwargs) {
+    static const char reserved[] = "messages tools add_generation_prompt bos_token eos_token "
+                                   "pad_token unk_token documents";
+
+    if (!yyjson_is_obj(kwargs))
+        return false;
+    JSON_MEMBERS(key, value, kwargs) {
+        if (yyjson_is_ctn(value) || json_is(key, reserved))
+            return false;
+    }
+    return true;
+}
+
+/* Returns true if the request has a value for the variable @key, perhaps under another name. */
+static bool sets(const struct gen_request *r, yyjson_val *key) {
+    if (yyjson_obj_getn(r->kwargs, json_text(key), json_len(key)))
+        return true;
+    if (json_is(key, "enable_thinking thinking"))
+        return r->thinking || r->reasoning_effort || gen_request_switch(r);
+    return json_is(key, "reasoning_effort reasoning_strength") && r->reasoning_effort;
+}
+
+int gen_request_default_kwargs(struct gen_request *r, yyjson_val *defaults) {
+    bool failed = false;
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
+    yyjson_mut_val *all = yyjson_mut_obj(d);
+
+    JSON_MEMBERS(key, value, r->kwargs) {
+        yyjson_mut_obj_add(all, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value));
+    }
+    JSON_MEMBERS(key, value, defaults) {
+        if (!sets(r, key))
+            yyjson_mut_obj_add(all, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value));
+    }
+    int e = json_doc_seal(d, all, &r->merged_kwargs);
+    if (e < 0)
+        return e;
+    r->kwargs = yyjson_doc_get_root(r->merged_kwargs);
+    return 0;
 }
 
 bool gen_request_thinks_not(const struct gen_request *r) {

@@ -100,8 +100,9 @@ struct gen_request {
      * THINK_TEMPLATE: as the template has it when it is told nothing. */
     enum thinking_switch { THINK_AUTO, THINK_OFF, THINK_ON, THINK_TEMPLATE } thinking;
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
-    bool functions_form; /* tools came as `functions`; calls are returned in the same form */
-    bool no_reasoning;   /* the answer omits reasoning, although the model writes it */
+    bool functions_form;   /* tools came as `functions`; calls are returned in the same form */
+    bool no_reasoning;     /* the answer omits reasoning, although the model writes it */
+    bool inline_reasoning; /* the answer has it in the content, between the model's marks */
     bool echo, prompt_logprobs;
     bool score_only;                   /* the output is not sent, although one token is generated */
     uint32_t n_prompt_top, best_of;    /* best_of 0: n */
@@ -138,6 +139,7 @@ struct gen_request {
     uint32_t n_pictures;
     uint32_t *order; /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */
     uint32_t n_shown;
+    yyjson_doc *merged_kwargs; /* `kwargs`, if the server's defaults are among them; or NULL */
     yyjson_doc *seen_messages; /* `messages` with the numbers of pictures; NULL: there are none */
     /* Texts that replace `marker`, which the rendered chat has once; each text gives a prompt. */
     const char *marker;
@@ -154,6 +156,11 @@ struct gen_request {
 /* Returns the boolean among the request's own variables that turns reasoning on or off, under
  * either of its names; NULL: there is none. */
 yyjson_val *gen_request_switch(const struct gen_request *r);
+/* Returns true if @kwargs is an object of plain values that may be variables of a template. */
+bool gen_request_takes_kwargs(yyjson_val *kwargs);
+/* Adds to the request's own variables those of @defaults that it does not set, by a variable or a
+ * field. Returns 0 or -ENOMEM. */
+int gen_request_default_kwargs(struct gen_request *r, yyjson_val *defaults);
 /* Returns true if the request turns reasoning off, by any of the names for it. */
 bool gen_request_thinks_not(const struct gen_request *r);
 /* Returns the number of generations for each prompt; n of them are the answer. */

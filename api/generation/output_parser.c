@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include "base/util.h"
+#include <string.h>
+#include "base/try.h"
 #include "text/stops.h"
 
 int output_parser_new(struct output_parser **out, const struct toolcall_opts *opts, size_t max) {
@@ -76,9 +77,39 @@ static int begin_call(struct output_parser *s, const struct toolcall_event *e) {
     return 0;
 }
 
+static int add_mark(struct output_parser *s, const char *text) {
+    const struct toolcall_event e = {.kind = TOOLCALL_CONTENT, .data = text, .len = strlen(text)};
+
+    return add_text(s, OUTPUT_CONTENT, &e);
+}
+
+/* Adds reasoning to the content, behind its mark where it begins. */
+static int add_inlined(struct output_parser *s, const struct toolcall_event *e) {
+    const struct toolcall_reasoning *marks = s->opts.reasoning;
+
+    if (!s->inlined)
+        TRY(add_mark(s, marks ? marks->open : "<think>"));
+    s->inlined = true;
+    return add_text(s, OUTPUT_CONTENT, e);
+}
+
+/* Closes reasoning that the content has. */
+static int close_inlined(struct output_parser *s) {
+    const struct toolcall_reasoning *marks = s->opts.reasoning;
+
+    s->inlined = false;
+    TRY(add_mark(s, marks ? marks->close : "</think>"));
+    return add_mark(s, "\n\n");
+}
+
 static int on_event(void *ctx, const struct toolcall_event *e) {
     struct output_parser *s = ctx;
     int r = 0;
+
+    if (e->kind == TOOLCALL_REASONING && s->opts.inline_reasoning)
+        return add_inlined(s, e);
+    if (s->inlined && (e->kind == TOOLCALL_CONTENT || e->kind == TOOLCALL_BEGIN))
+        TRY(close_inlined(s));
 
     assert(e->kind == TOOLCALL_CONTENT || e->kind == TOOLCALL_REASONING ||
            e->kind == TOOLCALL_BEGIN || e->index < s->n_calls);

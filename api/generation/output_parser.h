@@ -40,6 +40,7 @@ struct output_parser {
     uint32_t n_runs, cap_runs, n_calls, cap_calls;
     uint32_t n_reasoning; /* tokens inside reasoning, without its markers */
     bool in_reasoning;    /* after the last whole token */
+    bool inlined;         /* the content ends within reasoning (toolcall_opts.inline_reasoning) */
     bool finished;
 };
 

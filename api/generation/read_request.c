@@ -358,16 +358,17 @@ PARSER(parse_modalities) {
 
 /* Reads variables of the template: only scalars, and none that the service itself sets. */
 PARSER(parse_kwargs) {
-    static const char reserved[] = "messages tools add_generation_prompt bos_token eos_token "
-                                   "pad_token unk_token documents";
-
-    if (!yyjson_is_obj(v))
+    if (!gen_request_takes_kwargs(v))
         return field_refuse(f, err);
-    JSON_MEMBERS(key, value, v) {
-        if (yyjson_is_ctn(value) || json_is(key, reserved))
-            return field_refuse(f, err);
-    }
     r->kwargs = v;
+    return 0;
+}
+
+/* Reads llama-server's word for where reasoning goes: "none" leaves it in the content. */
+PARSER(parse_reasoning_format) {
+    if (!json_is(v, "auto none deepseek deepseek-legacy"))
+        return field_refuse(f, err);
+    r->inline_reasoning = yyjson_equals_str(v, "none");
     return 0;
 }
 
@@ -405,6 +406,8 @@ static const struct field fields[] = {
     {"text_2", SCORE, field_value, AT(documents), 0, 0, NULL},
     {"tokens", FIELDS_DETOKENIZE, field_array, AT(tokens), 0, 1e9, "an array of token ids"},
     {"include_reasoning", CHAT, field_not, AT(no_reasoning), 0, 0, "a boolean"},
+    {"reasoning_format", CHAT, parse_reasoning_format, 0, 0, 0,
+     "\"auto\", \"none\", \"deepseek\" or \"deepseek-legacy\""},
     FLAG("stream", BOTH, stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
     {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
@@ -637,11 +640,14 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
         params_init(&r->sampling);
     r->has_seed = m->info->seed != NULL;
     r->seed = m->info->seed ? *m->info->seed : 0;
+    r->inline_reasoning = m->info->inline_reasoning;
     r->verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
     int result =
         known & BOTH && m->info->encoder ? refuse_text(m, err) : parse_fields(r, m, known, err);
+    if (result == 0 && m->info->template_kwargs && known & RENDERED)
+        result = gen_request_default_kwargs(r, m->info->template_kwargs);
     if (result < 0)
         gen_request_deinit(r);
     else if (!r->thinking && !r->reasoning_effort)

@@ -79,6 +79,7 @@ static int set_output(struct writer *w, struct gen *g) {
     opts.seed = rng_next(&w->job.env->rng); /* ids of calls must be unique in a conversation */
     /* A call that no grammar holds may break when half of it has been sent. */
     opts.whole_calls = w->endpoint->whole_calls || w->job.request.grammar.len == 0;
+    opts.inline_reasoning = w->job.request.inline_reasoning && w->endpoint->inlines_reasoning;
     opts.joined = w->endpoint->repeats < REPEATS_PARTS;
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;

@@ -344,7 +344,7 @@ int openai_read_llama_chat(struct prompt_job *job, yyjson_doc *body, struct err 
 #define CHAT_WITH(translate_)                                                                      \
     {                                                                                              \
         .translate = (translate_), .id_prefix = "chatcmpl-", .repeats = REPEATS_TEXT,              \
-        CHOICES_OF(form), .alive = choices_alive,                                                  \
+        .inlines_reasoning = true, CHOICES_OF(form), .alive = choices_alive,                       \
     }
 
 const struct endpoint openai_chat = CHAT_WITH(openai_read_chat);

@@ -113,15 +113,16 @@ struct toolcall_opts {
     yyjson_val *tools; /* tools of the request; outlive the parser. NULL: calls are content */
     bool in_reasoning; /* toolcall_opens_reasoning() */
     enum toolcall_mark mark;
-    bool joined;     /* all content becomes one text, and all reasoning: pieces of it that reasoning
+    bool joined;   /* all content becomes one text, and all reasoning: pieces of it that reasoning
                          * or content separates keep white space between them */
-    bool unbroken;   /* content is not interrupted by reasoning: a grammar made it */
-    bool only_calls; /* drop what is neither call nor reasoning */
-    bool whole_calls;   /* a call is reported when it is complete; a broken one is content */
-    uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
-    size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
-    size_t max_whole;   /* 0: TOOLCALL_WHOLE_MAX */
-    uint64_t seed;      /* ids are a function of it and of the call's index */
+    bool unbroken; /* content is not interrupted by reasoning: a grammar made it */
+    bool inline_reasoning; /* output_parser.h: reasoning is part of the content, with its marks */
+    bool only_calls;       /* drop what is neither call nor reasoning */
+    bool whole_calls;      /* a call is reported when it is complete; a broken one is content */
+    uint32_t max_calls;    /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
+    size_t max_held;       /* 0: TOOLCALL_HELD_MAX */
+    size_t max_whole;      /* 0: TOOLCALL_WHOLE_MAX */
+    uint64_t seed;         /* ids are a function of it and of the call's index */
 };
 
 enum toolcall_kind {

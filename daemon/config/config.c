@@ -216,6 +216,13 @@ bool config_has(const char *key, size_t len) {
     return len == strlen("config") && memcmp(key, "config", len) == 0;
 }
 
+uint64_t config_most(const char *key) {
+    const struct option *o = find(key);
+
+    assert(o);
+    return o->max;
+}
+
 int config_init(struct config *c) {
     memset(c, 0, sizeof(*c));
     for (uint32_t i = 0; i < config_table_n; i++)
@@ -560,8 +567,8 @@ int config_check(const struct config *c, struct err *err) {
                            "tls-certificate: must be set, because listen has %s", *l);
         if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
             return err_set(err, 0, "listen",
-                           "listen: %s is reachable from other machines: give api-keys, or set "
-                           "anonymous = yes to serve everyone",
+                           "listen: %s is reachable from other machines: add --api-key KEY, or "
+                           "--anonymous yes to serve everyone (in a file: api-keys, anonymous)",
                            *l);
     }
     if (*c->admin_socket)

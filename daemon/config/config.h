@@ -22,8 +22,9 @@
 #include "scheduler/scheduler.h"
 
 #define CONFIG_LIST_MAX 16
-#define EXIT_CONFIG 78 /* EX_CONFIG, after which systemd does not restart the service */
-#define EXIT_AGAIN 75  /* EX_TEMPFAIL: a later start may succeed */
+#define REASONING_INLINE 1 /* reasoning_format: none */
+#define EXIT_CONFIG 78     /* EX_CONFIG, after which systemd does not restart the service */
+#define EXIT_AGAIN 75      /* EX_TEMPFAIL: a later start may succeed */
 
 /* Values of all options. Strings are never NULL; lists end with NULL. Fields of embedded structs
  * that have no row are zero: the caller that opens the module sets them. */
@@ -43,7 +44,9 @@ struct config {
     char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants that may pull models; "*": all */
     char *picture_hosts[CONFIG_LIST_MAX + 1];
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
+    char *template_kwargs;                   /* a JSON object; "": none */
     uint32_t reasoning;                      /* enum thinking_switch */
+    uint32_t reasoning_format;               /* index among the choices */
     uint32_t pooling;                        /* index among the choices of `pooling` */
     uint32_t loop_tokens;                    /* api_model.loop_tokens */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
@@ -103,6 +106,7 @@ int config_read_preset(struct config *c, const char *path, struct err *err);
 int config_clone(struct config *to, const struct config *from);
 /* Returns true if the @len bytes at @key name an option, or are "config". */
 bool config_has(const char *key, size_t len);
+uint64_t config_most(const char *key); /* Returns the most that the number @key takes. */
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped.
  * Returns 0, or -errno with @err, also for an argument that is not an option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);

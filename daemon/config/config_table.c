@@ -95,6 +95,15 @@ const struct option config_table[] = {
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on|template", false,
            "Turn the model's reasoning on or off for requests that do not set it; auto: on if the "
            "model can reason; template: as its template has it when it is told nothing."),
+    STRING(
+        "model", "chat-template-kwargs", template_kwargs, "",
+        "Variables of the chat template for requests that do not set them: a JSON object such as "
+        "{\"enable_thinking\": false}."),
+    CHOICE("model", "reasoning-format", reasoning_format, "auto",
+           "auto|none|deepseek|deepseek-legacy", false,
+           "auto: answers have the reasoning apart from the content; none: it stays in the content "
+           "of chats, between <think> and </think> or the model's own marks. A request's "
+           "reasoning_format takes precedence."),
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
          "End an output whose last N tokens repeat one block at least four times; if the loop is "
          "in the "

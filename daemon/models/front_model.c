@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -311,6 +312,11 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.sampling_source = m->sampling.source;
     m->api.seed = m->sampling.has_seed ? &m->sampling.seed : NULL;
     m->api.thinking = (uint8_t)c->reasoning;
+    m->api.inline_reasoning = c->reasoning_format == REASONING_INLINE;
+    if (*c->template_kwargs) {
+        TRY(api_read_kwargs(c->template_kwargs, &m->template_kwargs, err));
+        m->api.template_kwargs = yyjson_doc_get_root(m->template_kwargs);
+    }
     m->api.loop_tokens = c->loop_tokens;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;
@@ -340,6 +346,7 @@ void front_model_deinit(struct front_model *m) {
     template_free(m->template);
     buf_deinit(&m->template_text);
     buf_deinit(&m->system_text);
+    yyjson_doc_free(m->template_kwargs);
     tokenizer_free(m->tokenizer);
     projector_file_deinit(&m->projector);
     gguf_free(m->draft);

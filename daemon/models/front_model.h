@@ -23,8 +23,9 @@ struct front_model {
     struct template *template; /* never NULL once opened */
     struct buf template_text;  /* text of the configured or built-in template */
     struct buf system_text;
-    char *name; /* name that clients use */
-    char *pair; /* api.pair points into it; NULL: the model does not rank */
+    struct yyjson_doc *template_kwargs; /* NULL: none */
+    char *name;                         /* name that clients use */
+    char *pair;                         /* api.pair points into it; NULL: the model does not rank */
     struct sampling_defaults sampling;
     struct model_header header;
     char fingerprint[24];

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "stream.h"
 #include "tiny.h"
 #include "api/generation/gen_request.h"
@@ -208,6 +209,73 @@ Test(thinking, budgets_survive_the_worker) {
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
+}
+
+/* ---- reasoning inside the content, and variables of the template that the server sets */
+
+static void expect_answer(struct world *w, const char *fields, const char *part,
+                          const char * not ) {
+    char body[300];
+    struct reply r;
+
+    snprintf(body, sizeof(body), "{" HI "%s}", fields);
+    world_ask(w, CHAT, body, &r);
+    cr_expect_eq(r.status, 200);
+    expect_body(&r, part);
+    cr_expect_null(strstr(r.body.data, not ), "%s has %s", r.body.data, not );
+    reply_deinit(&r);
+}
+
+Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_so) {
+    static const char thinks[] = ",\"chat_template_kwargs\":{\"thinking\":true}";
+    char fields[200];
+    struct world w;
+    struct reply r;
+
+    for (int of_server = 0; of_server < 2; of_server++) {
+        world_init(&w);
+        world_use_template(&w, source, strlen(source));
+        w.model.inline_reasoning = of_server;
+        world_start(&w);
+        w.port.script = "Sum</think>\n\nYes";
+        expect_answer(&w, thinks, of_server ? "<think>" : "\"reasoning_content\":\"Sum\"",
+                      of_server ? "reasoning_content" : "<think>");
+        snprintf(fields, sizeof(fields), "%s,\"reasoning_format\":\"none\"", thinks);
+        expect_answer(&w, fields, "\"content\":\"<think>Sum</think>\\n\\nYes\"",
+                      "reasoning_content");
+        snprintf(fields, sizeof(fields), "%s,\"reasoning_format\":\"auto\"", thinks);
+        expect_answer(&w, fields, "\"content\":\"Yes\"", "<think>");
+        world_ask(&w, CHAT, "{" HI ",\"reasoning_format\":\"raw\"}", &r);
+        cr_expect_eq(r.status, 400);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
+Test(thinking, variables_of_the_server_count_where_the_request_sets_none) {
+    struct yyjson_doc *doc = NULL;
+    struct err err = {0};
+    struct world w;
+
+    cr_assert_eq(api_read_kwargs("{\"thinking\": true}", &doc, &err), 0);
+    world_init(&w);
+    world_use_template(&w, source, strlen(source));
+    w.model.template_kwargs = yyjson_doc_get_root(doc);
+    world_start(&w);
+    w.port.script = "Sum</think>\n\nYes";
+    expect_answer(&w, "", "\"reasoning_content\":\"Sum\"", "<think>");
+    expect_answer(&w, ",\"chat_template_kwargs\":{\"other\":1}", "\"reasoning_content\":\"Sum\"",
+                  "<think>");
+    w.port.script = "Yes";
+    expect_answer(&w, ",\"chat_template_kwargs\":{\"thinking\":false}", "\"content\":\"Yes\"",
+                  "reasoning_content");
+    expect_answer(&w, ",\"reasoning_effort\":\"none\"", "\"content\":\"Yes\"", "reasoning_content");
+    expect_answer(&w, ",\"enable_thinking\":false", "\"content\":\"Yes\"", "reasoning_content");
+    world_stop(&w);
+    yyjson_doc_free(doc);
+    cr_expect_lt(api_read_kwargs("{\"messages\": 1}", &doc, &err), 0);
+    cr_expect_lt(api_read_kwargs("{\"a\": []}", &doc, &err), 0);
+    cr_expect_lt(api_read_kwargs("a", &doc, &err), 0);
 }
 
 /* ---- loops */
