@@ -12,12 +12,15 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
+#include "daemon/front/environment.h"
 #include "daemon/front/llama_options.h"
 
 /*
  * Each argument is weftd's own option, a row of llama_options.c, or unknown. A name that both
  * programs have is weftd's, unless it has a row. Options that depend on each other (-c and -np,
- * --host and --port) are collected and added at the end.
+ * --host and --port) are collected and added at the end. Variables of the environment are read
+ * first, as a command line of their own; the real one may complete its pairs (a container often has
+ * LLAMA_ARG_HOST in its environment and --port on its command line).
  */
 
 #define NOTES_MAX (64u << 10)
@@ -28,10 +31,7 @@ struct reading {
     char **argv;
     int i;
     int r; /* result: 0 or -ENOMEM */
-    /* Values of llama-server's options; NULL: not given. */
-    const char *host;
-    uint64_t port, context, parallel;
-    bool has_port, has_context, unified, tls;
+    struct args_pairs *p;
     off_t keys_end; /* bytes of the keys so far */
 };
 
@@ -65,6 +65,17 @@ static void PRINTF(3, 4) refuse(struct reading *d, const char *name, const char 
     buf_printf(&d->a->refused, "%.*s: %s\n", (int)strcspn(name, "="), name, text);
 }
 
+/* Notes what becomes of option @name, which is accepted. */
+static void PRINTF(3, 4) note(struct reading *d, const char *name, const char *fmt, ...) {
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    buf_printf(&d->a->noted, "%.*s: %s\n", (int)strcspn(name, "="), name, text);
+}
+
 /* Notes that option @name is not needed. */
 static void pass_over(struct reading *d, const char *name) {
     buf_printf(&d->a->here, "%s%.*s", d->a->here.len ? ", " : "", (int)strcspn(name, "="), name);
@@ -89,7 +100,8 @@ static const char *value(struct reading *d) {
 
 /* Skips the value of a switch, which may have none. */
 static void skip_switch(struct reading *d) {
-    static const char *const words[] = {"on", "off", "auto", "0", "1", "true", "false"};
+    static const char *const words[] = {"on",   "off",   "auto", "0",    "1",
+                                        "true", "false", "True", "False"};
     const char *next = d->i + 1 < d->argc ? d->argv[d->i + 1] : "";
 
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
@@ -116,15 +128,15 @@ static bool number(struct reading *d, const char *name, const char *text, uint64
 
 /* Adds "--listen ADDRESS,..." from --host and --port; hosts are separated by commas. */
 static void add_listen(struct reading *d) {
-    const char *host = d->host ? d->host : "127.0.0.1";
-    unsigned long long port = d->has_port ? d->port : 8080;
+    const char *host = d->p->host ? d->p->host : "127.0.0.1";
+    unsigned long long port = d->p->has_port ? d->p->port : 8080;
     CLEANUP(buf_deinit)
     struct buf list = {.max = UINT32_MAX}; /* as long as the command line allows */
 
-    if (!d->host && !d->has_port && !d->tls)
+    if (!d->p->names_address)
         return;
     for (size_t n; *host; host += n + (host[n] == ',')) {
-        const char *comma = list.len ? "," : "", *tls = d->tls ? "tls:" : "";
+        const char *comma = list.len ? "," : "", *tls = d->p->tls ? "tls:" : "";
 
         n = strcspn(host, ",");
         bool is_path = n > 5 && memcmp(host + n - 5, ".sock", 5) == 0;
@@ -141,16 +153,19 @@ static void add_listen(struct reading *d) {
 /* Adds the length of the longest request and the number of requests. llama-server divides -c among
  * the slots of -np. */
 static void add_context(struct reading *d) {
-    bool divided = d->parallel > 1 && !d->unified;
+    const struct args_pairs *p = d->p;
+    uint64_t context = p->context;
 
-    if (d->parallel) {
-        add(d, "--max-seqs=%llu", (unsigned long long)d->parallel);
-        add(d, "--max-running=%llu", (unsigned long long)d->parallel);
+    if (!p->names_context)
+        return;
+    if (p->parallel) {
+        add(d, "--max-seqs=%llu", (unsigned long long)p->parallel);
+        add(d, "--max-running=%llu", (unsigned long long)p->parallel);
     }
-    if (d->has_context)
-        add(d, "--max-context=%llu",
-            (unsigned long long)(divided ? (d->context + d->parallel - 1) / d->parallel
-                                         : d->context));
+    if (p->parallel > 1 && !p->unified)
+        context = (context + p->parallel - 1) / p->parallel;
+    if (p->has_context)
+        add(d, "--max-context=%llu", (unsigned long long)context);
 }
 
 /* Adds the keys of an --api-key, separated by commas, to a file without a name, since weftd reads
@@ -171,6 +186,144 @@ static void add_keys(struct reading *d, const char *keys) {
         d->r = -ENOMEM;
     d->keys_end += n;
     add(d, "--api-keys=/proc/self/fd/%d", fd);
+}
+
+/* Adds a number, lowered to the most that option @key takes. */
+static void add_at_most(struct reading *d, const char *name, const char *key, const char *text) {
+    uint64_t n, most = config_most(key);
+
+    if (*text == '-' || strcmp(text, "0") == 0) {
+        if (strcmp(key, "max-draft") == 0)
+            add(d, "--speculation=off");
+        return;
+    }
+    if (!number(d, name, text, &n))
+        return;
+    if (n > most)
+        note(d, name, "%llu is more than weftd uses: %llu", (unsigned long long)n,
+             (unsigned long long)most);
+    add(d, "--%s=%llu", key, (unsigned long long)MIN(n, most));
+}
+
+/* Adds a length, which may have the unit k (1,000) or K (1,024). */
+static void add_length(struct reading *d, const char *name, const char *key, const char *text) {
+    char digits[24];
+    uint64_t n, unit = 1;
+    size_t len = strlen(text);
+
+    if (*text == '-' || strcmp(text, "auto") == 0)
+        return;
+    if (len > 1 && len < sizeof(digits) && (text[len - 1] == 'k' || text[len - 1] == 'K'))
+        unit = text[--len] == 'k' ? 1000 : 1024;
+    snprintf(digits, sizeof(digits), "%.*s", (int)len, text);
+    if (number(d, name, unit > 1 ? digits : text, &n))
+        add(d, "--%s=%llu", key, (unsigned long long)(n * unit));
+}
+
+/* Names the first devices, of which there are as many as @text says. */
+static void add_shards(struct reading *d, const char *name, const char *text) {
+    char list[64] = "0";
+    uint64_t n;
+
+    if (!number(d, name, text, &n) || n == 1)
+        return;
+    if (n == 0 || n > CONFIG_LIST_MAX) {
+        refuse(d, name, "--devices 0,1 names the devices that share the model");
+        return;
+    }
+    for (uint64_t i = 1; i < n; i++)
+        snprintf(list + strlen(list), sizeof(list) - strlen(list), ",%llu", (unsigned long long)i);
+    add(d, "--devices=%s", list);
+}
+
+/* Names devices that llama-server calls CUDA0,CUDA1. */
+static void add_devices(struct reading *d, const char *name, const char *advice, const char *text) {
+    char list[64] = "";
+
+    if (strcmp(text, "none") == 0 || strcasecmp(text, "cpu") == 0) {
+        add(d, "--backend=cpu");
+        return;
+    }
+    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',') {
+        const char *digits = strncasecmp(at, "cuda", 4) == 0 ? at + 4 : at;
+        size_t n = strspn(digits, "0123456789");
+
+        if (n == 0 || n > 3 || (digits[n] && digits[n] != ',') || strlen(list) + 5 > sizeof(list)) {
+            refuse(d, name, "%s", advice);
+            return;
+        }
+        snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%.*s", *list ? "," : "",
+                 (int)n, digits);
+    }
+    add(d, "--devices=%s", list);
+}
+
+/* Accepts a list PATTERN=BUFFER of experts that stay in host memory, or of what goes to a device:
+ * weftd decides both. */
+static void add_tensors(struct reading *d, const char *name, const char *advice, const char *text) {
+    bool experts = false;
+
+    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t len = strcspn(at, ",");
+        const char *equals = memrchr(at, '=', len);
+        bool to_cpu = equals && strncasecmp(equals + 1, "cpu", 3) == 0;
+        bool of_experts = equals && memmem(at, (size_t)(equals - at), "exps", 4);
+
+        if (!equals || (to_cpu && !of_experts)) {
+            refuse(d, name, "%s", advice);
+            return;
+        }
+        experts |= to_cpu;
+    }
+    if (experts)
+        note(d, name,
+             "weftd leaves as many experts in host memory as do not fit; --host-experts N "
+             "leaves those of N layers there");
+    else
+        pass_over(d, name);
+}
+
+static void add_preset(struct reading *d, const char *ours) {
+    size_t len = strcspn(ours, " ");
+
+    add(d, "--model=hf:%.*s", (int)len, ours);
+    if (d->p->has_port)
+        return;
+    d->p->port = strtoull(ours + len, NULL, 10);
+    d->p->has_port = d->p->names_address = true;
+}
+
+static void add_level(struct reading *d, const char *name, const char *text) {
+    static const char *const levels[][2] = {
+        {"critical", "error"}, {"error", "error"}, {"warning", "warn"}, {"warn", "warn"},
+        {"info", "info"},      {"debug", "debug"}, {"trace", "debug"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
+        if (strcasecmp(text, levels[i][0]) == 0) {
+            add(d, "--log-level=%s", levels[i][1]);
+            return;
+        }
+    refuse(d, name, "use --log-level error, warn, info or debug");
+}
+
+static void add_cache_type(struct reading *d, const char *name, const char *option,
+                           const char *type) {
+    if (strcmp(type, "auto") == 0 || strstr(type, "float16"))
+        pass_over(d, name);
+    else
+        refuse(d, name, "format %.20s does not exist here: use --%s q8_0, which has as many bits",
+               type, option);
+}
+
+/* Takes the first of the names at the arguments as the model's, and the others as aliases. */
+static void add_served(struct reading *d, const char *first) {
+    CLEANUP(buf_deinit) struct buf others = {.max = UINT32_MAX};
+
+    add(d, "--model-name=%s", first);
+    while (d->i + 1 < d->argc && d->argv[d->i + 1][0] != '-')
+        buf_printf(&others, "%s%s", others.len ? "," : "", d->argv[++d->i]);
+    if (others.len)
+        add(d, "--aliases=%s", others.data);
 }
 
 static void add_kv_type(struct reading *d, const char *name, const char *option, const char *type) {
@@ -208,6 +361,71 @@ static void add_names(struct reading *d, const char *names) {
         add(d, "--aliases=%.*s%s", (int)(first - names), names, first + n);
 }
 
+/* Returns true for a number that turns a sampler off. */
+static bool is_off(const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+
+    return end != text && !*end && value <= 0;
+}
+
+/* Translates options that few command lines have, and those of vLLM. */
+static void translate_more(struct reading *d, const struct llama_option *o, const char *name,
+                           const char *text) {
+    switch (o->kind) {
+    case LLAMA_OFF:
+        if (is_off(text))
+            pass_over(d, name);
+        else
+            refuse(d, name, "%s", o->ours);
+        break;
+    case LLAMA_ONE:
+        if (strcmp(text, "1") == 0)
+            pass_over(d, name);
+        else
+            refuse(d, name, "%s", o->ours);
+        break;
+    case LLAMA_MOST:
+        add_at_most(d, name, o->ours, text);
+        break;
+    case LLAMA_TENSORS:
+        add_tensors(d, name, o->ours, text);
+        break;
+    case LLAMA_DEVICES:
+        add_devices(d, name, o->ours, text);
+        break;
+    case LLAMA_SPLIT:
+        if (strcmp(text, "none") == 0)
+            pass_over(d, name);
+        else
+            note(d, name, "--devices 0,1 names the devices that share the model");
+        break;
+    case LLAMA_LENGTH:
+        add_length(d, name, o->ours, text);
+        break;
+    case LLAMA_SHARDS:
+        add_shards(d, name, text);
+        break;
+    case LLAMA_CACHE_TYPE:
+        add_cache_type(d, name, o->ours, text);
+        break;
+    case LLAMA_LEVEL:
+        add_level(d, name, text);
+        break;
+    case LLAMA_GIB:
+        if (!is_off(text))
+            add(d, "--%s=%.*sG", o->ours, (int)strcspn(text, "."), text);
+        break;
+    case LLAMA_SERVED:
+        add_served(d, text);
+        break;
+    default:
+        assert(o->kind == LLAMA_REFUSED_VALUE);
+        refuse(d, name, "%s", o->ours);
+        break;
+    }
+}
+
 /* Translates an option whose values mean something else in weftd. */
 static void translate_value(struct reading *d, const struct llama_option *o, const char *name,
                             const char *text) {
@@ -226,17 +444,21 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
             add(d, "--sampling=%s=%s", o->ours, text);
         break;
     case LLAMA_CONTEXT:
-        d->has_context = number(d, name, text, &d->context);
+        d->p->has_context = number(d, name, text, &d->p->context);
+        d->p->names_context = true;
         break;
     case LLAMA_PARALLEL:
         if (*text != '-')
-            number(d, name, text, &d->parallel);
+            number(d, name, text, &d->p->parallel);
+        d->p->names_context = true;
         break;
     case LLAMA_HOST:
-        d->host = text;
+        d->p->host = text;
+        d->p->names_address = true;
         break;
     case LLAMA_PORT:
-        d->has_port = number(d, name, text, &d->port);
+        d->p->has_port = number(d, name, text, &d->p->port);
+        d->p->names_address = true;
         break;
     case LLAMA_KEYS:
         add_keys(d, text);
@@ -267,15 +489,17 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
         add_names(d, text);
         break;
     case LLAMA_CERTIFICATE:
-        d->tls = true;
+        d->p->tls = d->p->names_address = true;
         add(d, "--tls-certificate=%s", text);
         break;
     case LLAMA_HERE_VALUE:
         pass_over(d, name);
         break;
+    case LLAMA_NOTED_VALUE:
+        note(d, name, "%s", o->ours);
+        break;
     default:
-        assert(o->kind == LLAMA_REFUSED_VALUE);
-        refuse(d, name, "%s", o->ours);
+        translate_more(d, o, name, text);
         break;
     }
 }
@@ -298,8 +522,14 @@ static void translate(struct reading *d, const struct llama_option *o) {
     case LLAMA_FLAG:
         add(d, "--%s", o->ours);
         break;
+    case LLAMA_NOTED:
+        note(d, name, "%s", o->ours);
+        break;
+    case LLAMA_PRESET:
+        add_preset(d, o->ours);
+        break;
     case LLAMA_UNIFIED:
-        d->unified = true;
+        d->p->unified = true;
         pass_over(d, name);
         break;
     default:
@@ -325,10 +555,12 @@ static void refuse_unknown(struct reading *d) {
         d->i++;
 }
 
-int args_translate(struct args *a, int argc, char **argv) {
-    struct reading d = {.a = a, .argc = argc, .argv = argv, .i = 1};
+int args_translate(struct args *a, struct args_pairs *pairs, int argc, char **argv) {
+    struct reading d = {.a = a, .p = pairs, .argc = argc, .argv = argv, .i = 1};
 
-    *a = (struct args){.here = {.max = NOTES_MAX}, .refused = {.max = NOTES_MAX}};
+    *a = (struct args){
+        .here = {.max = NOTES_MAX}, .noted = {.max = NOTES_MAX}, .refused = {.max = NOTES_MAX}};
+    pairs->names_address = pairs->names_context = false;
     if (argc > 0)
         add(&d, "%s", argv[0]);
     for (; d.i < argc && d.r == 0; d.i++) {
@@ -357,6 +589,7 @@ void args_deinit(struct args *a) {
         free(a->v[i]);
     free(a->v);
     buf_deinit(&a->here);
+    buf_deinit(&a->noted);
     buf_deinit(&a->refused);
     *a = (struct args){0};
 }
@@ -380,6 +613,33 @@ static int resolve_folder(struct config *c, const char *key, const char *path, s
     return r < 0 ? r : config_set(c, key, file, err);
 }
 
+/* Returns the name of a model that contains @text, or that @text contains, without regard to case;
+ * NULL: there is none. */
+static const char *nearest(const struct model_list *list, const char *text) {
+    for (size_t i = 0; i < list->n; i++)
+        if (strcasestr(list->file[i].name, text) || strcasestr(text, list->file[i].name))
+            return list->file[i].name;
+    return NULL;
+}
+
+static int refuse_name(const struct model_list *list, const char *key, const char *text,
+                       struct err *err) {
+    const char *near = nearest(list, text);
+
+    if (strncmp(text, "hf:", 3) == 0)
+        return err_set(err, 0, key, "%s: %.120s has not been downloaded: run weftctl pull %.120s",
+                       key, text, text);
+    if (near)
+        return err_set(err, 0, key,
+                       "%s: %.150s: no file and no model has this name; is %.150s meant? (weftctl "
+                       "models lists the models of this machine)",
+                       key, text, near);
+    return err_set(err, 0, key,
+                   "%s: %.200s: no file and no model has this name (weftctl models lists the "
+                   "models of this machine, weftctl pull hf:OWNER/REPO downloads one)",
+                   key, text);
+}
+
 /* Replaces the model name that option @key has by the model's path, found as by weftctl models, and
  * a folder by the model in it. */
 static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
@@ -399,37 +659,56 @@ static int resolve(struct config *c, const char *key, const char *text, struct e
     /* several models have the name, or shards are missing: the reason names them */
     else if (r == -EINVAL)
         model_find(&list, text, &file, err);
-    else if (r == -ENOENT && strncmp(text, "hf:", 3) == 0)
-        r = err_set(err, 0, key, "%s: %.120s has not been downloaded: run weftctl pull %.120s", key,
-                    text, text);
     else if (r == -ENOENT)
-        r = err_set(
-            err, 0, key,
-            "%s: %.200s: no file and no model has this name (weftctl models lists the models "
-            "of this machine, weftctl pull hf:OWNER/REPO downloads one)",
-            key, text);
+        r = refuse_name(&list, key, text, err);
     model_list_deinit(&list);
     model_dirs_deinit(&dirs);
     return r;
 }
 
-static void print_refused(struct args *a, FILE *out) {
+/* Prints the lines of @text, behind @from. */
+static void print_lines(struct buf *text, const char *from, FILE *out) {
     char *rest = NULL;
 
-    for (char *line = a->n_refused ? strtok_r(a->refused.data, "\n", &rest) : NULL; line;
+    for (char *line = text->len ? strtok_r(text->data, "\n", &rest) : NULL; line;
          line = strtok_r(NULL, "\n", &rest))
-        fprintf(out, "weftd: %s\n", printable(line).s);
+        fprintf(out, "weftd: %s%s\n", from, printable(line).s);
+}
+
+/* Takes the variables of the environment that stand for options. What cannot be used is told and
+ * does not prevent a start: other programs have the same variables. */
+static int read_environment(struct config *c, struct args_pairs *pairs, FILE *notes,
+                            struct err *err) {
+    CLEANUP(environment_deinit) struct environment e = {0};
+    CLEANUP(args_deinit) struct args a = {0};
+
+    TRY(environment_read(&e, environ));
+    TRY(args_translate(&a, pairs, e.n, e.v));
+    /* The address outlives this reading of the environment. */
+    if (pairs->host)
+        pairs->host = getenv("LLAMA_ARG_HOST");
+    if (notes && e.used.len)
+        fprintf(notes, "weftd: from the environment: %s\n", printable(e.used.data).s);
+    if (notes && e.unread.len)
+        fprintf(notes, "weftd: not read from the environment: %s\n", printable(e.unread.data).s);
+    if (notes)
+        print_lines(&a.refused, "environment: ", notes);
+    return config_read_args(c, a.n, a.v, err);
 }
 
 int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err) {
     CLEANUP(args_deinit) struct args a = {0};
+    struct args_pairs pairs = {0};
 
-    TRY(args_translate(&a, argc, argv));
+    TRY(read_environment(c, &pairs, notes, err));
+    TRY(args_translate(&a, &pairs, argc, argv));
     if (notes)
-        print_refused(&a, notes);
+        print_lines(&a.refused, "", notes);
     if (a.n_refused)
         return err_set(err, 0, "", "%u option%s of the command line cannot be used (see above)",
                        a.n_refused, a.n_refused == 1 ? "" : "s");
+    if (notes)
+        print_lines(&a.noted, "", notes);
     if (notes && a.here.len)
         fprintf(notes, "weftd: ignored, because it always applies or weftd decides it: %s\n",
                 printable(a.here.data).s);

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * args - the command line: weftd's own options and those of llama-server. An option of llama-server
- * is translated, ignored because it always applies, or refused with advice; all refusals are
- * reported together.
+ * args - the command line: weftd's own options and those of llama-server and vLLM. An option of
+ * theirs is translated, ignored because it always applies, or refused with advice; all refusals are
+ * reported together. The command line is above the configuration file, and that above variables of
+ * the environment (environment.h).
  */
 
 #include "daemon/config/config.h"
@@ -14,12 +15,22 @@ struct args {
     int n;
     /* list of options that are ignored because they always apply: "-fa, --jinja" */
     struct buf here;
+    struct buf noted;   /* a line for each option that is accepted and has no effect of its own */
     struct buf refused; /* a line for each option that cannot be used */
     uint32_t n_refused;
 };
 
+/* Options that depend on each other: --host and --port, -c and -np. Zeroed before the first
+ * command line; a second one completes or replaces them. */
+struct args_pairs {
+    const char *host; /* NULL: not given */
+    uint64_t port, context, parallel;
+    bool has_port, has_context, unified, tls;
+    bool names_address, names_context; /* this command line has one of a pair */
+};
+
 /* Translates @argv. Returns 0 or -ENOMEM; args_deinit() must follow in either case. */
-int args_translate(struct args *a, int argc, char **argv);
+int args_translate(struct args *a, struct args_pairs *pairs, int argc, char **argv);
 void args_deinit(struct args *a);
 
 /* Reads the options into @c and replaces names of models, as weftctl models lists them, by their

@@ -1,6 +1,5 @@
 #include "daemon/front/llama_options.h"
 
-#include <stdbool.h>
 #include <string.h>
 #include "base/util.h"
 
@@ -11,6 +10,9 @@
 #define IN_REQUEST "send it in requests"
 #define CLIENT_TOOLS "tools are run by clients"
 #define NO_SAMPLER "this sampler is not implemented: leave it out"
+
+#define WHOLE_CONTEXT "penalties look at the whole context"
+#define GGUF "the model file decides it"
 
 static const struct llama_option table[] = {
     /* the model */
@@ -50,9 +52,12 @@ static const struct llama_option table[] = {
     {"-ub,--ubatch-size", LLAMA_VALUE, "max-batch-rows"},
     {"-t,--threads", LLAMA_COUNT, "threads"},
     {"-tb,--threads-batch,--threads-http,--prio,--prio-batch,--poll", LLAMA_HERE_VALUE, NULL},
-    {"--poll-batch,-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict", LLAMA_REFUSED_VALUE,
-     "start weftd with taskset or numactl"},
-    {"--numa", LLAMA_REFUSED_VALUE, "start weftd with numactl"},
+    {"--poll-batch,--defrag-thold,-dt", LLAMA_HERE_VALUE, NULL},
+    {"-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict", LLAMA_NOTED_VALUE,
+     "taskset and numactl bind weftd to cores"},
+    {"-Cb,--cpu-mask-batch,-Crb,--cpu-range-batch,--cpu-strict-batch", LLAMA_NOTED_VALUE,
+     "taskset and numactl bind weftd to cores"},
+    {"--numa", LLAMA_NOTED_VALUE, "numactl binds weftd to a node"},
     {"-ctk,--cache-type-k", LLAMA_KV_TYPE, "kv-type-k"},
     {"-ctv,--cache-type-v", LLAMA_KV_TYPE, "kv-type-v"},
     {"-cram,--cache-ram", LLAMA_CACHE_MIB, NULL},
@@ -73,16 +78,20 @@ static const struct llama_option table[] = {
     {"-ngl,--gpu-layers,--n-gpu-layers", LLAMA_LAYERS, NULL},
     {"-ncmoe,--n-cpu-moe", LLAMA_VALUE, "host-experts"},
     {"-cmoe,--cpu-moe", LLAMA_FLAG, "host-experts=1000000"},
-    {"-dev,--device", LLAMA_REFUSED_VALUE, "--devices 0,1 names CUDA devices, --backend cpu none"},
-    {"-sm,--split-mode,-ts,--tensor-split,-mg,--main-gpu", LLAMA_REFUSED_VALUE, SPLIT},
-    {"-ot,--override-tensor", LLAMA_REFUSED_VALUE, "--host-experts N leaves experts in memory"},
+    {"-dev,--device", LLAMA_DEVICES, "--devices 0,1 names CUDA devices, --backend cpu none"},
+    {"-sm,--split-mode", LLAMA_SPLIT, NULL},
+    {"-mg,--main-gpu", LLAMA_VALUE, "devices"},
+    {"-ts,--tensor-split", LLAMA_REFUSED_VALUE, SPLIT},
+    {"-ot,--override-tensor", LLAMA_TENSORS,
+     "--device-layers N leaves the FFNs of further layers in host memory, --host-experts N "
+     "experts"},
     {"--rpc", LLAMA_REFUSED_VALUE, "weftd uses one machine"},
     {"-fit,--fit", LLAMA_HERE_SWITCH, NULL},
     {"-fitt,--fit-target,-fitc,--fit-ctx", LLAMA_HERE_VALUE, NULL},
     {"--list-devices", LLAMA_REFUSED, "nvidia-smi lists them"},
     /* drafting */
     {"-md,--model-draft,--spec-draft-model", LLAMA_VALUE, "draft-model"},
-    {"--draft,--draft-n,--draft-max,--spec-draft-n-max", LLAMA_VALUE, "max-draft"},
+    {"--draft,--draft-n,--draft-max,--spec-draft-n-max", LLAMA_MOST, "max-draft"},
     {"--draft-min,--draft-n-min,--spec-draft-n-min,--spec-draft-p-min", LLAMA_HERE_VALUE, NULL},
     {"--draft-p-min,-cd,--ctx-size-draft,-ngld,--n-gpu-layers-draft", LLAMA_HERE_VALUE, NULL},
     {"--gpu-layers-draft,--spec-draft-ngl,--spec-type", LLAMA_HERE_VALUE, NULL},
@@ -108,19 +117,16 @@ static const struct llama_option table[] = {
     {"-s,--seed", LLAMA_SAMPLING, "seed"},
     {"-bs,--backend-sampling", LLAMA_HERE, NULL},
     {"--ignore-eos", LLAMA_REFUSED, IN_REQUEST ": \"ignore_eos\": true"},
-    {"--repeat-last-n", LLAMA_REFUSED_VALUE, "penalties look at the whole context: leave it out"},
-    {"--samplers,--sampling-seq,--sampler-seq", LLAMA_REFUSED_VALUE,
-     "the order of samplers is fixed: leave it out"},
-    {"--mirostat,--mirostat-lr,--mirostat-ent,--dynatemp-range", LLAMA_REFUSED_VALUE, NO_SAMPLER},
-    {"--dynatemp-exp,--adaptive-target,--adaptive-decay", LLAMA_REFUSED_VALUE, NO_SAMPLER},
+    {"--repeat-last-n", LLAMA_NOTED_VALUE, WHOLE_CONTEXT},
+    {"--samplers,--sampling-seq,--sampler-seq", LLAMA_NOTED_VALUE,
+     "the order of samplers is fixed"},
+    {"--mirostat,--dynatemp-range,--adaptive-target", LLAMA_OFF, NO_SAMPLER},
+    {"--mirostat-lr,--mirostat-ent,--dynatemp-exp,--adaptive-decay", LLAMA_HERE_VALUE, NULL},
     {"-l,--logit-bias,--grammar,--grammar-file,-j,--json-schema", LLAMA_REFUSED_VALUE, IN_REQUEST},
     {"-jf,--json-schema-file", LLAMA_REFUSED_VALUE, IN_REQUEST},
     /* templates */
     {"--jinja,--no-jinja", LLAMA_HERE, NULL},
     {"--chat-template-file", LLAMA_VALUE, "chat-template"},
-    {"--chat-template-kwargs", LLAMA_REFUSED_VALUE,
-     IN_REQUEST " as chat_template_kwargs; --reasoning off turns thinking off"},
-    {"--reasoning-format", LLAMA_HERE_VALUE, NULL},
     {"-rea", LLAMA_VALUE, "reasoning"},
     {"--reasoning-budget", LLAMA_BUDGET, NULL},
     {"-sys", LLAMA_REFUSED_VALUE, "--system-prompt FILE reads it from a file"},
@@ -149,10 +155,86 @@ static const struct llama_option table[] = {
     {"-v,--verbose,--log-verbose", LLAMA_FLAG, "log-level=debug"},
     {"-lv,--verbosity,--log-verbosity", LLAMA_HERE_VALUE, NULL},
     {"--log-disable", LLAMA_FLAG, "log-level=error"},
-    {"--log-file", LLAMA_REFUSED_VALUE, "the log goes to stderr: add 2>FILE"},
+    {"--log-file", LLAMA_NOTED_VALUE, "the log goes to stderr: 2>FILE writes it to a file"},
     {"--log-colors", LLAMA_HERE_SWITCH, NULL},
     {"--log-prefix,--log-timestamps,--no-log-prefix,--no-log-timestamps", LLAMA_HERE, NULL},
     {"--perf,--no-perf,-e,--escape,--no-escape,-sp,--special", LLAMA_HERE, NULL},
+    {"--verbose-prompt,--display-prompt,--no-display-prompt", LLAMA_HERE, NULL},
+    /* models by name */
+    {"--embd-gemma-default", LLAMA_PRESET, "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF 8011"},
+    {"--fim-qwen-1.5b-default", LLAMA_PRESET, "ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF 8012"},
+    {"--fim-qwen-3b-default", LLAMA_PRESET, "ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF 8012"},
+    {"--fim-qwen-7b-default,--fim-qwen-7b-spec", LLAMA_PRESET,
+     "ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF 8012"},
+    {"--fim-qwen-14b-spec", LLAMA_PRESET, "ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF 8012"},
+    {"--fim-qwen-30b-default", LLAMA_PRESET,
+     "ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF 8012"},
+    {"--gpt-oss-20b-default", LLAMA_PRESET, "ggml-org/gpt-oss-20b-GGUF 8013"},
+    {"--gpt-oss-120b-default", LLAMA_PRESET, "ggml-org/gpt-oss-120b-GGUF 8013"},
+    {"--vision-gemma-4b-default", LLAMA_PRESET, "ggml-org/gemma-3-4b-it-qat-GGUF 8014"},
+    {"--vision-gemma-12b-default", LLAMA_PRESET, "ggml-org/gemma-3-12b-it-qat-GGUF 8014"},
+};
+
+/* Options of vLLM that llama-server does not have. */
+static const struct llama_option vllm[] = {
+    {"--max-model-len", LLAMA_LENGTH, "max-context"},
+    {"--max-num-seqs", LLAMA_MOST, "max-seqs"},
+    {"--max-num-batched-tokens", LLAMA_MOST, "max-batch-rows"},
+    {"--gpu-memory-utilization,--kv-cache-memory-bytes", LLAMA_NOTED_VALUE,
+     "the KV cache takes what the weights leave; --kv-memory SIZE sets its size"},
+    {"--kv-cache-dtype", LLAMA_CACHE_TYPE, "kv-type"},
+    {"--swap-space,--kv-offloading-size", LLAMA_GIB, "host-kv-memory"},
+    {"--cpu-offload-gb", LLAMA_NOTED_VALUE,
+     "what does not fit is left in host memory; --device-layers and --host-experts set how much"},
+    {"--block-size,--num-gpu-blocks-override,--max-seq-len-to-capture", LLAMA_HERE_VALUE, NULL},
+    {"--enable-prefix-caching,--enable-chunked-prefill,--async-scheduling", LLAMA_HERE_SWITCH,
+     NULL},
+    {"--no-enable-prefix-caching,--no-enable-chunked-prefill", LLAMA_HERE, NULL},
+    {"--no-async-scheduling,--enforce-eager,--no-enforce-eager", LLAMA_HERE, NULL},
+    {"--trust-remote-code,--disable-custom-all-reduce,--enable-sleep-mode", LLAMA_HERE, NULL},
+    {"--disable-log-requests,--disable-log-stats,--enable-log-requests", LLAMA_HERE, NULL},
+    {"--no-enable-log-requests,--disable-frontend-multiprocessing", LLAMA_HERE, NULL},
+    {"--disable-uvicorn-access-log,--enable-request-id-headers", LLAMA_HERE, NULL},
+    {"--enable-prompt-tokens-details,--enable-server-load-tracking", LLAMA_HERE, NULL},
+    {"--enable-auto-tool-choice,--enable-reasoning,--enable-force-include-usage", LLAMA_HERE, NULL},
+    {"--tool-call-parser,--reasoning-parser,--chat-template-content-format", LLAMA_HERE_VALUE,
+     NULL},
+    {"--tool-parser-plugin,--guided-decoding-backend,--structured-outputs-config", LLAMA_HERE_VALUE,
+     NULL},
+    {"--scheduling-policy,--num-scheduler-steps,--distributed-executor-backend", LLAMA_HERE_VALUE,
+     NULL},
+    {"--compilation-config,-O,--optimization-level,--attention-backend", LLAMA_HERE_VALUE, NULL},
+    {"--limit-mm-per-prompt,--mm-processor-kwargs,--mm-processor-cache-gb", LLAMA_HERE_VALUE, NULL},
+    {"--api-server-count,--task,--runner,--convert,--max-logprobs", LLAMA_HERE_VALUE, NULL},
+    {"--dtype,--quantization,-q,--load-format,--config-format", LLAMA_NOTED_VALUE, GGUF},
+    {"--tokenizer,--tokenizer-mode", LLAMA_NOTED_VALUE, GGUF},
+    {"--hf-overrides", LLAMA_REFUSED_VALUE, FILE_ROPE},
+    {"--revision,--tokenizer-revision,--code-revision", LLAMA_REFUSED_VALUE,
+     "weftctl pull hf:OWNER/REPO downloads the newest one: leave it out"},
+    {"--download-dir", LLAMA_NOTED_VALUE, "WEFT_MODELS is the folder of weftctl pull"},
+    {"--generation-config", LLAMA_NOTED_VALUE,
+     "--sampling sets defaults; --sampling openai is vLLM's \"vllm\""},
+    {"--override-generation-config", LLAMA_REFUSED_VALUE,
+     "--sampling temperature=T,top_p=P sets defaults"},
+    {"--default-chat-template-kwargs", LLAMA_VALUE, "chat-template-kwargs"},
+    {"--language-model-only", LLAMA_FLAG, "mmproj=none"},
+    {"--speculative-config", LLAMA_REFUSED_VALUE,
+     "--draft-model FILE names a draft model, MTP block or drafter; n-gram drafts need no option"},
+    {"--tensor-parallel-size,-tp,--pipeline-parallel-size,-pp", LLAMA_SHARDS, NULL},
+    {"--data-parallel-size,-dp", LLAMA_ONE, "start one weftd for each, behind a router"},
+    {"--enable-expert-parallel", LLAMA_HERE, NULL},
+    {"--enable-lora", LLAMA_REFUSED, ADAPTER},
+    {"--lora-modules,--max-loras,--max-lora-rank", LLAMA_REFUSED_VALUE, ADAPTER},
+    {"--served-model-name", LLAMA_SERVED, NULL},
+    {"--uvicorn-log-level", LLAMA_LEVEL, NULL},
+    {"--allowed-origins", LLAMA_REFUSED_VALUE, "--cors-origins https://chat.example names them"},
+    {"--root-path,--middleware", LLAMA_REFUSED_VALUE, "put a proxy in front of weftd"},
+    {"--ssl-keyfile", LLAMA_VALUE, "tls-key"},
+    {"--ssl-certfile", LLAMA_CERTIFICATE, NULL},
+    {"--kv-transfer-config", LLAMA_REFUSED_VALUE,
+     "--host-kv-memory SIZE keeps prefixes in memory, --kv-disk FOLDER on a disk"},
+    {"--kv-events-config", LLAMA_REFUSED_VALUE, "--kv-events tcp://HOST:5557"},
+    {"--otlp-traces-endpoint", LLAMA_VALUE, "otlp-endpoint"},
 };
 
 /* Returns true if @a and @b are equal when '_' counts as '-', as llama-server reads them. */
@@ -171,9 +253,30 @@ static bool is_among(const char *names, const char *name, size_t len) {
     return false;
 }
 
-const struct llama_option *llama_option_find(const char *name, size_t len) {
-    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
-        if (is_among(table[i].names, name, len))
-            return &table[i];
+static const struct llama_option *find(const struct llama_option *rows, size_t n, const char *name,
+                                       size_t len) {
+    for (size_t i = 0; i < n; i++)
+        if (is_among(rows[i].names, name, len))
+            return &rows[i];
     return NULL;
+}
+
+const struct llama_option *llama_option_find(const char *name, size_t len) {
+    const struct llama_option *o = find(table, ARRAY_SIZE(table), name, len);
+
+    return o ? o : find(vllm, ARRAY_SIZE(vllm), name, len);
+}
+
+bool llama_option_has_no_value(const struct llama_option *o) {
+    switch (o->kind) {
+    case LLAMA_FLAG:
+    case LLAMA_HERE:
+    case LLAMA_NOTED:
+    case LLAMA_REFUSED:
+    case LLAMA_UNIFIED:
+    case LLAMA_PRESET:
+        return true;
+    default:
+        return false;
+    }
 }

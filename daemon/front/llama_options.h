@@ -1,10 +1,11 @@
 #pragma once
 
 /*
- * llama_options - a table of the options of llama-server and their equivalents. Rows are data;
- * args.c acts on them.
+ * llama_options - tables of the options of llama-server and vLLM and their equivalents. Rows are
+ * data; args.c acts on them.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum llama_kind {
@@ -15,8 +16,13 @@ enum llama_kind {
     LLAMA_HERE,        /* always applies, or weftd decides it; has no value */
     LLAMA_HERE_VALUE,  /* as LLAMA_HERE, with a value */
     LLAMA_HERE_SWITCH, /* as LLAMA_HERE, followed by "on", "off", "auto" or nothing */
+    LLAMA_NOTED,       /* as LLAMA_HERE, with `ours`, a sentence that is printed */
+    LLAMA_NOTED_VALUE, /* as LLAMA_NOTED, with a value */
     LLAMA_REFUSED,     /* has no equivalent and no value; `ours` advises what to do */
     LLAMA_REFUSED_VALUE,
+    LLAMA_OFF,  /* refused as LLAMA_REFUSED_VALUE, unless the value, 0 or negative, turns it off */
+    LLAMA_ONE,  /* refused as LLAMA_REFUSED_VALUE, unless the value is 1 */
+    LLAMA_MOST, /* as LLAMA_VALUE; a value above the most that `ours` takes is lowered to it */
     LLAMA_CONTEXT, /* args.c handles this and the following kinds one by one */
     LLAMA_PARALLEL,
     LLAMA_UNIFIED,
@@ -30,6 +36,16 @@ enum llama_kind {
     LLAMA_REPO,
     LLAMA_ALIAS,
     LLAMA_CERTIFICATE,
+    LLAMA_TENSORS,
+    LLAMA_DEVICES,
+    LLAMA_SPLIT,
+    LLAMA_PRESET, /* `ours`: the repository of a model and, behind a blank, the port */
+    LLAMA_LENGTH, /* vLLM's kinds */
+    LLAMA_SHARDS,
+    LLAMA_CACHE_TYPE,
+    LLAMA_LEVEL,
+    LLAMA_GIB,
+    LLAMA_SERVED,
 };
 
 struct llama_option {
@@ -41,3 +57,4 @@ struct llama_option {
 /* Returns the row of @name, which is @len bytes long and includes its dashes; NULL: there is
  * none. */
 const struct llama_option *llama_option_find(const char *name, size_t len);
+bool llama_option_has_no_value(const struct llama_option *o);

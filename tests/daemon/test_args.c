@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "daemon/front/environment.h"
 #include "daemon/front/llama_options.h"
 
 #define MOST 48
@@ -20,7 +21,7 @@ static struct args translated(const char *line) {
     for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         argv[argc++] = word;
     cr_assert_leq(argc, MOST);
-    cr_assert_eq(args_translate(&a, argc, argv), 0);
+    cr_assert_eq(args_translate(&a, &(struct args_pairs){0}, argc, argv), 0);
     return a;
 }
 
@@ -94,7 +95,7 @@ Test(args, hosts_may_be_as_many_as_the_command_line_has) {
 
     for (size_t i = 0; i + 1 < sizeof(hosts); i++)
         hosts[i] = i % 2 ? ',' : 'a';
-    cr_assert_eq(args_translate(&a, 5, argv), 0);
+    cr_assert_eq(args_translate(&a, &(struct args_pairs){0}, 5, argv), 0);
     cr_expect(a.n == 2 && a.n_refused == 0);
     cr_expect_eq(strlen(a.v[1]), strlen("--listen=") + 8 * sizeof(hosts) / 2 - 1);
 }
@@ -222,6 +223,76 @@ Test(args, our_own_options_are_untouched) {
     config_deinit(&c);
 }
 
+/* Reads @line after the variables @envp. */
+static void read_with(char **envp, const char *line, struct config *c) {
+    CLEANUP(environment_deinit) struct environment e = {0};
+    CLEANUP(args_deinit) struct args first = {0}, a = {0};
+    struct args_pairs pairs = {0};
+    char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t)line};
+    struct err err = {0};
+
+    cr_assert_eq(config_init(c), 0);
+    cr_assert_eq(environment_read(&e, envp), 0);
+    cr_assert_eq(args_translate(&first, &pairs, e.n, e.v), 0);
+    cr_assert_eq(config_read_args(c, first.n, first.v, &err), 0, "%s", err.message);
+    cr_assert_eq(args_translate(&a, &pairs, *line ? 2 : 1, argv), 0);
+    cr_assert_eq(config_read_args(c, a.n, a.v, &err), 0, "%s", err.message);
+}
+
+Test(args, the_environment_is_below_the_command_line) {
+    char *envp[] = {"LLAMA_ARG_HOST=0.0.0.0",
+                    "LLAMA_ARG_CTX_SIZE=400",
+                    "LLAMA_ARG_N_PARALLEL=4",
+                    "LLAMA_ARG_FLASH_ATTN=on",
+                    "LLAMA_ARG_NO_WEBUI=0",
+                    "LLAMA_ARG_LOG_VERBOSE=1",
+                    "OLLAMA_KEEP_ALIVE=1h",
+                    "OLLAMA_KV_CACHE_TYPE=q8_0",
+                    "OLLAMA_LOAD_TIMEOUT=2m",
+                    "OLLAMA_DEBUG=",
+                    "UNRELATED=1",
+                    NULL};
+    struct config c;
+
+    read_with(envp, "", &c);
+    cr_expect_str_eq(c.listen[0], "0.0.0.0:8080");
+    cr_expect(c.engine.max_context == 100 && c.engine.max_seqs == 4);
+    cr_expect(c.api.web_page, "a variable that is off");
+    cr_expect_eq(c.keep_alive_s, 3600);
+    cr_expect_eq(c.load_timeout_ms, 120000);
+    cr_expect_eq(c.kv_type, 1);
+    config_deinit(&c);
+    read_with(envp, "--port=9000", &c); /* completes the host */
+    cr_expect_str_eq(c.listen[0], "0.0.0.0:9000");
+    cr_expect_eq(c.engine.max_context, 100);
+    config_deinit(&c);
+    read_with(envp, "-c=800", &c); /* is divided as in the variable's own line */
+    cr_expect_eq(c.engine.max_context, 200);
+    config_deinit(&c);
+    read_with(envp, "--listen=127.0.0.1:1", &c);
+    cr_expect_str_eq(c.listen[0], "127.0.0.1:1");
+    config_deinit(&c);
+}
+
+Test(args, ollamas_address_has_many_forms) {
+    static const char *const cases[][2] = {
+        {"OLLAMA_HOST=0.0.0.0", "0.0.0.0:11434"},
+        {"OLLAMA_HOST=http://127.0.0.1:99/", "127.0.0.1:99"},
+        {"OLLAMA_HOST=:80", "127.0.0.1:80"},
+        {"OLLAMA_HOST=[::1]", "[::1]:11434"},
+        {"OLLAMA_HOST=[::1]:7", "[::1]:7"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char *envp[] = {(char *)(uintptr_t)cases[i][0], NULL};
+        struct config c;
+
+        read_with(envp, "", &c);
+        cr_expect_str_eq(c.listen[0], cases[i][1], "%s: %s", cases[i][0], c.listen[0]);
+        config_deinit(&c);
+    }
+}
+
 /* Each row leads to options that exist. */
 Test(args, every_row_can_be_typed) {
     static const char *const names[] = {"-m",
@@ -241,7 +312,7 @@ Test(args, every_row_can_be_typed) {
                         (char *)(uintptr_t) "1"};
 
         cr_assert_not_null(llama_option_find(names[i], strlen(names[i])), "%s", names[i]);
-        cr_assert_eq(args_translate(&a, 3, argv), 0);
+        cr_assert_eq(args_translate(&a, &(struct args_pairs){0}, 3, argv), 0);
         for (int k = 1; k < a.n; k++)
             cr_expect(config_has(a.v[k] + 2, strcspn(a.v[k] + 2, "=")), "%s", a.v[k]);
     }
