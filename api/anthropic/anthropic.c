@@ -91,6 +91,8 @@ static void put_stop(struct json *j, const struct writer *w, const struct gen *g
     else
         json_print(j, "stop_sequence:null");
     json_print(j, "stop_details:null, container:null, diagnostics:null");
+    if (g && g->repeats)
+        json_print(j, "loop_ended:true");
 }
 
 static void open_message(struct json *j, const struct writer *w) {

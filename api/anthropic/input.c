@@ -179,6 +179,7 @@ static const struct {
     {"tool_choice", anthropic_tool_choice},
     {"cache_salt", pass},
     {"complete_output", pass},
+    {"loop_breaker", pass},
     {"ignore_eos", pass},
     {"min_p", pass},
     {"min_tokens", pass},

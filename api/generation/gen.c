@@ -170,7 +170,21 @@ void gen_set_tenant(struct gen *g, const struct tenant *t) {
     g->m.tenant_name = (struct str){t->conf.name, (uint32_t)strlen(t->conf.name)};
     g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
     g->m.class = (uint8_t)t->conf.class;
-    g->loop_tokens = t->conf.loop_tokens ? t->conf.loop_tokens : g->model->info->loop_tokens;
+}
+
+/* Returns how many tokens are searched for a loop. The first that says something decides: the
+ * request, the tenant's row, the model's option. */
+static uint32_t loop_tokens(const struct gen *g, const struct tenant *t,
+                            const struct gen_request *r) {
+    const struct api_model *m = g->model->info;
+
+    if (r->sets_loops)
+        return r->loop_tokens;
+    if (t->conf.loop_tokens)
+        return t->conf.loop_tokens;
+    if (m->loops_of_chats && (!r->is_chat || r->sampling.ignore_eos))
+        return 0;
+    return m->loop_tokens;
 }
 
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
@@ -190,6 +204,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     g->session_from = s.from;
     g->m.session = s.id;
     gen_set_tenant(g, t);
+    g->loop_tokens = loop_tokens(g, t, r);
     g->m.arrived_ns = x->started_ns;
     if (env->opts.request_timeout_ms)
         g->m.deadline_ns = x->started_ns + (int64_t)env->opts.request_timeout_ms * 1000000;

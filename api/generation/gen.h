@@ -94,9 +94,10 @@ struct gen {
         uint32_t n_predicted, predicted_accepted;
     } drafts, drafts_before; /* in all submissions; in those before the current one */
     uint32_t loop_from;      /* first output tokens, in which repetitions are not searched */
-    /* tokens that are searched for a repetition, set by the model or tenant; 0: none */
+    /* tokens that are searched for a repetition; 0: none, as in a guest, whose own front searches
+     */
     uint32_t loop_tokens;
-    bool repeats; /* the last tokens repeat one block */
+    bool repeats; /* the last tokens are a loop */
     struct {
         bool limited;
         uint32_t n_closed; /* blocks of reasoning that were closed here */
@@ -120,7 +121,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 /* Binds the generation to *@exchange, which outlives it or is set to NULL: its tenant, its start
  * and its time limit. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
-/* Sets the tenant that the worker charges and whose loop-breaker applies; gen_belongs() calls
+/* Sets the tenant that the worker charges; gen_belongs() calls
  * it. */
 void gen_set_tenant(struct gen *g, const struct tenant *t);
 /* Lets its text be split into reasoning, content and calls. Call it before the start. */

@@ -7,7 +7,6 @@
 #include "base/try.h"
 #include "text/repeats.h"
 
-#define LOOP_BLOCKS 4
 #define CLOSINGS_MAX 8 /* blocks of reasoning of one output that are closed here */
 #define LOOP_CHECKS 16
 
@@ -206,16 +205,20 @@ int gen_end_reasoning(struct gen *g) {
 
 /* ---- loops ---- */
 
-/* Returns true if the last loop_tokens tokens are one block repeated LOOP_BLOCKS times or more. The
- * check is made LOOP_CHECKS times in as many tokens as it compares, which costs at most 2 *
- * LOOP_CHECKS comparisons a token. The places depend on the number of tokens alone, never on
+/* Returns true if the last loop_tokens tokens are a loop, or 4, 16, ... times as many, of longer
+ * blocks. A number of tokens is searched LOOP_CHECKS times while as many arrive, which costs at
+ * most 3 * LOOP_CHECKS steps a token. The places depend on the number of tokens alone, never on
  * batches. */
 static bool repeats(const struct gen *g) {
-    uint32_t n = g->loop_tokens, n_seen = g->n_out - g->loop_from;
+    uint32_t n_seen = g->n_out - g->loop_from;
+    const int32_t *end = g->tokens + g->n_prompt + g->n_out;
 
-    if (n == 0 || n_seen < n || n_seen % MAX(n / LOOP_CHECKS, 1u) != 0)
+    if (g->loop_tokens == 0)
         return false;
-    return repeats_period(g->tokens + g->n_prompt + g->n_out - n, n) <= n / LOOP_BLOCKS;
+    for (uint32_t n = g->loop_tokens; n <= MIN(n_seen, REPEATS_MAX); n *= REPEATS_COPIES)
+        if (n_seen % MAX(n / LOOP_CHECKS, 1u) == 0 && repeats_loop(end - n, n))
+            return true;
+    return false;
 }
 
 /* ---- tokens from the worker ---- */

@@ -114,6 +114,9 @@ struct gen_request {
     uint32_t dimensions;               /* length to which a vector is cut; 0: not cut */
     bool tokens_only;                  /* the answer is the prompt's tokens only */
     uint32_t n, n_top, max_new;        /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
+    bool is_chat;                      /* there are messages */
+    bool sets_loops;                   /* loop_tokens is given: */
+    uint32_t loop_tokens;              /* tokens that are searched for a loop; 0: none */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
     int16_t priority;

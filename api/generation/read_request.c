@@ -11,6 +11,7 @@
 #include "base/json_read.h"
 #include "base/log.h"
 #include "base/try.h"
+#include "text/repeats.h"
 #include "text/stops.h"
 
 /*
@@ -209,6 +210,17 @@ PARSER(parse_complete) {
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     r->complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
+    return 0;
+}
+
+/* Reads how many tokens are searched for a loop; false and 0 turn the search off. */
+PARSER(parse_loops) {
+    int64_t n = yyjson_is_true(v) ? REPEATS_DEFAULT : 0;
+
+    if (!yyjson_is_bool(v))
+        TRY(field_whole(f, v, &n, err));
+    r->sets_loops = true;
+    r->loop_tokens = (uint32_t)n;
     return 0;
 }
 
@@ -446,6 +458,7 @@ static const struct field fields[] = {
     {"grammar", BOTH, output_spec_guided, 0, 0, 0, NULL},
     {"json_schema", BOTH, output_spec_guided, 0, 0, 0, NULL},
     {"complete_output", BOTH, parse_complete, 0, 0, 0, "a boolean"},
+    {"loop_breaker", BOTH, parse_loops, 0, 0, REPEATS_MAX, "a boolean or a whole number to 4096"},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
      "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
@@ -641,6 +654,7 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
     r->has_seed = m->info->seed != NULL;
     r->seed = m->info->seed ? *m->info->seed : 0;
     r->inline_reasoning = m->info->inline_reasoning;
+    r->is_chat = known == FIELDS_CHAT;
     r->verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;

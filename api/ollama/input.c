@@ -142,6 +142,7 @@ static int take_common(struct input *in, yyjson_val *body) {
         return refuse(in, "stream", "a boolean");
     put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
     put(in, "complete_output", copy(in, json_given(body, "complete_output")));
+    put(in, "loop_breaker", copy(in, json_given(body, "loop_breaker")));
     TRY(take_options(in, json_given(body, "options")));
     return take_format(in, json_given(body, "format"));
 }

@@ -83,6 +83,8 @@ static void put_figures(struct json *j, const struct writer *w) {
                between(from, clock_now(w->job.env->clock)), between(from, g->first_step_ns),
                u.prompt, between(g->first_step_ns, g->prompt_end_ns), u.output,
                between(g->prompt_end_ns, g->computed_ns));
+    if (g->repeats)
+        json_print(j, "loop_ended:true");
 }
 
 static void put_calls(struct json *j, const struct output_parser *s) {

@@ -112,6 +112,8 @@ static void raw_put_end(struct json *j, const struct writer *w, const struct gen
                : stop                                      ? "word"
                                                            : "eos",
                stop ? (int)stop->len : 0, stop ? stop->data : "");
+    if (g->repeats)
+        json_print(j, "loop_ended:true");
     timings_put(j, g);
 }
 

@@ -78,6 +78,7 @@ static const char *const names[] = {
     "priority",
     "cache_salt",
     "complete_output",
+    "loop_breaker",
     "chat_template_kwargs",
     "thinking_budget",
     "prediction",

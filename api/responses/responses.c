@@ -418,8 +418,12 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         put_error(j, err);
     else
         json_print(j, "error:null");
-    json_print(j, done && was_cut(gen_of(w)) ? "incomplete_details:{reason:'max_output_tokens'}"
-                                             : "incomplete_details:null");
+    if (done && was_cut(gen_of(w)) && gen_of(w)->repeats)
+        json_print(j, "incomplete_details:{reason:'max_output_tokens', loop_ended:true}");
+    else if (done && was_cut(gen_of(w)))
+        json_print(j, "incomplete_details:{reason:'max_output_tokens'}");
+    else
+        json_print(j, "incomplete_details:null");
     put_output(j, w, status, base);
     if (done)
         put_usage(j, w);

@@ -20,8 +20,10 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
+#include "text/repeats.h"
 
 #define CONFIG_LIST_MAX 16
+#define LOOPS_AUTO (REPEATS_MAX + 1)
 #define REASONING_INLINE 1 /* reasoning_format: none */
 #define EXIT_CONFIG 78     /* EX_CONFIG, after which systemd does not restart the service */
 #define EXIT_AGAIN 75      /* EX_TEMPFAIL: a later start may succeed */
@@ -48,7 +50,7 @@ struct config {
     uint32_t reasoning;                      /* enum thinking_switch */
     uint32_t reasoning_format;               /* index among the choices */
     uint32_t pooling;                        /* index among the choices of `pooling` */
-    uint32_t loop_tokens;                    /* api_model.loop_tokens */
+    uint32_t loop_tokens;                    /* api_model.loop_tokens; or LOOPS_AUTO */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     char *tls_certificate, *tls_key;         /* paths; "": none */
     bool anonymous;

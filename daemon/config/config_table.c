@@ -1,7 +1,6 @@
 #include "daemon/config/config.h"
 
 #include <assert.h>
-#include "text/repeats.h"
 
 /*
  * The options of weftd, one row each. The row names the field that it sets, in struct config or in
@@ -104,11 +103,12 @@ const struct option config_table[] = {
            "auto: answers have the reasoning apart from the content; none: it stays in the content "
            "of chats, between <think> and </think> or the model's own marks. A request's "
            "reasoning_format takes precedence."),
-    UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
-         "End an output whose last N tokens repeat one block at least four times; if the loop is "
-         "in the "
-         "reasoning, it is closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: "
-         "off."),
+    {ROW("model", "loop-breaker", OPTION_UINT, loop_tokens, "auto",
+         "End an output whose last N tokens are a loop, that is one block of up to N / 4 tokens, "
+         "or whose last 4 N, 16 N, ... tokens are one of longer blocks; if the loop is in the "
+         "reasoning, it is closed and the answer follows. auto: 256 in chats if the model has less "
+         "than 2 billion parameters or its file less than 3.3 bits a weight; 0: off."),
+     .choices = "auto", .max = LOOPS_AUTO + CHECKED(LOOPS_AUTO <= MAX_OF(loop_tokens), "")},
     CHOICE("model", "pooling", pooling, "model", "model|mean|cls|last|none", false,
            "Pooling of token states for embeddings in requests that do not set it; model: the "
            "pooling in the model file."),

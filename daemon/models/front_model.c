@@ -317,7 +317,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         TRY(api_read_kwargs(c->template_kwargs, &m->template_kwargs, err));
         m->api.template_kwargs = yyjson_doc_get_root(m->template_kwargs);
     }
-    m->api.loop_tokens = c->loop_tokens;
+    m->api.loops_of_chats = c->loop_tokens == LOOPS_AUTO;
+    m->api.loop_tokens = m->api.loops_of_chats ? model_header_loops(&m->header) : c->loop_tokens;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;
     m->api.tags = (const char *const *)c->tags;

@@ -65,6 +65,13 @@ int model_header_open(struct model_header *h, const char *path) {
     return 0;
 }
 
+uint32_t model_header_loops(const struct model_header *h) {
+    bool is_small = h->n_params < 2000000000u;
+    bool is_coarse = 80 * h->tensor_bytes < 33 * h->n_params; /* 3.3 bits a weight */
+
+    return is_small || is_coarse ? REPEATS_DEFAULT : 0;
+}
+
 uint32_t model_header_context(const struct model_header *h, const struct config *c) {
     uint32_t asked = c->engine.max_context;
 

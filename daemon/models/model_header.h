@@ -6,6 +6,7 @@
  */
 
 #include "base/gguf.h"
+#include "text/repeats.h"
 
 struct config;
 
@@ -25,6 +26,9 @@ struct model_header {
 void model_header_read(struct model_header *h, const struct gguf *g);
 /* Reads the file at @path. Returns 0, or -errno with *h zeroed. */
 int model_header_open(struct model_header *h, const char *path);
+/* Returns the value of loop-breaker for a model of this size and format: small models, and those of
+ * two bits a weight, end many chats in a loop. 0: it needs none. */
+uint32_t model_header_loops(const struct model_header *h);
 /* Returns the longest context that the model can be served with by these options, before the
  * memory for it is known; 0: unknown. */
 uint32_t model_header_context(const struct model_header *h, const struct config *c);

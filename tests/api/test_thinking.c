@@ -303,8 +303,8 @@ static void expect_loops(struct world *w, unsigned n, unsigned n_repetitions) {
     reply_deinit(&r);
 }
 
-/* The first 33 tokens have "abcde" behind a first token; the 34th is the first position that is
- * checked. Later tokens of the same batch never count. */
+/* The 32nd token is the first position that is checked; what is new in the first eight does not
+ * count. Later tokens of the same batch never count. */
 Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
     static const char output[] = "!!abcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcde";
     struct world w;
@@ -319,7 +319,7 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
         while (w.port.n == first)
             world_turn(&w);
         fake_accept(&w.port, first);
-        for (size_t at = 0; at < 34; at += n) {
+        for (size_t at = 0; at < 32; at += n) {
             char part[64];
 
             snprintf(part, sizeof(part), "%.*s", (int)n, output + at);
@@ -327,9 +327,9 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
         }
         cr_expect(w.port.r[first].cut);
         world_receive(&w, fd, &r);
-        expect_body(&r, "\"content\":\"!!abcdeabcdeabcdeabcdeabcdeabcdeab\"");
+        expect_body(&r, "\"content\":\"!!abcdeabcdeabcdeabcdeabcdeabcde\"");
         expect_body(&r, "\"finish_reason\":\"repetition\"");
-        expect_body(&r, "\"completion_tokens\":34");
+        expect_body(&r, "\"completion_tokens\":32");
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -340,7 +340,7 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
 Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
     static const char *const outputs[] = {
         "abcdefghiabcdefghiabcdefghiabcdefghiabcdefghi", /* a block of nine tokens */
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaXaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaX", /* 31 times */
+        "aaaXbbaaaYccaaaZddaaaXeeaaaYffaaaZggaaaXhhaaaYii",
         "abababababababababababababababababababababababababab",
     };
     struct world w;
@@ -361,6 +361,76 @@ Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
         expect_loops(&w, (unsigned)on, (unsigned)on);
         world_stop(&w);
     }
+}
+
+/* A default is for chats, whose clients ask for no fixed number of tokens; each request may
+ * turn the search off, or on. */
+Test(loops, a_request_decides_and_a_default_is_for_chats) {
+    static const struct {
+        const char *path, *fields;
+        bool ends;
+    } cases[] = {
+        {CHAT, "", true},
+        {CHAT, ",\"loop_breaker\":0", false},
+        {CHAT, ",\"loop_breaker\":false", false},
+        {CHAT, ",\"loop_breaker\":40", true},
+        {CHAT, ",\"loop_breaker\":true", false}, /* 256 tokens, more than the output has */
+        {CHAT, ",\"ignore_eos\":true", false},
+        {"/v1/completions", "", false},
+        {"/v1/completions", ",\"loop_breaker\":32", true},
+    };
+    static const char output[] = "abababababababababababababababababababababababababab";
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_use_template(&w, source, strlen(source));
+    w.model.loop_tokens = 32;
+    w.model.loops_of_chats = true;
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char body[200];
+
+        w.port.script = output;
+        bool is_chat = strcmp(cases[i].path, CHAT) == 0;
+
+        snprintf(body, sizeof(body), "{%s,\"max_tokens\":52%s}", is_chat ? HI : "\"prompt\":\"x\"",
+                 cases[i].fields);
+        world_ask(&w, cases[i].path, body, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_eq(strstr(r.body.data, "repetition") != NULL, cases[i].ends, "%zu: %s", i,
+                     r.body.data);
+        reply_deinit(&r);
+    }
+    world_ask(&w, CHAT, "{" HI ",\"loop_breaker\":4097}", &r);
+    cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* APIs whose clients know a closed set of reasons tell it in a member of its own. */
+Test(loops, each_api_says_that_a_loop_was_ended) {
+    static const char *const cases[][2] = {
+        {"/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":52,\"messages\":[{\"role\":\"user\","
+                         "\"content\":\"hi\"}]}"},
+        {"/api/chat", "{\"model\":\"tiny\",\"stream\":false,\"messages\":[{\"role\":\"user\","
+                      "\"content\":\"hi\"}]}"},
+        {"/completion", "{\"prompt\":\"hi\",\"n_predict\":52}"},
+        {"/v1/responses", "{\"input\":\"hi\"}"},
+    };
+    struct world w;
+    struct reply r;
+
+    started_with_breaker(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (int loops = 0; loops < 2; loops++) {
+            w.port.script = loops ? "abababababababababababababababababababababababababab" : "abab";
+            world_ask(&w, cases[i][0], cases[i][1], &r);
+            cr_expect_eq(strstr(r.body.data, "\"loop_ended\":true") != NULL, loops, "%s: %s",
+                         cases[i][0], r.body.data);
+            reply_deinit(&r);
+        }
+    world_stop(&w);
 }
 
 Test(loops, a_tenant_has_an_option_of_its_own) {

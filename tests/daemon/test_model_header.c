@@ -102,3 +102,24 @@ Test(model_header, context_is_the_lesser_of_the_options_and_the_models) {
     c.engine.max_context = 8192;
     cr_expect_eq(model_header_context(&h, &c), 4096);
 }
+
+Test(model_header, small_models_and_coarse_files_need_a_loop_breaker) {
+    static const struct {
+        uint64_t n_params, tensor_bytes;
+        uint32_t loops;
+    } cases[] = {
+        {600000000, 640000000, REPEATS_DEFAULT},   /* Qwen3-0.6B, Q8_0 */
+        {1700000000, 3400000000, REPEATS_DEFAULT}, /* Qwen3-1.7B, BF16 */
+        {4000000000, 2500000000, 0},               /* Qwen3-4B, Q4_K_M */
+        {8000000000, 3400000000, 0},               /* 3.4 bits: Q3_K_S */
+        {8030000000, 3180000000, REPEATS_DEFAULT}, /* Llama 3.1 8B, Q2_K */
+        {70000000000, 19000000000, REPEATS_DEFAULT},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model_header h = {.n_params = cases[i].n_params,
+                                 .tensor_bytes = cases[i].tensor_bytes};
+
+        cr_expect_eq(model_header_loops(&h), cases[i].loops, "%zu", i);
+    }
+}
