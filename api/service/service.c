@@ -100,6 +100,8 @@ void service_on_ended(const struct exchange *x) {
 
     if (x->second)
         return;
+    if (x->route && x->route->serve == recent_serve && x->status < 400)
+        level = WLOG_DEBUG; /* the live view asks every few seconds */
     if (x->route)
         PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
     count(&s->env->stats, x);

@@ -7,6 +7,7 @@
 #include "api/generation/env.h"
 #include "api/http/json.h"
 #include "api/service/history.h"
+#include "base/log.h"
 #include "base/util.h"
 #include "world.h"
 
@@ -270,5 +271,36 @@ Test(page, the_slowest_requests_are_the_tenants_own) {
     cr_expect_eq(r.status, 401);
     reply_deinit(&r);
     world_stop(&w);
+    unlink(path);
+}
+
+/* The live view asks for the state every few seconds: only a refusal is worth a line of the log. */
+Test(page, the_live_views_questions_are_not_logged) {
+    static const char keys[] = "one:sk-one\n";
+    char path[] = "/tmp/weft-keys-XXXXXX", log[4000] = "";
+    int file = mkstemp(path);
+    FILE *f = tmpfile();
+    struct world w;
+    struct reply r;
+
+    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
+    close(file);
+    cr_assert(f && dup2(fileno(f), STDERR_FILENO) >= 0); /* before the first event is logged */
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    log_set_level(WLOG_INFO);
+    ask(&w, "/web/state", "Authorization: Bearer sk-one\r\n", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    ask(&w, "/web/state", "", &r);
+    cr_expect_eq(r.status, 401);
+    reply_deinit(&r);
+    rewind(f);
+    log[fread(log, 1, sizeof(log) - 1, f)] = 0;
+    cr_expect(!strstr(log, "path=/web/state status=200"), "%s", log);
+    cr_expect(strstr(log, "path=/web/state status=401"), "%s", log);
+    world_stop(&w);
+    fclose(f);
     unlink(path);
 }
