@@ -34,7 +34,8 @@ static const char help[] =
     "  --write          write the settings to the client's own file (claude, codex, opencode, pi,\n"
     "                   openclaw, hermes)\n"
     "  --undo           restore that file\n"
-    "  --anyway         start the client although the model's context is too small for it\n";
+    "  --anyway         start the client although the model's context is too small for it\n"
+    "For another CLIENT the settings are printed that every client has in some form.\n";
 
 const struct launch_client launch_clients[] = {
     {
@@ -466,6 +467,33 @@ static void tell_time(const struct launch_client *c, const struct target *t, con
                 c->name, c->n_first, s < 120 ? s : s / 60, s < 120 ? "s" : "min", rate);
 }
 
+/* Prints the settings that every client has in some form, for one that weftctl does not know. */
+static int print_generic(const char *name, const struct target *t) {
+    bool keyless = strcmp(t->key, "none") == 0;
+
+    printf("weftctl launch knows " CLIENTS ", not %s. Give it these settings:\n\n"
+           "  base URL, OpenAI      %s/v1\n"
+           "  base URL, Anthropic   %s\n"
+           "  API key               %s\n"
+           "  model                 %s\n"
+           "  context               %s\n\n"
+           "Many clients read the environment:\n\n"
+           "  export OPENAI_BASE_URL=%s/v1 OPENAI_API_KEY=%s\n",
+           name, t->url, t->url, keyless ? "any text" : "your key of weftd", t->model,
+           *t->context ? t->context : "not known", t->url, keyless ? "none" : "KEY");
+    return files_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* Prints settings for the client @name, which weftctl does not know. Returns an exit code, which is
+ * an error's: nothing was started. */
+static int launch_unknown(const char *name, struct target *t, const char *key) {
+    CLEANUP(freep) char *found = NULL;
+
+    if (look_up(t, key, &found) != CLI_OK)
+        t->model = "a name from /v1/models";
+    return print_generic(name, t) == CLI_OK ? CLI_USAGE : CLI_FAILED;
+}
+
 static const struct launch_client *find(const char *name) {
     for (const struct launch_client *c = launch_clients; c->name; c++)
         if (strcmp(c->name, name) == 0)
@@ -511,14 +539,17 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (r >= 0)
         return r;
     const struct launch_client *c = n == 1 ? find(argv[1]) : NULL;
-    if (!c || prints + writes + undoes > 1)
-        return cli_usage("%s", c ? "give only one of --print, --write and --undo"
-                                 : "launch takes a client: " CLIENTS);
+    if (n != 1)
+        return cli_usage("launch takes a client: " CLIENTS);
+    if (prints + writes + undoes > 1)
+        return cli_usage("give only one of --print, --write and --undo");
+    if (!c && (writes || undoes))
+        return cli_fail("%s: --write and --undo are only for " CLIENTS, argv[1]);
     if ((writes || undoes) && !file_of(c, path))
         return CLI_FAILED;
     if (undoes)
         return undo(c, path);
-    if (!c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
+    if (c && !c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
         return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
@@ -526,6 +557,8 @@ int ctl_launch(int argc, char **argv, bool json) {
                        .model = model,
                        .key = key ? key : "none",
                        .limit = ""};
+    if (r == CLI_OK && !c)
+        return launch_unknown(argv[1], &t, key);
     if (r == CLI_OK)
         r = look_up(&t, key, &found);
     if (r != CLI_OK)

@@ -105,6 +105,14 @@ def test_the_model_is_the_first_that_is_served():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % server.server_port
+    r = launch("crush", "--url", url, "--model", "second", WEFT_API_KEY="sk-1")
+    assert r.returncode == 64 and not r.stderr and "sk-1" not in r.stdout, r
+    for words in ("knows claude, codex", "not crush.", url + "/v1\n", "your key of weftd", "second", "65536", "OPENAI_BASE_URL=" + url + "/v1 OPENAI_API_KEY=KEY"):
+        assert words in r.stdout, (words, r)
+    r = launch("crush", "--write", "--url", url)
+    assert r.returncode == 1 and not r.stdout and "only for claude" in r.stderr, r
+    r = launch("crush", "--url", "http://127.0.0.1:1")  # nothing listens there
+    assert r.returncode == 64 and r.stderr and "a name from /v1/models" in r.stdout and "any text" in r.stdout, r
     r = launch("claude", "--url", url)
     assert r.returncode == 1 and "sends about 12000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
