@@ -116,7 +116,7 @@ function begins(line) {
     isRule(line) ||
     QUOTE.test(line) ||
     formulaMark(line) !== null ||
-    (item !== null && item.text !== "" && item.indent < 4 && !item.ordered)
+    (item !== null && item.text !== "" && item.indent < 4 && (!item.ordered || parseInt(item.mark) === 1))
   );
 }
 
