@@ -5,7 +5,7 @@ import * as attach from "./attach.js";
 import * as conv from "./conversation.js";
 import * as dialogs from "./dialogs.js";
 import { announce, byId, fillIcons, fit, h, iconButton, toast } from "./dom.js";
-import { describe, waiting } from "./figures.js";
+import { brief, describe, waiting } from "./figures.js";
 import * as live from "./live.js";
 import { editor, messageElement, update } from "./message.js";
 import * as panel from "./panel.js";
@@ -179,6 +179,7 @@ const actions = {
     });
   },
   regenerate: (node) => answer(current, node.parent),
+  answer: (node) => answer(current, node.id),
   resume: (node) => answer(current, node.parent, node),
   branch(node, step) {
     conv.select(current, node, step);
@@ -408,6 +409,22 @@ function statistics(times, context) {
   };
 }
 
+const SAVE_MS = 2000;
+
+// Stores the answer @node of @c at once, and again while it grows: soon at first, so that a page that is
+// left after a moment loses little of it.
+function saveOften(c, node) {
+  let timer = null;
+  const saveAfter = (ms) => {
+    timer = setTimeout(() => saveAfter(Math.min(2 * ms, SAVE_MS)), ms);
+    if (gone.has(c)) return;
+    conv.touch(c, node.id);
+    store.put(c).then((there) => there || lose(c), () => {});
+  };
+  saveAfter(250);
+  return { stop: () => clearTimeout(timer) };
+}
+
 // Requests an answer to the message @parent of @c. @resumed: the answer to be continued, if any.
 async function answer(c, parent, resumed) {
   if (running) running.controller.abort();
@@ -438,11 +455,7 @@ async function answer(c, parent, resumed) {
   follows = true;
   if (c === current) showMessages();
   // The text that has come outlives the page.
-  const saving = setInterval(() => {
-    if (gone.has(c)) return;
-    conv.touch(c, node.id);
-    store.put(c).then((there) => there || lose(c), () => {});
-  }, 2000);
+  const saving = saveOften(c, node);
   let drawing = false;
   const draw = () => {
     drawing = false;
@@ -472,7 +485,7 @@ async function answer(c, parent, resumed) {
     if (error.name === "AbortError") node.finish = "stopped";
     else failed(node, error);
   }
-  clearInterval(saving);
+  saving.stop();
   node.stats = statistics(times, contextOf(c));
   delete node.wait;
   delete node.writing;
@@ -524,8 +537,15 @@ function showModel() {
       ? settings.model
       : (models[0]?.id ?? current.model);
   if (current) select.value = current.model;
-  select.title = describe(models.find((m) => m.id === select.value));
   select.disabled = models.length < 2;
+  showAbout();
+}
+
+// Shows the size and context of the chat's model below its name.
+function showAbout() {
+  const model = models.find((m) => m.id === byId("model").value);
+  byId("about").textContent = brief(model);
+  byId("about").title = byId("model").title = describe(model);
 }
 
 async function connect() {
@@ -696,7 +716,7 @@ function bind() {
   );
   byId("model").addEventListener("change", (event) => {
     current.model = event.target.value;
-    event.target.title = describe(models.find((m) => m.id === current.model));
+    showAbout();
     save({ model: current.model });
     if (list.includes(current)) keep(current);
   });

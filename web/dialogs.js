@@ -115,7 +115,11 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
     "Settings",
     row,
     h("div", { class: "field" }, h("label", { for: "theme" }, "Appearance"), theme),
-    h("label", { class: "check" }, titles, "The model gives conversations their titles"),
+    h(
+      "div",
+      { class: "field" },
+      h("label", { class: "check" }, titles, "The model gives conversations their titles"),
+    ),
     h(
       "div",
       { class: "field" },

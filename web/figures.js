@@ -30,6 +30,16 @@ export function waiting(comment) {
   return first === "keep-alive" ? "" : comment;
 }
 
+// Returns the size and the context of the model @m of /v1/models, short enough to stand below its name.
+export function brief(m) {
+  return [
+    m?.meta?.n_params > 0 && `${short(m.meta.n_params)} parameters`,
+    m?.max_model_len > 0 && `context: ${number(m.max_model_len)} tokens`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
 // Returns what is known of the model @m of /v1/models: its size and its context.
 export function describe(m) {
   return [

@@ -89,6 +89,14 @@ function spanButton() {
   return button;
 }
 
+function slowLegend() {
+  return h(
+    "p",
+    { class: "legend" },
+    WHY.map(([key, text]) => h("span", { class: `k-${key}` }, text)),
+  );
+}
+
 function build(box) {
   const v = {
     tiles: {
@@ -143,7 +151,7 @@ function build(box) {
       h("div", { class: "card-head" }, h("h2", null, title)),
       ...children,
     );
-  const wide = card("Your slowest requests of the last minutes", v.slow);
+  const wide = card("Your slowest requests of the last ten minutes", slowLegend(), v.slow);
   wide.classList.add("wide");
   box.replaceChildren(
     v.message,
@@ -275,10 +283,7 @@ function drawCharts() {
 }
 
 function showMap(now) {
-  const { total, used, page } = pages(now);
-  const pinned = value(now, "weft_pages_pinned") || 0;
-  const cached = Math.max((value(now, "weft_pages_cached") || 0) - pinned, 0);
-  const free = value(now, "weft_pages_free") || 0;
+  const { total, used, pinned, cached, free, page } = pages(now);
   const parts = [
     ["used", used],
     ["pinned", pinned],
@@ -408,6 +413,14 @@ const WHY = [
   ["decode_ms", "wrote the answer"],
 ];
 
+// Returns what one line says of a request: what failed, how much was read and written, and what took longest.
+function summaryOf(r) {
+  const [key, text] = WHY.reduce((a, b) => (r[a[0]] >= r[b[0]] ? a : b));
+  const failed = r.status >= 400 ? `failed with status ${r.status} · ` : "";
+  const size = `${number(r.prompt_tokens)} tokens in, ${number(r.output_tokens)} out`;
+  return `${failed}${size} · ${text} for ${duration(r[key] / 1000)}`;
+}
+
 function request(r, open) {
   const total = Math.max(r.total_ms, 0.001);
   const bar = h("span", { class: "bar", "aria-hidden": "true" });
@@ -417,7 +430,6 @@ function request(r, open) {
     bar.append(part);
   }
   const cached = r.cached_tokens ? `, ${number(r.cached_tokens)} of them cached` : "";
-  const longest = WHY.reduce((a, b) => (r[a[0]] >= r[b[0]] ? a : b));
   return h(
     "details",
     { class: "request", open, dataset: { id: r.id } },
@@ -426,7 +438,7 @@ function request(r, open) {
       null,
       h("strong", null, duration(r.total_ms / 1000)),
       bar,
-      h("span", null, `${r.status} · ${longest[1]} ${duration(r[longest[0]] / 1000)}`),
+      h("span", null, summaryOf(r)),
     ),
     h(
       "dl",

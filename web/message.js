@@ -13,7 +13,7 @@ const FINISH = {
   content_filter: "The server stopped the answer.",
 };
 
-// @actions: edit(node, text), regenerate(node), resume(node), branch(node, step), remove(node), result(node, call, text)
+// @actions: edit(node, text), regenerate(node), answer(node), resume(node), branch(node, step), remove(node), result(node, call, text)
 export function messageElement(c, node, actions) {
   const own = node.role === "user";
   const who = own
@@ -42,7 +42,7 @@ export function update(element, c, node, actions, live) {
   element.setAttribute("aria-busy", live ? "true" : "false");
   if (node.role === "user") {
     body.replaceChildren(
-      h("div", { class: "bubble", hidden: !node.content }, node.content),
+      bubble(node),
       h("div", { class: "files" }, (node.files ?? []).map(fileElement)),
     );
   } else if (node.role === "tool") {
@@ -56,6 +56,30 @@ export function update(element, c, node, actions, live) {
   element.querySelector(".foot").replaceChildren(
     ...(live ? [statistics(node.stats)].filter(Boolean) : foot(c, node, actions)),
   );
+}
+
+const FOLD_LINES = 24;
+const FOLD_CHARS = 3000;
+const unfolded = new WeakSet(); // messages whose whole text is shown
+
+// Returns the text of a message of the user; the beginning of it, with a button, where it is long.
+function bubble(node) {
+  const text = h("div", { class: "bubble", hidden: !node.content }, node.content);
+  const lines = node.content.split("\n", FOLD_LINES + 1).length;
+  if (lines <= FOLD_LINES && node.content.length <= FOLD_CHARS) return text;
+  const button = h("button", { type: "button", class: "button unfold" });
+  const show = () => {
+    const open = unfolded.has(node);
+    text.classList.toggle("folded", !open);
+    button.textContent = open ? "Show less" : `Show all of it (${number(node.content.length)} characters)`;
+    button.setAttribute("aria-expanded", String(open));
+  };
+  button.addEventListener("click", () => {
+    if (!unfolded.delete(node)) unfolded.add(node);
+    show();
+  });
+  show();
+  return h("div", { class: "long" }, text, button);
 }
 
 function fileElement(file) {
@@ -205,13 +229,14 @@ function note(body, node, actions, live) {
   const message = node.error || FINISH[node.finish];
   if (live || !message) return drop(body, "note");
   drop(body, "note");
+  const again = node.error || !(node.content || node.reasoning || node.toolCalls?.length);
   part(body, "note", () =>
     h(
       "div",
       { class: `note ${node.error ? "error" : ""}`, role: node.error ? "alert" : undefined },
       node.error && icon("alert"),
       h("span", null, message),
-      node.error
+      again
         ? h(
             "button",
             { type: "button", class: "button", onclick: () => actions.regenerate(node) },
@@ -265,6 +290,8 @@ function foot(c, node, actions) {
   if (node.role !== "tool") buttons.push(iconButton("edit", "Edit", () => actions.edit(node)));
   if (node.role === "assistant")
     buttons.push(iconButton("retry", "Answer again", () => actions.regenerate(node)));
+  else if (node.role === "user" && !node.children.length)
+    buttons.push(iconButton("retry", "Answer this", () => actions.answer(node)));
   buttons.push(
     iconButton("trash", "Delete this message and what follows", () => actions.remove(node)),
   );

@@ -71,18 +71,20 @@ export function quantile(before, now, name, q) {
   return low;
 }
 
-// Returns the pages of all models: {total, used, page}, where page is the tokens of one.
+// Returns the pages of all models that are loaded: {total, used, pinned, cached, free, page}, where page
+// is the tokens of one. The total is the sum of its parts: a model without a worker has none of them.
 export function pages(reading) {
-  const sum = { total: 0, used: 0, page: 0 };
+  const all = (name) => value(reading, name) || 0;
+  const sum = { total: 0, used: 0, pinned: all("weft_pages_pinned"), cached: 0, free: all("weft_pages_free"), page: 0 };
+  sum.cached = Math.max(all("weft_pages_cached") - sum.pinned, 0);
   for (const r of reading.series.get("vllm:cache_config_info") ?? []) {
-    const n = Number(r.labels.num_gpu_blocks) || 0;
-    const part = (reading.series.get("vllm:kv_cache_usage_perc") ?? []).find(
+    const usage = (reading.series.get("vllm:kv_cache_usage_perc") ?? []).find(
       (u) => u.labels.model_name === r.labels.model_name,
     );
-    sum.total += n;
-    sum.used += Math.round(n * (part?.value || 0));
+    sum.used += Math.round((Number(r.labels.num_gpu_blocks) || 0) * (usage?.value || 0));
     sum.page = Number(r.labels.block_size) || sum.page;
   }
+  sum.total = sum.used + sum.pinned + sum.cached + sum.free;
   return sum;
 }
 

@@ -115,6 +115,48 @@ test("an answer outlives the page that waits for it, and goes on", () => withPag
   await page.getByRole("button", { name: "Continue" }).waitFor();
 }));
 
+test("an answer of the first moment outlives the page, and can be asked for again", () => withPage(async (page) => {
+  await ask(page, "Count for long.");
+  await answers(page).getByText("1 2 3").waitFor();
+  await page.waitForTimeout(700);
+  await page.reload();
+  await page.getByText("Stopped.", { exact: true }).first().waitFor();
+  assert.match(await answers(page).innerText(), /1 2 3/);
+  await page.route("**/v1/chat/completions", () => {}); // no answer comes
+  await page.getByRole("button", { name: /New chat/ }).click();
+  await ask(page, "Count once more.");
+  await answers(page).locator(".dots").waitFor();
+  await page.waitForTimeout(100);
+  await page.reload();
+  await page.unroute("**/v1/chat/completions");
+  await page.getByRole("button", { name: "Try again" }).click();
+  await page.getByText("Hello from the script.").waitFor();
+}));
+
+test("a message without an answer is answered", () => withPage(async (page) => {
+  await ask(page, "Hello");
+  await done(page);
+  await answers(page).getByRole("button", { name: /^Delete this message/ }).click();
+  await answers(page).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Answer this" }).click();
+  await page.getByText("Hello from the script.").waitFor();
+}));
+
+test("a long message is folded", () => withPage(async (page) => {
+  const text = Array.from({ length: 300 }, (_, i) => `line ${i}`).join("\n");
+  await ask(page, text);
+  await done(page);
+  const bubble = page.locator("article.user .bubble");
+  assert.ok((await bubble.boundingBox()).height < 400);
+  assert.equal(await bubble.textContent(), text);
+  await accessible(page, "folded");
+  await shot(page, "folded");
+  await page.getByRole("button", { name: /^Show all of it/ }).click();
+  assert.ok((await bubble.boundingBox()).height > 4000);
+  await page.getByRole("button", { name: "Show less" }).click();
+  assert.ok((await bubble.boundingBox()).height < 400);
+}));
+
 test("a conversation that is deleted while it is answered does not come back", () => withPage(async (page) => {
   await ask(page, "Count for long.");
   await page.getByText("20 21 22").waitFor();
@@ -231,6 +273,15 @@ test("a conversation is exported, deleted and imported again", () => withPage(as
   const json = await save("JSON");
   await page.getByRole("button", { name: "Settings" }).click();
   await accessible(page, "settings");
+  await shot(page, "settings");
+  const gaps = await page.locator("#titles").evaluate((box) => {
+    const label = box.closest("label");
+    const text = document.createRange();
+    text.selectNode(label.lastChild);
+    const next = label.parentElement.nextElementSibling.getBoundingClientRect();
+    return [text.getBoundingClientRect().left - box.getBoundingClientRect().right, next.top - label.getBoundingClientRect().bottom];
+  });
+  assert.ok(gaps[0] >= 6 && gaps[1] >= 8, String(gaps));
   await page.getByRole("button", { name: "Delete all…" }).click();
   await page.getByRole("button", { name: "Delete all", exact: true }).click();
   await page.getByText("Your conversations will be listed here.").waitFor();
@@ -283,6 +334,8 @@ test("markdown is kept to its rules", () => withPage(async (page) => {
     ["snake_case_name and 2 * 3 * 4", "<p>snake_case_name and 2 * 3 * 4</p>"],
     ["# A\n\ntext\nmore", "<h3>A</h3><p>text\nmore</p>"],
     ["- a\n  - b\n- c", "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"],
+    ["  - a\n    1. b\n    2. c", "<ul><li>a<ol start=\"1\"><li>b</li><li>c</li></ol></li></ul>"],
+    ["a\n2. b", "<p>a\n2. b</p>"],
     ["3. a\n4. b", '<ol start="3"><li>a</li><li>b</li></ol>'],
     ["<b>x</b> & \\*y\\*", "<p>&lt;b&gt;x&lt;/b&gt; &amp; *y*</p>"],
     ["> q\n> r", "<blockquote><p>q\nr</p></blockquote>"],
@@ -385,6 +438,8 @@ test("the live view draws what is done", () => withPage(async (page, context) =>
   await page.getByRole("link", { name: "Live view" }).click();
   await page.locator("details.request").first().click();
   await page.locator("details.request[open] dt", { hasText: "Wrote the answer" }).waitFor();
+  const line = await page.locator("details.request summary").first().innerText();
+  assert.match(line, /[\d,]+ tokens in, [\d,]+ out · (waited for its turn|read the prompt|wrote the answer) for /);
   await accessible(page, "live");
   await shot(page, "live");
 }));
@@ -395,6 +450,13 @@ vllm:cache_config_info{model_name="a",block_size="32",num_gpu_blocks="100"} 1
 vllm:cache_config_info{model_name="b \\"c\\"",block_size="32",num_gpu_blocks="300"} 1
 vllm:kv_cache_usage_perc{model_name="a"} ${used}
 vllm:kv_cache_usage_perc{model_name="b \\"c\\""} 0.5
+vllm:cache_config_info{model_name="unloaded",block_size="32",num_gpu_blocks="5000"} 1
+vllm:kv_cache_usage_perc{model_name="unloaded"} 0
+weft_pages_cached{model_name="a"} 50
+weft_pages_cached{model_name="b \\"c\\""} 70
+weft_pages_pinned{model_name="a"} 20
+weft_pages_free{model_name="a"} 25
+weft_pages_free{model_name="b \\"c\\""} 80
 hits_total{model_name="a"} ${hits}
 hits_total{model_name="b"} 10
 weft_tenant_output_tokens_total{tenant="t",model_name="a"} 3
@@ -413,7 +475,7 @@ t_bucket{model_name="a",le="+Inf"} ${slow}
       Number.isNaN(m.quantile(a, a, "t", 0.5)), m.increase(b, a, "hits_total") > 0, Number.isNaN(m.value(b, "none"))];
   }, [sample(0.1, 10, 5, 10), sample(0.25, 30, 6, 20)]);
   const [pages, label, rate, tenants, half, first, none, restarted, absent] = got;
-  assert.deepEqual([pages, label, rate, tenants], [{ total: 400, used: 175, page: 32 }, 'a, b "c"', 10, { t: { output_tokens: 7 } }]);
+  assert.deepEqual([pages, label, rate, tenants], [{ total: 400, used: 175, pinned: 20, cached: 100, free: 105, page: 32 }, 'a, b "c", unloaded', 10, { t: { output_tokens: 7 } }]);
   assert.ok(Math.abs(half - (0.1 + 0.9 * (4 / 9))) < 1e-9 && first === -0.1 && none && restarted && absent, String(got));
 }));
 
@@ -474,6 +536,9 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   assert.equal(await page.evaluate(() => document.activeElement.id), "param-system");
   await page.keyboard.press("Escape");
   await shot(page, "phone");
+  assert.match(await page.locator("#about").innerText(), /context: [\d,]+ tokens/);
+  const about = await page.locator("#about").boundingBox();
+  assert.ok(about.width > 60 && about.height > 8, JSON.stringify(about));
   await accessible(page, "phone");
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `the page is ${wide} wide`);
