@@ -20,19 +20,20 @@
 
 #define KEY_MAX 512
 #define TELL_S 5 /* a first prompt that takes less time is not mentioned */
-#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, hermes, aider or goose"
+#define CLIENTS                                                                                    \
+    "claude, codex, opencode, kilo, copilot, qwen, pi, openclaw, hermes, aider, goose or continue"
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
     "Starts CLIENT with a model of weftd, through environment variables and arguments; no file is\n"
-    "written, except for pi, openclaw and hermes, which read only their files. CLIENT is one "
-    "of\n" CLIENTS ".\n"
+    "written, except for pi, openclaw, hermes and continue, which read only their files. CLIENT\n"
+    "is one of " CLIENTS ".\n"
     "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     model to use (else the first served model)\n"
     "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
     "  --print          print the settings for a shell, and start nothing\n"
     "  --write          write the settings to the client's own file (claude, codex, opencode, pi,\n"
-    "                   openclaw, hermes)\n"
+    "                   openclaw, hermes, continue)\n"
     "  --undo           restore that file\n"
     "  --anyway         start the client although the model's context is too small for it\n"
     "For another CLIENT the settings are printed that every client has in some form.\n";
@@ -85,6 +86,27 @@ const struct launch_client launch_clients[] = {
                     "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
                     "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
                     "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
+    },
+    {
+        .name = "kilo",
+        .program = "kilo",
+        .env = {"KILO_CONFIG_CONTENT="
+                "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
+                "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
+                "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
+                "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
+                NULL},
+        .limit = ", \"limit\": {\"context\": {context}, \"output\": {output}}",
+    },
+    {
+        .name = "continue",
+        .program = "cn",
+        .file = ".continue/config.yaml",
+        .appended = "\nname: weft\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: \"{model}\"\n"
+                    "    provider: openai\n    model: \"{model}\"\n    apiBase: \"{url}/v1\"\n"
+                    "    apiKey: \"{key}\"\n",
+        .mark = "name:",
+        .note = "start it with: cn",
     },
     {
         .name = "copilot",

@@ -14,12 +14,12 @@ from weftd import LIMIT_S, main, program
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
 BIN = os.path.join(FOLDER.name, "bin")
-CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "hermes", "aider", "goose"]
+CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "hermes", "aider", "goose", "kilo", "continue"]
 TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
 
 # Each client is a script that says with what it was started.
 os.makedirs(BIN)
-for name in CLIENTS:
+for name in [*CLIENTS, "cn"]:
     with open(os.path.join(BIN, name), "w") as file:
         file.write("#!%s\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n" % sys.executable)
     os.chmod(file.name, 0o755)
@@ -80,7 +80,7 @@ def test_a_proxy_is_not_asked_for_this_machine():
 
 
 def test_what_is_printed_is_for_a_shell():
-    for name in set(CLIENTS) - {"pi", "openclaw", "hermes"}:  # which read their files alone
+    for name in set(CLIENTS) - {"pi", "openclaw", "hermes", "continue"}:  # which read their files alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
         assert r.returncode == 0, r
         shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
@@ -199,6 +199,7 @@ def test_a_file_is_changed_and_given_back():
         ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
         ("openclaw", ".openclaw/openclaw.json", '{"models": {"providers": {"other": {}}}, "agents": {"defaults": {"workspace": "/w"}}}'),
         ("hermes", ".hermes/config.yaml", "model:\n  provider: nous\n  default: x"),
+        ("continue", ".continue/config.yaml", "# mine\n"),
         ("codex", ".codex/weft.config.toml", 'approval_policy = "never"\n'),
     ]
     for name, path, old in cases:
@@ -222,6 +223,10 @@ def test_a_file_is_changed_and_given_back():
                 own = 'custom_providers:\n  - name: weft\n    base_url: "http://127.0.0.1:1/v1"\n    api_key: "none"\n    model: "m"\n'
                 assert new == f"{text or ''}\n{own}"
                 assert started("hermes", *at)[0] == ["chat", "--provider", "custom:weft", "--model", "m"]
+            elif name == "continue":
+                own = '    provider: openai\n    model: "m"\n    apiBase: "http://127.0.0.1:1/v1"\n    apiKey: "none"\n'
+                assert new.startswith((text or "") + "\nname: weft\n") and new.endswith(own), new
+                assert started("continue", *at)[0] == []
             elif name == "claude":
                 value = json.loads(new)
                 assert value["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1"
