@@ -205,6 +205,11 @@ def test_links_lead_somewhere():
     none_of([m for p in all_pages() for m in bad_links(p, pages)])
 
 
+def test_the_chart_shows_the_stored_results():
+    drawn = subprocess.run([ROOT / "tests/bench/chart.py"], capture_output=True, text=True, check=True).stdout
+    assert drawn == (ROOT / "docs/images/speed.svg").read_text(), "run tests/bench/chart.py > docs/images/speed.svg"
+
+
 def test_every_page_is_in_the_index():
     """docs/README.md links every page below docs/"""
     index = next(p for p in all_pages() if p.path == "docs/README.md")
