@@ -1,5 +1,5 @@
 """The requests that routers send to daemons, as their sources and specifications define them
-(docs/manual/scale-out.md)."""
+(docs/reference/scale-out.md)."""
 import json
 import pathlib
 import re
