@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -88,16 +89,17 @@ static int wait_lock(int fd, const char *path, struct err *err) {
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(closep)
-    int fd = openat(dir, NEW_KEY_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = files_create(dir, NEW_KEY_NAME, 0600);
 
-    errno = fd < 0 ? errno : 0; /* a short write sets no errno */
-    if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
+    if (fd < 0)
+        return fail_errno(err, path, KEY_NAME, -fd);
+    errno = 0; /* a short write sets none */
+    if (getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
         write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
         renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0) {
         int e = errno ? errno : ENOSPC;
 
-        if (fd >= 0)
-            unlinkat(dir, NEW_KEY_NAME, 0);
+        unlinkat(dir, NEW_KEY_NAME, 0);
         return fail_errno(err, path, KEY_NAME, e);
     }
     return 0;

@@ -77,9 +77,9 @@ static int write_file(const char *path, const char *text, size_t len) {
     int r = 0;
 
     snprintf(part, sizeof(part), "%s.new", path);
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int fd = files_create(AT_FDCWD, part, 0644);
     if (fd < 0)
-        return -errno;
+        return fd;
     for (size_t at = 0; at < len && r == 0;) {
         ssize_t n = write(fd, text + at, len - at);
 

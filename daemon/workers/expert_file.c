@@ -72,7 +72,7 @@ void expert_file_save(const struct expert_file *f) {
     if (f->fd <= 0 || !*f->path || lseek(f->fd, 0, SEEK_END) <= 0)
         return;
     snprintf(next, sizeof(next), "%s.new", f->path);
-    int to = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int to = r = files_create(AT_FDCWD, next, 0600);
     if (to < 0 || (r = copy(to, f->fd)) < 0 || rename(next, f->path) < 0) {
         log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
                   strerror(r < 0 ? -r : errno));

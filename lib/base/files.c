@@ -76,6 +76,14 @@ FILE *files_open(const char *path) {
     return file;
 }
 
+int files_create(int dir, const char *name, mode_t mode) {
+    if (unlinkat(dir, name, 0) < 0 && errno != ENOENT)
+        return -errno;
+    int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+
+    return fd < 0 ? -errno : fd;
+}
+
 /* Adds the next bytes of @fd to @out. Returns their number, 0 at the end, or -errno. */
 static int read_some(int fd, struct buf *out) {
     char chunk[4096];

@@ -38,6 +38,11 @@ bool files_socket_folder(int place, char *out, size_t size);
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int files_make_folders(const char *path, mode_t mode);
 
+/* Creates the file @name of the folder @dir (AT_FDCWD: @name is a path) for writing, instead of what
+ * an interrupted program has left there: neither a FIFO, which open() would wait for, nor a file
+ * that another process has open. Returns a descriptor or -errno. */
+int files_create(int dir, const char *name, mode_t mode);
+
 /* Appends the whole file @path to @out, and writes its permissions to *@mode unless that is NULL.
  * Waits as files_open(), also for a writer that pauses. Returns 0 or -errno; -EFBIG: the file has
  * more bytes than @out may have, as an endless device has. */

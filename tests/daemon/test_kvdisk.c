@@ -47,6 +47,13 @@ Test(kvdisk, a_fifo_is_no_key) {
     cr_expect_lt(kvdisk_open(folder, true, &fd, secret, &err), 0);
     cr_expect(strstr(err.message, "prefixes.key"), "%s", err.message);
     unlink(key);
+    snprintf(key, sizeof(key), "%s/prefixes.key.new", folder);
+    cr_assert_eq(mkfifo(key, 0600), 0);
+    err = (struct err){0};
+    cr_expect_eq(kvdisk_open(folder, true, &fd, secret, &err), 0, "%s", err.message);
+    close(fd);
+    snprintf(key, sizeof(key), "%s/prefixes.key", folder);
+    unlink(key);
     snprintf(key, sizeof(key), "%s/prefixes.kv", folder);
     unlink(key);
     cr_expect_eq(rmdir(folder), 0);

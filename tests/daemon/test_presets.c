@@ -269,6 +269,9 @@ Test(presets, fifos_are_not_waited_for) {
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect(strstr(err.message, "cannot read a file of model 'base': Resource temporarily"), "%s",
               err.message);
+    set(&p.base, "chat-template", "");
+    cr_assert_eq(mkfifo(full("presets/mine.conf.checked.new"), 0600), 0);
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
     drop(&p);
 }
 
