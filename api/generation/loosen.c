@@ -358,16 +358,25 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
  * short lists of values. */
 static bool take_deep(struct loosener *l, bool values) {
     static const char *const own[] = {"type", "properties", "required", "description", NULL};
+    static const char *const no_rules[] = {"$defs", "definitions", "$schema",  "$id",
+                                           "title", "$comment",    "examples", NULL};
     yyjson_mut_val *properties = yyjson_mut_obj_get(l->schema, "properties"), *key, *v;
     yyjson_mut_obj_iter it = yyjson_mut_obj_iter_with(l->schema);
     bool taken = false;
     size_t i, n;
 
     while ((key = yyjson_mut_obj_iter_next(&it))) {
-        if (is_in(own, json_mut_cstr(key)))
+        const char *name = json_mut_cstr(key);
+        char place[PLACE_MAX] = "";
+
+        if (is_in(own, name))
             continue;
         yyjson_mut_obj_iter_remove(&it);
         taken = true;
+        if (is_in(no_rules, name))
+            continue;
+        push(place, name);
+        note(l, place);
     }
     yyjson_mut_obj_foreach(properties, i, n, key, v) {
         char place[PLACE_MAX] = "/properties";

@@ -130,6 +130,25 @@ Test(loosen, without_a_place_rules_go_before_names_and_types) {
     end(&t);
 }
 
+/* Whoever reads what was left out must find the rules of the arguments as a whole in it, too. */
+Test(loosen, rules_of_the_arguments_as_a_whole_are_noted) {
+    static const char schema[] =
+        "{\"title\":\"t\",\"allOf\":[{\"required\":[\"a\"]}],\"additionalProperties\":false,"
+        "\"$defs\":{\"s\":{}},\"properties\":{\"a\":{\"type\":\"string\"}}}";
+    struct test t;
+
+    begin(&t, schema);
+    cr_assert(loosen_schema(&t.l, ""));
+    char *got = yyjson_mut_val_write(t.l.schema, 0, NULL);
+
+    cr_expect_str_eq(got, "{\"properties\":{\"a\":{\"type\":\"string\"}}}", "%s", got);
+    cr_assert_eq(t.list.n, 2);
+    cr_expect_str_eq(t.list.v[0].place, "/allOf");
+    cr_expect_str_eq(t.list.v[1].place, "/additionalProperties");
+    free(got);
+    end(&t);
+}
+
 /* Returns 0 or -EINVAL, with the place of the refusal. */
 static int compile(const struct test *t, const char *format, char *place) {
     yyjson_doc *doc = yyjson_mut_val_imut_copy(t->l.schema, NULL);
