@@ -121,6 +121,11 @@ static void start(void) {
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
     atexit(remove_sockets);
     FUZZ_ASSERT(admin_new(&a, &o) == 0 && admin_listen_unix(a, path, &err) == 0);
+    struct reply ended; /* for /requests/ended */
+    world.port.script = "ab";
+    world_ask(&world, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", &ended);
+    FUZZ_ASSERT(ended.status == 200);
+    reply_deinit(&ended);
     strcpy(world.path, path); /* sends the requests of this file to its socket */
 }
 
