@@ -21,6 +21,7 @@
 #include "daemon/worker/device_watch.h"
 #include "daemon/worker/sandbox.h"
 #include "daemon/worker/sigbus.h"
+#include "daemon/worker/take_frames.h"
 #include "engine/engine.h"
 #include "proto/flight_tape.h"
 #include "proto/messages.h"
@@ -448,38 +449,34 @@ static int send_ready(struct worker *w) {
     return chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
 }
 
-/* Takes every frame that has arrived. Returns 0, or a negative errno when the channel is dead. */
-static int drain(struct worker *w) {
+/* Takes a frame of the front. Returns 0, or a negative errno: the worker cannot go on. */
+static int take(void *ctx, const struct chan_frame *f) {
+    struct worker *w = ctx;
     const struct msg_served *served;
     struct msg_picture picture;
-    struct chan_frame f;
     struct turn_end end;
     struct submit m;
     uint64_t id;
-    int r, n;
+    int r = 0, n;
 
-    while ((r = chan_recv(&w->chan, &f)) == 0) {
-        w->stats_stale |= f.type != MSG_SERVED;
-        if (f.type == MSG_SUBMIT && msg_submit_parse(f.data, f.len, &m) == 0)
-            r = sched_submit(w->sched, &m);
-        else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
-            sched_cancel(w->sched, id);
-        else if (f.type == MSG_PICTURE && msg_picture_parse(f.data, f.len, &picture) == 0)
-            sched_picture(w->sched, &picture);
-        else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
-            sched_turn_end(w->sched, &end);
-        else if (f.type == MSG_SERVED && (n = msg_served_parse(f.data, f.len, &served)) > 0)
-            sched_served_elsewhere(w->sched, served, (uint32_t)n);
-        else if (f.type == MSG_DISK_USE)
-            r = use_disk(w);
-        else if (f.type == MSG_DISK_LEAVE)
-            leave_disk(w);
-        else
-            return -EPROTO;
-        if (r < 0)
-            return r;
-    }
-    return r < 0 ? r : 0;
+    w->stats_stale |= f->type != MSG_SERVED;
+    if (f->type == MSG_SUBMIT && msg_submit_parse(f->data, f->len, &m) == 0)
+        r = sched_submit(w->sched, &m);
+    else if (f->type == MSG_CANCEL && msg_cancel_parse(f->data, f->len, &id) == 0)
+        sched_cancel(w->sched, id);
+    else if (f->type == MSG_PICTURE && msg_picture_parse(f->data, f->len, &picture) == 0)
+        sched_picture(w->sched, &picture);
+    else if (f->type == MSG_TURN_END && msg_turn_end_parse(f->data, f->len, &end) == 0)
+        sched_turn_end(w->sched, &end);
+    else if (f->type == MSG_SERVED && (n = msg_served_parse(f->data, f->len, &served)) > 0)
+        sched_served_elsewhere(w->sched, served, (uint32_t)n);
+    else if (f->type == MSG_DISK_USE)
+        r = use_disk(w);
+    else if (f->type == MSG_DISK_LEAVE)
+        leave_disk(w);
+    else
+        r = -EPROTO;
+    return MIN(r, 0);
 }
 
 /* Sends one event batch. If the channel is full, the batch is left out, because the next one has
@@ -607,7 +604,8 @@ static int serve(struct worker *w) {
     assert(w->sched && w->compiler);
     w->stats_stale = true;
     for (;;) {
-        int r = drain(w);
+        int r = take_frames(&w->chan, clock_monotonic(), TAKE_FRAMES_NS, take, w);
+        bool more = r == 0;
 
         if (r < 0)
             return r;
@@ -626,8 +624,8 @@ static int serve(struct worker *w) {
         tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
         TRY(send_blocks(w, r == SCHED_NO_STEP));
-        if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
-            return r;
+        if (r == SCHED_NO_STEP && !more)
+            TRY(chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w)));
         w->stats_stale |=
             sched_fd(w->sched) >= 0; /* the disk tier may have saved or loaded pages */
     }
