@@ -13,6 +13,10 @@
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void on_rest(uv_idle_t *rest);
 
+static bool has_room_again(const struct worker_chan *c) {
+    return c->open && c->full && !c->chan.dead && !chan_wants_write(&c->chan);
+}
+
 /* Polls the channel: always for frames, and for room while frames are unsent. Starting a poll anew
  * costs system calls, so this is done only when the wanted events change. */
 static void update_poll(struct worker_chan *c) {
@@ -20,6 +24,7 @@ static void update_poll(struct worker_chan *c) {
 
     if (!c->open)
         return;
+    c->full |= chan_wants_write(&c->chan);
     if (c->chan.dead) { /* ended(), or the end of the process, completes the rest */
         uv_poll_stop(&c->poll);
         /* the error is on this side, so the other end must see it too */
@@ -31,6 +36,17 @@ static void update_poll(struct worker_chan *c) {
         uv_poll_start(&c->poll, want, on_poll);
     }
     c->waits_for = want;
+    if (has_room_again(c)) /* a send may have emptied it, in which no submit may begin */
+        uv_idle_start(&c->rest, on_rest);
+}
+
+/* Reports that all that had to wait has been sent, by this turn or by another message. */
+static void tell_room(struct worker_chan *c) {
+    if (!has_room_again(c))
+        return;
+    c->full = false;
+    if (c->opts.room)
+        c->opts.room(c->opts.ctx);
 }
 
 /* Takes one part or frame. Returns 0, CHAN_EMPTY or -errno. */
@@ -71,10 +87,13 @@ static bool take_turn(struct worker_chan *c) {
 
 static void on_rest(uv_idle_t *rest) {
     struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
+    bool more = take_turn(c);
 
-    if (take_turn(c))
+    if (!more)
+        uv_idle_stop(rest);
+    tell_room(c);
+    if (more)
         return;
-    uv_idle_stop(rest);
     if (c->open && c->chan.dead && c->opts.ended)
         c->opts.ended(c->opts.ctx);
 }
@@ -95,8 +114,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     } else if (take_turn(c)) {
         uv_idle_start(&c->rest, on_rest);
     }
-    if (c->open && c->opts.room && events & UV_WRITABLE)
-        c->opts.room(c->opts.ctx);
+    tell_room(c);
 }
 
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {
@@ -131,7 +149,10 @@ size_t worker_chan_queued(const struct worker_chan *c) {
 }
 
 void worker_chan_drain(struct worker_chan *c) {
-    /* The other end is closed, so the loop reads no more than the socket's buffer. */
+    /* Nothing can be added from here on, also by another process that has the other end: the loop
+     * reads no more than the socket's buffer. */
+    if (c->open)
+        shutdown(c->chan.fd, SHUT_RD);
     while (c->open && take_one(c) == 0)
         ;
 }

@@ -27,7 +27,7 @@ struct worker_chan_opts {
     /* Takes the next part of the last frame. Returns false if there is none. NULL: no frame has
      * parts. */
     bool (*part)(void *ctx);
-    /* The socket has taken bytes that had to wait. NULL: that is of no use. */
+    /* The socket has taken all bytes that had to wait. NULL: that is of no use. */
     void (*room)(void *ctx);
     /* Called once when the channel has ended in both directions; may close the channel. NULL: the
      * owner notices the end by other means. */
@@ -44,6 +44,7 @@ struct worker_chan {
     int waits_for;  /* events that `poll` was started with; 0: it is stopped */
     bool open;      /* the members above are in use */
     bool has_parts; /* the last frame has further parts */
+    bool full;      /* bytes had to wait, and room() has not been called since */
 };
 
 /* Opens a channel over the socket @fd, which it takes over. @opts is copied. The handles of the
@@ -56,5 +57,5 @@ void worker_chan_close(struct worker_chan *c);
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload);
 /* Returns the number of bytes that the socket has not taken yet. */
 size_t worker_chan_queued(const struct worker_chan *c);
-/* Reads all remaining frames without a time limit, because the worker has ended. */
+/* Reads all frames that have arrived, because the worker has ended; nothing arrives afterwards. */
 void worker_chan_drain(struct worker_chan *c);

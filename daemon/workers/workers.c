@@ -26,9 +26,6 @@
  * the next process starts. So there are never two processes, and a death counts once.
  */
 
-/* Unsent bytes above which requests wait in the api, which sends them in the order of their
- * tenants' shares and forgets those whose client leaves. The channel knows only that of arrival. */
-#define BACKLOG_MAX (64u << 10)
 /* unsent bytes above which pictures wait, so that they do not delay requests */
 #define PICTURES_BACKLOG (32u << 10)
 #define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
@@ -99,12 +96,14 @@ static bool tell(struct workers *w, uint16_t type, int packed) {
     return sent;
 }
 
-/* Implements api_port.submit. Returns -EAGAIN if there is no worker, or its channel is full. */
+/* Implements api_port.submit. Returns -EAGAIN if there is no worker, or its socket is full: then
+ * requests wait in the api, which sends them in the order of their tenants' shares and forgets
+ * those whose client leaves. The channel knows only the order of arrival. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
     struct worker_chan *c = way(w);
 
-    if (!c || worker_chan_queued(c) > BACKLOG_MAX)
+    if (!c || worker_chan_queued(c) > 0)
         return -EAGAIN;
     int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
@@ -246,11 +245,10 @@ int workers_next_event(struct workers *w) {
     return r;
 }
 
-/* Implements worker_chan_opts.room. */
-static void on_room(void *ctx) {
+void workers_on_room(void *ctx) {
     struct workers *w = ctx;
 
-    if (w->state == WORKERS_SERVING && worker_chan_queued(&w->chan) <= BACKLOG_MAX / 2)
+    if (way(w))
         api_worker_room(w->model);
 }
 
@@ -460,7 +458,7 @@ static int spawn(struct workers *w) {
                                     .ctx = w,
                                     .frame = on_frame,
                                     .part = on_part,
-                                    .room = on_room};
+                                    .room = workers_on_room};
     int pair[2];
 
     assert(w->opts.file && !w->chan.open);

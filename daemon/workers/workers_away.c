@@ -102,6 +102,7 @@ void workers_offer(struct workers *w, int fd) {
                                        .ctx = w,
                                        .frame = on_frame,
                                        .part = on_part,
+                                       .room = workers_on_room,
                                        .ended = on_ended};
 
     assert(w->next == NEXT_NONE && w->ready.len > 0);

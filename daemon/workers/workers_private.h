@@ -80,6 +80,8 @@ void workers_set_state(struct workers *w, enum workers_state next);
 /* Passes the next of `events`, the events of one step, to the api, which may end a generation and
  * start others. Returns as msg_events_next(). */
 int workers_next_event(struct workers *w);
+/* Implements worker_chan_opts.room. */
+void workers_on_room(void *ctx);
 /* Returns the number of deaths of its workers at which request @id was present; for
  * api_worker_up(). */
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);

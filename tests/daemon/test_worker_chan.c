@@ -1,6 +1,7 @@
 /* The part of a worker's channel that one iteration of the loop handles. */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <sys/socket.h>
 #include "daemon/workers/worker_chan.h"
 
@@ -20,6 +21,8 @@ struct scene {
     uint32_t left;   /* number of frames that the worker still answers */
     uint32_t parts;  /* parts of the present frame */
     uint32_t closes; /* number of the part in which the channel is closed; 0: none */
+    uint32_t n_room; /* reports that there is room again */
+    bool ended;      /* the worker has ended: no process can send in its name */
 };
 
 static void work(struct scene *s) {
@@ -40,7 +43,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     }
     if (s->left > 0) {
         s->left--;
-        cr_assert_eq(chan_send(&s->worker, SINGLE, NULL, 0), 0);
+        cr_assert_eq(chan_send(&s->worker, SINGLE, NULL, 0), s->ended ? -EPIPE : 0);
     }
     return false;
 }
@@ -58,6 +61,13 @@ static bool on_part(void *ctx) {
     return true;
 }
 
+static void on_room(void *ctx) {
+    struct scene *s = ctx;
+
+    cr_expect_eq(worker_chan_queued(&s->chan), 0);
+    s->n_room++;
+}
+
 static void on_check(uv_check_t *check) {
     struct scene *s = check->data;
 
@@ -67,8 +77,12 @@ static void on_check(uv_check_t *check) {
 }
 
 static void setup(struct scene *s) {
-    struct worker_chan_opts o = {
-        .loop = &s->loop, .clock = &s->clock.clock, .ctx = s, .frame = on_frame, .part = on_part};
+    struct worker_chan_opts o = {.loop = &s->loop,
+                                 .clock = &s->clock.clock,
+                                 .ctx = s,
+                                 .frame = on_frame,
+                                 .part = on_part,
+                                 .room = on_room};
     int pair[2];
 
     *s = (struct scene){0};
@@ -167,21 +181,29 @@ Test(worker_chan, a_part_may_close_it) {
     teardown(&s);
 }
 
-/* The channel waits for room in the socket also during a turn. */
-Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
+/* Sends until the socket takes no more. Returns the number of frames. */
+static uint32_t fill(struct scene *s) {
     CLEANUP(buf_deinit) struct buf payload = {.max = 4096};
-    struct scene s;
-    struct chan_frame f;
-    uint32_t n = 0, n_sent = 0;
+    uint32_t n = 0;
 
-    setup(&s);
     buf_reserve(&payload, 4096);
     memset(payload.data, 1, payload.len = 4096);
-    while (worker_chan_queued(&s.chan) == 0 && n_sent < 10000) {
-        cr_assert_eq(worker_chan_send(&s.chan, SINGLE, &payload), 0);
-        n_sent++;
+    while (worker_chan_queued(&s->chan) == 0 && n < 10000) {
+        cr_assert_eq(worker_chan_send(&s->chan, SINGLE, &payload), 0);
+        n++;
     }
-    cr_expect_gt(worker_chan_queued(&s.chan), 0);
+    cr_expect_gt(worker_chan_queued(&s->chan), 0);
+    return n;
+}
+
+/* The channel waits for room in the socket also during a turn. */
+Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
+    struct scene s;
+    struct chan_frame f;
+    uint32_t n = 0;
+
+    setup(&s);
+    uint32_t n_sent = fill(&s);
     for (int i = 0; i < 1000 && n < n_sent; i++) {
         while (chan_recv(&s.worker, &f) == 0)
             n++;
@@ -189,5 +211,45 @@ Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
     }
     cr_expect_eq(n, n_sent);
     cr_expect_eq(worker_chan_queued(&s.chan), 0);
+    teardown(&s);
+}
+
+/* Who waits for room is told of it once, also when another message has sent the rest before the
+ * loop looked at the socket. */
+Test(worker_chan, room_is_reported_whoever_sends_the_rest) {
+    struct buf empty = {0};
+    struct chan_frame f;
+    struct scene s;
+
+    setup(&s);
+    cr_assert_eq(worker_chan_send(&s.chan, SINGLE, &empty), 0);
+    run(&s, 10);
+    cr_expect_eq(s.n_room, 0, "nothing has waited");
+    for (uint32_t i = 1; i <= 3; i++) {
+        fill(&s);
+        run(&s, 10);
+        cr_expect_eq(s.n_room, i - 1, "there is no room yet");
+        while (chan_recv(&s.worker, &f) == 0)
+            ;
+        cr_assert_eq(worker_chan_send(&s.chan, SINGLE, &empty), 0);
+        cr_assert_eq(worker_chan_queued(&s.chan), 0);
+        cr_expect_eq(s.n_room, i - 1, "not inside of a send");
+        run(&s, 10);
+        cr_expect_eq(s.n_room, i);
+        cr_expect_not(uv_is_active((uv_handle_t *)&s.chan.rest));
+    }
+    teardown(&s);
+}
+
+/* A process that has the other end of a worker that has ended cannot add frames for ever. */
+Test(worker_chan, nothing_arrives_after_the_end_of_the_worker, .timeout = 60) {
+    struct scene s;
+
+    setup(&s);
+    s.left = UINT32_MAX; /* each frame is answered with another */
+    chan_send(&s.worker, SINGLE, NULL, 0);
+    s.ended = true;
+    worker_chan_drain(&s.chan);
+    cr_expect_eq(s.n_frames, 1);
     teardown(&s);
 }
