@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/bill.h"
+#include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
 #include "api/generation/model.h"
@@ -586,6 +587,13 @@ static void submit(struct gen *g) {
     }
 }
 
+/* Returns the connection whose end ends @g, or NULL. */
+static const struct conn *conn_of(const struct gen *g) {
+    const struct exchange *x = g->exchange ? *g->exchange : NULL;
+
+    return x ? x->conn : NULL;
+}
+
 /* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose
  * submits have taken the least. NULL: none waits. */
 static struct gen *next_pending(const struct model *m) {
@@ -594,6 +602,8 @@ static struct gen *next_pending(const struct model *m) {
 
     LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
         if (g->model != m || g->state != GEN_PENDING || g->failed)
+            continue;
+        if (g->left && conn_of(g))
             continue;
         double begins = submit_begins(g);
 
@@ -606,12 +616,18 @@ static struct gen *next_pending(const struct model *m) {
 }
 
 /* Submits pending generations while there is room. A new one does not overtake those that wait, and
- * those of a tenant that submits much wait behind the others'. */
+ * those of a tenant that submits much wait behind the others'. One whose client has left is not
+ * worth a step of the worker: the turn in which its connection reads that ends it. */
 static void submit_pending(struct model *m) {
     struct gen *g;
 
-    while (m->worker_up && !m->crowded && (g = next_pending(m)))
-        submit(g);
+    while (m->worker_up && !m->crowded && (g = next_pending(m))) {
+        const struct conn *c = conn_of(g);
+
+        g->left = c && conn_has_left(c);
+        if (!g->left)
+            submit(g);
+    }
 }
 
 void gen_room(struct model *m) {

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "api/http/conn_private.h"
@@ -119,6 +120,14 @@ void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge
     *out = c->http.body;
     buf_init(&c->http.body, c->server->opts.limits.body);
     quota_charge_pass(&c->body, charge);
+}
+
+bool conn_has_left(const struct conn *c) {
+    struct pollfd p = {.events = POLLRDHUP};
+
+    if (c->http.ws || uv_fileno((const uv_handle_t *)&c->h.stream, &p.fd) < 0)
+        return false;
+    return poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
 void conn_set_payer(struct conn *c, struct payer *payer) {

@@ -153,6 +153,10 @@ void conn_exchange_done(struct conn *c);
 /* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0
  * when @out is freed. */
 void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge);
+/* Asks the kernel whether the client has shut its side down, so that a turn of @c will end its
+ * exchange. Behind a message of a WebSocket others may have to be answered before that turn: then
+ * the answer is false. */
+bool conn_has_left(const struct conn *c);
 /* Initialises a charge of 0 for the memory that an answer of @c takes before it is sent. */
 void conn_hold_init(struct conn *c, struct quota_charge *charge);
 /* Sets @charge, of conn_hold_init(), to @n bytes of unsent output. Returns false, with the charge

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "api/limits/admit.h"
 #include "api/limits/tenant.h"
@@ -553,4 +554,38 @@ Test(tenants, submits_wait_in_the_order_of_shares) {
     world_turns(&w, 4);
     world_stop(&w);
     unlink(path);
+}
+
+/* Clients that send requests and leave at once cost no step of the worker, although their
+ * connections wait for the turns in which they read that: with room, and where they waited for
+ * room. */
+Test(tenants, a_request_whose_client_has_left_is_not_submitted) {
+    static const char leaves[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                 "Content-Length: 29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":7}";
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (int i = 0; i < 2; i++) {
+        bool waits = i == 1;
+        uint32_t n = w.port.n;
+        int fd = world_connect(&w), stays = world_connect(&w);
+
+        w.port.n_again = waits ? 1000 : 0;
+        world_post(&w, stays, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":8}");
+        cr_assert_eq(send(fd, leaves, sizeof(leaves) - 1, 0), (ssize_t)sizeof(leaves) - 1);
+        if (waits)
+            world_turns(&w, 4);
+        cr_assert_eq(close(fd), 0);
+        if (waits) {
+            w.port.n_again = 0;
+            api_worker_room(api_first_model(w.api));
+        }
+        world_turns(&w, 4);
+        cr_assert_eq(w.port.n, n + 1, "%d: %u", i, w.port.n);
+        cr_expect_eq(w.port.r[n].m.max_new, 8, "%d: %u", i, w.port.r[n].m.max_new);
+        world_drop(&w, stays);
+        world_turns(&w, 4);
+    }
+    world_stop(&w);
 }
