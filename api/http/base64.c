@@ -1,5 +1,6 @@
 #include "api/http/base64.h"
 
+#include "base/loop_bytes.h"
 #include "base/try.h"
 
 void base64_group(const uint8_t *bytes, size_t n, char out[4]) {
@@ -15,6 +16,7 @@ int base64_add(struct buf *out, const void *data, size_t len) {
     const uint8_t *bytes = data;
     char four[4];
 
+    loop_bytes(len);
     for (size_t i = 0; i < len; i += 3) {
         base64_group(bytes + i, MIN(len - i, 3u), four);
         TRY(buf_add(out, four, sizeof(four)));

@@ -3,6 +3,7 @@
 #include "api/http/conn_private.h"
 #include "api/http/loop_lag.h"
 #include "api/http/tls.h"
+#include "base/loop_bytes.h"
 
 /*
  * The output of a connection. conn_flush() hands the first CONN_WRITE bytes of it to one
@@ -78,6 +79,7 @@ void conn_flush(struct conn *c) {
     if (c->writing || !conn_unsent(c) || c->state == CONN_CLOSED)
         return;
     int n = write_load(c, parts);
+    loop_bytes(c->n_sending + c->records.len);
     c->writing = true;
     if (n < 0 || uv_write(&c->write, &c->h.stream, parts, (unsigned)n, on_written) < 0) {
         c->writing = false;

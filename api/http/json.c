@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/json_value.h"
+#include "base/loop_bytes.h"
 
 /*
  * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always
@@ -116,6 +117,7 @@ void json_string(struct json *j, const char *text, size_t len) {
     const unsigned char *s = (const unsigned char *)text;
     size_t from = 0, i = 0;
 
+    loop_bytes(len);
     separate(j);
     put(j, "\"", 1);
     while (i < len) {
@@ -187,6 +189,7 @@ void json_raw(struct json *j, const char *text, size_t len) {
     const unsigned char *s = (const unsigned char *)text;
     size_t from = 0, i = 0, bad;
 
+    loop_bytes(len);
     separate(j);
     while (i < len) {
         size_t n = s[i] < 0x80 ? 1 : sequence(s + i, len - i, &bad);
@@ -369,6 +372,7 @@ static bool replace_unpaired(char *s, size_t len) {
 int json_read(yyjson_doc **out, char *data, size_t len, struct err *err) {
     yyjson_read_err e;
 
+    loop_bytes(len);
     if (len == 0)
         return err_set_code(err, 400, "invalid_json", NULL,
                             "The request body is empty: JSON is expected.");

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <time.h>
+#include "base/loop_bytes.h"
 
 /*
  * The check callback runs once in an iteration, after the poll's callbacks. What has passed since
@@ -36,6 +37,7 @@ void loop_lag_mark(const char *what) {
     }
     marks.what = what;
     marks.since_ns = now;
+    loop_watch_turn();
 }
 
 /* ---- the length of iterations ---- */
@@ -59,6 +61,8 @@ static void on_check(uv_check_t *c) {
     loop_lag_mark("timers and closed handles"); /* the next phase of the iteration */
     uint64_t cpu = marks.since_ns;
     assert(l->open && now >= l->at_ns && cpu >= l->cpu_ns);
+    if (!l->at_ns)
+        loop_watch_set(true); /* what comes before the first iteration is the start */
     if (l->at_ns) {
         uint64_t passed = now - l->at_ns, slept = idle - l->idle_ns;
         uint64_t busy = passed > slept ? passed - slept : 0;
@@ -89,8 +93,10 @@ void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
 }
 
 void loop_lag_close(struct loop_lag *l) {
-    if (l->open)
-        uv_close((uv_handle_t *)&l->check, NULL);
+    if (!l->open)
+        return;
+    uv_close((uv_handle_t *)&l->check, NULL);
+    loop_watch_set(false);
     l->open = false;
 }
 

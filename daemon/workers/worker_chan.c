@@ -145,7 +145,7 @@ int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *pay
 }
 
 size_t worker_chan_queued(const struct worker_chan *c) {
-    return c->chan.out.len;
+    return c->chan.out.len - c->chan.sent;
 }
 
 void worker_chan_drain(struct worker_chan *c) {

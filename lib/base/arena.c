@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdalign.h>
 #include <string.h>
+#include "base/loop_bytes.h"
 
 #define CHUNK_BYTES 4096
 
@@ -66,6 +67,7 @@ char *arena_strndup(struct arena *a, const char *s, size_t n) {
     size_t bytes;
     char *p = size_add(n, 1, &bytes) ? NULL : arena_alloc(a, bytes);
 
+    loop_bytes(n);
     if (p && n)
         memcpy(p, s, n);
     return p;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/loop_bytes.h"
 #include "base/try.h"
 
 void buf_init(struct buf *b, size_t max) {
@@ -36,6 +37,7 @@ int buf_reserve(struct buf *b, size_t extra) {
 
 int buf_add(struct buf *b, const void *data, size_t len) {
     TRY(buf_reserve(b, len));
+    loop_bytes(len);
     assert(data || len == 0);
     if (len)
         memcpy(b->data + b->len, data, len);
@@ -77,7 +79,10 @@ int buf_printf(struct buf *b, const char *fmt, ...) {
 
 void buf_consume(struct buf *b, size_t n) {
     assert(n <= b->len);
+    if (n == 0)
+        return;
     b->len -= n;
+    loop_bytes(b->len);
     if (b->data)
         memmove(b->data, b->data + n, b->len + 1);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/loop_bytes.h"
 
 #define READ_CHUNK (64u << 10)
 
@@ -48,6 +49,12 @@ static int die(struct chan *c, int error) {
     return c->dead;
 }
 
+/* Removes what was sent from `out`. */
+static void out_compact(struct chan *c) {
+    buf_consume(&c->out, c->sent);
+    c->sent = 0;
+}
+
 int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
     static const char zeros[8];
     struct header h = {len, type, 0};
@@ -56,6 +63,8 @@ int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
     if (c->dead)
         return c->dead;
     size_t pad = padded(len) - len;
+    if (sizeof(h) + len + pad > c->out.max - c->out.len)
+        out_compact(c);
     int r = buf_reserve(&c->out, sizeof(h) + len + pad);
     if (r == -EMSGSIZE)
         return CHAN_FULL;
@@ -69,11 +78,12 @@ int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
 }
 
 int chan_flush(struct chan *c) {
-    size_t done = 0;
+    size_t done = c->sent;
 
     while (!c->dead && done < c->out.len) {
         ssize_t n = send(c->fd, c->out.data + done, c->out.len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
 
+        loop_bytes(n > 0 ? (size_t)n : 0);
         if (n > 0)
             done += (size_t)n;
         else if (errno == EAGAIN)
@@ -81,12 +91,14 @@ int chan_flush(struct chan *c) {
         else if (errno != EINTR)
             die(c, -errno);
     }
-    buf_consume(&c->out, done);
+    c->sent = done;
+    if (done >= c->out.len - done) /* so each byte is moved once at most */
+        out_compact(c);
     return c->dead;
 }
 
 bool chan_wants_write(const struct chan *c) {
-    return !c->dead && c->out.len > 0;
+    return !c->dead && c->out.len > c->sent;
 }
 
 /* Reads the header of the frame at c->consumed. Returns 0: the whole frame is there; CHAN_EMPTY:

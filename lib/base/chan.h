@@ -27,14 +27,15 @@ struct chan_frame {
     const void *data; /* 8-byte aligned; valid until the next chan_recv() */
 };
 
-/* Invariants: consumed <= in.len, a multiple of 8; out.len <= max_queued; a dead channel stays
- * dead. */
+/* Invariants: consumed <= in.len, a multiple of 8; sent <= out.len <= max_queued; a
+ * dead channel stays dead. */
 struct chan {
     int fd;   /* non-blocking; owned */
     int dead; /* 0 or the negative errno that ended it */
     uint32_t max_frame;
     struct buf in, out;
     size_t consumed; /* bytes of `in` that were handed out; frames are multiples of 8 bytes */
+    size_t sent;     /* bytes of `out` that were written */
 };
 
 /* Initialises a channel over the socket @fd, which it takes over. @max_frame: largest payload in

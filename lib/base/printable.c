@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/loop_bytes.h"
 #include "base/util.h"
 
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
@@ -44,6 +45,7 @@ size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
 void utf8_repair(char *text, size_t len) {
     uint32_t c;
 
+    loop_bytes(len);
     for (size_t i = 0, n; i < len; i += MAX(n, (size_t)1)) {
         n = utf8_sequence(text + i, len - i, &c);
         if (n == 0)

@@ -1,6 +1,7 @@
 #include "text/stops.h"
 
 #include <string.h>
+#include "base/loop_bytes.h"
 #include "text/unicode.h"
 
 size_t utf8_incomplete_tail(const char *text, size_t len) {
@@ -27,6 +28,7 @@ size_t utf8_incomplete_tail(const char *text, size_t len) {
 bool utf8_valid(const char *text, size_t len) {
     const char *end = text + len;
 
+    loop_bytes(len);
     while (text < end) {
         uint64_t eight;
         uint32_t cp;

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/chan.h"
+#include "base/loop_bytes.h"
 #include "base/rng.h"
 
 static struct chan a, b;
@@ -25,6 +26,31 @@ static void teardown(void) {
 }
 
 TestSuite(chan, .init = setup, .fini = teardown, .timeout = 20);
+
+static size_t n_moved;
+
+static void count_moved(size_t bytes, size_t items) {
+    n_moved += bytes;
+}
+
+Test(chan, what_waits_is_not_moved_with_every_write) {
+    static unsigned char data[1 << 20];
+    struct chan_frame f;
+    size_t n_sent = 0, n_read = 0;
+
+    for (; n_sent < 3 && chan_send(&a, 1, data, sizeof(data)) == 0; n_sent++) {
+    }
+    cr_assert_eq(n_sent, 3);
+    loop_watch = count_moved;
+    for (int i = 0; i < 100000 && n_read < n_sent; i++) {
+        cr_assert_eq(chan_flush(&a), 0); /* writes and moves */
+        loop_watch = NULL;
+        n_read += chan_recv(&b, &f) == 0;
+        loop_watch = count_moved;
+    }
+    cr_expect_eq(n_read, n_sent);
+    cr_expect_lt(n_moved, 2 * n_sent * sizeof(data), "%zu bytes", n_moved);
+}
 
 Test(chan, frames_of_every_size_arrive_whole_and_in_order) {
     static unsigned char data[300000];
