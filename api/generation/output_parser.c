@@ -192,7 +192,9 @@ bool output_parser_next(const struct output_parser *s, struct output_at *at,
         if (n > at->sent) {
             out->text = s->text[r->kind].data + r->begin + at->sent;
             out->len = n - at->sent;
-            at->sent = n;
+            if (out->len > OUTPUT_PIECE_MAX)
+                out->len = OUTPUT_PIECE_MAX - utf8_incomplete_tail(out->text, OUTPUT_PIECE_MAX);
+            at->sent += out->len;
             return true;
         }
         if (at->run + 1 == s->n_runs)

@@ -11,6 +11,8 @@
 
 #include "api/toolcall/toolcall.h"
 
+#define OUTPUT_PIECE_MAX (32u << 10)
+
 enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING, OUTPUT_CALL };
 #define OUTPUT_KINDS 3
 
@@ -79,6 +81,6 @@ int output_parser_finish(struct output_parser *s, bool cut);
 
 /* Returns true if a call is complete. */
 bool output_parser_has_call(const struct output_parser *s);
-/* Gets the next piece; false: there is none yet. */
+/* Gets the next piece, of at most OUTPUT_PIECE_MAX bytes; false: there is none yet. */
 bool output_parser_next(const struct output_parser *s, struct output_at *at,
                         struct output_piece *out);

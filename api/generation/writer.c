@@ -15,6 +15,7 @@
 #include "api/http/respond.h"
 #include "api/generation/prewarm.h"
 #include "api/http/dialect.h"
+#include "text/stops.h"
 
 /*
  * The life of an answer:
@@ -38,6 +39,9 @@
 #define ANSWER_MAX API_SEND_MAX
 /* tokens, with alternatives, of a whole answer that is written on the loop */
 #define INLINE_TOKENS 2000u
+#define TOKEN_BYTES 64u /* text that takes as long as an entry of a token */
+/* text of a choice that is written in one iteration */
+#define TEXT_AT_ONCE ((size_t)INLINE_TOKENS / 2 * TOKEN_BYTES)
 #define ROUNDS_MAX 8u /* generations of one answer in several rounds */
 
 static void free_answer(struct writer *w) {
@@ -183,6 +187,7 @@ static void send_piece(struct writer *w, struct piece *p) {
     assert(w->endpoint->piece);
     w->endpoint->piece(w, p);
     w->n_told += (size_t)(p->to - p->from + p->echo_to - p->echo_from) * entries_of_token(w);
+    w->n_told += p->len / TOKEN_BYTES;
     if (p->last && w->endpoint->tells_prompt)
         w->n_told += c->gen->n_prompt;
     c->n_echoed = p->echo_to;
@@ -227,17 +232,30 @@ static bool send_echo(struct writer *w, uint32_t i) {
     return true;
 }
 
-/* Sends the new text of choice @i, or its first part when very many tokens have log
+/* Returns the end of the text of @c that is sent next, which is all that is ready, or a part of
+ * whole characters. */
+static size_t end_of_text(const struct choice *c) {
+    const struct gen *g = c->gen;
+    size_t end = c->text_sent + TEXT_AT_ONCE;
+
+    if (g->ready <= end)
+        return g->ready;
+    return end - utf8_incomplete_tail(g->text.data + c->text_sent, TEXT_AT_ONCE);
+}
+
+/* Sends the new text of choice @i, or its first part when it is long or very many tokens have log
  * probabilities. */
 static void send_text(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
     uint32_t to = ready_tokens(c), most = tokens_at_once(w);
-    size_t end = g->ready;
+    size_t end = end_of_text(c);
 
+    while (end < g->ready && to > c->n_sent && g->text_end[to - 1] > end)
+        to--;
     if (to - c->n_sent > most) {
         to = c->n_sent + most;
-        end = MIN(MAX((size_t)g->text_end[to - 1], c->text_sent), g->ready);
+        end = MIN(MAX((size_t)g->text_end[to - 1], c->text_sent), end);
     }
     struct piece p = {.choice = c,
                       .index = i,
@@ -256,14 +274,23 @@ static bool is_full(const struct writer *w) {
     return w->exchange->conn && conn_is_full(w->exchange->conn);
 }
 
+/* Returns true if the rest of what is ready waits for another turn. */
+static bool has_told_enough(const struct writer *w) {
+    return w->n_told >= INLINE_TOKENS / 2;
+}
+
+/* Returns true if the client has to read first, or others have their turns. */
+static bool holds_back(const struct writer *w) {
+    return is_full(w) || (w->exchange->conn && has_told_enough(w));
+}
+
 /* Sends new text that the parser has split: one part for each delta. Tokens go with the first part;
  * tokens whose part is not known yet wait for the next one. */
 static void send_parts(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     struct output_piece part;
 
-    /* The connection is full after max_unsent bytes. */
-    while (!is_full(w) && output_parser_next(c->gen->output, &c->at, &part)) {
+    while (!holds_back(w) && output_parser_next(c->gen->output, &c->at, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
@@ -290,7 +317,7 @@ static void send_choice(struct writer *w, uint32_t i) {
     else if (g->ready > c->text_sent)
         send_text(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
-        (g->output ? !is_full(w) : c->text_sent == g->ready)) {
+        (g->output ? !holds_back(w) : c->text_sent == g->ready)) {
         struct piece p = {
             .choice = c, .index = i, .from = c->n_sent, .to = g->n_out, .text = "", .last = true};
 
@@ -339,11 +366,6 @@ static void end_stream(struct writer *w) {
     prewarm_start(t);
 }
 
-/* Returns true if the rest of what is ready waits for another turn. */
-static bool has_told_enough(const struct writer *w) {
-    return w->n_told >= INLINE_TOKENS / 2;
-}
-
 static void stream(struct writer *w) {
     struct conn *conn = w->exchange->conn; /* NULL: no client waits for it */
     bool all = true;
@@ -353,7 +375,7 @@ static void stream(struct writer *w) {
         send_head(w);
     w->n_told = 0;
     for (uint32_t i = 0; i < w->n_choices; i++) {
-        if (is_full(w) || has_told_enough(w)) {
+        if (holds_back(w)) {
             conn_want_room(conn);
             conn_flush(conn);
             return;
@@ -376,7 +398,7 @@ static void stream(struct writer *w) {
 
 /* ---- whole answers ---- */
 
-/* Counts the tokens that the answer lists, each with its most likely alternatives. */
+/* Counts the tokens that the answer lists, each with its most likely alternatives, and its text. */
 static size_t told_tokens(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
     size_t n = 0;
@@ -392,6 +414,9 @@ static size_t told_tokens(const struct writer *w) {
         n += g->n_prompt * prompt;
         n += r->return_token_ids ? g->n_prompt + g->n_out : 0;
         n += w->endpoint->tells_prompt || r->verbose ? g->n_prompt : 0;
+        n += g->text.len / TOKEN_BYTES;
+        if (w->choices[i].echo)
+            n += w->choices[i].echo->text.len / TOKEN_BYTES;
     }
     return n;
 }

@@ -248,16 +248,20 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
     finish(x, status, type, &p, NULL);
 }
 
-void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
-    struct blob *text = error == 0 && b->len > LARGE_ANSWER ? blob_new(b) : NULL;
+void respond_taken(struct exchange *x, int status, const char *type, struct buf *b) {
+    struct blob *text = b->len > LARGE_ANSWER ? blob_new(b) : NULL;
     struct splice all = blob_part(text);
     struct piece_text p = bare(b->data, b->len, &all); /* of a blob: nothing but the blob */
 
+    finish(x, status, type, &p, NULL);
+    blob_unref(text);
+}
+
+void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
     if (error < 0)
         respond_errno(x, error);
     else
-        finish(x, status, RESPOND_JSON, &p, NULL);
-    blob_unref(text);
+        respond_taken(x, status, RESPOND_JSON, b);
 }
 
 void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail) {

@@ -21,6 +21,8 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 /* Sends @b as JSON, and may take its memory; @error (of building it) < 0: sends a 500 instead. Ends
  * the exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
+/* Answers with @b as respond() does, without a copy of a large one, which is taken over. */
+void respond_taken(struct exchange *x, int status, const char *type, struct buf *b);
 /* Sends @b with @s in it as JSON, like respond_buf(). */
 void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error);
 /* Sends @n blobs and @tail as JSON, without a copy. Ends the exchange, which is no message of a

@@ -465,5 +465,5 @@ void metrics_serve(struct exchange *x, struct http *h) {
     if (p.error < 0)
         respond_errno(x, p.error);
     else
-        respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+        respond_taken(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

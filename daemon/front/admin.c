@@ -254,7 +254,7 @@ static void flight_serve(struct exchange *x, struct http *h) {
     if (workers_dump(model.workers, &file) < 0)
         respond_errno(x, -ENOMEM);
     else
-        respond(x, 200, "application/octet-stream", file.data, file.len);
+        respond_taken(x, 200, "application/octet-stream", &file);
 }
 
 static void reload_serve(struct exchange *x, struct http *h) {
