@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <uv.h>
 #include "base/log.h"
+#include "base/loop_bytes.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"
 
@@ -112,8 +113,11 @@ void world_start(struct world *w) {
 }
 
 void world_turn(struct world *w) {
+    loop_watch = w->unwatched ? NULL : loop_watch_limits;
     uv_run(&w->loop, UV_RUN_NOWAIT);
+    loop_watch_turn();
     fake_turn(&w->port);
+    loop_watch = NULL; /* what the tests themselves do is not the loop's */
 }
 
 void world_turns(struct world *w, int n) {

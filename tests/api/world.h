@@ -16,8 +16,9 @@ struct world {
     struct api_model model;
     struct fake_port port;
     int tcp_port;
-    char path[64]; /* path of the UNIX socket */
-    bool starting; /* leaves the service in STARTING */
+    char path[64];  /* path of the UNIX socket */
+    bool starting;  /* leaves the service in STARTING */
+    bool unwatched; /* the loop may move any number of bytes (base/loop_bytes.h) */
 };
 
 struct reply {

@@ -261,9 +261,10 @@ class Weftd:
             command += ["--listen", "127.0.0.1:0"]
         if not any(str(f).startswith(("--threads", "--config")) for f in flags):
             command += ["--threads", "1"]  # with tiny models more threads would mostly spin
+        environment = {**os.environ, "WEFT_WATCH_LOOP": "1", **(env or {})}  # lib/base/loop_bytes.h
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
-                command + [str(f) for f in flags], stderr=log if stderr is None else stderr, env={**os.environ, **(env or {})}, **(popen or {})
+                command + [str(f) for f in flags], stderr=log if stderr is None else stderr, env=environment, **(popen or {})
             )
         if wait:
             self.wait_ready()
