@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -58,7 +59,8 @@ static int start_process(struct decoder *d) {
 static void end_process(struct decoder *d) {
     if (d->socket < 0)
         return;
-    close(d->socket); /* the process ends when its caller has closed the socket */
+    close(d->socket);      /* the process ends when its caller has closed the socket */
+    kill(d->pid, SIGKILL); /* also if it is stopped or hangs; its children go on */
     d->socket = -1;
     while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
         ;
@@ -102,11 +104,12 @@ static int send_fd(int socket, int fd) {
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(fd));
     memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-    return sendmsg(socket, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+    return sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-/* Makes a socket to a new child; a process that has died is restarted once. Returns 0 or -errno. */
-static int start_child(struct decoder *d, int *out) {
+/* Makes a socket to a new child of process *@by; a process that has died is restarted once. Returns
+ * 0 or -errno. */
+static int start_child(struct decoder *d, int *out, pid_t *by) {
     int pair[2], r = -1;
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
@@ -120,6 +123,7 @@ static int start_child(struct decoder *d, int *out) {
         if (r == 0)
             r = send_fd(d->socket, pair[1]);
     }
+    *by = d->pid;
     pthread_mutex_unlock(&d->mutex);
     close(pair[1]);
     if (r == 0)
@@ -183,13 +187,21 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
     return 0;
 }
 
-/* Returns true if the process still has its end of the socket. */
-static bool is_alive(struct decoder *d) {
+/* Returns true if the process @by still has its end of the socket. */
+static bool is_alive(struct decoder *d, pid_t by) {
     pthread_mutex_lock(&d->mutex);
     struct pollfd p = {d->socket, 0, 0};
-    bool alive = d->socket >= 0 && poll(&p, 1, 0) == 0;
+    bool alive = d->socket >= 0 && d->pid == by && poll(&p, 1, 0) == 0;
     pthread_mutex_unlock(&d->mutex);
     return alive;
+}
+
+/* Ends the process @by, which has not answered, so that the next picture has a new one. */
+static void replace_process(struct decoder *d, pid_t by) {
+    pthread_mutex_lock(&d->mutex);
+    if (d->pid == by)
+        end_process(d);
+    pthread_mutex_unlock(&d->mutex);
 }
 
 /* A picture to be decoded. */
@@ -199,8 +211,8 @@ struct job {
     const struct picture_fit *fit;
 };
 
-/* Decodes in one child. Returns -EPIPE if it ended without an answer. */
-static int run_child(struct decoder *d, const struct job *job, struct picture *out,
+/* Decodes in one child of process *@by. Returns -EPIPE if it ended without an answer. */
+static int run_child(struct decoder *d, const struct job *job, pid_t *by, struct picture *out,
                      struct picture_layout *layout, struct err *err) {
     int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
     struct decoder_request q = {.len = job->len, .fits = job->fit != NULL};
@@ -213,7 +225,7 @@ static int run_child(struct decoder *d, const struct job *job, struct picture *o
         q.counts = job->fit->free_bytes != NULL;
         q.free_bytes = q.counts ? *job->fit->free_bytes : 0;
     }
-    TRY(start_child(d, &socket));
+    TRY(start_child(d, &socket, by));
     int r = move_bytes(socket, true, &q, sizeof(q), deadline);
     if (r == 0)
         r = move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
@@ -227,19 +239,24 @@ int decoder_run(struct decoder *d, const void *data, size_t len, const struct pi
                 struct picture *out, struct picture_layout *layout, struct err *err) {
     const struct job job = {data, len, fit};
     struct picture p = {0};
+    pid_t by;
 
     if (len > PICTURE_FILE_MAX) /* sets @err */
         return picture_decode(data, len, out, err);
-    int r = run_child(d, &job, &p, layout, err);
-    if (r == -EPIPE && !is_alive(d)) { /* the process has ended, perhaps before it made the child */
+    int r = run_child(d, &job, &by, &p, layout, err);
+    if (r == -EPIPE && !is_alive(d, by)) { /* perhaps before it made the child */
         picture_deinit(&p);
-        r = run_child(d, &job, &p, layout, err);
+        r = run_child(d, &job, &by, &p, layout, err);
     }
+    if (r == -EPIPE && !is_alive(d, by))
+        r = -ENOMEM; /* memory is short when the kernel kills processes */
     if (r == -EPIPE)
         r = err_set(err, 0, NULL, "the picture took too much time or memory to decode");
-    if (r == -ETIMEDOUT)
+    if (r == -ETIMEDOUT) {
+        replace_process(d, by);
         r = err_set(err, 0, NULL, "the picture took longer than %u s to decode",
                     DECODER_SECONDS * 2);
+    }
     if (r < 0)
         picture_deinit(&p);
     else

@@ -29,6 +29,7 @@ DEFINE_FREEP(struct decoder, decoder)
 
 /* Decodes a picture as picture_decode_fit() does or, without a @fit, as picture_decode(). Waits for
  * the result; may be called from any thread. Returns the same errors, -EINVAL if the child died or
- * exceeded its time, and -errno if the decoder process is gone and cannot be started again. */
+ * exceeded its time, -ENOMEM if the decoder process was killed, and -errno if it cannot be started
+ * again. */
 int decoder_run(struct decoder *d, const void *data, size_t len, const struct picture_fit *fit,
                 struct picture *out, struct picture_layout *layout, struct err *err);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -143,6 +144,56 @@ Test(decoder, a_process_that_died_is_replaced) {
     cr_assert(pid > 0 && kill(pid, SIGKILL) == 0);
     cr_expect(decode_twice(d, &f, "rgb8.png") == 0);
     cr_expect(find_process() != pid);
+}
+
+/* It takes the time of one picture, and neither the next one nor the end waits for it. */
+Test(decoder, a_process_that_stopped_is_replaced) {
+    CLEANUP(decoder_freep) struct decoder *d = start();
+    CLEANUP(file_deinit) struct file f = file_read("decode", "rgb8.png");
+    CLEANUP(picture_deinit) struct picture none = {0};
+    struct err err = {0};
+    pid_t pid = find_process();
+
+    cr_assert(pid > 0 && kill(pid, SIGSTOP) == 0);
+    cr_expect_lt(decoder_run(d, f.data, f.len, NULL, &none, NULL, &err), 0);
+    cr_expect(strstr(err.message, "longer than"), "%s", err.message);
+    cr_expect(decode_twice(d, &f, "rgb8.png") == 0);
+    pid = find_process();
+    cr_expect(pid > 0 && kill(pid, SIGSTOP) == 0);
+}
+
+static void *kill_processes(void *ctx) {
+    atomic_bool *over = ctx;
+
+    while (!atomic_load(over)) {
+        pid_t pid = find_process();
+
+        if (pid > 0)
+            kill(pid, SIGKILL);
+    }
+    return NULL;
+}
+
+/* The client may send the picture again, as nothing says that it is at fault. */
+Test(decoder, processes_that_are_killed_are_no_fault_of_the_picture) {
+    CLEANUP(decoder_freep) struct decoder *d = start();
+    CLEANUP(file_deinit) struct file f = file_read("decode", "rgb8.png");
+    atomic_bool over = false;
+    pthread_t killer;
+    int n_lost = 0;
+
+    cr_assert_eq(pthread_create(&killer, NULL, kill_processes, &over), 0);
+    for (int i = 0; i < 5000 && n_lost < 3; i++) {
+        CLEANUP(picture_deinit) struct picture p = {0};
+        struct err err = {0};
+        int r = decoder_run(d, f.data, f.len, NULL, &p, NULL, &err);
+
+        cr_expect(r == 0 || r == -ENOMEM, "%d %s", r, err.message);
+        n_lost += r == -ENOMEM;
+    }
+    atomic_store(&over, true);
+    pthread_join(killer, NULL);
+    cr_expect_eq(n_lost, 3);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
