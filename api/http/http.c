@@ -15,8 +15,6 @@
  * taken for a request.
  */
 
-#define GROWS_TO (256u << 10) /* a body's buffer grows in steps up to so many bytes */
-
 static struct http *of(llhttp_t *p) {
     return p->data;
 }
@@ -161,7 +159,7 @@ static void make_room(struct http *h, size_t len) {
     if (!http_is_chunked(h) &&
         !h->unpack) /* the parser counts down what is still to come after @len */
         all = MIN(all, h->body.len + len + h->parser.content_length);
-    if (h->body.len + len > GROWS_TO && h->body.cap < all)
+    if (h->body.len + len > BODY_GROWS_TO && h->body.cap < all)
         buf_reserve(&h->body, all - h->body.len);
 }
 

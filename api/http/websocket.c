@@ -242,6 +242,15 @@ static void unmask(struct websocket *w, char *data, size_t n) {
         data[i] = (char)(data[i] ^ mask[(w->at + i) % 4]);
 }
 
+/* Reserves room for the whole of a large message at once, as http.c does for a body. How much
+ * follows in further fragments is not known. */
+static void make_room(const struct websocket *w, size_t n, struct buf *body) {
+    size_t all = w->head[0] & FIN ? body->len + (size_t)w->left : body->max;
+
+    if (body->len + n > BODY_GROWS_TO && body->cap < all)
+        buf_reserve(body, all - body->len);
+}
+
 /* Takes up to @len bytes of the frame's payload, and checks their text, so that no message is
  * checked as a whole. Returns how many, -EPROTO or -ENOMEM. */
 static ssize_t take_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
@@ -252,6 +261,7 @@ static ssize_t take_payload(struct websocket *w, const char *data, size_t len, s
         memcpy(to, data, n);
         w->n_control = (uint8_t)(w->n_control + n);
     } else {
+        make_room(w, n, body);
         if (n > 0 && buf_add(body, data, n) < 0) {
             w->code = WEBSOCKET_TOO_LARGE;
             return -ENOMEM;

@@ -16,6 +16,9 @@
 #define WEBSOCKET_CONTROL 125u /* most bytes of a ping, a pong or a close */
 #define WEBSOCKET_HEAD 14u     /* most bytes of a frame's header */
 #define WEBSOCKET_ACCEPT 29u   /* size of the text that answers a client's key */
+/* Bytes up to which the buffer of a body or message grows in steps. A larger one gets all its room
+ * at once: to copy some MB takes milliseconds of the event loop. */
+#define BODY_GROWS_TO (256u << 10)
 
 enum websocket_opcode {
     WEBSOCKET_CONTINUATION = 0,

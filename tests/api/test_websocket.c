@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "api/http/http.h"
 #include "api/http/websocket.h"
@@ -229,6 +230,44 @@ Test(websocket, fragments_are_limited_together) {
     put_frame(&in, 0x01, text, BODY_MAX - 10);
     put_frame(&in, 0x80, text, 11);
     expect_code(&in, WEBSOCKET_TOO_LARGE, "one byte too many");
+}
+
+/* Reads a message of @fragments frames of @each bytes, and returns the room of its buffer, which
+ * must have moved at most once after its first 256 KB. */
+static size_t room_of(uint32_t fragments, size_t each) {
+    CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX};
+    struct reading r;
+    const char *was = NULL;
+    uint32_t moved = 0;
+    char *text = malloc(each);
+
+    memset(text, 'a', each);
+    for (uint32_t i = 0; i < fragments; i++)
+        put_frame(&in, (uint8_t)((i == 0) | (i == fragments - 1 ? 0x80 : 0)), text, each);
+    reading_init(&r);
+    r.body.max = 8 << 20;
+    for (size_t at = 0, used; at < in.len || r.last == WEBSOCKET_BEGUN; at += used) {
+        r.last = websocket_feed(r.w, in.data + at, MIN(60000u, in.len - at), false, &r.body, &used);
+        cr_assert_geq(r.last, 0);
+        moved += r.body.len > 256 << 10 && r.body.data != was;
+        was = r.body.data;
+    }
+    cr_expect_eq(r.last, WEBSOCKET_MESSAGE);
+    cr_expect_eq(r.body.len, fragments * each);
+    cr_expect_leq(moved, 1, "a large message was copied %u times", moved);
+    size_t room = r.body.cap;
+    reading_deinit(&r);
+    free(text);
+    return room;
+}
+
+/* The growth of a message must not copy all of it in one step of the loop. */
+Test(websocket, a_large_message_gets_its_room_at_once) {
+    size_t room = room_of(1, 2000000);
+
+    cr_expect(room >= 2000000 && room < 2000100, "%zu", room);
+    cr_expect_geq(room_of(20, 100000), 8 << 20);
+    cr_expect_lt(room_of(1, 100000), 300000, "a small one has no more room than it needs");
 }
 
 Test(websocket, a_close_is_answered_once) {
