@@ -10,6 +10,7 @@
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/sha256.h"
 #include "proto/messages.h"
@@ -21,6 +22,7 @@
  */
 
 #define HASHED "sha256$"
+#define SHORT_KEY 12 /* characters; who tries all shorter ones finds one */
 
 static int64_t system_now_s(void) {
     return time(NULL);
@@ -143,6 +145,10 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
                        number);
     if (!array_resize(&a->keys, a->n_keys + 1, sizeof(*a->keys)))
         return -ENOMEM;
+    if (len < SHORT_KEY && strncmp(key, HASHED, strlen(HASHED)) != 0)
+        log_event(WLOG_WARN, "short_key",
+                  "name=%s characters=%zu reason=\"too short: weftctl key new makes a safe one\"",
+                  quoted(name).s, len);
     int r = tenant_of(a, name, &row.tenant);
     a->keys[a->n_keys] = row;
     a->n_keys += r == 0;

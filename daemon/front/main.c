@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +26,7 @@
 #include "base/try.h"
 #include "daemon/front/args.h"
 #include "daemon/front/audit.h"
+#include "daemon/front/check.h"
 #include "daemon/front/deadline.h"
 #include "daemon/front/device_nodes.h"
 #include "daemon/models/kvdisk.h"
@@ -75,15 +75,6 @@ static int fail(const struct err *err, int r) {
     fprintf(stderr, "weftd: %s\n", printable(why).s);
     takeover_failed(why);
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
-}
-
-/* Returns @r, and puts the key of the option that it concerns at the beginning of @err. */
-static int name_key(int r, const char *key, struct err *err) {
-    struct err e = *err;
-
-    if (r < 0 && strncmp(e.message, key, strlen(key)) != 0)
-        err_set(err, 0, key, "%s: %.350s", key, *e.message ? e.message : strerror(-r));
-    return r;
 }
 
 /* ---- stopping ---- */
@@ -224,11 +215,11 @@ static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n = 0;
     int r = *f->config.tenants
-                ? name_key(tenants_read(f->config.tenants, &rows, &n, err), "tenants", err)
+                ? process_name_key(tenants_read(f->config.tenants, &rows, &n, err), "tenants", err)
                 : 0;
 
     if (r == 0)
-        r = name_key(api_reload_keys(f->api, err), "api-keys", err);
+        r = process_name_key(api_reload_keys(f->api, err), "api-keys", err);
     audit_key_file(f->config.api_keys);
     if (r == 0)
         r = api_set_tenants(f->api, rows, n);
@@ -626,47 +617,6 @@ static int serve(struct front *f) {
     return r;
 }
 
-/* Checks that the folder in option @key can be used, or that a start can create it. */
-static int check_folder(const char *key, const char *path, struct err *err) {
-    char parent[PATH_MAX];
-    const char *at = path;
-    struct stat st;
-    int r = stat(path, &st);
-
-    if (r < 0 && errno == ENOENT) {
-        snprintf(parent, sizeof(parent), "%s", path);
-        at = dirname(parent);
-        r = stat(at, &st);
-    }
-    if (r == 0 && !S_ISDIR(st.st_mode)) {
-        errno = ENOTDIR;
-        r = -1;
-    }
-    if (r == 0 && access(at, R_OK | W_OK | X_OK) == 0)
-        return 0;
-    return err_set(err, 0, key, "%s: %s: cannot be used: %s", key, at, strerror(errno));
-}
-
-/* Checks that the files and addresses in the options can be used, as far as a quick check can
- * tell. */
-static int check_files(struct front *f, struct err *err) {
-    const char *keys = f->config.api_keys, *disk = f->config.kv_disk;
-    struct tls_config tls;
-
-    TRY(models_check(&f->config, err));
-    TRY(name_key(api_check_keys(keys, err), "api-keys", err));
-    TRY(*disk ? check_folder("kv-disk", disk, err) : 0);
-    if (*f->config.kv_events)
-        TRY(kv_events_check(f->config.kv_events, f->config.kv_events_replay, err));
-    audit_key_file(keys);
-    if (*f->config.tls_certificate) {
-        TRY(tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err));
-        tls_config_deinit(&tls);
-    }
-    printf("configuration is valid\n");
-    return 0;
-}
-
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
@@ -701,9 +651,10 @@ int main(int argc, char **argv) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n_rows;
     if (*f.config.tenants &&
-        (r = name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants", &err)) < 0)
+        (r = process_name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants",
+                              &err)) < 0)
         return fail(&err, r);
     if (check)
-        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : !files_flush();
+        return (r = check_start(&f.config, &err)) < 0 ? fail(&err, r) : !files_flush();
     return serve(&f);
 }

@@ -1,8 +1,8 @@
 #include "daemon/front/process.h"
 
+#include <string.h>
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include "base/thread.h"
 #include "base/util.h"
@@ -102,4 +102,12 @@ int process_make_ready(uv_loop_t *loop) {
         if ((r = job[i].result) != 0)
             return r;
     return 0;
+}
+
+int process_name_key(int r, const char *key, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, key, strlen(key)) != 0)
+        err_set(err, 0, key, "%s: %.350s", key, *e.message ? e.message : strerror(-r));
+    return r;
 }

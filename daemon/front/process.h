@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <uv.h>
+#include "base/err.h"
 
 /* Removes @flag from the arguments, at any position. Returns false if it is not there. */
 bool process_take_flag(int *argc, char **argv, const char *flag);
@@ -13,3 +14,5 @@ bool process_take_flag(int *argc, char **argv, const char *flag);
 int process_make_ready(uv_loop_t *loop);
 /* Turns core files off for front and workers, since prompts and keys are in their memory. */
 void process_forbid_cores(void);
+/* Returns @r, and puts the key of the option that it concerns at the beginning of @err. */
+int process_name_key(int r, const char *key, struct err *err);

@@ -216,13 +216,10 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
 }
 
 /* Returns the bytes that the model would take, or the size of its file if it cannot be opened; then
- * the worker reports the reason. *@context: longest context that fits; 0: unknown. */
-static uint64_t fit_bytes(const struct engine_opts *o, uint32_t *context) {
-    struct engine_fit f;
-
-    engine_fit(&f, o, NULL);
-    *context = f.context;
-    return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
+ * the worker reports the reason, which @why gets, too. */
+static uint64_t fit_bytes(const struct engine_opts *o, struct engine_fit *f, struct err *why) {
+    engine_fit(f, o, why);
+    return f->weight_bytes ? f->weight_bytes + f->buffer_bytes + f->kv_bytes : gguf_bytes(o->file);
 }
 
 /* Returns the file of draft-model if it is this model's own block and not a whole model, else
@@ -239,7 +236,7 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     struct msg_open open = *room;
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
-    uint32_t context, ignored;
+    struct engine_fit draft_fit;
 
     o->block = block_of(m);
     open.has_projector = m->projector.file != NULL;
@@ -250,12 +247,12 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     d = engine_draft_opts(o, k.draft_kv_bytes);
     d.file = m->draft;
     if (m->draft && !o->block && !c->sched.no_speculation)
-        draft = fit_bytes(&d, &ignored);
+        draft = fit_bytes(&d, &draft_fit, NULL);
     if (draft_first)
         o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
-    uint64_t bytes = fit_bytes(o, &context) + draft;
+    uint64_t bytes = fit_bytes(o, &m->fit, &m->fit_why) + draft;
 
-    m->api.max_context = context;
+    m->api.max_context = m->fit.context;
     return bytes;
 }
 

@@ -32,6 +32,8 @@ struct front_model {
     /* Keys under which the packed weights of the file and of the draft model's file are kept. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
     uint64_t memory_bytes; /* bytes that its worker will need, as far as files and options tell */
+    struct engine_fit fit; /* of the CPU; without the draft model */
+    struct err fit_why;    /* reason why it does not fit; "" */
     struct api_model api;
 };
 

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "base/files.h"
+#include "base/memory.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
@@ -231,19 +233,50 @@ int models_refuse_none(struct err *err) {
     return err_set(err, 0, "models", "models, models-dir: the folders contain no model");
 }
 
-int models_check(const struct config *c, struct err *err) {
-    struct front_model *f = calloc(1, sizeof(*f));
+/* Returns true if a CUDA device may compute the model, whose memory is not known here. */
+static bool may_use_device(const struct config *c) {
+    if (strcmp(c->engine.backend, "auto") != 0)
+        return strcmp(c->engine.backend, "cuda") == 0;
+    return access("/dev/nvidiactl", F_OK) == 0;
+}
+
+/* Checks that memory and context of the model suffice. Appends the sum to @out. */
+static int check_memory(const struct front_model *f, const struct config *c, struct buf *out,
+                        struct err *err) {
+    const struct engine_fit *e = &f->fit;
+
+    if (c->engine.max_context > f->header.n_ctx_train && f->header.n_ctx_train)
+        TRY(buf_printf(out, "max-context: %u is lowered to the model's %u tokens\n",
+                       c->engine.max_context, f->header.n_ctx_train));
+    if (may_use_device(c))
+        return 0;
+    if (*f->fit_why.message && e->weight_bytes) {
+        *err = f->fit_why;
+        return -ENOMEM;
+    }
+    return buf_printf(out,
+                      "memory: weights %llu MiB + buffers %llu MiB + keys and values %llu MiB, a "
+                      "context of %u tokens\n",
+                      (unsigned long long)(e->weight_bytes >> 20),
+                      (unsigned long long)(e->buffer_bytes >> 20),
+                      (unsigned long long)(e->kv_bytes >> 20), e->context);
+}
+
+int models_check(const struct config *c, struct buf *memory, struct err *err) {
+    CLEANUP(freep) struct front_model *f = calloc(1, sizeof(*f));
+    const struct msg_open room = {.memory_bytes = memory_available()};
     struct checked all = {.err = err};
     int r = f ? engine_check_isa(&c->engine, err) : -ENOMEM;
 
     if (r == 0 && *c->model)
-        r = front_model_open(f, c, &(struct msg_open){0}, err);
+        r = front_model_open(f, c, &room, err);
+    if (r == 0 && *c->model)
+        r = check_memory(f, c, memory, err);
     if (r == 0)
         r = models_find_all(c, check_one, NULL, &all, err);
     if (r == 0 && all.n == 0 && !*c->model)
         r = models_refuse_none(err);
     if (f)
         front_model_deinit(f);
-    free(f);
     return r;
 }

@@ -390,12 +390,13 @@ Test(models, requests_of_the_previous_daemon_load_their_model) {
 }
 
 Test(models, folders_without_a_model_are_refused) {
+    CLEANUP(buf_deinit) struct buf memory = {.max = 4096};
     struct err err = {0};
 
-    cr_expect_eq(models_check(&config, &err), 0);
+    cr_expect_eq(models_check(&config, &memory, &err), 0);
     unlink(file_of("a"));
     unlink(file_of("b"));
-    cr_expect_lt(models_check(&config, &err), 0);
+    cr_expect_lt(models_check(&config, &memory, &err), 0);
     cr_expect(strstr(err.message, "contain no model"), "%s", err.message);
 }
 

@@ -234,7 +234,9 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
                         (["--model", tiny_model(), "--kv-disk", tiny_model()], "cannot be used: Not a directory"),
                         (["--model", tiny_model(), "--kv-events", "tcp://nowhere"], "kv-events: "),
                         (["--model", tiny_model(), "--isa", OTHER_ISA], f'isa "{OTHER_ISA}" is unknown, or this weftd was built without it'),
-                        (["--models-dir", "/proc/nonexistent"], "models-dir: the folders contain no model")):
+                        (["--models-dir", "/proc/nonexistent"], "models-dir: /proc/nonexistent: cannot be used: No such file"),
+                        (["--models", "/proc/nonexistent"], "models: /proc/nonexistent: cannot be used: No such file"),
+                        (["--models-dir", "/proc/self/fdinfo"], "models-dir: the folders contain no model")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
     with tempfile.TemporaryDirectory() as folder:
@@ -249,6 +251,26 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
             os.chmod(keys.name, mode)
             r = run_weftd("--check-config", "--model", tiny_model(), "--api-keys", keys.name)
             assert r.returncode == 0 and ("every user can read it" in r.stderr) == readable, r
+            assert 'short_key name="alice" characters=2 reason="too short' in r.stderr, r
+
+
+def test_check_config_checks_context_memory_ports_and_room():
+    check = lambda *flags: run_weftd("--check-config", "--backend", "cpu", "--model", tiny_model(), *flags)
+    r = check("--max-context", "999999")
+    assert r.returncode == 0 and "max-context: 999999 is lowered to the model's 131072 tokens" in r.stdout, r
+    r = check("--max-context", "4096")
+    assert r.returncode == 0 and re.search(r"memory: weights \d+ MiB .* a context of 4096 tokens\n", r.stdout), r
+    r = check("--host-kv-memory", "4000G")  # as a start with it
+    assert r.returncode == 75 and "does not fit: weights" in r.stderr, r
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        address = f"127.0.0.1:{used.getsockname()[1]}"
+        r = check("--listen", address)
+        assert r.returncode == 0 and f"listen: {address} cannot be used now: Address already in use" in r.stderr, r
+    with tempfile.TemporaryDirectory() as folder:
+        r = check("--kv-disk", folder, "--kv-disk-size", "60000G")
+        assert r.returncode == 0 and "less than kv-disk-size" in r.stderr, r
 
 
 def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
