@@ -37,6 +37,22 @@ static int32_t find(const struct tokenizer *t, const char *name) {
     return name ? tokenizer_find(t, name, strlen(name)) : -1;
 }
 
+/* Takes the tokens that the file names, in place of those with known names. A family whose tokens
+ * they are keeps its order. */
+static void take_named(struct fim *f, const struct tokenizer *t) {
+    int32_t prefix = tokenizer_fim(t, TOKENIZER_FIM_PREFIX);
+    int32_t suffix = tokenizer_fim(t, TOKENIZER_FIM_SUFFIX);
+    int32_t middle = tokenizer_fim(t, TOKENIZER_FIM_MIDDLE);
+    bool are_known = prefix == f->prefix && suffix == f->suffix;
+
+    if (prefix < 0 || suffix < 0 || (middle < 0 && !are_known))
+        return;
+    f->prefix = prefix;
+    f->suffix = suffix;
+    f->middle = middle >= 0 ? middle : f->middle;
+    f->suffix_first &= are_known;
+}
+
 void fim_init(struct fim *f, const struct tokenizer *t) {
     *f = (struct fim){.prefix = -1, .suffix = -1, .middle = -1};
     for (size_t i = 0; i < ARRAY_SIZE(families) && f->prefix < 0; i++) {
@@ -51,6 +67,7 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
         f->middle = id[2];
         f->suffix_first = families[i].suffix_first;
     }
+    take_named(f, t);
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
         int32_t id = find(t, ends[i]);
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /* fim - fill in the middle: the special tokens with which an editor asks a model for the text
- * between two texts. They are found by their names, because files have no common keys for them. */
+ * between two texts. The file names them by keys; in other files they are found by their names. */
 
 #include "text/tokenizer.h"
 
@@ -17,7 +17,7 @@ struct fim {
     uint32_t n_ends;
 };
 
-/* Looks the tokens up by their names in @t. */
+/* Looks the tokens of @t up. */
 void fim_init(struct fim *f, const struct tokenizer *t);
 /* Adds to @out the prompt for the text between @before and @after, of a model that has a prefix
  * token. Returns 0, -ENOMEM or -EMSGSIZE. Runs on any thread. */

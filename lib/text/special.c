@@ -170,6 +170,23 @@ static int add_end_duplicates(struct special_ids *s, struct vocab *v, struct err
     return 0;
 }
 
+/* Reads the tokens of filling in under their keys, or else under those of older files. */
+static int read_fim(struct special_ids *s, const struct gguf *g, uint32_t n_vocab,
+                    struct err *err) {
+    static const char *const keys[TOKENIZER_FIM_N][2] = {
+        [TOKENIZER_FIM_PREFIX] = {"fim_pre", "prefix"},
+        [TOKENIZER_FIM_SUFFIX] = {"fim_suf", "suffix"},
+        [TOKENIZER_FIM_MIDDLE] = {"fim_mid", "middle"},
+    };
+
+    for (int i = 0; i < TOKENIZER_FIM_N; i++) {
+        TRY(read_id(g, keys[i][0], n_vocab, &s->fim[i], err));
+        if (s->fim[i] < 0)
+            TRY(read_id(g, keys[i][1], n_vocab, &s->fim[i], err));
+    }
+    return 0;
+}
+
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err) {
     int32_t id;
@@ -181,6 +198,7 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     TRY(read_id(g, "bos", v->n, &s->bos, err));
     TRY(read_id(g, "eos", v->n, &s->eos, err));
     TRY(read_id(g, "unknown", v->n, &s->unk, err));
+    TRY(read_fim(s, g, v->n, err));
     TRY(special_read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err));
     TRY(special_read_flag(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err));
     for (size_t i = 0; i < ARRAY_SIZE(end_texts); i++)

@@ -302,6 +302,10 @@ int32_t tokenizer_eos(const struct tokenizer *t) {
     return t->special.eos;
 }
 
+int32_t tokenizer_fim(const struct tokenizer *t, enum tokenizer_fim part) {
+    return t->special.fim[part];
+}
+
 bool tokenizer_adds_bos(const struct tokenizer *t) {
     return t->special.add_bos && t->special.bos >= 0;
 }

@@ -66,7 +66,11 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
 uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* number of tokens; ids are below it */
 int32_t tokenizer_bos(const struct tokenizer *t);      /* token at the start of texts, or -1 */
 int32_t tokenizer_eos(const struct tokenizer *t);      /* token at the end of texts, or -1 */
-bool tokenizer_adds_bos(const struct tokenizer *t);    /* true if TOKENIZE_BOS adds a token */
+/* Returns the token that the file names for filling in, or -1. */
+enum tokenizer_fim { TOKENIZER_FIM_PREFIX, TOKENIZER_FIM_SUFFIX, TOKENIZER_FIM_MIDDLE };
+#define TOKENIZER_FIM_N 3
+int32_t tokenizer_fim(const struct tokenizer *t, enum tokenizer_fim part);
+bool tokenizer_adds_bos(const struct tokenizer *t); /* true if TOKENIZE_BOS adds a token */
 /* Returns whether @id ends a generation: eos, eot, eom and similar tokens. */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id);
 /* Returns the *@n ids that end a generation; the array lives as long as the tokenizer. */

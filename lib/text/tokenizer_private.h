@@ -120,7 +120,8 @@ uint32_t byte_to_char(uint8_t byte);
 
 /* Special tokens that the file names, and the tokens that end a generation. */
 struct special_ids {
-    int32_t bos, eos, unk; /* -1: none */
+    int32_t bos, eos, unk;        /* -1: none */
+    int32_t fim[TOKENIZER_FIM_N]; /* -1: the file has no key for it */
     bool add_bos, add_eos;
     int32_t *end;
     size_t n_end;

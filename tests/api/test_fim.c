@@ -12,6 +12,25 @@ static bool stops_at(const struct submit *m, int32_t id) {
     return false;
 }
 
+Test(fim, tokens_that_the_file_names_are_taken_whatever_their_texts) {
+    static const int32_t want[] = {TINY_CALL, 'a', TINY_CALL + 1, 'c', TINY_CALL + 2};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    tokenizer_free((struct tokenizer *)(uintptr_t)w.model.tokenizer);
+    w.model.tokenizer = tiny_fim_keys_tokenizer();
+    w.model.n_vocab = TINY_ALL;
+    world_start(&w);
+    w.port.script = "x";
+    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"suffix\":\"c\"}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_assert_eq(w.port.r[0].m.n_prompt, ARRAY_SIZE(want));
+    cr_expect_eq(memcmp(w.port.r[0].tokens, want, sizeof(want)), 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(fim, a_suffix_is_put_behind_its_marker) {
     struct world w;
     struct reply r;

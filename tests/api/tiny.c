@@ -20,7 +20,12 @@ static void write_char(char out[4], int byte) {
         sprintf(out, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 63)));
 }
 
-static struct tokenizer *make(const char *const special[3], const char *const late[3], int bos) {
+static const char *const fim_keys[TOKENIZER_FIM_N] = {"tokenizer.ggml.fim_pre_token_id",
+                                                      "tokenizer.ggml.suffix_token_id", /* older */
+                                                      "tokenizer.ggml.fim_mid_token_id"};
+
+static struct tokenizer *make(const char *const special[3], const char *const late[3], int bos,
+                              int32_t fim) {
     static const char *const merges[] = {"a b"};
     struct gguf_writer w;
     char text[256][4], path[64];
@@ -54,6 +59,8 @@ static struct tokenizer *make(const char *const special[3], const char *const la
         gw_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
         gw_bool(&w, "tokenizer.ggml.add_bos_token", true);
     }
+    for (int i = 0; fim >= 0 && i < TOKENIZER_FIM_N; i++)
+        gw_u32(&w, fim_keys[i], (uint32_t)(fim + i));
     gw_finish(&w);
     snprintf(path, sizeof(path), "/tmp/weft-test-tiny-%d.gguf", getpid());
     gw_save(&w, path);
@@ -67,27 +74,33 @@ static struct tokenizer *make(const char *const special[3], const char *const la
 
 struct tokenizer *tiny_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
-                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, -1);
+                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, -1, -1);
 }
 
 struct tokenizer *tiny_bos_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<s>"},
-                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, TINY_EOT);
+                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"}, TINY_EOT, -1);
 }
 
 struct tokenizer *tiny_fim_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<fim_pad>"},
-                (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, -1);
+                (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}, -1, -1);
+}
+
+struct tokenizer *tiny_fim_keys_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<fim_pad>"},
+                (const char *const[]){"<before>", "<after>", "<between>"}, -1, TINY_CALL);
 }
 
 struct tokenizer *tiny_turns_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|endoftext|>", "<|im_end|>"},
-                (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"}, -1);
+                (const char *const[]){"<|endofturn|>", "<|stop|>", "<|junk|>"}, -1, -1);
 }
 
 struct tokenizer *tiny_seeing_tokenizer(void) {
     return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
-                (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}, -1);
+                (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}, -1,
+                -1);
 }
 
 struct template *tiny_template(void) {
