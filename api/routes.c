@@ -203,7 +203,7 @@ static int put_error(const struct exchange *x, int status, const struct err *err
     if (status == 405)
         return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
     if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0 ||
-        strcmp(err->code, "insufficient_quota") == 0)
+        strcmp(err->code, "insufficient_quota") == 0 || strcmp(err->code, "model_unavailable") == 0)
         return snprintf(out, size, "X-Should-Retry: false\r\n");
     return 0;
 }

@@ -43,8 +43,9 @@ static int status_of(int status) {
 static const char *type_of(const struct err *err) {
     return err->status == 404   ? "not_found_error"
            : err->status == 413 ? "request_too_large"
-           : err->status == 500 ? "api_error"
-                                : respond_error_type(err);
+           : err->status == 500 || strcmp(err->code, "model_unavailable") == 0
+               ? "api_error"
+               : respond_error_type(err);
 }
 
 /* Writes an error. Claude Code shortens the conversation when it reads "prompt is too long". */

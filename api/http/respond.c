@@ -65,6 +65,9 @@ static size_t find(int status) {
 }
 
 const char *respond_error_type(const struct err *err) {
+    /* A model that cannot be loaded is no load that passes: clients retry the other type. */
+    if (strcmp(err->code, "model_unavailable") == 0)
+        return "server_error";
     return statuses[find(err->status)].type;
 }
 

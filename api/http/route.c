@@ -111,6 +111,21 @@ static const char *nearest(const struct route *table, const char *path, size_t *
     return best;
 }
 
+/* Returns the path that is meant by one that is too short to be near it; NULL: there is none. */
+static const char *meant_by(const char *path) {
+    static const char *const rows[][2] = {
+        {"/v1", "/v1/chat/completions"},      {"/v1/", "/v1/chat/completions"},
+        {"/v1/chat", "/v1/chat/completions"}, {"/v1/chat/", "/v1/chat/completions"},
+        {"/chat", "/v1/chat/completions"},    {"/chat/", "/v1/chat/completions"},
+        {"/generate", "/v1/completions"},     {"/api", "/api/chat"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (strcmp(path, rows[i][0]) == 0)
+            return rows[i][1];
+    return NULL;
+}
+
 /* Sets a 404, which also tells what is wrong with the client's base URL if the path shows it. Sets
  * a 400 if /v1 is in the path twice: Claude Code takes a 404 for an unknown model and does not show
  * its text. Returns -EINVAL. */
@@ -129,6 +144,10 @@ static int refuse_unknown(const struct exchange *x, const char *path, struct err
                             "client's base URL.");
     else if (is_served(x, longer))
         why = ", but there is one with /v1 before it. Add that to the client's base URL.";
+    near = meant_by(path);
+    if (near && !is_served(x, near))
+        near = NULL;
+    least = near ? 0 : least;
     near = nearest(o->routes, path, &least, near);
     for (const struct dialect *const *d = o->dialects; *d; d++)
         near = nearest((*d)->routes, path, &least, near);

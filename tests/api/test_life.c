@@ -523,6 +523,8 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     world_ask(&w, CHAT, "{" HI "}", &r);
     cr_expect_eq(r.status, 503);
     cr_expect(strstr(r.body.data, "model_unavailable"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"type\":\"server_error\""), "%s", r.body.data);
+    cr_expect_str_eq(reply_header(&r, "x-should-retry", v, sizeof(v)), "false");
     reply_deinit(&r);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 503);
