@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "base/clock.h"
 #include "base/json_value.h"
 #include "cmd/bench_sse.h"
@@ -15,6 +16,9 @@
 
 #define CONNECT_MS 5000
 #define URL_MAX 1024
+#define STEP_MS 100
+#define WAIT_MAX_S 10
+#define LOAD_TRIES 900u
 
 struct chat_server {
     CURL *curl;
@@ -267,6 +271,47 @@ int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct e
     return r;
 }
 
+/* Returns true if the answer is the refusal of a server that is loading the model. */
+static bool is_loading(const struct transfer *t) {
+    yyjson_doc *doc = ctl_parse(t->whole.data, t->whole.len);
+    yyjson_val *code = yyjson_obj_get(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "code");
+    bool is = yyjson_equals_str(code, "model_loading");
+
+    yyjson_doc_free(doc);
+    return is;
+}
+
+/* Waits as long as the server asks for, at most WAIT_MAX_S. Returns false if the user ends it. */
+static bool wait_for_load(const struct transfer *t) {
+    const struct timespec step = {.tv_nsec = STEP_MS * 1000000};
+    curl_off_t s = 0;
+
+    curl_easy_getinfo(t->server->curl, CURLINFO_RETRY_AFTER, &s);
+    int64_t n = MIN(MAX(s, 1), WAIT_MAX_S) * 1000 / STEP_MS;
+    for (int64_t i = 0; i < n; i++) {
+        if (t->sink->stop && *t->sink->stop)
+            return false;
+        nanosleep(&step, NULL);
+    }
+    return true;
+}
+
+/* Sends the request until the server has loaded the model: LOAD_TRIES times at most. */
+static int perform_when_loaded(struct transfer *t, const char *body, size_t len, struct err *err) {
+    int r = perform(t, "/v1/chat/completions", body, len, err);
+
+    for (uint32_t n = 0; r == CTL_REFUSED && n < LOAD_TRIES && is_loading(t); n++) {
+        if (n == 0)
+            fputs("weftctl: the model is being loaded; waiting\n", stderr);
+        if (!wait_for_load(t))
+            break;
+        buf_clear(&t->whole);
+        *err = (struct err){0};
+        r = perform(t, "/v1/chat/completions", body, len, err);
+    }
+    return r;
+}
+
 int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
              struct chat_answer *out, struct err *err) {
     struct transfer t = {.server = s, .sink = sink, .answer = out};
@@ -276,7 +321,7 @@ int chat_ask(struct chat_server *s, const char *body, size_t len, const struct c
     buf_init(&out->reasoning, CHAT_REPLY_MAX);
     sse_init(&t.sse);
     t.began_ns = clock_now(clock_monotonic());
-    int r = perform(&t, "/v1/chat/completions", body, len, err);
+    int r = perform_when_loaded(&t, body, len, err);
     out->total_s = seconds_since(t.began_ns);
     sse_deinit(&t.sse);
     buf_deinit(&t.whole);

@@ -158,6 +158,13 @@ def test_what_is_wrong_is_said():
         assert not s.bodies
 
 
+def test_a_load_is_waited_for():
+    loading = (503, {"error": {"message": "The model is being loaded.", "code": "model_loading"}})
+    with Server(loading, loading, [chunk(content="Yes"), "[DONE]"]) as s:
+        r = chat("--url", s.url, "a")
+    assert r.returncode == 0 and r.stdout == "Yes\n" and r.stderr.count("the model is being loaded; waiting\n") == 1, r
+
+
 def test_a_model_cannot_steer_the_terminal():
     with Server([chunk(content="a\x1b[2Jb\x07\x9b31mc\ttab\n"), chunk(content="\x7f\u0085é"), "[DONE]"]) as s:
         r = chat("--url", s.url, "a")
