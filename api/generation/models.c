@@ -114,5 +114,5 @@ int models_check_right(const struct exchange *x, struct err *err) {
         if (strcmp(*m, "*") == 0 || strcmp(*m, tenant) == 0)
             return 0;
     return err_set_code(err, 403, "not_allowed", NULL,
-                        "models cannot be changed by this client: allow-pull does not name it");
+                        "This server does not let this client change models (option allow-pull).");
 }

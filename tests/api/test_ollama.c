@@ -411,11 +411,11 @@ Test(ollama, errors_are_a_string) {
          400},
         {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
         {"/api/pull", "{\"model\":\"x\"}",
-         "models cannot be changed by this client: allow-pull does not name it", 403},
+         "This server does not let this client change models (option allow-pull).", 403},
         {"/api/create", "{\"model\":\"x\"}",
-         "models cannot be changed by this client: allow-pull does not name it", 403},
-        {"/api/copy", "{}", "models cannot be changed by this client: allow-pull does not name it",
-         403},
+         "This server does not let this client change models (option allow-pull).", 403},
+        {"/api/copy", "{}",
+         "This server does not let this client change models (option allow-pull).", 403},
         {"/api/what", "{}", "This path does not exist. Did you mean /api/chat?", 404},
     };
     struct world w;
