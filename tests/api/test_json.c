@@ -1,6 +1,8 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"

@@ -1,6 +1,7 @@
 /* llama-server's routes: texts, filling in the middle, tokens, properties. */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/parts.h"
 #include "base/log.h"

@@ -2,6 +2,7 @@
  * sets. */
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "api/limits/usage_limit.h"

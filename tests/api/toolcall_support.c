@@ -1,6 +1,7 @@
 #include "tests/api/toolcall_support.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
 

@@ -1,6 +1,7 @@
 #include "cmd/bench_agent.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -5,11 +5,12 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <zmq.h>
 #include <uv.h>
+#include <zmq.h>
 #include "daemon/models/kv_events.h"
 
 #define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <string.h>
 #include <sys/socket.h>
 #include "daemon/workers/worker_chan.h"
 

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <yyjson.h>
 
 /* Returns an element of the file that is being read; fails if it is missing. */

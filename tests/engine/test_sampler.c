@@ -8,6 +8,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include "base/rng.h"
 #include "engine/shared/sampling.h"
 #include "tests/support/few.h"

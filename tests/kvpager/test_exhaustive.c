@@ -13,6 +13,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "kvpager/private.h"
 #include "model.h"

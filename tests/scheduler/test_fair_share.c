@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <string.h>
 #include "base/rng.h"
 #include "base/util.h"
 #include "proto/messages.h"

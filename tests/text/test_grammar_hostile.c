@@ -2,6 +2,7 @@
  * memory. */
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/buf.h"
 #include "tests/text/grammar_support.h"

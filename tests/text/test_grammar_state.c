@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "grammar/mask/share.h"
 #include "tests/text/grammar_support.h"

@@ -4,6 +4,7 @@
 #include <criterion/parameterized.h>
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"

@@ -16,6 +16,7 @@
 #include <glob.h>
 #include <pcre2.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "base/rng.h"

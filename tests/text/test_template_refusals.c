@@ -1,6 +1,7 @@
 /* What a template cannot do says so. Beside each refusal stands what is nearest to it and works. */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 #include "tests/text/template_support.h"
 

@@ -4,6 +4,7 @@
 #include <criterion/parameterized.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/buf.h"
 #include "base/rng.h"

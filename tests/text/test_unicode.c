@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "base/rng.h"

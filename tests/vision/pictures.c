@@ -1,6 +1,7 @@
 #include "tests/vision/pictures.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
 #include "base/sha256.h"

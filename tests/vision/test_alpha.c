@@ -4,6 +4,7 @@
 #include <criterion/parameterized.h>
 #include <math.h>
 #include <png.h>
+#include <stdlib.h>
 #include <string.h>
 #include <webp/decode.h>
 #include <webp/encode.h>

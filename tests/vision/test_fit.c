@@ -6,10 +6,11 @@
 
 #include <criterion/criterion.h>
 #include <gif_lib.h>
+#include <jpeglib.h>
 #include <png.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <jpeglib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
 /* What becomes of picture files: the pixels that Pillow gives, and reasons for refusals. */
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tests/vision/pictures.h"
 #include "vision/formats.h"

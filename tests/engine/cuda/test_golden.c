@@ -7,6 +7,8 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/experts.h"

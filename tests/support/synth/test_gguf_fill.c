@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "tests/support/synth/gguf_fill.h"
 #include "engine/quant.h"
