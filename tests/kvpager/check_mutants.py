@@ -38,7 +38,7 @@ def find(program, pattern, bug=None):
         p = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, env=env)
     except subprocess.TimeoutExpired:
         return "does not end", None
-    failed = re.search(r"^not ok \d+ - (\w+)::(\w+)", p.stdout, re.M)
+    failed = re.search(r"^not ok (?:\d+ )?- (\w+)::(\w+)", p.stdout, re.M)
     return None if p.returncode == 0 else (words(p.stderr + p.stdout), failed and "/".join(failed.groups()))
 
 

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * The part of Criterion's interface that the tests use. Criterion itself starts its program anew
- * for each test, which costs 40 ms of a core and 240 under AddressSanitizer, and which QEMU's user
- * emulation cannot follow. Here each test is a child made by fork(). plain_criterion.c writes TAP.
+ * The part of Criterion's interface that the tests use, for cross builds: Criterion starts its
+ * program anew for each test, which QEMU's user emulation cannot follow. Here each test is a child
+ * made by fork(). plain_criterion.c writes TAP.
  */
 
 #include <errno.h>
