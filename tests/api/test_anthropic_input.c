@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/support/quotes.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -76,57 +77,55 @@ static void expect_prompt(struct world *w, const char *fields, const char *want)
 #define GIVE(more) "{\"type\":\"tool_result\",\"tool_use_id\":\"t1\"" more "}"
 
 Test(anthropic_input, turns_become_messages) {
-    static const struct {
+    const struct {
         const char *fields, *prompt;
     } table[] = {
         {SAY(Q), USER_("q") OFF},
         {SAY(USER("[" TEXT_BLOCK("a") "," TEXT_BLOCK("b") "]")), USER_("a\\nb") OFF},
-        {SAY(Q) ",\"system\":\"s\"", SYSTEM_("s") USER_("q") OFF},
-        {SAY(Q) ",\"system\":[{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{\"type\":"
-                "\"ephemeral\"}}," TEXT_BLOCK("t") "]",
+        {J(SAY(Q) ",'system':'s'"), SYSTEM_("s") USER_("q") OFF},
+        {J(SAY(Q) ",'system':[{'type':'text','text':'s','cache_control':{'type':'ephemeral'}}"
+                  "," TEXT_BLOCK("t") "]"),
          SYSTEM_("s\\nt") USER_("q") OFF},
-        {SAY(Q) ",\"system\":[]", USER_("q") OFF},
-        {SAY(Q "," ASSISTANT("\"a\"") "," Q),
+        {J(SAY(Q) ",'system':[]"), USER_("q") OFF},
+        {J(SAY(Q "," ASSISTANT("'a'") "," Q)),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"a\"}\n" USER_("q") OFF},
         /* adjacent turns of one side are merged */
-        {SAY(Q "," Q "," ASSISTANT("\"a\"") "," ASSISTANT("[" TEXT_BLOCK("b") "]") "," Q),
+        {J(SAY(Q "," Q "," ASSISTANT("'a'") "," ASSISTANT("[" TEXT_BLOCK("b") "]") "," Q)),
          USER_("q\\nq") "{\"role\": \"assistant\", \"content\": \"a\\nb\"}\n" USER_("q") OFF},
-        {SAY(Q ",{\"role\":\"system\",\"content\":\"now\"}"), USER_("q\\nnow") OFF},
+        {J(SAY(Q ",{'role':'system','content':'now'}")), USER_("q\\nnow") OFF},
         /* calls and results */
-        {SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," USE "]") "," USER(
-             "[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK("well") "]")),
+        {J(SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," USE "]") "," USER(
+             "[" GIVE(",'content':'r'") "," TEXT_BLOCK("well") "]"))),
          USER_("q") CALLED("a") RESULT("r") USER_("well") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"content\":[" TEXT_BLOCK("r") "," TEXT_BLOCK("s") "]") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",'content':[" TEXT_BLOCK("r") "," TEXT_BLOCK("s") "]") "]"))),
          USER_("q") CALLED("") RESULT("rs") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
-             ",\"content\":[" TEXT_BLOCK("r") ",{\"type\":\"video\"}," TEXT_BLOCK("s") "]") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
+             ",'content':[" TEXT_BLOCK("r") ",{'type':'video'}," TEXT_BLOCK("s") "]") "]"))),
          USER_("q") CALLED("") RESULT("r\\n[video: left out, this model reads only text]\\ns") OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]")),
          USER_("q") CALLED("") RESULT("") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"is_error\":true,\"content\":\"no file\"") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",'is_error':true,'content':'no file'") "]"))),
          USER_("q") CALLED("") RESULT("Error: no file") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"is_error\":true,\"content\":\"An ERROR.\"") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",'is_error':true,'content':'An ERROR.'") "]"))),
          USER_("q") CALLED("") RESULT("An ERROR.") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",'content':[{'type':'image','source':{'type':'base64'}}]") "]"))),
          USER_("q") CALLED("") RESULT("(An image or file, which this model cannot see.)") OFF},
-        {SAY(USER("[" PDF "]") "," ASSISTANT("\"a\"") "," Q),
+        {J(SAY(USER("[" PDF "]") "," ASSISTANT("'a'") "," Q)),
          USER_("(An image or file, which this model cannot see.)") "{\"role\": \"assistant\", "
                                                                    "\"content\": \"a\"}\n" USER_(
                                                                        "q") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," PDF "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",'content':'r'") "," PDF "]"))),
          USER_("q") CALLED("") RESULT("r") USER_("(An image or file, which this model cannot see.)")
              OFF},
         /* results are in the order of the calls, in whatever order the client sends them */
-        {SAY(Q "," ASSISTANT(
-             "[" USE ",{\"type\":\"tool_use\",\"id\":\"t2\",\"name\":\"g\","
-             "\"input\":{}}]") "," USER("[" TEXT_BLOCK("x") ",{\"type\":\"tool_result\",\"tool_use_"
-                                                            "id\":\"t2\",\"content\":"
-                                                            "\"2\"}," GIVE(
-                                                                ",\"content\":\"1\"") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE ",{'type':'tool_use','id':'t2','name':'g','input':{}}"
+                               "]") "," USER("[" TEXT_BLOCK("x") ",{'type':'tool_result','tool_use_"
+                                                                 "id':'t2','content':'2'}"
+                                                                 "," GIVE(",'content':'1'") "]"))),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "
                     "\"t1\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
                     "\"arguments\": {\"x\": [1]}}}, {\"id\": \"t2\", \"type\": \"function\", "
@@ -135,35 +134,32 @@ Test(anthropic_input, turns_become_messages) {
                              "\"tool_call_id\": "
                              "\"t2\"}\n" USER_("x") OFF},
         /* text beside a result is no question of the user */
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK(
-             "<system-reminder>be</system-reminder>") "]")),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",'content':'r'") "," TEXT_BLOCK(
+             "<system-reminder>be</system-reminder>") "]"))),
          USER_("q") CALLED("") RESULT("r\\n<system-reminder>be</system-reminder>") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"content\":\"r\"") "]") ","
-                                                 "{\"role\":\"system\",\"content\":\"be\"}," Q),
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",'content':'r'") "]") ",{'role':'system','content':'be'}," Q)),
          USER_("q") CALLED("") RESULT("r\\n<system-reminder>\\nbe\\n</system-reminder>") USER_("q")
              OFF},
         /* thoughts */
-        {SAY(Q "," ASSISTANT(
-             "[{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"s\"},"
-             "{\"type\":\"redacted_thinking\",\"data\":\"x\"}," TEXT_BLOCK("a") "]") "," Q),
+        {J(SAY(Q "," ASSISTANT("[{'type':'thinking','thinking':'h','signature':'s'},{'type':'"
+                               "redacted_thinking','data':'x'}," TEXT_BLOCK("a") "]") "," Q)),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": "
                     "\"h\"}\n" USER_("q") OFF},
-        {SAY(Q "," ASSISTANT(
-             "[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"weft1.SG0=\"}," TEXT_BLOCK(
-                 "a") "]") "," Q),
+        {J(SAY(Q "," ASSISTANT(
+             "[{'type':'thinking','thinking':'','signature':'weft1.SG0='}," TEXT_BLOCK(
+                 "a") "]") "," Q)),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": "
                     "\"Hm\"}\n" USER_("q") OFF},
         /* documents */
-        {SAY(USER("[{\"type\":\"document\",\"title\":\"T\",\"context\":\"C\",\"source\":{\"type\":"
-                  "\"text\",\"media_type\":\"text/plain\",\"data\":\"d\"}}]")),
+        {J(SAY(USER("[{'type':'document','title':'T','context':'C','source':{'type':'text','"
+                    "media_type':'text/plain','data':'d'}}]"))),
          USER_("<document>\\n<title>T</title>\\n<context>C</context>\\nd\\n</document>") OFF},
-        {SAY(USER(
-             "[{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[" TEXT_BLOCK(
-                 "d") "]}}]")),
+        {J(SAY(USER(
+             "[{'type':'document','source':{'type':'content','content':[" TEXT_BLOCK("d") "]}}]"))),
          USER_("<document>\\nd\\n</document>") OFF},
-        {SAY(USER("[{\"type\":\"search_result\",\"source\":\"u\",\"title\":\"T\",\"content\":"
-                  "[" TEXT_BLOCK("d") "]}]")),
+        {J(SAY(USER("[{'type':'search_result','source':'u','title':'T','content':[" TEXT_BLOCK(
+             "d") "]}]"))),
          USER_("<search_result>\\n<title>T</title>\\n<source>u</source>\\nd\\n</search_result>")
              OFF},
     };
@@ -176,18 +172,17 @@ Test(anthropic_input, turns_become_messages) {
 }
 
 Test(anthropic_input, thinking_is_what_the_client_asks_for) {
-    static const struct {
+    const struct {
         const char *fields, *prompt;
     } table[] = {
-        {SAY(Q) ",\"thinking\":null", USER_("q") OFF},
-        {SAY(Q) ",\"thinking\":{\"type\":\"disabled\"}", USER_("q") OFF},
-        {SAY(Q) ",\"thinking\":{\"type\":\"adaptive\"}", USER_("q") "TrueTrue>"},
-        {SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}",
-         USER_("q") "TrueTrue>"},
-        {SAY(Q) ",\"chat_template_kwargs\":{\"thinking\":true,\"reasoning_effort\":\"odd\"}",
+        {J(SAY(Q) ",'thinking':null"), USER_("q") OFF},
+        {J(SAY(Q) ",'thinking':{'type':'disabled'}"), USER_("q") OFF},
+        {J(SAY(Q) ",'thinking':{'type':'adaptive'}"), USER_("q") "TrueTrue>"},
+        {J(SAY(Q) ",'thinking':{'type':'enabled','budget_tokens':1024}"), USER_("q") "TrueTrue>"},
+        {J(SAY(Q) ",'chat_template_kwargs':{'thinking':true,'reasoning_effort':'odd'}"),
          USER_("q") "FalseTrueodd>"},
-        {SAY(Q) ",\"output_config\":{\"effort\":\"xhigh\"}", USER_("q") "FalseFalsehigh>"},
-        {SAY(Q) ",\"output_config\":{\"effort\":\"low\"}", USER_("q") "FalseFalselow>"},
+        {J(SAY(Q) ",'output_config':{'effort':'xhigh'}"), USER_("q") "FalseFalsehigh>"},
+        {J(SAY(Q) ",'output_config':{'effort':'low'}"), USER_("q") "FalseFalselow>"},
     };
     struct world w;
 
@@ -203,19 +198,19 @@ Test(anthropic_input, thinking_is_what_the_client_asks_for) {
     "\"parameters\": {\"type\": \"object\"}}}"
 
 Test(anthropic_input, tools_that_can_be_called_are_offered) {
-    static const struct {
+    const struct {
         const char *fields, *prompt;
     } table[] = {
-        {SAY(Q) ",\"tools\":[" TOOL "]", USER_("q") "[" TOOL_ "]" OFF},
-        {SAY(Q) ",\"tools\":[{\"type\":\"custom\",\"cache_control\":{},\"name\":\"g\","
-                "\"input_schema\":{\"a\":1}}]",
+        {J(SAY(Q) ",'tools':[" TOOL "]"), USER_("q") "[" TOOL_ "]" OFF},
+        {J(SAY(Q) ",'tools':[{'type':'custom','cache_control':{},'name':'g','input_schema':{'a':1}}"
+                  "]"),
          USER_("q") "[{\"type\": \"function\", \"function\": {\"name\": \"g\", \"parameters\": "
                     "{\"a\": 1}}}]" OFF},
-        {SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}," TOOL "]",
+        {J(SAY(Q) ",'tools':[{'type':'web_search_20250305','name':'web_search'}," TOOL "]"),
          USER_("q") "[" TOOL_ "]" OFF},
-        {SAY(Q) ",\"tools\":[{\"type\":\"code_execution_20250825\",\"name\":\"code_execution\"}]",
+        {J(SAY(Q) ",'tools':[{'type':'code_execution_20250825','name':'code_execution'}]"),
          USER_("q") OFF},
-        {SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"none\"}", USER_("q") OFF},
+        {J(SAY(Q) ",'tools':[" TOOL "],'tool_choice':{'type':'none'}"), USER_("q") OFF},
     };
     struct world w;
     CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
@@ -223,18 +218,17 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         expect_prompt(&w, table[i].fields, table[i].prompt);
-    serve(
-        &w,
-        SAY(Q) ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
-               "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"},{\"type\":"
-               "\"memory_20250818\",\"name\":\"memory\"},{\"type\":\"computer_20251124\",\"name\":"
-               "\"computer\",\"display_width_px\":1024,\"display_height_px\":768}]",
-        &prompt);
-    cr_expect(strstr(prompt.data, "\"name\": \"bash\"") && strstr(prompt.data, "\"restart\""));
-    cr_expect(strstr(prompt.data, "\"str_replace_based_edit_tool\"") &&
-              strstr(prompt.data, "\"view_range\""));
-    cr_expect(strstr(prompt.data, "\"memory\"") && strstr(prompt.data, "\"new_path\""));
-    cr_expect(strstr(prompt.data, "\"computer\"") && strstr(prompt.data, "\"left_click_drag\"") &&
+    serve(&w,
+          J(SAY(Q) ",'tools':[{'type':'bash_20250124','name':'bash'},{'type':'text_editor_20250728'"
+                   ",'name':'str_replace_based_edit_tool'},{'type':'memory_20250818','name':'"
+                   "memory'},{'type':'computer_20251124','name':'computer','display_width_px':1024,"
+                   "'display_height_px':768}]"),
+          &prompt);
+    cr_expect(strstr(prompt.data, J("'name': 'bash'")) && strstr(prompt.data, J("'restart'")));
+    cr_expect(strstr(prompt.data, J("'str_replace_based_edit_tool'")) &&
+              strstr(prompt.data, J("'view_range'")));
+    cr_expect(strstr(prompt.data, J("'memory'")) && strstr(prompt.data, J("'new_path'")));
+    cr_expect(strstr(prompt.data, J("'computer'")) && strstr(prompt.data, J("'left_click_drag'")) &&
               strstr(prompt.data, "The display has 1024 x 768 pixels."));
     world_stop(&w);
 }
@@ -248,32 +242,30 @@ Test(anthropic_input, tools_may_be_told_of_later) {
     "<functions>\\n<function>{\\\"description\\\":\\\"D\\\",\\\"name\\\":\\\"" name                \
     "\\\",\\\"parameters\\\":{\\\"type\\\":\\\"object\\\"}}</function>\\n</functions>"
 #define NOW(blocks) "{\"role\":\"system\",\"content\":[" blocks "]}"
-    static const struct {
+    const struct {
         const char *fields, *prompt;
     } table[] = {
-        {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
+        {J(SAY(Q) ",'tools':[" LATER("g") "," TOOL "," LATER("h") "]"),
          USER_("q") "[" TOOL_ "]" OFF},
-        {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
+        {J(SAY(Q) ",'tools':[" LATER("g") "]"), USER_("q") OFF},
         /* a search without tools to find */
-        {SAY(Q) ",\"tools\":[{\"type\":\"tool_search_tool_bm25_20251119\",\"name\":"
-                "\"tool_search_tool_bm25\"}," TOOL "]",
+        {J(SAY(Q) ",'tools':[{'type':'tool_search_tool_bm25_20251119','name':'tool_search_tool_"
+                  "bm25'}," TOOL "]"),
          USER_("q") "[" TOOL_ "]" OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
-             "[" GIVE(",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
-                      "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"},{\"type\":\"tool_"
-                      "reference\",\"tool_name\":\"f\"},{\"type\":\"tool_reference\",\"tool_name\":"
-                      "\"g\"}]") "]")) ",\"tools\":[" TOOL "," LATER("g") "]",
+        {J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
+             ",'content':[{'type':'tool_reference','tool_name':'g'},{'type':'tool_reference','tool_"
+             "name':'gone'},{'type':'tool_reference','tool_name':'f'},{'type':'tool_reference','"
+             "tool_name':'g'}]") "]")) ",'tools':[" TOOL "," LATER("g") "]"),
          USER_("q") CALLED("") RESULT(SHOWN("g") "\\ngone\\nf\\ng") "[" TOOL_ "]" OFF},
-        {SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\","
-                       "\"definition\":" LATER(
-                           "g") "}},{\"type\":\"tool_removal\",\"tool\":{"
-                                "\"type\":\"tool_reference\",\"name\":\"f\"}}")) ",\"tools\":[" TOOL
-                                                                                 "]",
+        {J(SAY(Q "," NOW(
+             "{'type':'tool_addition','tool':{'type':'tool_definition','definition':" LATER(
+                 "g") "}},{'type':'tool_removal','tool':{'type':'tool_reference','name':'f'}"
+                      "}")) ",'tools':[" TOOL "]"),
          USER_("q\\nThis function can now be called as well:\\n" SHOWN(
              "g") "\\nThe function f can no longer be called.") "[" TOOL_ "]" OFF},
-        {SAY(Q ",{\"role\":\"system\",\"content\":\"a\",\"clear_at\":\"next_user_message\"}," Q
-               ",{\"role\":\"system\",\"content\":\"b\",\"clear_at\":\"next_user_message\"},"
-               "{\"role\":\"system\",\"output_config\":{\"effort\":\"low\"}}"),
+        {J(SAY(Q ",{'role':'system','content':'a','clear_at':'next_user_message'}," Q
+                 ",{'role':'system','content':'b','clear_at':'next_user_message'},{'role':'system',"
+                 "'output_config':{'effort':'low'}}")),
          USER_("q\\nq\\nb") OFF},
     };
     struct world w;
@@ -286,20 +278,20 @@ Test(anthropic_input, tools_may_be_told_of_later) {
 
 Test(anthropic_input, the_billing_line_never_reaches_the_model) {
 #define BILL(nonce) "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch=" nonce ";"
-    static const char *const fields[] = {
-        SAY(Q) ",\"system\":[" TEXT_BLOCK(BILL("a1")) "," TEXT_BLOCK("You are.") "]",
-        SAY(Q) ",\"system\":[" TEXT_BLOCK(BILL("b2") "\\nYou are.") "]",
-        SAY(Q) ",\"system\":\"" BILL("c3") "\\nYou are.\"",
-        SAY(Q) ",\"system\":\"You are.\"",
+    const char *const fields[] = {
+        J(SAY(Q) ",'system':[" TEXT_BLOCK(BILL("a1")) "," TEXT_BLOCK("You are.") "]"),
+        J(SAY(Q) ",'system':[" TEXT_BLOCK(BILL("b2") "\\nYou are.") "]"),
+        J(SAY(Q) ",'system':'" BILL("c3") "\\nYou are.'"),
+        J(SAY(Q) ",'system':'You are.'"),
     };
     struct world w;
 
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         expect_prompt(&w, fields[i], SYSTEM_("You are.") USER_("q") OFF);
-    expect_prompt(&w, SAY(Q) ",\"system\":\"" BILL("d") "\"", USER_("q") OFF);
+    expect_prompt(&w, J(SAY(Q) ",'system':'" BILL("d") "'"), USER_("q") OFF);
     /* in other places it is text */
-    expect_prompt(&w, SAY(Q) ",\"system\":\"A " BILL("e") "\"",
+    expect_prompt(&w, J(SAY(Q) ",'system':'A " BILL("e") "'"),
                   SYSTEM_("A " BILL("e")) USER_("q") OFF);
     world_stop(&w);
 }
@@ -319,15 +311,15 @@ Test(anthropic_input, the_answer_continues_the_last_message) {
     CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
 
     started(&w);
-    expect_prompt(&w, SAY(Q "," ASSISTANT("\"It is\"")), USER_("q") OFF "It is");
+    expect_prompt(&w, J(SAY(Q "," ASSISTANT("'It is'"))), USER_("q") OFF "It is");
     expect_prompt(&w, SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," TEXT_BLOCK("b") "]")),
                   USER_("q") OFF "a\nb");
-    expect_prompt(&w, SAY(Q "," ASSISTANT("\"\"")), USER_("q") OFF);
+    expect_prompt(&w, J(SAY(Q "," ASSISTANT("''"))), USER_("q") OFF);
     /* text of the client stays text */
-    struct fake_request *r = serve(&w, SAY(Q "," ASSISTANT("\"<|im_end|> x\"")), &prompt);
+    struct fake_request *r = serve(&w, J(SAY(Q "," ASSISTANT("'<|im_end|> x'"))), &prompt);
     cr_expect_eq(count_id(r, TINY_END), 0);
     /* the text is no reasoning */
-    serve(&w, SAY(Q "," ASSISTANT("\"It is\"")) ",\"chat_template_kwargs\":{\"think_first\":true}",
+    serve(&w, J(SAY(Q "," ASSISTANT("'It is'")) ",'chat_template_kwargs':{'think_first':true}"),
           &prompt);
     cr_expect_str_eq(prompt.data, USER_("q") OFF "<think>\n</think>\n\nIt is");
     world_stop(&w);
@@ -342,10 +334,9 @@ Test(anthropic_input, parameters_reach_the_worker) {
     started(&w);
     struct fake_request *r =
         serve(&w,
-              SAY(Q) ",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"stop_sequences\":[\"ab\","
-                     "\"c\"],\"seed\":9,\"min_p\":0.125,\"metadata\":{\"user_id\":\"u\"},"
-                     "\"service_tier\":\"auto\",\"container\":\"c\",\"mcp_servers\":[],"
-                     "\"context_management\":{\"edits\":[]},\"n\":99",
+              J(SAY(Q) ",'temperature':0.5,'top_p':0.25,'top_k':7,'stop_sequences':['ab','c'],'"
+                       "seed':9,'min_p':0.125,'metadata':{'user_id':'u'},'service_tier':'auto','"
+                       "container':'c','mcp_servers':[],'context_management':{'edits':[]},'n':99"),
               &prompt);
     cr_expect_eq(r->m.sampling.temperature, 0.5f);
     cr_expect_eq(r->m.sampling.top_p, 0.25f);
@@ -355,9 +346,9 @@ Test(anthropic_input, parameters_reach_the_worker) {
     cr_expect_eq(r->m.max_new, 20);
     uint64_t session = r->m.session;
     cr_expect_neq(session, 0);
-    r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"u\"}", &prompt);
+    r = serve(&w, J(SAY(USER("'other'")) ",'metadata':{'user_id':'u'}"), &prompt);
     cr_expect_eq(r->m.session, session);
-    r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"v\"}", &prompt);
+    r = serve(&w, J(SAY(USER("'other'")) ",'metadata':{'user_id':'v'}"), &prompt);
     cr_expect_neq(r->m.session, session);
     world_stop(&w);
 }
@@ -392,33 +383,29 @@ Test(anthropic_input, choices_and_schemas_are_forced) {
     struct world w;
 
     started(&w);
-    expect_forced(&w, SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"any\"}",
-                  "{" SAY(Q) "," CHAT_TOOLS ",\"tool_choice\":\"required\"}");
+    expect_forced(&w, J(SAY(Q) ",'tools':[" TOOL "],'tool_choice':{'type':'any'}"),
+                  J("{" SAY(Q) "," CHAT_TOOLS ",'tool_choice':'required'}"));
     expect_forced(
-        &w, SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\"}",
-        "{" SAY(Q) "," CHAT_TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
-                   "\"f\"}}}");
+        &w, J(SAY(Q) ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'f'}"),
+        J("{" SAY(Q) "," CHAT_TOOLS ",'tool_choice':{'type':'function','function':{'name':'f'}}}"));
     expect_forced(
-        &w,
-        SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}}",
-        "{" SAY(Q) ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
-                   "\"name\":\"x\",\"schema\":" SCHEMA "}}}");
+        &w, J(SAY(Q) ",'output_config':{'format':{'type':'json_schema','schema':" SCHEMA "}}"),
+        J("{" SAY(
+            Q) ",'response_format':{'type':'json_schema','json_schema':{'name':'x','schema':" SCHEMA
+               "}}}"));
 #define STRICT "\"parameters\":{\"type\":\"object\"},\"strict\":true"
     expect_forced(
-        &w,
-        SAY(Q) ",\"tools\":[{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":"
-               "\"object\"}}]",
-        "{" SAY(Q) ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"," STRICT
-                   "}}]}");
+        &w, J(SAY(Q) ",'tools':[{'name':'f','strict':true,'input_schema':{'type':'object'}}]"),
+        J("{" SAY(Q) ",'tools':[{'type':'function','function':{'name':'f'," STRICT "}}]}"));
     world_stop(&w);
 }
 
 Test(anthropic_input, a_count_is_the_usage) {
-    static const char *const bodies[] = {
+    const char *const bodies[] = {
         SAY(Q),
-        SAY(Q) ",\"system\":\"s\",\"tools\":[" TOOL "]",
-        SAY(Q "," ASSISTANT("\"It is\"")),
-        SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "]")),
+        J(SAY(Q) ",'system':'s','tools':[" TOOL "]"),
+        J(SAY(Q "," ASSISTANT("'It is'"))),
+        J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",'content':'r'") "]"))),
     };
     struct world w;
     struct reply r;
@@ -481,23 +468,23 @@ static void refuse_all(const struct bad_field *table, size_t n) {
 
 /* A call has one result, in the next message of the user. */
 Test(anthropic_input, calls_and_results_belong_together) {
-    static const struct bad_field table[] = {
+    const struct bad_field table[] = {
         {WITH(SAY(USER("[" GIVE("") "]"))),
          "messages.0.content.0.tool_result.tool_use_id: must be the id"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q)), "messages.1: has tool_use blocks without"},
-        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q
-                                               "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q
+                                                 "," ASSISTANT("'a'") "," USER("[" GIVE("") "]")))),
          "messages.1: has tool_use blocks without"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "," GIVE("") "]"))),
          "messages.2.content.1.tool_result.tool_use_id: must be the id"},
-        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]") "," ASSISTANT(
-             "\"a\"") "," USER("[" GIVE("") "]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]") "," ASSISTANT(
+             "'a'") "," USER("[" GIVE("") "]")))),
          "messages.4.content.0.tool_result.tool_use_id: must be the id"},
     };
-    static const char *const right[] = {
-        SAY(Q "," ASSISTANT("[" USE "]") "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]")),
-        SAY(Q "," ASSISTANT("[" USE "]") "," USER("\"a\"") "," USER("[" GIVE("") "]")),
-        SAY(Q "," ASSISTANT("[" USE ",{\"type\":\"compaction\",\"content\":\"s\"}]") "," Q),
+    const char *const right[] = {
+        J(SAY(Q "," ASSISTANT("[" USE "]") "," ASSISTANT("'a'") "," USER("[" GIVE("") "]"))),
+        J(SAY(Q "," ASSISTANT("[" USE "]") "," USER("'a'") "," USER("[" GIVE("") "]"))),
+        J(SAY(Q "," ASSISTANT("[" USE ",{'type':'compaction','content':'s'}]") "," Q)),
     };
     CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
     struct world w;
@@ -510,42 +497,38 @@ Test(anthropic_input, calls_and_results_belong_together) {
 }
 
 Test(anthropic_input, blocks_of_other_services_are_read) {
-    static const struct {
+    const struct {
         const char *name, *blocks, *result;
     } tools[] = {
         {"web_search",
-         GAVE("web_search_tool_result",
-              "[{\"type\":\"web_search_result\",\"title\":\"t\",\"url\":\"u\","
-              "\"encrypted_content\":\"x\"}]"),
+         J(GAVE("web_search_tool_result",
+                "[{'type':'web_search_result','title':'t','url':'u','encrypted_content':'x'}]")),
          "t\\nu"},
         {"web_search",
-         GAVE("web_search_tool_result",
-              "{\"type\":\"web_search_tool_result_error\",\"error_code\":\"unavailable\"}"),
+         J(GAVE("web_search_tool_result",
+                "{'type':'web_search_tool_result_error','error_code':'unavailable'}")),
          "unavailable"},
         {"web_fetch",
-         GAVE("web_fetch_tool_result",
-              "{\"type\":\"web_fetch_result\",\"url\":\"u\",\"content\":{\"type\":\"document\","
-              "\"source\":{\"type\":\"text\",\"data\":\"d\"}}}"),
+         J(GAVE("web_fetch_tool_result", "{'type':'web_fetch_result','url':'u','content':{'type':'"
+                                         "document','source':{'type':'text','data':'d'}}}")),
          "u\\nd"},
         {"code_execution",
-         GAVE("code_execution_tool_result",
-              "{\"type\":\"code_execution_result\",\"stdout\":\"o\",\"stderr\":\"e\","
-              "\"return_code\":0,\"content\":[]}"),
+         J(GAVE("code_execution_tool_result", "{'type':'code_execution_result','stdout':'o','"
+                                              "stderr':'e','return_code':0,'content':[]}")),
          "o\\ne"},
         {"bash_code_execution",
-         GAVE("bash_code_execution_tool_result",
-              "{\"type\":\"bash_code_execution_result\",\"stdout\":\"o\"}"),
+         J(GAVE("bash_code_execution_tool_result",
+                "{'type':'bash_code_execution_result','stdout':'o'}")),
          "o"},
         {"text_editor_code_execution",
-         GAVE("text_editor_code_execution_tool_result",
-              "{\"type\":\"text_editor_code_execution_view_result\",\"content\":\"v\"}"),
+         J(GAVE("text_editor_code_execution_tool_result",
+                "{'type':'text_editor_code_execution_view_result','content':'v'}")),
          "v"},
-        {"advisor", GAVE("advisor_tool_result", "{\"type\":\"advisor_result\",\"text\":\"a\"}"),
-         "a"},
+        {"advisor", J(GAVE("advisor_tool_result", "{'type':'advisor_result','text':'a'}")), "a"},
         {"tool_search_tool_bm25",
-         GAVE("tool_search_tool_result",
-              "{\"type\":\"tool_search_tool_search_result\",\"tool_references\":[{\"type\":"
-              "\"tool_reference\",\"tool_name\":\"n\"}]}"),
+         J(GAVE("tool_search_tool_result",
+                "{'type':'tool_search_tool_search_result','tool_references':[{'type':'tool_"
+                "reference','tool_name':'n'}]}")),
          "n"},
     };
     struct world w;
@@ -569,39 +552,38 @@ Test(anthropic_input, blocks_of_other_services_are_read) {
 }
 
 Test(anthropic_input, a_block_of_any_type_is_read) {
-    static const struct {
+    const struct {
         const char *fields, *prompt;
     } table[] = {
-        {SAY(Q "," ASSISTANT("[{\"type\":\"mcp_tool_use\",\"id\":\"s1\",\"server_name\":\"loom\","
-                             "\"name\":\"twist\",\"input\":{}}," GAVE(
-                                 "mcp_tool_result", "[" TEXT_BLOCK("r") "]") "]")),
+        {J(SAY(Q "," ASSISTANT(
+             "[{'type':'mcp_tool_use','id':'s1','server_name':'loom','name':'twist','input':{}}"
+             "," GAVE("mcp_tool_result", "[" TEXT_BLOCK("r") "]") "]"))),
          USER_("q") SERVER_CALL("loom__twist", "{}") SERVER_RESULT("loom__twist", "r") OFF},
         /* a turn that a service paused */
-        {SAY(Q "," ASSISTANT("[{\"type\":\"server_tool_use\",\"id\":\"s1\",\"name\":\"web_search\","
-                             "\"input\":{}}]")),
+        {J(SAY(Q "," ASSISTANT(
+             "[{'type':'server_tool_use','id':'s1','name':'web_search','input':{}}]"))),
          USER_("q") SERVER_CALL("web_search", "{}")
              SERVER_RESULT("web_search", "This tool cannot be run here.") OFF},
         /* a summary replaces the messages before it */
-        {SAY(Q "," ASSISTANT("\"old\"") "," Q "," ASSISTANT(
-             "[{\"type\":\"compaction\",\"content\":\"S\"}," TEXT_BLOCK(
-                 "new") "]") "," Q) ",\"system\":\"s\"",
+        {J(SAY(Q "," ASSISTANT("'old'") "," Q "," ASSISTANT(
+             "[{'type':'compaction','content':'S'}," TEXT_BLOCK("new") "]") "," Q) ",'system':'s'"),
          SYSTEM_("s") USER_("Summary of the conversation until here:\\n\\nS") ASSISTANT_("new")
              USER_("q") OFF},
-        {SAY(Q "," ASSISTANT(
-             "[{\"type\":\"compaction\",\"content\":null}," TEXT_BLOCK("a") "]") "," Q),
+        {J(SAY(Q
+               "," ASSISTANT("[{'type':'compaction','content':null}," TEXT_BLOCK("a") "]") "," Q)),
          USER_("q") ASSISTANT_("a") USER_("q") OFF},
-        {SAY(Q "," ASSISTANT(
-             "[{\"type\":\"fallback\",\"from\":{},\"to\":{}}," TEXT_BLOCK("a") "]") "," Q),
+        {J(SAY(Q
+               "," ASSISTANT("[{'type':'fallback','from':{},'to':{}}," TEXT_BLOCK("a") "]") "," Q)),
          USER_("q") ASSISTANT_("a") USER_("q") OFF},
-        {SAY(Q "," ASSISTANT("[{\"type\":\"of_next_year\",\"content\":\"c\"}]") "," Q),
+        {J(SAY(Q "," ASSISTANT("[{'type':'of_next_year','content':'c'}]") "," Q)),
          USER_("q") ASSISTANT_("c") USER_("q") OFF},
-        {SAY(Q "," ASSISTANT("[{\"type\":\"of_next_year\"}]") "," Q),
+        {J(SAY(Q "," ASSISTANT("[{'type':'of_next_year'}]") "," Q)),
          USER_("q") ASSISTANT_("[of_next_year: left out, this model cannot see it]") USER_("q")
              OFF},
-        {SAY(USER("[{\"type\":\"container_upload\",\"file_id\":\"f\"}]")),
+        {J(SAY(USER("[{'type':'container_upload','file_id':'f'}]"))),
          USER_("[container_upload: left out, this model reads only text]") OFF},
-        {SAY(Q "," ASSISTANT("[" USE
-                             "]") "," USER("[" GIVE(",\"content\":[{\"type\":\"video\"}]") "]")),
+        {J(SAY(Q
+               "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",'content':[{'type':'video'}]") "]"))),
          USER_("q") CALLED("") RESULT("[video: left out, this model reads only text]") OFF},
     };
     struct world w;
@@ -613,129 +595,122 @@ Test(anthropic_input, a_block_of_any_type_is_read) {
 }
 
 Test(anthropic_input, what_is_wrong_with_messages_is_named) {
-    static const struct bad_field table[] = {
+    const struct bad_field table[] = {
         {"{}", "model: Field required."},
-        {"{\"model\":7}", "model: must be a string without NUL."},
-        {"{\"model\":\"claude\"}", "max_tokens: Field required."},
-        {"{\"model\":\"claude\",\"max_tokens\":0}", "messages: Field required."},
-        {"{\"model\":\"claude\",\"max_tokens\":-1}",
-         "max_tokens: must be a whole number, 0 or more."},
-        {"{\"model\":\"claude\",\"max_tokens\":1.5}", "max_tokens: must be"},
-        {"{\"model\":\"claude\",\"max_tokens\":1}", "messages: Field required."},
-        {WITH("\"messages\":[]"), "messages: must be an array"},
-        {WITH("\"messages\":\"x\""), "messages: must be an array"},
-        {WITH("\"messages\":[1]"), "messages.0: must be an object."},
-        {WITH(SAY(Q ",{\"role\":\"tool\",\"content\":\"\"}")), "messages.1.role: must be user"},
-        {WITH(SAY("{\"role\":\"user\"}")), "messages.0.content: must be"},
+        {J("{'model':7}"), "model: must be a string without NUL."},
+        {J("{'model':'claude'}"), "max_tokens: Field required."},
+        {J("{'model':'claude','max_tokens':0}"), "messages: Field required."},
+        {J("{'model':'claude','max_tokens':-1}"), "max_tokens: must be a whole number, 0 or more."},
+        {J("{'model':'claude','max_tokens':1.5}"), "max_tokens: must be"},
+        {J("{'model':'claude','max_tokens':1}"), "messages: Field required."},
+        {J(WITH("'messages':[]")), "messages: must be an array"},
+        {J(WITH("'messages':'x'")), "messages: must be an array"},
+        {J(WITH("'messages':[1]")), "messages.0: must be an object."},
+        {J(WITH(SAY(Q ",{'role':'tool','content':''}"))), "messages.1.role: must be user"},
+        {J(WITH(SAY("{'role':'user'}"))), "messages.0.content: must be"},
         {WITH(SAY(USER("[1]"))), "messages.0.content.0: must be a content block."},
         {WITH(SAY(USER("[{}]"))), "messages.0.content.0.type: must be a string."},
-        {WITH(SAY(USER("[{\"type\":\"text\"}]"))), "messages.0.content.0.text: must be a string."},
-        {WITH(SAY(
-             USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]"))),
+        {J(WITH(SAY(USER("[{'type':'text'}]")))), "messages.0.content.0.text: must be a string."},
+        {J(WITH(SAY(USER("[" TEXT_BLOCK("a") ",{'type':'image','source':{'type':'base64'}}]")))),
          "messages.0.content.1.image.source.data is not supported: this model reads only text."},
-        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
+        {J(WITH(SAY(USER("[{'type':'document','source':{'type':'base64'}}]")))),
          "messages.0.content.0.document.source.type is not supported"},
-        {WITH(SAY(USER("[{\"type\":\"document\"}]"))),
+        {J(WITH(SAY(USER("[{'type':'document'}]")))),
          "messages.0.content.0.document.source: must be"},
-        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"text\"}}]"))),
+        {J(WITH(SAY(USER("[{'type':'document','source':{'type':'text'}}]")))),
          "messages.0.content.0.document.source.data: must be a string."},
-        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[{"
-                       "\"type\":\"image\"}]}}]"))),
+        {J(WITH(SAY(USER(
+             "[{'type':'document','source':{'type':'content','content':[{'type':'image'}]}}]")))),
          "messages.0.content.0.document.source.content.0.type: is not supported"},
-        {WITH(SAY(USER("[{\"type\":\"hologram\"}]"))), "messages.0.content.0.type: is not"},
-        {WITH(SAY(USER("[{\"type\":\"tool_result\"}]"))),
+        {J(WITH(SAY(USER("[{'type':'hologram'}]")))), "messages.0.content.0.type: is not"},
+        {J(WITH(SAY(USER("[{'type':'tool_result'}]")))),
          "messages.0.content.0.tool_result.tool_use_id: must be a string."},
-        {WITH(SAY(USER("[" GIVE(",\"content\":7") "]"))),
+        {J(WITH(SAY(USER("[" GIVE(",'content':7") "]")))),
          "messages.0.content.0.tool_result.content: must be"},
-        {WITH(SAY(USER("[" GIVE(",\"content\":[{\"type\":\"tool_reference\"}]") "]"))),
+        {J(WITH(SAY(USER("[" GIVE(",'content':[{'type':'tool_reference'}]") "]")))),
          "messages.0.content.0.tool_result.content.0.tool_name: must be"},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"server_tool_use\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'server_tool_use'}]")))),
          "messages.1.content.0.id: must be a string."},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"mcp_tool_result\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'mcp_tool_result'}]")))),
          "messages.1.content.0.tool_use_id: must be a string."},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\"}]"))), "messages.1.content.0.id: must"},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\",\"id\":\"a\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'tool_use'}]")))), "messages.1.content.0.id: must"},
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'tool_use','id':'a'}]")))),
          "messages.1.content.0.name: must"},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\",\"input\":"
-                                  "\"{}\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'tool_use','id':'a','name':'f','input':'{}'}]")))),
          "messages.1.content.0.input: must be an object."},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]"))),
          "messages.1: must not be the last one: its calls have no results."},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'thinking'}]")))),
          "messages.1.content.0.thinking: must be a string."},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"
-                                  "\"weft1.*\"}]"))),
+        {J(WITH(SAY(Q "," ASSISTANT("[{'type':'thinking','thinking':'','signature':'weft1.*'}]")))),
          "messages.1.content.0.signature: was not written by this server; send it back as it "
          "was received."},
-        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must contain a message with the role user."},
+        {J(WITH(SAY(ASSISTANT("'a'")))), "messages: must contain a message with the role user."},
     };
 
     refuse_all(table, ARRAY_SIZE(table));
 }
 
 Test(anthropic_input, every_bad_field_is_named) {
-    static const struct bad_field table[] = {
-        {WITH(SAY(Q) ",\"system\":7"), "system: must be a string or an array of text blocks."},
-        {WITH(SAY(Q) ",\"system\":[{\"type\":\"image\"}]"), "system.0.type: is not supported"},
-        {WITH(SAY(Q) ",\"system\":[{\"type\":\"text\"}]"), "system.0.text: must be a string."},
-        {WITH(SAY(Q) ",\"stop_sequences\":\"x\""), "stop_sequences: must be an array"},
-        {WITH(SAY(Q) ",\"stop_sequences\":[\"\"]"), "stop_sequences: must hold strings"},
-        {WITH(SAY(Q) ",\"temperature\":\"x\""), "temperature: must be a number"},
-        {WITH(SAY(Q) ",\"temperature\":1.5"), "temperature: must be a number from 0 to 1."},
-        {WITH(SAY(Q) ",\"stop_sequences\":[\"a\",\" \\n\"]"), "stop_sequences: must hold strings"},
-        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"enabled\"}"),
-         "thinking.budget_tokens: must be given"},
-        {WITH(SAY(Q) ",\"stream\":1"), "stream must be a boolean."},
-        {WITH(SAY(Q) ",\"metadata\":1"), "metadata: must be an object."},
-        {WITH(SAY(Q) ",\"metadata\":{\"user_id\":1}"), "metadata.user_id: must be a string"},
-        {WITH(SAY(Q) ",\"thinking\":true"), "thinking: must be an object with a type."},
-        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"on\"}"),
+    const struct bad_field table[] = {
+        {J(WITH(SAY(Q) ",'system':7")), "system: must be a string or an array of text blocks."},
+        {J(WITH(SAY(Q) ",'system':[{'type':'image'}]")), "system.0.type: is not supported"},
+        {J(WITH(SAY(Q) ",'system':[{'type':'text'}]")), "system.0.text: must be a string."},
+        {J(WITH(SAY(Q) ",'stop_sequences':'x'")), "stop_sequences: must be an array"},
+        {J(WITH(SAY(Q) ",'stop_sequences':['']")), "stop_sequences: must hold strings"},
+        {J(WITH(SAY(Q) ",'temperature':'x'")), "temperature: must be a number"},
+        {J(WITH(SAY(Q) ",'temperature':1.5")), "temperature: must be a number from 0 to 1."},
+        {J(WITH(SAY(Q) ",'stop_sequences':['a',' \\n']")), "stop_sequences: must hold strings"},
+        {J(WITH(SAY(Q) ",'thinking':{'type':'enabled'}")), "thinking.budget_tokens: must be given"},
+        {J(WITH(SAY(Q) ",'stream':1")), "stream must be a boolean."},
+        {J(WITH(SAY(Q) ",'metadata':1")), "metadata: must be an object."},
+        {J(WITH(SAY(Q) ",'metadata':{'user_id':1}")), "metadata.user_id: must be a string"},
+        {J(WITH(SAY(Q) ",'thinking':true")), "thinking: must be an object with a type."},
+        {J(WITH(SAY(Q) ",'thinking':{'type':'on'}")),
          "thinking.type: must be enabled, adaptive or disabled."},
-        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}"),
+        {J(WITH(SAY(Q) ",'thinking':{'type':'enabled','budget_tokens':0}")),
          "thinking.budget_tokens: must be a whole number"},
-        {WITH(SAY(Q) ",\"chat_template_kwargs\":1"), "chat_template_kwargs: must be an object."},
-        {WITH(SAY(Q) ",\"output_config\":1"), "output_config: must be an object."},
-        {WITH(SAY(Q) ",\"output_config\":{\"effort\":\"x\"}"), "output_config.effort: must be"},
-        {WITH(SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"text\"}}"),
+        {J(WITH(SAY(Q) ",'chat_template_kwargs':1")), "chat_template_kwargs: must be an object."},
+        {J(WITH(SAY(Q) ",'output_config':1")), "output_config: must be an object."},
+        {J(WITH(SAY(Q) ",'output_config':{'effort':'x'}")), "output_config.effort: must be"},
+        {J(WITH(SAY(Q) ",'output_config':{'format':{'type':'text'}}")),
          "output_config.format.type: must be"},
-        {WITH(SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"),
+        {J(WITH(SAY(Q) ",'output_config':{'format':{'type':'json_schema'}}")),
          "output_config.format.schema: must be an object."},
-        {WITH(SAY(Q) ",\"tools\":{}"), "tools: must be an array"},
-        {WITH(SAY(Q) ",\"tools\":[1]"), "tools.0: must be an object."},
-        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"f\",\"input_schema\":{}},{\"name\":\"f\","
-                     "\"input_schema\":{}}]"),
+        {J(WITH(SAY(Q) ",'tools':{}")), "tools: must be an array"},
+        {J(WITH(SAY(Q) ",'tools':[1]")), "tools.0: must be an object."},
+        {J(WITH(SAY(Q) ",'tools':[{'name':'f','input_schema':{}},{'name':'f','input_schema':{}}]")),
          "tools.1.name: is the name of an earlier tool."},
-        {WITH(SAY(Q) ",\"tools\":[{\"type\":1}]"), "tools.0.type: must be a string."},
-        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"input_schema\":{},\"strict\":\"true\"}]"),
+        {J(WITH(SAY(Q) ",'tools':[{'type':1}]")), "tools.0.type: must be a string."},
+        {J(WITH(SAY(Q) ",'tools':[{'name':'g','input_schema':{},'strict':'true'}]")),
          "tools.0.strict: must be a boolean."},
-        {WITH(SAY(Q) ",\"tools\":[" TOOL ",{}]"), "tools.1.name: must be a string"},
-        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\"}]"), "tools.0.input_schema: must be an object."},
-        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"description\":1,\"input_schema\":{}}]"),
+        {J(WITH(SAY(Q) ",'tools':[" TOOL ",{}]")), "tools.1.name: must be a string"},
+        {J(WITH(SAY(Q) ",'tools':[{'name':'g'}]")), "tools.0.input_schema: must be an object."},
+        {J(WITH(SAY(Q) ",'tools':[{'name':'g','description':1,'input_schema':{}}]")),
          "tools.0.description: must be a string."},
-        {WITH(SAY(Q) ",\"tool_choice\":\"auto\""), "tool_choice.type: must be"},
-        {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"any\"}"), "tool_choice.type: needs tools"},
-        {WITH(SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\"}"),
+        {J(WITH(SAY(Q) ",'tool_choice':'auto'")), "tool_choice.type: must be"},
+        {J(WITH(SAY(Q) ",'tool_choice':{'type':'any'}")), "tool_choice.type: needs tools"},
+        {J(WITH(SAY(Q) ",'tools':[" TOOL "],'tool_choice':{'type':'tool'}")),
          "tool_choice.name: must be a string."},
-        {WITH(SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\",\"name\":\"g\"}"),
+        {J(WITH(SAY(Q) ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'g'}")),
          "tool_choice.name: is not a tool of this request"},
-        {WITH(SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],"
-                     "\"tool_choice\":{\"type\":\"tool\",\"name\":\"web_search\"}"),
+        {J(WITH(SAY(Q) ",'tools':[{'type':'web_search_20250305','name':'web_search'}],'tool_choice'"
+                       ":{'type':'tool','name':'web_search'}")),
          "tools: hold a web search alone, which is not available here."},
-        {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":1}"),
+        {J(WITH(SAY(Q) ",'tool_choice':{'type':'auto','disable_parallel_tool_use':1}")),
          "tool_choice.disable_parallel_tool_use: must be a boolean."},
-        {WITH(SAY(Q "," NOW("{\"type\":\"image\"}"))), "messages.1.content.0.type: is not"},
-        {WITH(SAY(Q "," NOW("{\"type\":\"tool_addition\"}"))),
+        {J(WITH(SAY(Q "," NOW("{'type':'image'}")))), "messages.1.content.0.type: is not"},
+        {J(WITH(SAY(Q "," NOW("{'type':'tool_addition'}")))),
          "messages.1.content.0.tool: must be a reference"},
-        {WITH(SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"definition\":{\"name\":"
-                            "\"g\"}}}"))),
+        {J(WITH(SAY(Q "," NOW("{'type':'tool_addition','tool':{'definition':{'name':'g'}}}")))),
          "messages.1.content.0.tool.definition.input_schema: must be an object."},
-        {WITH(SAY(Q) ",\"thread\":{\"type\":\"create\"}"),
-         "thread: this server stores no conversations; send all "
-         "messages.\",\"details\":{\"error_code\":"
-         "\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}}"},
-        {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},
-        {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
-        {WITH(SAY(Q) ",\"seed\":1,\"seed\":1"), "seed: is given twice."},
+        {J(WITH(SAY(Q) ",'thread':{'type':'create'}")),
+         J("thread: this server stores no conversations; send all "
+           "messages.','details':{'error_code':'thread_unsupported_request','unsupported':['thread'"
+           "]}}")},
+        {J(WITH(SAY(Q) ",'max_tokens':8")), "max_tokens: is given twice."},
+        {J(WITH(SAY(Q) ",'tools':[],'tools':[]")), "tools: is given twice."},
+        {J(WITH(SAY(Q) ",'seed':1,'seed':1")), "seed: is given twice."},
         {"[]", "The request body must be a JSON object."},
     };
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/support/quotes.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -76,46 +77,46 @@ static void expect_refused(struct world *w, const char *path, const char *body, 
 }
 
 Test(constrain, every_form_of_text_becomes_a_grammar) {
-    static const struct {
+    const struct {
         const char *field, *grammar;
     } table[] = {
-        {"\"response_format\":{\"type\":\"text\"}", ""},
-        {"\"response_format\":null", ""},
-        {"\"response_format\":{\"type\":\"json_object\"}",
-         "{\"json_object\":true,\"param\":\"response_format\"}"},
+        {J("'response_format':{'type':'text'}"), ""},
+        {J("'response_format':null"), ""},
+        {J("'response_format':{'type':'json_object'}"),
+         J("{'json_object':true,'param':'response_format'}")},
         {FORMAT(NAMED(SCHEMA)), NODE(SCHEMA, IN_FORMAT)},
-        {FORMAT("{\"schema\":true}"), NODE("true", IN_FORMAT)},
-        {"\"response_format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}",
+        {J(FORMAT("{'schema':true}")), NODE("true", IN_FORMAT)},
+        {J("'response_format':{'type':'json_schema','schema':" SCHEMA "}"),
          NODE(SCHEMA, IN_FORMAT)},
-        {"\"structured_outputs\":{\"json\":" SCHEMA "}", NODE(SCHEMA, "structured_outputs.json")},
-        {"\"structured_outputs\":{\"json\":\"{\\\"type\\\":\\\"null\\\"}\"}",
-         NODE("{\"type\":\"null\"}", "structured_outputs.json")},
-        {"\"structured_outputs\":{\"json_object\":true,\"disable_any_whitespace\":true}",
-         "{\"json_object\":true,\"param\":\"structured_outputs.json_object\",\"compact\":true}"},
-        {"\"structured_outputs\":{\"json_object\":true,\"any_order\":true}",
-         "{\"json_object\":true,\"param\":\"structured_outputs.json_object\",\"any_order\":true}"},
-        {FORMAT(NAMED(SCHEMA)) ",\"structured_outputs\":{\"any_order\":true}",
-         "{\"json_schema\":" SCHEMA ",\"param\":\"" IN_FORMAT
-         "\",\"any_format\":true,\"any_order\":true}"},
-        {"\"structured_outputs\":{\"regex\":\"[ab]+\"}",
-         "{\"regex\":\"[ab]+\",\"param\":\"structured_outputs.regex\"}"},
-        {"\"structured_outputs\":{\"choice\":[\"yes\",\"no\"]}",
-         "{\"choice\":[\"yes\",\"no\"],\"param\":\"structured_outputs.choice\"}"},
-        {"\"structured_outputs\":{\"grammar\":\"root ::= \\\"a\\\"\"}",
-         "{\"ebnf\":\"root ::= \\\"a\\\"\",\"param\":\"structured_outputs.grammar\"}"},
-        {"\"structured_outputs\":{}", ""},
-        {"\"guided_json\":" SCHEMA, NODE(SCHEMA, "guided_json")},
-        {"\"json_schema\":" SCHEMA, NODE(SCHEMA, "json_schema")},
-        {"\"guided_regex\":\"a?\"", "{\"regex\":\"a?\",\"param\":\"guided_regex\"}"},
-        {"\"guided_choice\":[\"a\"]", "{\"choice\":[\"a\"],\"param\":\"guided_choice\"}"},
-        {"\"guided_grammar\":\"root ::= [0-9]\"",
-         "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"guided_grammar\"}"},
-        {"\"grammar\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"grammar\"}"},
-        {"\"grammar\":\"\"", ""},
-        {"\"regex\":\"a?\"", "{\"regex\":\"a?\",\"param\":\"regex\"}"},
-        {"\"ebnf\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"ebnf\"}"},
-        {"\"guided_grammar\":\"start: /[0-9]/\"",
-         "{\"lark\":\"start: /[0-9]/\",\"param\":\"guided_grammar\"}"},
+        {J("'structured_outputs':{'json':" SCHEMA "}"), NODE(SCHEMA, "structured_outputs.json")},
+        {J("'structured_outputs':{'json':'{\\'type\\':\\'null\\'}'}"),
+         J(NODE("{'type':'null'}", "structured_outputs.json"))},
+        {J("'structured_outputs':{'json_object':true,'disable_any_whitespace':true}"),
+         J("{'json_object':true,'param':'structured_outputs.json_object','compact':true}")},
+        {J("'structured_outputs':{'json_object':true,'any_order':true}"),
+         J("{'json_object':true,'param':'structured_outputs.json_object','any_order':true}")},
+        {J(FORMAT(NAMED(SCHEMA)) ",'structured_outputs':{'any_order':true}"),
+         J("{'json_schema':" SCHEMA ",'param':'" IN_FORMAT
+           "','any_format':true,'any_order':true}")},
+        {J("'structured_outputs':{'regex':'[ab]+'}"),
+         J("{'regex':'[ab]+','param':'structured_outputs.regex'}")},
+        {J("'structured_outputs':{'choice':['yes','no']}"),
+         J("{'choice':['yes','no'],'param':'structured_outputs.choice'}")},
+        {J("'structured_outputs':{'grammar':'root ::= \\'a\\''}"),
+         J("{'ebnf':'root ::= \\'a\\'','param':'structured_outputs.grammar'}")},
+        {J("'structured_outputs':{}"), ""},
+        {J("'guided_json':" SCHEMA), NODE(SCHEMA, "guided_json")},
+        {J("'json_schema':" SCHEMA), NODE(SCHEMA, "json_schema")},
+        {J("'guided_regex':'a?'"), J("{'regex':'a?','param':'guided_regex'}")},
+        {J("'guided_choice':['a']"), J("{'choice':['a'],'param':'guided_choice'}")},
+        {J("'guided_grammar':'root ::= [0-9]'"),
+         J("{'ebnf':'root ::= [0-9]','param':'guided_grammar'}")},
+        {J("'grammar':'root ::= [0-9]'"), J("{'ebnf':'root ::= [0-9]','param':'grammar'}")},
+        {J("'grammar':''"), ""},
+        {J("'regex':'a?'"), J("{'regex':'a?','param':'regex'}")},
+        {J("'ebnf':'root ::= [0-9]'"), J("{'ebnf':'root ::= [0-9]','param':'ebnf'}")},
+        {J("'guided_grammar':'start: /[0-9]/'"),
+         J("{'lark':'start: /[0-9]/','param':'guided_grammar'}")},
     };
     struct world w;
     char body[1000];
@@ -131,42 +132,42 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
 }
 
 Test(constrain, what_cannot_be_held_is_named) {
-    static const struct {
+    const struct {
         const char *field, *param, *code;
     } table[] = {
-        {"\"response_format\":1", "response_format", "invalid_value"},
-        {"\"response_format\":{\"type\":\"xml\"}", "response_format.type", "invalid_value"},
-        {"\"response_format\":{\"type\":\"json_schema\"}", IN_FORMAT, "invalid_value"},
+        {J("'response_format':1"), "response_format", "invalid_value"},
+        {J("'response_format':{'type':'xml'}"), "response_format.type", "invalid_value"},
+        {J("'response_format':{'type':'json_schema'}"), IN_FORMAT, "invalid_value"},
         {FORMAT("1"), "response_format.json_schema", "invalid_value"},
-        {FORMAT("{\"schema\":[]}"), IN_FORMAT, "invalid_value"},
-        {FORMAT("{\"name\":1,\"schema\":{}}"), "response_format.json_schema.name", "invalid_value"},
-        {FORMAT("{\"strict\":1,\"schema\":{}}"), "response_format.json_schema.strict",
+        {J(FORMAT("{'schema':[]}")), IN_FORMAT, "invalid_value"},
+        {J(FORMAT("{'name':1,'schema':{}}")), "response_format.json_schema.name", "invalid_value"},
+        {J(FORMAT("{'strict':1,'schema':{}}")), "response_format.json_schema.strict",
          "invalid_value"},
-        {FORMAT(NAMED("{\"$dynamicRef\":\"#\"}")), IN_FORMAT, "grammar_unsupported"},
-        {FORMAT(NAMED("{\"type\":\"what\"}")), IN_FORMAT, "grammar_invalid"},
-        {"\"structured_outputs\":[]", "structured_outputs", "invalid_value"},
-        {"\"structured_outputs\":{\"json\":\"{\"}", "structured_outputs.json", "invalid_value"},
-        {"\"structured_outputs\":{\"json\":7}", "structured_outputs.json", "invalid_value"},
-        {"\"structured_outputs\":{\"json\":\"{}\",\"regex\":\"a\"}", "structured_outputs.regex",
+        {J(FORMAT(NAMED("{'$dynamicRef':'#'}"))), IN_FORMAT, "grammar_unsupported"},
+        {J(FORMAT(NAMED("{'type':'what'}"))), IN_FORMAT, "grammar_invalid"},
+        {J("'structured_outputs':[]"), "structured_outputs", "invalid_value"},
+        {J("'structured_outputs':{'json':'{'}"), "structured_outputs.json", "invalid_value"},
+        {J("'structured_outputs':{'json':7}"), "structured_outputs.json", "invalid_value"},
+        {J("'structured_outputs':{'json':'{}','regex':'a'}"), "structured_outputs.regex",
          "invalid_value"},
-        {"\"structured_outputs\":{\"regex\":\"(\"}", "structured_outputs.regex", "grammar_invalid"},
-        {"\"structured_outputs\":{\"regex\":\"\"}", "structured_outputs.regex", "invalid_value"},
-        {"\"structured_outputs\":{\"choice\":[]}", "structured_outputs.choice", "invalid_value"},
-        {"\"structured_outputs\":{\"choice\":[1]}", "structured_outputs.choice", "invalid_value"},
-        {"\"structured_outputs\":{\"json_object\":1}", "structured_outputs.json_object",
+        {J("'structured_outputs':{'regex':'('}"), "structured_outputs.regex", "grammar_invalid"},
+        {J("'structured_outputs':{'regex':''}"), "structured_outputs.regex", "invalid_value"},
+        {J("'structured_outputs':{'choice':[]}"), "structured_outputs.choice", "invalid_value"},
+        {J("'structured_outputs':{'choice':[1]}"), "structured_outputs.choice", "invalid_value"},
+        {J("'structured_outputs':{'json_object':1}"), "structured_outputs.json_object",
          "invalid_value"},
-        {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structured_outputs.structural_tag",
+        {J("'structured_outputs':{'structural_tag':'x'}"), "structured_outputs.structural_tag",
          "unsupported_parameter"},
-        {"\"structured_outputs\":{\"whitespace_pattern\":\"x\"}",
+        {J("'structured_outputs':{'whitespace_pattern':'x'}"),
          "structured_outputs.whitespace_pattern", "unsupported_parameter"},
-        {"\"structured_outputs\":{\"any_order\":1}", "structured_outputs.any_order",
+        {J("'structured_outputs':{'any_order':1}"), "structured_outputs.any_order",
          "invalid_value"},
-        {"\"structured_outputs\":{\"disable_any_whitespace\":1}",
+        {J("'structured_outputs':{'disable_any_whitespace':1}"),
          "structured_outputs.disable_any_whitespace", "invalid_value"},
-        {"\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]", "guided_choice", "invalid_value"},
-        {"\"guided_json\":\"{}\",\"json_schema\":\"{}\"", "json_schema", "invalid_value"},
-        {"\"guided_grammar\":\"root\"", "guided_grammar", "grammar_invalid"},
-        {"\"guided_whitespace_pattern\":\"x\"", "guided_whitespace_pattern",
+        {J("'guided_regex':'a','guided_choice':['a']"), "guided_choice", "invalid_value"},
+        {J("'guided_json':'{}','json_schema':'{}'"), "json_schema", "invalid_value"},
+        {J("'guided_grammar':'root'"), "guided_grammar", "grammar_invalid"},
+        {J("'guided_whitespace_pattern':'x'"), "guided_whitespace_pattern",
          "unsupported_parameter"},
     };
     struct world w;
@@ -195,45 +196,42 @@ static void with_template(struct world *w, const char *source) {
 #define HERMES(tail) "{{ tools | tojson }}{{ messages[0].content }}<tool_call>" tail
 
 Test(constrain, tool_choice_becomes_a_grammar) {
-    static const struct {
+    const struct {
         const char *fields, *grammar, *triggers;
     } table[] = {
         {TOOLS, AFTER(GET "," NOW), REPEAT},
-        {CHOICE("\"auto\""), AFTER(GET "," NOW), REPEAT},
-        {CHOICE("\"none\""), "", ""},
-        {TOOLS ",\"parallel_tool_calls\":false", AFTER(GET "," NOW),
-         "{\"after\":[\"<tool_call>\"]}"},
-        {CHOICE("\"required\""), CALLS(GET "," NOW), ""},
-        {CHOICE("\"required\",\"parallel_tool_calls\":false"), CALLS_MAX(GET "," NOW, "1"), ""},
-        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"now\"}}"), CALLS_MAX(NOW, "1"),
-         ""},
-        {CHOICE("{\"type\":\"function\",\"name\":\"get\"},\"parallel_tool_calls\":true"),
+        {J(CHOICE("'auto'")), AFTER(GET "," NOW), REPEAT},
+        {J(CHOICE("'none'")), "", ""},
+        {J(TOOLS ",'parallel_tool_calls':false"), AFTER(GET "," NOW),
+         J("{'after':['<tool_call>']}")},
+        {J(CHOICE("'required'")), CALLS(GET "," NOW), ""},
+        {J(CHOICE("'required','parallel_tool_calls':false")), CALLS_MAX(GET "," NOW, "1"), ""},
+        {J(CHOICE("{'type':'function','function':{'name':'now'}}")), CALLS_MAX(NOW, "1"), ""},
+        {J(CHOICE("{'type':'function','name':'get'},'parallel_tool_calls':true")),
          CALLS_MAX(GET, "1"), ""},
-        {CHOICE("{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":["
-                "{\"type\":\"function\",\"function\":{\"name\":\"get\"}}]}}"),
+        {J(CHOICE("{'type':'allowed_tools','allowed_tools':{'mode':'auto','tools':[{'type':'"
+                  "function','function':{'name':'get'}}]}}")),
          AFTER(GET), REPEAT},
-        {CHOICE("{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":["
-                "{\"type\":\"function\",\"name\":\"get\"}]}"),
+        {J(CHOICE("{'type':'allowed_tools','mode':'required','tools':[{'type':'function','name':'"
+                  "get'}]}")),
          CALLS(GET), ""},
-        {CHOICE("\"required\",\"guided_regex\":\"a\""), CALLS(GET "," NOW), ""},
-        {TOOLS ",\"guided_regex\":\"a\"",
-         "{\"either\":[" CALLS(GET "," NOW) ",{\"regex\":\"a\",\"param\":\"guided_regex\"}]}", ""},
+        {J(CHOICE("'required','guided_regex':'a'")), CALLS(GET "," NOW), ""},
+        {J(TOOLS ",'guided_regex':'a'"),
+         J("{'either':[" CALLS(GET "," NOW) ",{'regex':'a','param':'guided_regex'}]}"), ""},
         /* a schema with keywords that cannot be enforced is not constrained */
-        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"$dynamicRef\":\"#\"}")) "]",
-         AFTER("{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
-               "{\"json_object\":true}]}"),
+        {J("'tools':[" TOOL("get", SCHEMA_OF("{'$dynamicRef':'#'}")) "]"),
+         J(AFTER("{'sequence':[{'literal':'get'},{'literal':'\\', \\'arguments\\': "
+                 "'},{'json_object':true}]}")),
          REPEAT},
         /* a keyword that cannot be enforced is left out; names, types and required stay */
-        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"type\":\"object\",\"properties\":{\"a\":{"
-                                             "\"type\":\"string\",\"pattern\":\"\\\\bx\"}},"
-                                             "\"required\":[\"a\"]}")) "]",
-         AFTER(
-             "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
-             "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},"
-             "\"required\":[\"a\"]},\"param\":\"tools[0].function.parameters\",\"any_format\":true,"
-             "\"declared_only\":true}]}"),
+        {J("'tools':[" TOOL("get", SCHEMA_OF("{'type':'object','properties':{'a':{'type':'string','"
+                                             "pattern':'\\\\bx'}},'required':['a']}")) "]"),
+         J(AFTER("{'sequence':[{'literal':'get'},{'literal':'\\', \\'arguments\\': "
+                 "'},{'json_schema':{'type':'object','properties':{'a':{'type':'string'}},'"
+                 "required':['a']},'param':'tools[0].function.parameters','any_format':true,'"
+                 "declared_only':true}]}")),
          REPEAT},
-        {"\"tools\":[" TOOL("a b", "") "]", "", ""},
+        {J("'tools':[" TOOL("a b", "") "]"), "", ""},
     };
     struct world w;
     char body[2000];
@@ -247,50 +245,45 @@ Test(constrain, tool_choice_becomes_a_grammar) {
 }
 
 Test(constrain, reasoning_may_come_first) {
-    static const struct {
+    const struct {
         const char *source, *grammar, *triggers;
     } table[] = {
         {HERMES("{% if false %} </think> {% endif %}<think>\n"),
-         "{\"sequence\":[{\"regex\":\"[ "
-         "\\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
-         "{\"after\":[\"</think>\"],\"required\":true}"},
+         J("{'sequence':[{'regex':'[ \\\\n]{0,4}'},{'regex':'a','param':'guided_regex'}]}"),
+         J("{'after':['</think>'],'required':true}")},
         {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"),
-         "{\"regex\":\"a\",\"param\":\"guided_regex\"}", ""},
+         J("{'regex':'a','param':'guided_regex'}"), ""},
         {HERMES("{% if false %} </think> {% endif %}"),
-         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<think>\"},{\"free_text\":"
-         "\"</think>\"},{\"literal\":\"</think>\"}]},\"min\":0,\"max\":1},"
-         "{\"regex\":\"[ \\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
+         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<think>'},{'free_text':'</"
+           "think>'},{'literal':'</think>'}]},'min':0,'max':1},{'regex':'[ "
+           "\\\\n]{0,4}'},{'regex':'a','param':'guided_regex'}]}"),
          ""},
         {"{{ messages[0].content }}{% if false %} <|open|> <|close|> argument 'think' {% endif %}",
-         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|open|>think<|sep|>\"},{\"free_"
-         "text\":"
-         "\"<|close|>think<|sep|>\"},{\"literal\":\"<|close|>think<|sep|>\"}]},\"min\":0,\"max\":1}"
-         ","
-         "{\"regex\":\"[ "
-         "\\\\n]{0,4}\"},{\"sequence\":[{\"repeat\":{\"literal\":\"<|open|>response<|sep|>\"},"
-         "\"min\":0,\"max\":1},{\"regex\":\"a\",\"param\":\"guided_regex\"},{\"repeat\":{"
-         "\"literal\":"
-         "\"<|close|>response<|sep|>\"},\"min\":0,\"max\":1}]}]}",
+         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<|open|>think<|sep|>'},{'free_text':'<|"
+           "close|>think<|sep|>'},{'literal':'<|close|>think<|sep|>'}]},'min':0,'max':1},{'regex':'"
+           "[ "
+           "\\\\n]{0,4}'},{'sequence':[{'repeat':{'literal':'<|open|>response<|sep|>'},'min':0,'"
+           "max':1},{'regex':'a','param':'guided_regex'},{'repeat':{'literal':'<|close|>response<|"
+           "sep|>'},'min':0,'max':1}]}]}"),
          ""},
         {"{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% endif "
          "%}<|start|>assistant",
-         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|channel|>analysis<|message|>"
-         "\"},"
-         "{\"free_text\":\"<|end|>\"},{\"literal\":\"<|end|><|start|>assistant\"}]},\"min\":0,"
-         "\"max\":1},{\"sequence\":[{\"literal\":\"<|channel|>final<|message|>\"},"
-         "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
+         J("{'sequence':[{'repeat':{'sequence':[{'literal':'<|channel|>analysis<|message|>'},{'"
+           "free_text':'<|end|>'},{'literal':'<|end|><|start|>assistant'}]},'min':0,'max':1},{'"
+           "sequence':[{'literal':'<|channel|>final<|message|>'},{'regex':'a','param':'guided_"
+           "regex'}]}]}"),
          ""},
         /* the prompt has opened it */
         {"{{ messages[0].content }}{% if false %} -> tool/function_call {% endif "
          "%}<|im_start|>assistant/think{{ '\n' }}",
-         "{\"sequence\":[{\"literal\":\"\\n\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
-         "{\"after\":[\"<|im_end|>\\n<|im_start|>assistant\"],\"required\":true}"},
+         J("{'sequence':[{'literal':'\\n'},{'regex':'a','param':'guided_regex'}]}"),
+         J("{'after':['<|im_end|>\\n<|im_start|>assistant'],'required':true}")},
         {"{{ messages[0].content }}{% if false %} <atem:function_calls> {% endif "
          "%}<|start|>assistant",
-         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\" to=self<|message|>\"},"
-         "{\"free_text\":\"<|eom|>\"},{\"literal\":\"<|eom|><|start|>assistant\"}]},\"min\":0,"
-         "\"max\":1},{\"sequence\":[{\"literal\":\" to=user<|message|>\"},"
-         "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
+         J("{'sequence':[{'repeat':{'sequence':[{'literal':' "
+           "to=self<|message|>'},{'free_text':'<|eom|>'},{'literal':'<|eom|><|start|>assistant'}]},"
+           "'min':0,'max':1},{'sequence':[{'literal':' "
+           "to=user<|message|>'},{'regex':'a','param':'guided_regex'}]}]}"),
          ""},
     };
 
@@ -298,7 +291,7 @@ Test(constrain, reasoning_may_come_first) {
         struct world w;
 
         with_template(&w, table[i].source);
-        expect_told(&w, CHAT, "{" HI ",\"guided_regex\":\"a\"}", table[i].grammar,
+        expect_told(&w, CHAT, J("{" HI ",'guided_regex':'a'}"), table[i].grammar,
                     table[i].triggers);
         world_stop(&w);
     }
@@ -307,24 +300,22 @@ Test(constrain, reasoning_may_come_first) {
 /* At the beginning of a message a call may lack its marker: llama3's object, the rest of harmony's
  * header. */
 Test(constrain, calls_that_begin_a_message_are_held) {
-    static const struct {
+    const struct {
         const char *source, *triggers;
     } table[] = {
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|python_tag|> "
          "\"parameters\": {% endif %}",
-         "{\"after\":[\"<|python_tag|>\"],\"repeat\":true,\"start\":["
-         "{\"text\":\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\":\",\"held\":"
-         "\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\":\"},"
-         "{\"text\":\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\":\",\"held\":"
-         "\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\":\"}]}"},
+         J("{'after':['<|python_tag|>'],'repeat':true,'start':[{'text':'{\\'name\\': \\'get\\', "
+           "\\'parameters\\':','held':'{\\'name\\': \\'get\\', "
+           "\\'parameters\\':'},{'text':'{\\'name\\': \\'now\\', "
+           "\\'parameters\\':','held':'{\\'name\\': \\'now\\', \\'parameters\\':'}]}")},
         {"{{ tools | tojson }}{{ messages[0].content }}{% if false %} <|channel|> <|message|> {% "
          "endif %}"
          "<|start|>assistant",
-         "{\"after\":[\"<|channel|>commentary to=functions.\",\"<|start|>assistant "
-         "to=functions.\",\"<|channel|>analysis to=functions.\"],\"repeat\":true,"
-         "\"quiet\":{\"open\":\"<|channel|>analysis<|message|>\",\"close\":\"<|end|>\",\"now\":"
-         "false},"
-         "\"start\":[\" to=functions.\"]}"},
+         J("{'after':['<|channel|>commentary to=functions.','<|start|>assistant "
+           "to=functions.','<|channel|>analysis "
+           "to=functions.'],'repeat':true,'quiet':{'open':'<|channel|>analysis<|message|>','close':"
+           "'<|end|>','now':false},'start':[' to=functions.']}")},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
@@ -342,15 +333,15 @@ Test(constrain, calls_that_begin_a_message_are_held) {
 }
 
 Test(constrain, calls_in_reasoning_are_text) {
-    static const struct {
+    const struct {
         const char *source, *triggers;
     } table[] = {
         {HERMES("{% if false %} </think> {% endif %}"),
-         "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
-         "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":false}}"},
+         J("{'after':['<tool_call>'],'repeat':true,'quiet':{'open':'<think>','close':'</"
+           "think>','now':false}}")},
         {HERMES("{% if false %} </think> {% endif %}<think>\n"),
-         "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
-         "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":true}}"},
+         J("{'after':['<tool_call>'],'repeat':true,'quiet':{'open':'<think>','close':'</"
+           "think>','now':true}}")},
         {HERMES("{% if false %} </think> {% endif %}<think>\n\n</think>\n\n"), REPEAT},
     };
 
@@ -368,18 +359,18 @@ Test(constrain, the_message_names_the_tool) {
 #define BAD "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}}"
 #define CLAUDE_TOOL(type, schema)                                                                  \
     "{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":\"" type "\"" schema "}}"
-    static const struct {
+    const struct {
         const char *path, *tools, *message;
     } table[] = {
-        {CHAT, TOOL("get", ",\"strict\":true" SCHEMA_OF(BAD)),
-         "function \\\"get\\\": #/properties/a/pattern: "},
-        {CHAT, TOOL("get", ",\"strict\":true,\"parameters\":{\"type\":\"string\"}"),
-         "function \\\"get\\\": tools[0].function.parameters: a type"},
+        {CHAT, J(TOOL("get", ",'strict':true" SCHEMA_OF(BAD))),
+         J("function \\'get\\': #/properties/a/pattern: ")},
+        {CHAT, J(TOOL("get", ",'strict':true,'parameters':{'type':'string'}")),
+         J("function \\'get\\': tools[0].function.parameters: a type")},
         {"/v1/messages",
-         "{\"type\":\"web_search_20250305\",\"name\":\"w\"}," CLAUDE_TOOL(
-             "object", ",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(\"}}"),
-         "function \\\"f\\\": #/properties/a/pattern: "},
-        {"/v1/messages", CLAUDE_TOOL("string", ""), "function \\\"f\\\": input_schema: a type"},
+         J("{'type':'web_search_20250305','name':'w'}," CLAUDE_TOOL(
+             "object", ",'properties':{'a':{'type':'string','pattern':'('}}")),
+         J("function \\'f\\': #/properties/a/pattern: ")},
+        {"/v1/messages", CLAUDE_TOOL("string", ""), J("function \\'f\\': input_schema: a type")},
     };
     struct world w;
     struct reply r;
@@ -398,29 +389,27 @@ Test(constrain, the_message_names_the_tool) {
 }
 
 Test(constrain, what_cannot_be_called_is_named) {
-    static const struct {
+    const struct {
         const char *fields, *param, *code;
     } table[] = {
-        {"\"tool_choice\":\"required\"", "tool_choice", "invalid_value"},
-        {"\"tool_choice\":\"maybe\"", "tool_choice", "invalid_value"},
+        {J("'tool_choice':'required'"), "tool_choice", "invalid_value"},
+        {J("'tool_choice':'maybe'"), "tool_choice", "invalid_value"},
         {CHOICE("{}"), "tool_choice", "invalid_value"},
-        {CHOICE("{\"type\":\"function\"}"), "tool_choice", "invalid_value"},
-        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"what\"}}"), "tool_choice",
+        {J(CHOICE("{'type':'function'}")), "tool_choice", "invalid_value"},
+        {J(CHOICE("{'type':'function','function':{'name':'what'}}")), "tool_choice",
          "invalid_value"},
-        {CHOICE("{\"type\":\"custom\",\"custom\":{\"name\":\"x\"}}"), "tool_choice",
+        {J(CHOICE("{'type':'custom','custom':{'name':'x'}}")), "tool_choice", "invalid_value"},
+        {J(CHOICE("{'type':'allowed_tools','mode':'never'}")), "tool_choice.allowed_tools.mode",
          "invalid_value"},
-        {CHOICE("{\"type\":\"allowed_tools\",\"mode\":\"never\"}"),
-         "tool_choice.allowed_tools.mode", "invalid_value"},
-        {CHOICE("{\"type\":\"allowed_tools\",\"tools\":[]}"), "tool_choice.allowed_tools.tools",
+        {J(CHOICE("{'type':'allowed_tools','tools':[]}")), "tool_choice.allowed_tools.tools",
          "invalid_value"},
-        {CHOICE("{\"type\":\"allowed_tools\",\"tools\":[1]}"), "tool_choice.allowed_tools.tools[0]",
+        {J(CHOICE("{'type':'allowed_tools','tools':[1]}")), "tool_choice.allowed_tools.tools[0]",
          "invalid_value"},
-        {CHOICE(
-             "{\"type\":\"allowed_tools\",\"tools\":[{\"type\":\"function\",\"name\":\"what\"}]}"),
+        {J(CHOICE("{'type':'allowed_tools','tools':[{'type':'function','name':'what'}]}")),
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
-        {"\"tools\":[" TOOL("get", ",\"strict\":true" SCHEMA_OF("{\"$dynamicRef\":\"#\"}")) "]",
+        {J("'tools':[" TOOL("get", ",'strict':true" SCHEMA_OF("{'$dynamicRef':'#'}")) "]"),
          "tools[0].function.parameters", "grammar_unsupported"},
-        {"\"tool_choice\":\"required\",\"tools\":[" TOOL("a b", "") "]", "tools[0].function.name",
+        {J("'tool_choice':'required','tools':[" TOOL("a b", "") "]"), "tools[0].function.name",
          "grammar_unsupported"},
     };
     struct world w;
@@ -445,16 +434,16 @@ Test(constrain, a_forced_call_that_is_cut_is_no_text) {
         int fd = world_connect(&w);
 
         world_post(&w, fd, CHAT,
-                   forced ? "{" HI "," CHOICE("\"required\"") "}" : "{" HI "," TOOLS "}");
+                   forced ? J("{" HI "," CHOICE("'required'") "}") : "{" HI "," TOOLS "}");
         while (w.port.n == (uint32_t)forced)
             world_turn(&w);
         fake_accept(&w.port, (uint32_t)forced);
-        fake_tokens(&w.port, (uint32_t)forced, "<tool_call>\n{\"name\": \"ge");
+        fake_tokens(&w.port, (uint32_t)forced, J("<tool_call>\n{'name': 'ge"));
         fake_finish(&w.port, (uint32_t)forced, FINISH_LENGTH);
         world_receive(&w, fd, &r);
-        cr_expect(strstr(r.body.data, forced ? "\"content\":\"\"" : "\"content\":\"<tool_call>\\n"),
+        cr_expect(strstr(r.body.data, forced ? J("'content':''") : J("'content':'<tool_call>\\n")),
                   "%s", r.body.data);
-        cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""));
+        cr_expect(strstr(r.body.data, J("'finish_reason':'length'")));
         reply_deinit(&r);
         world_drop(&w, fd);
     }
@@ -471,16 +460,16 @@ Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
     started(&w);
     w.port.hold = true;
     int fd = world_connect(&w);
-    world_post(&w, fd, "/v1/completions", "{\"prompt\":\"a\",\"guided_regex\":\"[ab]c\"}");
+    world_post(&w, fd, "/v1/completions", J("{'prompt':'a','guided_regex':'[ab]c'}"));
     world_turns(&w, 5);
     cr_assert_eq(w.port.n, 1u);
     err_set_code(&why, 400, "grammar_too_complex", "guided_regex", "too many readings");
     fake_refuse(&w.port, 0, &why);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "\"message\":\"too many readings\",\"type\":"
-                                  "\"invalid_request_error\",\"param\":\"guided_regex\","
-                                  "\"code\":\"grammar_too_complex\""),
+    cr_expect(strstr(r.body.data, J("'message':'too many "
+                                    "readings','type':'invalid_request_error','param':'guided_"
+                                    "regex','code':'grammar_too_complex'")),
               "%s", r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
@@ -511,11 +500,10 @@ Test(constrain, output_is_complete_unless_the_config_or_the_request_says_otherwi
         world_start(&w);
         cr_expect_not(completes(&w, ""));
         cr_expect_eq(completes(&w, "," FORMAT(NAMED(SCHEMA))), on);
-        cr_expect_not(completes(&w, ",\"complete_output\":false," FORMAT(NAMED(SCHEMA))));
-        cr_expect(completes(&w, ",\"complete_output\":true," FORMAT(NAMED(SCHEMA))));
+        cr_expect_not(completes(&w, J(",'complete_output':false," FORMAT(NAMED(SCHEMA)))));
+        cr_expect(completes(&w, J(",'complete_output':true," FORMAT(NAMED(SCHEMA)))));
         expect_refused(&w, CHAT,
-                       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],"
-                       "\"complete_output\":1}",
+                       J("{'messages':[{'role':'user','content':'a'}],'complete_output':1}"),
                        "complete_output", "invalid_value");
         world_stop(&w);
     }
@@ -534,14 +522,14 @@ static void replace_at(char *out, size_t size, const char *text, const char *pat
 /* What is left out of schemas stands in a header, as a list that is short whatever the client's
  * names are, in streams as well. */
 Test(constrain, the_answer_says_what_is_not_enforced) {
-    static const char pattern[] = "{\"type\":\"string\",\"pattern\":\"\\\\bx\"}";
-    static const struct {
+    const char *pattern = J("{'type':'string','pattern':'\\\\bx'}");
+    const struct {
         const char *properties, *header;
     } table[] = {
-        {"\"a\":{\"type\":\"string\"}", ""},
-        {"\"a\":@", "get#/properties/a/pattern"},
+        {J("'a':{'type':'string'}"), ""},
+        {J("'a':@"), "get#/properties/a/pattern"},
         {"\"a, \\r\\n%/b\":@", "get#/properties/a%2C%20%0D%0A%25~1b/pattern"},
-        {"\"a\":@,\"b\":{\"type\":\"array\",\"items\":@}",
+        {J("'a':@,'b':{'type':'array','items':@}"),
          "get#/properties/a/pattern, get#/properties/b/items/pattern"},
     };
     struct world w;
@@ -572,10 +560,8 @@ Test(constrain, many_places_are_counted) {
     struct world w;
     struct reply r;
 
-    buf_add_str(&body,
-                "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":"
-                "\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":"
-                "\"object\",\"properties\":{");
+    buf_add_str(&body, J("{'messages':[{'role':'user','content':'hi'}],'tools':[{'type':'function',"
+                         "'function':{'name':'get','parameters':{'type':'object','properties':{"));
     for (int i = 0; i < 30; i++)
         buf_printf(&body, "%s\"a%d\":{\"pattern\":\"\\\\bx\"}", i ? "," : "", i);
     buf_add_str(&body, "}}}}]}");

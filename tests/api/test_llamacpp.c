@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/support/quotes.h"
 #include "api/parts.h"
 #include "base/log.h"
 #include "stream.h"
@@ -26,27 +27,25 @@ Test(llamacpp, a_completion) {
 
     started(&w);
     w.port.script = "one two";
-    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"n_predict\":-1,\"cache_prompt\":true}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'abc','n_predict':-1,'cache_prompt':true}"), &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_gt(w.port.r[0].m.max_new, 100);
-    expect_part(&r,
-                "{\"index\":0,\"content\":\"one two\",\"tokens\":[],\"id_slot\":-1,\"stop\":true,"
-                "\"model\":\"tiny\",\"tokens_predicted\":7,\"tokens_evaluated\":2,");
-    expect_part(&r, "\"generation_settings\":{\"seed\":");
-    expect_part(&r, "\"n_predict\":-1,\"ignore_eos\":false,\"stream\":false,\"n_probs\":0,");
-    expect_part(&r, "\"prompt\":\"abc\",\"has_new_line\":false,\"truncated\":false,"
-                    "\"stop_type\":\"eos\",\"stopping_word\":\"\",\"timings\":{");
-    expect_part(&r, "\"prompt_n\":1,\"prompt_ms\":4,\"prompt_per_token_ms\":4,"
-                    "\"prompt_per_second\":250,\"predicted_n\":7,\"predicted_ms\":7,"
-                    "\"predicted_per_token_ms\":1.16666666666667,"
-                    "\"predicted_per_second\":857.142857142857");
-    expect_part(&r, ",\"draft_n\":90,\"draft_n_accepted\":80}");
+    expect_part(&r, J("{'index':0,'content':'one "
+                      "two','tokens':[],'id_slot':-1,'stop':true,'model':'tiny','tokens_predicted':"
+                      "7,'tokens_evaluated':2,"));
+    expect_part(&r, J("'generation_settings':{'seed':"));
+    expect_part(&r, J("'n_predict':-1,'ignore_eos':false,'stream':false,'n_probs':0,"));
+    expect_part(&r, J("'prompt':'abc','has_new_line':false,'truncated':false,'stop_type':'eos','"
+                      "stopping_word':'','timings':{"));
+    expect_part(&r, J("'prompt_n':1,'prompt_ms':4,'prompt_per_token_ms':4,'prompt_per_second':250,'"
+                      "predicted_n':7,'predicted_ms':7,'predicted_per_token_ms':1.16666666666667,'"
+                      "predicted_per_second':857.142857142857"));
+    expect_part(&r, J(",'draft_n':90,'draft_n_accepted':80}"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"stop\":[\" t\"]}", &r);
-    expect_part(
-        &r,
-        "data: {\"index\":0,\"content\":\"o\",\"tokens\":[111],\"id_slot\":-1,\"stop\":false}\n\n");
-    expect_part(&r, "\"stop_type\":\"word\",\"stopping_word\":\" t\"");
+    world_ask(&w, "/completion", J("{'prompt':'abc','stream':true,'stop':[' t']}"), &r);
+    expect_part(&r,
+                J("data: {'index':0,'content':'o','tokens':[111],'id_slot':-1,'stop':false}\n\n"));
+    expect_part(&r, J("'stop_type':'word','stopping_word':' t'"));
     cr_expect_not(strstr(r.body.data, "[DONE]"));
     reply_deinit(&r);
     world_stop(&w);
@@ -68,14 +67,14 @@ Test(llamacpp, long_prompts_are_told_on_the_pool) {
             buf_printf(&body, "{\"stream\":%s,\"prompt\":[", stream ? "true" : "false");
             for (int i = 0; i < 7; i++)
                 buf_printf(&body, "%s\"%0*d\"", i ? "," : "", (int)n, i);
-            buf_add_str(&body, "],\"n_predict\":3}");
+            buf_add_str(&body, J("],'n_predict':3}"));
             jobs_stats(w.api->env.pool.jobs, &before);
             world_ask(&w, "/completion", body.data, &r);
             jobs_stats(w.api->env.pool.jobs, &after);
             cr_assert_eq(r.status, 200, "%s", r.body.data);
-            expect_part(&r, "0000\",\"has_new_line\"");
-            expect_part(&r, "0001\",\"has_new_line\"");
-            expect_part(&r, "0006\",\"has_new_line\"");
+            expect_part(&r, J("0000','has_new_line'"));
+            expect_part(&r, J("0001','has_new_line'"));
+            expect_part(&r, J("0006','has_new_line'"));
             cr_expect_eq(after.n_done - before.n_done, n > 20 && !stream, "%u %d", n, stream);
             reply_deinit(&r);
         }
@@ -90,23 +89,23 @@ Test(llamacpp, a_completion_of_several_prompts_is_an_array) {
 
     started(&w);
     w.port.script = "x";
-    world_ask(&w, "/completion",
-              "{\"prompt\":[[99,\"ab\"],\"c\",{\"prompt_string\":\"d\"}],\"n_predict\":3,"
-              "\"return_tokens\":true}",
-              &r);
+    world_ask(
+        &w, "/completion",
+        J("{'prompt':[[99,'ab'],'c',{'prompt_string':'d'}],'n_predict':3,'return_tokens':true}"),
+        &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_eq(strncmp(r.body.data, "[{\"index\":0,", 12), 0, "%s", r.body.data);
-    expect_part(&r, "},{\"index\":2,\"content\":\"x\",\"tokens\":[120]");
+    cr_expect_eq(strncmp(r.body.data, J("[{'index':0,"), 12), 0, "%s", r.body.data);
+    expect_part(&r, J("},{'index':2,'content':'x','tokens':[120]"));
     cr_assert_eq(w.port.n, 3);
     cr_expect_eq(w.port.r[0].m.n_prompt, 2); /* "ab" is one token */
     cr_expect_eq(w.port.r[0].tokens[0], mixed[0]);
     cr_expect_eq(w.port.r[2].tokens[0], 'd');
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":[1,\"ab\",99999999]}", &r);
+    world_ask(&w, "/completion", J("{'prompt':[1,'ab',99999999]}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"prompt\"");
+    expect_part(&r, J("'param':'prompt'"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":[[1],{\"prompt\":\"ab\"}]}", &r);
+    world_ask(&w, "/completion", J("{'prompt':[[1],{'prompt':'ab'}]}"), &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);
@@ -126,13 +125,13 @@ static void ask_too_much(struct world *w, const char *path, const char *before, 
 }
 
 Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
-    static const struct {
+    const struct {
         const char *path, *before, *after, *type;
     } cases[] = {
-        {"/completion", "{\"prompt\":\"", "\"}", "exceed_context_size_error"},
-        {"/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}",
+        {"/completion", J("{'prompt':'"), "\"}", "exceed_context_size_error"},
+        {"/chat/completions", J("{'messages':[{'role':'user','content':'"), "\"}]}",
          "exceed_context_size_error"},
-        {"/v1/completions", "{\"prompt\":\"", "\"}", "invalid_request_error"},
+        {"/v1/completions", J("{'prompt':'"), "\"}", "invalid_request_error"},
     };
     struct world w;
     struct reply r;
@@ -144,12 +143,12 @@ Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
         ask_too_much(&w, cases[i].path, cases[i].before, cases[i].after, &r);
         snprintf(type, sizeof(type), "\"type\":\"%s\"", cases[i].type);
         expect_part(&r, type);
-        expect_part(&r, "\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":6");
-        expect_part(&r, ",\"n_ctx\":512}");
+        expect_part(&r, J("'code':'context_length_exceeded','n_prompt_tokens':6"));
+        expect_part(&r, J(",'n_ctx':512}"));
         reply_deinit(&r);
     }
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"top_p\":7}", &r);
-    expect_part(&r, "\"type\":\"invalid_request_error\"");
+    world_ask(&w, "/completion", J("{'prompt':'a','top_p':7}"), &r);
+    expect_part(&r, J("'type':'invalid_request_error'"));
     cr_expect_not(strstr(r.body.data, "n_ctx"));
     reply_deinit(&r);
     world_stop(&w);
@@ -162,9 +161,9 @@ Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
     started(&w);
     w.port.script = "x";
     world_ask(&w, "/completion",
-              "{\"prompt\":\"abc\",\"dry_multiplier\":0.8,\"dry_sequence_breakers\":[\"b\"]}", &r);
+              J("{'prompt':'abc','dry_multiplier':0.8,'dry_sequence_breakers':['b']}"), &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    expect_part(&r, "\"dry_multiplier\":0.8,\"dry_base\":1.75,\"dry_allowed_length\":2,");
+    expect_part(&r, J("'dry_multiplier':0.8,'dry_base':1.75,'dry_allowed_length':2,"));
     cr_assert_geq(w.port.r[0].n_breakers, 2); /* "b" and "ab" */
     for (uint32_t i = 0; i < w.port.r[0].n_breakers; i++) {
         size_t len;
@@ -173,11 +172,11 @@ Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
         cr_expect(memchr(piece, 'b', len), "%.*s", (int)len, piece);
     }
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"dry_sequence_breakers\":[\"\"]}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'abc','dry_sequence_breakers':['']}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"dry_sequence_breakers\"");
+    expect_part(&r, J("'param':'dry_sequence_breakers'"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"abc\"}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'abc'}"), &r);
     cr_expect_eq(w.port.r[1].n_breakers, 0);
     reply_deinit(&r);
     world_stop(&w);
@@ -194,15 +193,15 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
     started(&w);
     w.port.script = "x";
     world_ask(&w, "/chat/completions", body, &r);
-    expect_part(&r, "\"delta\":{\"role\":\"assistant\",\"content\":null}");
-    expect_part(&r, "},\"timings\":{\"cache_n\":");
+    expect_part(&r, J("'delta':{'role':'assistant','content':null}"));
+    expect_part(&r, J("},'timings':{'cache_n':"));
     reply_deinit(&r);
     world_ask(&w, "/v1/chat/completions", body, &r);
-    expect_part(&r, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    expect_part(&r, J("'delta':{'role':'assistant','content':''}"));
     cr_expect_not(strstr(r.body.data, "timings"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"ignore_eos\":true}", &r);
-    expect_part(&r, "\"logit_bias\":[{\"bias\":null,\"token\":");
+    world_ask(&w, "/completion", J("{'prompt':'a','ignore_eos':true}"), &r);
+    expect_part(&r, J("'logit_bias':[{'bias':null,'token':"));
     reply_deinit(&r);
     world_get(&w, "/metrics", &r);
     cr_expect(*reply_header(&r, "process-start-time-unix", v, sizeof(v)));
@@ -213,8 +212,8 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
 
 /* The raw answer has what the parser takes out of the text. */
 Test(llamacpp, a_verbose_chat_has_its_raw_answer) {
-    static const char hi[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}],"
-                             "\"logprobs\":true,\"top_logprobs\":2";
+    const char *hi =
+        J("{'messages':[{'role':'user','content':'ab'}],'logprobs':true,'top_logprobs':2");
     struct world w;
     struct reply r;
     char body[256];
@@ -223,32 +222,34 @@ Test(llamacpp, a_verbose_chat_has_its_raw_answer) {
     w.port.script = "one two";
     for (int stream = 0; stream < 2; stream++) {
         snprintf(body, sizeof(body), "%s,\"verbose\":true%s}", hi,
-                 stream ? ",\"stream\":true,\"stream_options\":{\"include_usage\":true}" : "");
+                 stream ? J(",'stream':true,'stream_options':{'include_usage':true}") : "");
         world_ask(&w, "/chat/completions", body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
-        expect_part(&r, ",\"__verbose\":{\"index\":0,\"content\":\"one two\",\"tokens\":[],"
-                        "\"id_slot\":-1,\"stop\":true,\"model\":\"tiny\",\"tokens_predicted\":7,");
-        expect_part(&r, "\"prompt\":\"<|im_start|>user\\nab<|im_end|>\\n<|im_start|>assistant\\n");
-        expect_part(&r, "\"stop_type\":\"eos\"");
+        expect_part(
+            &r,
+            J(",'__verbose':{'index':0,'content':'one "
+              "two','tokens':[],'id_slot':-1,'stop':true,'model':'tiny','tokens_predicted':7,"));
+        expect_part(&r, J("'prompt':'<|im_start|>user\\nab<|im_end|>\\n<|im_start|>assistant\\n"));
+        expect_part(&r, J("'stop_type':'eos'"));
         cr_expect_not(strstr(r.body.data, "completion_probabilities"));
         reply_deinit(&r);
         world_ask(&w, "/v1/chat/completions", body, &r);
         cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
         reply_deinit(&r);
     }
-    w.port.script = "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>";
+    w.port.script = J("<tool_call>\n{'name':'f','arguments':{}}\n</tool_call>");
     snprintf(
         body, sizeof(body),
         "%s,\"verbose\":true,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
         hi);
     world_ask(&w, "/chat/completions", body, &r);
-    expect_part(&r, "\"content\":null");
-    expect_part(&r, ",\"content\":\"<tool_call>\\n{\\\"name\\\":\\\"f\\\"");
+    expect_part(&r, J("'content':null"));
+    expect_part(&r, J(",'content':'<tool_call>\\n{\\'name\\':\\'f\\'"));
     reply_deinit(&r);
     world_ask(&w, "/chat/completions",
-              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"verbose\":1}", &r);
+              J("{'messages':[{'role':'user','content':'a'}],'verbose':1}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"verbose\"");
+    expect_part(&r, J("'param':'verbose'"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -260,12 +261,11 @@ Test(llamacpp, a_server_that_logs_all_answers_verbosely) {
     started(&w);
     w.port.script = "x";
     log_set_level(WLOG_DEBUG);
-    world_ask(&w, "/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
-              &r);
-    expect_part(&r, ",\"__verbose\":{\"index\":0,\"content\":\"x\",");
+    world_ask(&w, "/chat/completions", J("{'messages':[{'role':'user','content':'a'}]}"), &r);
+    expect_part(&r, J(",'__verbose':{'index':0,'content':'x',"));
     reply_deinit(&r);
     world_ask(&w, "/chat/completions",
-              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"verbose\":false}", &r);
+              J("{'messages':[{'role':'user','content':'a'}],'verbose':false}"), &r);
     cr_expect_not(strstr(r.body.data, "__verbose"), "%s", r.body.data);
     reply_deinit(&r);
     log_set_level(WLOG_ERROR);
@@ -279,28 +279,27 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     started(&w);
     w.port.script = "x\ny";
     world_ask(&w, "/completion",
-              "{\"prompt\":\"a\",\"n_predict\":3,\"seed\":7,\"response_fields\":[\"content\","
-              "\"generation_settings/n_predict\",\"generation_settings/seed\",\"has_new_line\","
-              "\"no/such\"]}",
+              J("{'prompt':'a','n_predict':3,'seed':7,'response_fields':['content','generation_"
+                "settings/n_predict','generation_settings/seed','has_new_line','no/such']}"),
               &r);
-    cr_expect_str_eq(r.body.data, "{\"content\":\"x\\ny\",\"generation_settings/n_predict\":3,"
-                                  "\"generation_settings/seed\":7,\"has_new_line\":true}");
+    cr_expect_str_eq(r.body.data,
+                     J("{'content':'x\\ny','generation_settings/n_predict':3,'generation_settings/"
+                       "seed':7,'has_new_line':true}"));
     reply_deinit(&r);
-    world_ask(&w, "/completion",
-              "{\"prompt\":\"a\",\"n_predict\":1,\"stream\":true,\"response_fields\":[\"stop\","
-              "\"truncated\"]}",
-              &r);
-    expect_part(&r, "data: {\"index\":0,\"content\":\"x\",");
-    expect_part(&r, "data: {\"stop\":true,\"truncated\":false}\n");
+    world_ask(
+        &w, "/completion",
+        J("{'prompt':'a','n_predict':1,'stream':true,'response_fields':['stop','truncated']}"), &r);
+    expect_part(&r, J("data: {'index':0,'content':'x',"));
+    expect_part(&r, J("data: {'stop':true,'truncated':false}\n"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_predict\":2,\"n_probs\":1}", &r);
-    expect_part(&r, "\"completion_probabilities\":[{\"id\":120,\"token\":\"x\","
-                    "\"logprob\":-0.5,\"bytes\":[120],\"top_logprobs\":[");
+    world_ask(&w, "/completion", J("{'prompt':'a','n_predict':2,'n_probs':1}"), &r);
+    expect_part(&r, J("'completion_probabilities':[{'id':120,'token':'x','logprob':-0.5,'bytes':["
+                      "120],'top_logprobs':["));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_probs\":21}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'a','n_probs':21}"), &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"post_sampling_probs\":true}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'a','post_sampling_probs':true}"), &r);
     cr_expect_eq(r.status, 400);
     expect_part(&r, "unsupported_parameter");
     reply_deinit(&r);
@@ -308,12 +307,12 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
 }
 
 Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
-    static const struct {
+    const struct {
         uint32_t context;
         const char *part;
     } cases[] = {
-        {64, "\"truncated\":false,\"stop_type\":\"eos\""},
-        {5, "\"truncated\":true,\"stop_type\":\"limit\""},
+        {64, J("'truncated':false,'stop_type':'eos'")},
+        {5, J("'truncated':true,'stop_type':'limit'")},
     };
     struct reply r;
 
@@ -323,11 +322,11 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
         started(&w);
         w.model.max_context = cases[i].context;
         w.port.script = "one two";
-        world_ask(&w, "/completion", "{\"prompt\":\"c\"}", &r);
+        world_ask(&w, "/completion", J("{'prompt':'c'}"), &r);
         expect_part(&r, cases[i].part);
         reply_deinit(&r);
-        world_ask(&w, "/completion", "{\"prompt\":\"c\",\"n_predict\":3}", &r);
-        expect_part(&r, "\"truncated\":false,\"stop_type\":\"limit\"");
+        world_ask(&w, "/completion", J("{'prompt':'c','n_predict':3}"), &r);
+        expect_part(&r, J("'truncated':false,'stop_type':'limit'"));
         reply_deinit(&r);
         world_stop(&w);
     }
@@ -337,10 +336,10 @@ Test(llamacpp, an_answer_that_fills_the_context_is_truncated) {
  * token of the answer. Times of what was not computed are 0. */
 Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
 #define ASKED ",\"stream\":true,\"return_progress\":true,\"timings_per_token\":true}"
-    static const char *const paths[][2] = {
-        {"/completion", "{\"prompt\":\"abc\"" ASKED},
+    const char *const paths[][2] = {
+        {"/completion", J("{'prompt':'abc'" ASKED)},
         {"/chat/completions", "{" HI ASKED},
-        {"/responses", "{\"input\":\"hi\"" ASKED},
+        {"/responses", J("{'input':'hi'" ASKED)},
     };
     struct world w;
     struct reply r;
@@ -353,7 +352,7 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
         const char *last = NULL;
         unsigned total, cached, done, n = 0;
 
-        for (const char *at = r.body.data; (at = strstr(at, "\"prompt_progress\":"));
+        for (const char *at = r.body.data; (at = strstr(at, J("'prompt_progress':")));
              last = at++, n++)
             ;
         cr_assert_geq(n, 2, "%s", r.body.data);
@@ -365,7 +364,7 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
                             &total, &cached, &done),
                      3, "%s", last);
         cr_expect_eq(done, total, "%s", last);
-        const char *begin = strstr(r.body.data, "\"prompt_progress\":");
+        const char *begin = strstr(r.body.data, J("'prompt_progress':"));
         if (i < 2)
             cr_expect_eq(sscanf(begin,
                                 "\"prompt_progress\":{\"total\":%u,\"cache\":%u,\"processed\":%u,",
@@ -373,12 +372,11 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
                              done == cached,
                          true, "%s", begin);
         if (i == 1)
-            cr_expect_not(strstr(r.body.data, "timings") <
-                          strstr(r.body.data, "\"content\":\"o\""));
-        cr_expect(strstr(last, ",\"predicted_per_second\":"), "%s", last);
+            cr_expect_not(strstr(r.body.data, "timings") < strstr(r.body.data, J("'content':'o'")));
+        cr_expect(strstr(last, J(",'predicted_per_second':")), "%s", last);
         reply_deinit(&r);
     }
-    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"return_progress\":1}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'abc','stream':true,'return_progress':1}"), &r);
     cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     int fd = world_connect(&w);
@@ -388,16 +386,17 @@ Test(llamacpp, streams_tell_the_progress_of_the_prompt_and_times) {
     world_post(&w, fd, paths[0][0], paths[0][1]);
     world_turns(&w, 5);
     fake_accept(&w.port, w.port.n - 1);
-    cr_expect(world_read_until(&w, fd, &b,
-                               "\"processed\":1,\"time_ms\":0},\"timings\":{\"cache_n\":0,"
-                               "\"prompt_n\":0,\"prompt_ms\":0,"),
-              "%s", b.data);
+    cr_expect(
+        world_read_until(
+            &w, fd, &b,
+            J("'processed':1,'time_ms':0},'timings':{'cache_n':0,'prompt_n':0,'prompt_ms':0,")),
+        "%s", b.data);
     world_drop(&w, fd);
     world_stop(&w);
 }
 
 Test(llamacpp, responses_have_times_on_its_path) {
-    static const char *const ends[] = {"", ",\"stream\":true"};
+    const char *const ends[] = {"", J(",'stream':true")};
     struct world w;
     struct reply r;
     char body[80];
@@ -407,11 +406,11 @@ Test(llamacpp, responses_have_times_on_its_path) {
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
         snprintf(body, sizeof(body), "{\"input\":\"hi\"%s}", ends[i]);
         world_ask(&w, "/responses", body, &r);
-        cr_expect_eq(strstr(r.body.data, "\"timings\":{") != NULL, i == 1, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, J("'timings':{")) != NULL, i == 1, "%s", r.body.data);
         cr_expect_not(strstr(r.body.data, "prompt_progress"), "%s", r.body.data);
         reply_deinit(&r);
         world_ask(&w, "/v1/responses", body, &r);
-        cr_expect_not(strstr(r.body.data, "\"timings\""), "%s", r.body.data);
+        cr_expect_not(strstr(r.body.data, J("'timings'")), "%s", r.body.data);
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -419,7 +418,7 @@ Test(llamacpp, responses_have_times_on_its_path) {
 
 /* llama.vim fills the prefix cache this way. */
 Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
-    static const char *const more[] = {"", ",\"echo\":true", ",\"prompt_logprobs\":1"};
+    const char *const more[] = {"", J(",'echo':true"), J(",'prompt_logprobs':1")};
     struct world w;
     struct reply r;
 
@@ -431,9 +430,9 @@ Test(llamacpp, a_prompt_alone_has_an_empty_answer) {
         snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"n_predict\":0,\"n_probs\":2%s}", more[i]);
         world_ask(&w, "/completion", body, &r);
         cr_expect_eq(r.status, 200);
-        expect_part(&r, "\"tokens_predicted\":0,");
-        expect_part(&r, "\"stop_type\":\"limit\"");
-        expect_part(&r, "\"completion_probabilities\":[]");
+        expect_part(&r, J("'tokens_predicted':0,"));
+        expect_part(&r, J("'stop_type':'limit'"));
+        expect_part(&r, J("'completion_probabilities':[]"));
         reply_deinit(&r);
     }
     world_stop(&w);
@@ -445,27 +444,27 @@ Test(llamacpp, bias_of_tokens_and_of_texts) {
 
     started(&w);
     w.port.script = "x";
-    world_ask(&w, "/completion",
-              "{\"prompt\":\"a\",\"logit_bias\":[[97,1.5],[\"xy\",-2],[\"98\",false]]}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'a','logit_bias':[[97,1.5],['xy',-2],['98',false]]}"),
+              &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    expect_part(&r, "\"logit_bias\":[{\"bias\":1.5,\"token\":97},{\"bias\":-2,\"token\":120},"
-                    "{\"bias\":-2,\"token\":121},{\"bias\":-100,\"token\":98}]}");
+    expect_part(&r, J("'logit_bias':[{'bias':1.5,'token':97},{'bias':-2,'token':120},{'bias':-2,'"
+                      "token':121},{'bias':-100,'token':98}]}"));
     reply_deinit(&r);
-    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"logit_bias\":[[97,true]]}", &r);
+    world_ask(&w, "/completion", J("{'prompt':'a','logit_bias':[[97,true]]}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"logit_bias\"");
+    expect_part(&r, J("'param':'logit_bias'"));
     reply_deinit(&r);
     world_stop(&w);
 }
 
 Test(llamacpp, lists_have_limits) {
-    static const struct {
+    const struct {
         const char *field, *begin, *item;
         int n;
     } lists[] = {
-        {"response_fields", "{\"prompt\":\"a\",\"response_fields\":[\"prompt\"", ",\"prompt\"", 64},
-        {"logit_bias", "{\"prompt\":\"a\",\"logit_bias\":[[1,1]", ",[97,1]", 1024},
-        {"prompt", "{\"prompt\":[1,\"x\"", ",\"xyxyxyxyxyxyxyxy\"", 50000},
+        {"response_fields", J("{'prompt':'a','response_fields':['prompt'"), J(",'prompt'"), 64},
+        {"logit_bias", J("{'prompt':'a','logit_bias':[[1,1]"), ",[97,1]", 1024},
+        {"prompt", J("{'prompt':[1,'x'"), J(",'xyxyxyxyxyxyxyxy'"), 50000},
     };
     struct world w;
     struct reply r;
@@ -480,7 +479,7 @@ Test(llamacpp, lists_have_limits) {
         cr_assert_eq(buf_add(&b, "]}", 3), 0);
         world_ask(&w, "/completion", b.data, &r);
         cr_expect_eq(r.status, 400, "%s: %d", lists[k].field, r.status);
-        expect_part(&r, "\"param\":");
+        expect_part(&r, J("'param':"));
         expect_part(&r, lists[k].field);
         reply_deinit(&r);
     }
@@ -495,9 +494,9 @@ Test(llamacpp, slots_say_how_far_requests_are) {
     w.opts.max_running = 2;
     world_start(&w);
     world_get(&w, "/slots", &r);
-    expect_part(&r, "[{\"id\":0,\"n_ctx\":");
-    expect_part(&r, "\"is_processing\":false,\"next_token\":[{\"has_next_token\":false,"
-                    "\"n_remain\":-1,\"n_decoded\":0}]},{\"id\":1,");
+    expect_part(&r, J("[{'id':0,'n_ctx':"));
+    expect_part(&r, J("'is_processing':false,'next_token':[{'has_next_token':false,'n_remain':-1,'"
+                      "n_decoded':0}]},{'id':1,"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -517,12 +516,12 @@ Test(llamacpp, slots_can_be_turned_off) {
 }
 
 Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
-    static const char *const bodies[][2] = {
-        {CHAT, "{" HI ",\"model\":\"gpt-4\"}"},
-        {"/v1/completions", "{\"prompt\":\"a\",\"model\":\"gpt-4\"}"},
-        {"/v1/responses", "{\"input\":\"a\",\"model\":\"gpt-4\"}"},
-        {"/v1/messages", "{" HI ",\"max_tokens\":9,\"model\":\"gpt-4\"}"},
-        {"/api/chat", "{" HI ",\"model\":\"gpt-4\",\"stream\":false}"},
+    const char *const bodies[][2] = {
+        {CHAT, J("{" HI ",'model':'gpt-4'}")},
+        {"/v1/completions", J("{'prompt':'a','model':'gpt-4'}")},
+        {"/v1/responses", J("{'input':'a','model':'gpt-4'}")},
+        {"/v1/messages", J("{" HI ",'max_tokens':9,'model':'gpt-4'}")},
+        {"/api/chat", J("{" HI ",'model':'gpt-4','stream':false}")},
     };
 
     for (int any = 0; any < 2; any++) {
@@ -536,7 +535,7 @@ Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
         for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
             world_ask(&w, bodies[i][0], bodies[i][1], &r);
             cr_expect_eq(r.status, any ? 200 : 404, "%s: %s", bodies[i][0], r.body.data);
-            expect_part(&r, any ? "\"tiny\"" : "gpt-4");
+            expect_part(&r, any ? J("'tiny'") : "gpt-4");
             reply_deinit(&r);
         }
         world_get(&w, "/v1/models/gpt-4", &r);
@@ -555,22 +554,22 @@ Test(llamacpp, between_two_texts) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, "/infill",
-              "{\"input_prefix\":\"a\",\"prompt\":\"x\",\"input_suffix\":\"c\",\"input_extra\":[{"
-              "\"filename\":\"f\",\"text\":\"T\"}]}",
+              J("{'input_prefix':'a','prompt':'x','input_suffix':'c','input_extra':[{'filename':'f'"
+                ",'text':'T'}]}"),
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_assert_eq(w.port.r[0].m.n_prompt, ARRAY_SIZE(want));
     for (size_t i = 0; i < ARRAY_SIZE(want); i++)
         cr_expect_eq(w.port.r[0].tokens[i], want[i], "%zu", i);
-    expect_part(&r, "\"content\":\"ok\"");
+    expect_part(&r, J("'content':'ok'"));
     reply_deinit(&r);
-    world_ask(&w, "/infill", "{\"input_prefix\":\"a\"}", &r);
+    world_ask(&w, "/infill", J("{'input_prefix':'a'}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"input_suffix\"");
+    expect_part(&r, J("'param':'input_suffix'"));
     reply_deinit(&r);
-    world_ask(&w, "/infill", "{\"input_prefix\":1,\"input_suffix\":\"c\"}", &r);
+    world_ask(&w, "/infill", J("{'input_prefix':1,'input_suffix':'c'}"), &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "\"param\":\"input_prefix\"");
+    expect_part(&r, J("'param':'input_prefix'"));
     reply_deinit(&r);
     world_stop(&w);
 }
@@ -580,36 +579,36 @@ Test(llamacpp, tokens_and_templates) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, "/tokenize", "{\"content\":\"ac\"}", &r);
-    expect_part(&r, "\"tokens\":[97,99]");
+    world_ask(&w, "/tokenize", J("{'content':'ac'}"), &r);
+    expect_part(&r, J("'tokens':[97,99]"));
     reply_deinit(&r);
-    world_ask(&w, "/tokenize", "{\"content\":\"ac\\u00e9\",\"with_pieces\":true}", &r);
-    expect_part(&r, "\"tokens\":[{\"id\":97,\"piece\":\"a\"},{\"id\":99,\"piece\":\"c\"},"
-                    "{\"id\":195,\"piece\":[195]},{\"id\":169,\"piece\":[169]}]");
+    world_ask(&w, "/tokenize", J("{'content':'ac\\u00e9','with_pieces':true}"), &r);
+    expect_part(&r, J("'tokens':[{'id':97,'piece':'a'},{'id':99,'piece':'c'},{'id':195,'piece':["
+                      "195]},{'id':169,'piece':[169]}]"));
     reply_deinit(&r);
     world_ask(&w, "/chat/completions/input_tokens", "{" HI "}", &r);
-    expect_part(&r, "{\"input_tokens\":");
+    expect_part(&r, J("{'input_tokens':"));
     reply_deinit(&r);
-    world_ask(&w, "/detokenize", "{\"tokens\":[97,99]}", &r);
-    expect_part(&r, "{\"prompt\":\"ac\",\"content\":\"ac\"}");
+    world_ask(&w, "/detokenize", J("{'tokens':[97,99]}"), &r);
+    expect_part(&r, J("{'prompt':'ac','content':'ac'}"));
     reply_deinit(&r);
     world_ask(&w, "/apply-template", "{" HI "}", &r);
-    expect_part(&r, "{\"prompt\":\"<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n\"}");
+    expect_part(&r, J("{'prompt':'<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n'}"));
     reply_deinit(&r);
     world_stop(&w);
 }
 
 Test(llamacpp, an_answer_continues_the_last_message) {
-    static const struct {
+    const struct {
         const char *last, *prompt; /* NULL: the request is refused */
     } table[] = {
-        {"{\"role\":\"assistant\",\"content\":\"Once \"}", "Once "},
-        {"{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
-         "\"text\",\"text\":\"b\"}]}",
+        {J("{'role':'assistant','content':'Once '}"), "Once "},
+        {J("{'role':'assistant','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]"
+           "}"),
          "a\nb"},
-        {"{\"role\":\"user\",\"content\":\"Once\"}", NULL},
-        {"{\"role\":\"assistant\",\"content\":null}", NULL},
-        {"{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}", NULL},
+        {J("{'role':'user','content':'Once'}"), NULL},
+        {J("{'role':'assistant','content':null}"), NULL},
+        {J("{'role':'assistant','content':'x','tool_calls':[{}]}"), NULL},
     };
     struct world w;
     struct reply r;
@@ -631,11 +630,11 @@ Test(llamacpp, an_answer_continues_the_last_message) {
             cr_assert_eq(w.port.n, n + 1);
             cr_expect_str_eq(fake_prompt(&w.port.r[n]), prompt);
         } else {
-            expect_part(&r, "\"param\":\"continue_final_message\"");
+            expect_part(&r, J("'param':'continue_final_message'"));
         }
         reply_deinit(&r);
     }
-    world_ask(&w, CHAT, "{" HI ",\"continue_final_message\":true,\"add_generation_prompt\":true}",
+    world_ask(&w, CHAT, J("{" HI ",'continue_final_message':true,'add_generation_prompt':true}"),
               &r);
     cr_expect_eq(r.status, 400);
     expect_part(&r, "cannot be given together");
@@ -645,15 +644,14 @@ Test(llamacpp, an_answer_continues_the_last_message) {
 
 /* llama-server continues a last message of the assistant without being told. */
 Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
-    static const struct {
+    const struct {
         const char *last, *prompt, *told;
     } table[] = {
-        {"\"Once \"", "|assistant\nOnce ", ""},
-        {"[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]",
-         "|assistant\na\n\nb", ""},
-        {"\"Once\"", "|assistant\nOnce|\n|assistant\n", ",\"continue_final_message\":false"},
-        {"\"Once\"", "|assistant\nOnce|\n|assistant\n", ",\"add_generation_prompt\":true"},
-        {"\"\"", "|assistant\n|\n|assistant\n", ""},
+        {J("'Once '"), "|assistant\nOnce ", ""},
+        {J("[{'type':'text','text':'a'},{'type':'text','text':'b'}]"), "|assistant\na\n\nb", ""},
+        {J("'Once'"), "|assistant\nOnce|\n|assistant\n", J(",'continue_final_message':false")},
+        {J("'Once'"), "|assistant\nOnce|\n|assistant\n", J(",'add_generation_prompt':true")},
+        {J("''"), "|assistant\n|\n|assistant\n", ""},
     };
     struct world w;
     struct reply r;
@@ -679,10 +677,10 @@ Test(llamacpp, an_answer_continues_the_last_message_on_its_paths) {
         cr_expect(strstr(fake_prompt(&w.port.r[n + 1]), "|\n|assistant\n"));
         reply_deinit(&r);
     }
-    world_ask(&w, "/apply-template",
-              "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
-              "\"content\":\"Once\"}]}",
-              &r);
+    world_ask(
+        &w, "/apply-template",
+        J("{'messages':[{'role':'user','content':'hi'},{'role':'assistant','content':'Once'}]}"),
+        &r);
     expect_part(&r, "<|im_start|>assistant\\nOnce\"}");
     reply_deinit(&r);
     world_stop(&w);
@@ -702,7 +700,7 @@ Test(llamacpp, no_figures_before_the_model_was_loaded) {
 
         world_get(&w, paths[i], &r);
         cr_expect_eq(r.status, 503, "%s", paths[i]);
-        expect_part(&r, "\"message\":\"Loading model\"");
+        expect_part(&r, J("'message':'Loading model'"));
         cr_expect(*reply_header(&r, "retry-after", seconds, sizeof(seconds)));
         reply_deinit(&r);
     }
@@ -715,22 +713,23 @@ Test(llamacpp, figures_of_the_server) {
 
     started(&w);
     world_get(&w, "/props", &r);
-    expect_part(&r, "{\"default_generation_settings\":{\"n_ctx\":");
-    expect_part(&r, "\"modalities\":{\"vision\":false,\"video\":false,\"audio\":false}");
-    expect_part(&r, "\"eos_token\":\"<|im_end|>\"");
+    expect_part(&r, J("{'default_generation_settings':{'n_ctx':"));
+    expect_part(&r, J("'modalities':{'vision':false,'video':false,'audio':false}"));
+    expect_part(&r, J("'eos_token':'<|im_end|>'"));
     reply_deinit(&r);
     world_get(&w, "/v1/health", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_get(&w, "/load", &r);
-    expect_part(&r, "{\"server_load\":0}");
+    expect_part(&r, J("{'server_load':0}"));
     reply_deinit(&r);
     world_get(&w, "/v1/loads", &r);
-    expect_part(&r, "\"dp_rank_count\":1,\"loads\":[{\"dp_rank\":0,\"num_running_reqs\":0,"
-                    "\"num_waiting_reqs\":0,");
+    expect_part(
+        &r,
+        J("'dp_rank_count':1,'loads':[{'dp_rank':0,'num_running_reqs':0,'num_waiting_reqs':0,"));
     reply_deinit(&r);
     world_get(&w, "/is_sleeping", &r);
-    expect_part(&r, "{\"is_sleeping\":false}");
+    expect_part(&r, J("{'is_sleeping':false}"));
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+#include "tests/support/quotes.h"
 #include "api/generation/normalize.h"
 #include "responses_support.h"
 
@@ -47,8 +48,8 @@ Test(bend, parts_stay_parts) {
         "[" M("user", "a") ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},"
                            "{\"type\":\"text\",\"text\":\"c\"}]}," M("user", "d") "]",
         TURNS,
-        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
-        "\"text\":\"b\"},{\"type\":\"text\",\"text\":\"c\"},{\"type\":\"text\",\"text\":\"d\"}]}]");
+        J("[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b'},{'type'"
+          ":'text','text':'c'},{'type':'text','text':'d'}]}]"));
 }
 
 #define CALL(id) "{\"id\":\"" id "\",\"function\":{\"name\":\"f\"}}"
@@ -90,15 +91,15 @@ Test(bend, calls_that_share_an_id_stay_together) {
 #define GAVE(id) "{\"role\":\"tool\"" id ",\"content\":\"r\"}"
 
 Test(bend, arguments_become_objects) {
-    static const char *const rows[][2] = {
-        {",\"arguments\":{\"a\":1}", NULL},
-        {",\"arguments\":\"{\\\"a\\\":1}\"", NULL},
-        {"", ",\"arguments\":{}"},
-        {",\"arguments\":null", ",\"arguments\":{}"},
-        {",\"arguments\":\"\"", ",\"arguments\":{}"},
-        {",\"arguments\":\"null\"", ",\"arguments\":{}"},
-        {",\"arguments\":\"[1]\"", ",\"arguments\":{\"arguments\":\"[1]\"}"},
-        {",\"arguments\":\"{\\\"a\\\": \"", ",\"arguments\":{\"arguments\":\"{\\\"a\\\": \"}"},
+    const char *const rows[][2] = {
+        {J(",'arguments':{'a':1}"), NULL},
+        {J(",'arguments':'{\\'a\\':1}'"), NULL},
+        {"", J(",'arguments':{}")},
+        {J(",'arguments':null"), J(",'arguments':{}")},
+        {J(",'arguments':''"), J(",'arguments':{}")},
+        {J(",'arguments':'null'"), J(",'arguments':{}")},
+        {J(",'arguments':'[1]'"), J(",'arguments':{'arguments':'[1]'}")},
+        {J(",'arguments':'{\\'a\\': '"), J(",'arguments':{'arguments':'{\\'a\\': '}")},
     };
     char from[300], to[300];
 
@@ -190,7 +191,7 @@ static size_t messages_of(uint32_t n) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     yyjson_doc *out = NULL;
 
-    buf_add_str(&b, "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
+    buf_add_str(&b, J("[{'role':'assistant','content':'','tool_calls':["));
     for (uint32_t i = 0; i < n; i++)
         buf_printf(&b, "%s{\"id\":\"%u\"}", i ? "," : "", i);
     buf_add_str(&b, "]}");
@@ -267,31 +268,25 @@ Test(real, no_template_refuses_a_tool) {
         "Apertus-8B-Instruct",
         "openai-gpt-oss-120b",
     };
-    static const char *const parameters[] = {
+    const char *const parameters[] = {
         "",
-        ",\"parameters\":null",
-        ",\"parameters\":{}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":null,\"required\":null}",
-        ",\"parameters\":{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}}}]}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":true,\"b\":{\"type\":\"array\","
-        "\"items\":true},\"c\":{\"type\":\"string\",\"description\":null},\"d\":{\"type\":["
-        "\"string\",\"null\"],\"default\":null},\"e\":{\"type\":\"array\",\"items\":[{\"type\":"
-        "\"string\"}]}}}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"nu"
-        "ll\"},\"b\":{\"type\":\"date\"},\"c\":{\"type\":\"\"},\"d\":{\"type\":[\"null\""
-        "]}}}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{"
-        "\"type\":\"string\"},{\"type\":\"null\"}],\"default\":null},\"b\":{\"$ref"
-        "\":\"#/$defs/B\"}}}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"ob"
-        "ject\"},\"b\":{\"type\":\"array\"},\"c\":{\"type\":\"object\",\"additional"
-        "Properties\":false}}}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"descripti"
-        "on\":[\"x\"]},\"b\":{\"type\":\"string\",\"enum\":null},\"c\":{\"not\":{}}}"
-        "}",
-        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"type\":{\"type\":"
-        "\"string\"},\"items\":{\"type\":\"array\",\"items\":{\"type\":[\"string\","
-        "\"null\"]}}}}",
+        J(",'parameters':null"),
+        J(",'parameters':{}"),
+        J(",'parameters':{'type':'object','properties':null,'required':null}"),
+        J(",'parameters':{'anyOf':[{'type':'object','properties':{'a':{}}}]}"),
+        J(",'parameters':{'type':'object','properties':{'a':true,'b':{'type':'array','items':true},"
+          "'c':{'type':'string','description':null},'d':{'type':['string','null'],'default':null},'"
+          "e':{'type':'array','items':[{'type':'string'}]}}}"),
+        J(",'parameters':{'type':'object','properties':{'a':{'type':'null'},'b':{'type':'date'},'c'"
+          ":{'type':''},'d':{'type':['null']}}}"),
+        J(",'parameters':{'type':'object','properties':{'a':{'anyOf':[{'type':'string'},{'type':'"
+          "null'}],'default':null},'b':{'$ref':'#/$defs/B'}}}"),
+        J(",'parameters':{'type':'object','properties':{'a':{'type':'object'},'b':{'type':'array'},"
+          "'c':{'type':'object','additionalProperties':false}}}"),
+        J(",'parameters':{'type':'object','properties':{'a':{'description':['x']},'b':{'type':'"
+          "string','enum':null},'c':{'not':{}}}}"),
+        J(",'parameters':{'type':'object','properties':{'type':{'type':'string'},'items':{'type':'"
+          "array','items':{'type':['string','null']}}}}"),
     };
     char body[900];
 
@@ -375,10 +370,10 @@ Test(real, no_template_refuses_a_call_of_the_past) {
         "upstage-Solar-Open-100B",
         "Kimi-K2-Instruct",
     };
-    static const char *const args[] = {"{\\\"needle\\\": ", "", "null", "[1]", "{}"};
-    static const char *const ids[][2] = {
-        {"\"id\":\"call_1\",", "\"tool_call_id\":\"call_1\","},
-        {"\"id\":\"call_1\",", ""},
+    const char *const args[] = {J("{\\'needle\\': "), "", "null", "[1]", "{}"};
+    const char *const ids[][2] = {
+        {J("'id':'call_1',"), J("'tool_call_id':'call_1',")},
+        {J("'id':'call_1',"), ""},
         {"", ""},
     };
 
@@ -423,13 +418,12 @@ Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
         {"upstage-Solar-Open-100B", "<|think|>thought-one<|end|>"},
         {"Qwen-Qwen3-0.6B", "<think>\nthought-one\n</think>"},
     };
-    static const char fields[] =
-        "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"D\",\"parameters\":{"
-        "\"type\":\"object\",\"properties\":{}}}],\"input\":[{\"role\":\"user\",\"content\":"
-        "\"hi\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
-        "\"text\":\"thought-one\"}]},{\"role\":\"assistant\",\"content\":\"said-two\"},{\"type\":"
-        "\"function_call\",\"call_id\":\"abcdefgh1\",\"name\":\"f\",\"arguments\":\"{}\"},{"
-        "\"type\":\"function_call_output\",\"call_id\":\"abcdefgh1\",\"output\":\"out-three\"}]";
+    const char *fields = J(
+        "'tools':[{'type':'function','name':'f','description':'D','parameters':{'type':'object','"
+        "properties':{}}}],'input':[{'role':'user','content':'hi'},{'type':'reasoning','summary':[]"
+        ",'content':[{'type':'reasoning_text','text':'thought-one'}]},{'role':'assistant','content'"
+        ":'said-two'},{'type':'function_call','call_id':'abcdefgh1','name':'f','arguments':'{}'},{'"
+        "type':'function_call_output','call_id':'abcdefgh1','output':'out-three'}]");
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct world w;
@@ -454,9 +448,8 @@ Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
         "null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\","
         "\"arguments\":\"{\\\"x\\\": 1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\","
         "\"content\":\"r\"}]%s}";
-    static const char tools[] =
-        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":"
-        "\"needle\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
+    const char *tools = J(",'tools':[{'type':'function','function':{'name':'f','description':'"
+                          "needle','parameters':{'type':'object','properties':{}}}}]");
     struct world w;
     size_t len;
     char *source = world_template("fireworks-ai-llama-3-firefunction-v2", &len), body[900];
@@ -468,12 +461,13 @@ Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
         snprintf(body, sizeof(body), call, i ? tools : "");
         world_ask(&w, "/v1/chat/completions/render", body, &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
-        cr_expect(strstr(r.body.data, i ? "JSON spec:\\n[{\\\"type\\\":\\\"function\\\""
+        cr_expect(strstr(r.body.data, i ? J("JSON spec:\\n[{\\'type\\':\\'function\\'")
                                         : "JSON spec:\\n\\nToday is "),
                   "%s", r.body.data);
         cr_expect_eq(!strstr(r.body.data, "needle"), !i, "%s", r.body.data);
-        cr_expect(!i || strstr(r.body.data, " functools[{\\\"name\\\": \\\"f\\\", "
-                                            "\\\"arguments\\\": {\\\"x\\\": 1}}]"),
+        cr_expect(!i ||
+                      strstr(r.body.data,
+                             J(" functools[{\\'name\\': \\'f\\', \\'arguments\\': {\\'x\\': 1}}]")),
                   "%s", r.body.data);
         reply_deinit(&r);
     }

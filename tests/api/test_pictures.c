@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/support/quotes.h"
 #include "api/generation/image_data.h"
 #include "api/parts.h"
 #include "base/rng.h"
@@ -240,18 +241,18 @@ Test(pictures, stay_in_results_that_become_text) {
     world_use_template(&w, source, sizeof(source) - 1);
     world_start(&w);
     ask(&w, CHAT,
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
-        ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS(
-            "a") "," PART
-                 "]},{\"role\":\"tool\",\"tool_call_id\":\"d\",\"name\":\"n\",\"content\":[" PART
-                 "," WORDS("b") "]}]}",
+        J("{'messages':[{'role':'user','content':'q'}," CALL
+          ",{'role':'tool','tool_call_id':'c','content':[" WORDS(
+              "a") "," PART "]},{'role':'tool','tool_call_id':'d','name':'n','content':[" PART
+                   "," WORDS("b") "]}]}"),
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_str_eq(prompt(&w.port.r[0], text),
-                     "<user\nq>\n<assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
-                     "{}}\n</tool_call>\n>\n<user\n<tool_response>\na(#28)\n</tool_response>\n"
-                     "<tool_response>\nn: (#28)b\n</tool_response>\n>\n<assistant",
-                     "%s", text);
+    cr_expect_str_eq(
+        prompt(&w.port.r[0], text),
+        J("<user\nq>\n<assistant\n<tool_call>\n{'name': 'f', 'arguments': "
+          "{}}\n</tool_call>\n>\n<user\n<tool_response>\na(#28)\n</"
+          "tool_response>\n<tool_response>\nn: (#28)b\n</tool_response>\n>\n<assistant"),
+        "%s", text);
     reply_deinit(&r);
     stopped(&w);
 }
@@ -263,8 +264,8 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
 
     started(&w, false);
     world_get(&w, "/props", &r);
-    cr_assert(strstr(r.body.data, "\"modalities\":{\"vision\":true"), "%s", r.body.data);
-    marker = strstr(r.body.data, "\"media_marker\":\"") + strlen("\"media_marker\":\"");
+    cr_assert(strstr(r.body.data, J("'modalities':{'vision':true")), "%s", r.body.data);
+    marker = strstr(r.body.data, J("'media_marker':'")) + strlen("\"media_marker\":\"");
     *strchr(marker, '"') = 0;
     snprintf(body, sizeof(body),
              "{\"prompt\":{\"prompt_string\":\"a %s b%sc<__media__>\",\"multimodal_data\":"
@@ -275,12 +276,11 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(prompt(&w.port.r[0], text), "a (#28) b(#12)c<__media__>", "%s", text);
     reply_deinit(&r);
-    ask(&w, "/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":[\"@\"]}}",
-        &r);
+    ask(&w, "/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':['@']}}"), &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "one media marker for each picture"), "%s", r.body.data);
     reply_deinit(&r);
-    ask(&w, "/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":\"@\"}}", &r);
+    ask(&w, "/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':'@'}}"), &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
@@ -294,7 +294,7 @@ Test(pictures, return_tokens_gives_those_of_the_answer) {
 
     started(&w, false);
     world_get(&w, "/props", &r);
-    marker = strstr(r.body.data, "\"media_marker\":\"") + strlen("\"media_marker\":\"");
+    marker = strstr(r.body.data, J("'media_marker':'")) + strlen("\"media_marker\":\"");
     *strchr(marker, '"') = 0;
     snprintf(body, sizeof(body),
              "{\"prompt\":{\"prompt_string\":\"a%s\",\"multimodal_data\":[\"@\"]},\"return_"
@@ -307,9 +307,9 @@ Test(pictures, return_tokens_gives_those_of_the_answer) {
         ask(&w, "/completion", body, &r);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         cr_expect(strstr(r.body.data,
-                         stream ? "\"tokens\":[111]" : "\"content\":\"ok\",\"tokens\":[111,107]"),
+                         stream ? J("'tokens':[111]") : J("'content':'ok','tokens':[111,107]")),
                   "%s", r.body.data);
-        cr_expect(strstr(r.body.data, "\"tokens_evaluated\":31"), "%s", r.body.data);
+        cr_expect(strstr(r.body.data, J("'tokens_evaluated':31")), "%s", r.body.data);
         reply_deinit(&r);
     }
     stopped(&w);
@@ -326,19 +326,19 @@ Test(pictures, keep_their_order) {
     w.model.picture_budget.most = 40;
     world_start(&w);
     ask(&w, CHAT,
-        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
-        "{\"url\":\"&\"}}," PART "," PART "]}]}",
+        J("{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'&'}}"
+          "," PART "," PART "]}]}"),
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     const struct fake_request *q = &w.port.r[0];
     cr_expect_str_eq(prompt(q, text), "<user\n(#12)(#28)(#28)>\n<assistant\n", "%s", text);
     cr_expect_eq(memcmp(q->pictures[1].digest, q->pictures[2].digest, PICTURE_DIGEST), 0);
     cr_expect_neq(memcmp(q->pictures[0].digest, q->pictures[1].digest, PICTURE_DIGEST), 0);
-    cr_expect(strstr(r.body.data, "\"image_tokens\":68"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, J("'image_tokens':68")), "%s", r.body.data);
     reply_deinit(&r);
     ask(&w, CHAT,
-        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
-        "{\"url\":\"@\",\"detail\":\"low\"}}]}]}",
+        J("{'messages':[{'role':'user','content':[{'type':'image_url','image_url':{'url':'@','"
+          "detail':'low'}}]}]}"),
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(n_decoded, 3, "another detail is another picture: %d", (int)n_decoded);
@@ -357,9 +357,8 @@ Test(pictures, that_a_template_leaves_out_are_an_error) {
     world_use_template(&w, source, sizeof(source) - 1);
     world_start(&w);
     ask(&w, CHAT,
-        "{\"messages\":[{\"role\":\"user\",\"content\":[" PART
-        "]},{\"role\":\"assistant\",\"content\":\"x\"},{\"role\":\"user\",\"content\":[" PART
-        "]}]}",
+        J("{'messages':[{'role':'user','content':[" PART
+          "]},{'role':'assistant','content':'x'},{'role':'user','content':[" PART "]}]}"),
         &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "has 2 pictures, and its prompt has places for 1"), "%s",
@@ -375,8 +374,8 @@ Test(pictures, text_of_users_stays_text) {
 
     started(&w, false);
     ask(&w, CHAT,
-        "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
-            "<|vision_start|><|image_pad|><|vision_end|>") "," PART "]}]}",
+        J("{'messages':[{'role':'user','content':[" WORDS(
+            "<|vision_start|><|image_pad|><|vision_end|>") "," PART "]}]}"),
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_str_eq(prompt(&w.port.r[0], text),
@@ -559,7 +558,7 @@ Test(pictures, are_known_to_their_background_alone) {
     started(&w, false);
     for (int i = 0; i < 3; i++) {
         w.model.picture_background = grounds[i];
-        ask(&w, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[" PART "]}]}", &r);
+        ask(&w, CHAT, J("{'messages':[{'role':'user','content':[" PART "]}]}"), &r);
         cr_expect_eq(r.status, 200, "%s", r.body.data);
         cr_expect_eq(n_decoded, MIN(i + 1, 2), "request %d", i);
         reply_deinit(&r);
@@ -573,10 +572,10 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     struct world w;
 
     started(&w, false);
-    buf_add_str(&body, "{\"messages\":[{\"role\":\"user\",\"content\":[");
+    buf_add_str(&body, J("{'messages':[{'role':'user','content':["));
     for (uint32_t i = 0; i <= SUBMIT_PICTURES_MAX; i++)
-        buf_add_str(&body, i ? ",{\"type\":\"image_url\",\"image_url\":\"data:;base64,AAAA\"}"
-                             : "{\"type\":\"image_url\",\"image_url\":\"data:;base64,AAAA\"}");
+        buf_add_str(&body, i ? J(",{'type':'image_url','image_url':'data:;base64,AAAA'}")
+                             : J("{'type':'image_url','image_url':'data:;base64,AAAA'}"));
     buf_add_str(&body, "]}]}");
     world_ask(&w, CHAT, body.data, &r);
     cr_expect_eq(r.status, 400);
@@ -714,7 +713,7 @@ Test(pictures, what_is_wrong_with_them_is_named) {
         reply_deinit(&r);
     }
     world_get(&w, "/metrics", &r);
-    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 4"), "%s",
+    cr_expect(strstr(r.body.data, J("weft_pictures_refused_total{reason='address'} 4")), "%s",
               strstr(r.body.data, "weft_pictures_refused"));
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0);
@@ -728,10 +727,10 @@ Test(pictures, a_model_that_does_not_see_says_so) {
         "t") "," PART "]},{\"role\":\"assistant\",\"content\":\"u\"},{\"role\":\"user\","
              "\"content\":\"v\"}]}";
     /* a picture of the user; then one that the client puts behind a tool's result */
-    static const char *const files[] = {
-        "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART "]}]}",
-        "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART
-        "]},{\"role\":\"tool\",\"content\":\"r\"},{\"role\":\"user\",\"content\":[" PART "]}]}"};
+    const char *const files[] = {
+        J("{'messages':[{'role':'user','content':[" FILE_PART "]}]}"),
+        J("{'messages':[{'role':'user','content':[" FILE_PART
+          "]},{'role':'tool','content':'r'},{'role':'user','content':[" PART "]}]}")};
     struct world w;
     struct reply r;
     char text[1024];
@@ -808,8 +807,8 @@ Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
     w.model.projector = &tiles;
     world_start(&w);
     world_get(&w, "/v1/models", &r);
-    cr_expect(strstr(r.body.data, "\"min_tokens\":64,\"max_tokens\":2827,\"token_pixels\":32"),
-              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, J("'min_tokens':64,'max_tokens':2827,'token_pixels':32")), "%s",
+              r.body.data);
     reply_deinit(&r);
     stopped(&w);
 }

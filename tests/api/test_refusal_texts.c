@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "tests/support/quotes.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -48,58 +49,57 @@ static void ask_all(const struct refusal *table, size_t n) {
 }
 
 Test(refusal_texts, of_anthropics_dialect) {
-    static const struct refusal table[] = {
-        {MESSAGES, ASK ",\"stop_sequences\":\"a\"}", 400,
+    const struct refusal table[] = {
+        {MESSAGES, J(ASK ",'stop_sequences':'a'}"), 400,
          "stop_sequences: must be an array of at most 16 strings."},
-        {MESSAGES, ASK ",\"stop_sequences\":[\"\"]}", 400,
+        {MESSAGES, J(ASK ",'stop_sequences':['']}"), 400,
          "stop_sequences: must hold strings of 1 to 256 bytes."},
-        {MESSAGES, ASK ",\"stop_sequences\":[\" \"]}", 400,
+        {MESSAGES, J(ASK ",'stop_sequences':[' ']}"), 400,
          "stop_sequences: must hold strings that are not only white space."},
-        {MESSAGES, ASK ",\"system\":[{\"type\":\"image\"}]}", 400,
-         "system.0.type: is not supported here: only \\\"text\\\" is."},
-        {MESSAGES, ASK ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}}", 400,
+        {MESSAGES, J(ASK ",'system':[{'type':'image'}]}"), 400,
+         J("system.0.type: is not supported here: only \\'text\\' is.")},
+        {MESSAGES, J(ASK ",'thinking':{'type':'enabled','budget_tokens':0}}"), 400,
          "thinking.budget_tokens: must be a whole number of at least 1."},
         {MESSAGES,
-         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
-         "\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]}]}",
+         J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':[{'type':'document'"
+           ",'source':{'type':'base64'}}]}]}"),
          400,
          "messages.0.content.0.document.source.type is not supported: files and audio cannot be "
          "read."},
         {MESSAGES,
-         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
-         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
-         "\"input\":{}}]},{\"role\":\"user\",\"content\":\"b\"}]}",
+         J("{'model':'tiny','max_tokens':5,'messages':[" USER
+           ",{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':{}}]},{'"
+           "role':'user','content':'b'}]}"),
          400, "has tool_use blocks without a tool_result block in the next message."},
-        {MESSAGES, ASK ",\"metadata\":{\"user_id\":5}}", 400,
+        {MESSAGES, J(ASK ",'metadata':{'user_id':5}}"), 400,
          "metadata.user_id: must be a string of at most 4096 bytes."},
-        {MESSAGES, ASK ",\"output_config\":{\"format\":{\"type\":\"text\"}}}", 400,
-         "must be \\\"json_schema\\\"."},
-        {MESSAGES, ASK ",\"thinking\":{\"type\":\"enabled\"}}", 400,
+        {MESSAGES, J(ASK ",'output_config':{'format':{'type':'text'}}}"), 400,
+         J("must be \\'json_schema\\'.")},
+        {MESSAGES, J(ASK ",'thinking':{'type':'enabled'}}"), 400,
          "thinking.budget_tokens: must be given where thinking is enabled."},
-        {MESSAGES, "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[]}", 400,
+        {MESSAGES, J("{'model':'tiny','max_tokens':5,'messages':[]}"), 400,
          "messages: must be an array of 1 to 100000 messages."},
         {MESSAGES,
-         ASK ",\"tools\":[{\"name\":\"a\",\"input_schema\":{},\"defer_loading\":true},"
-             "{\"type\":\"tool_search_tool_regex_20251119\",\"name\":\"x\"}]}",
+         J(ASK ",'tools':[{'name':'a','input_schema':{},'defer_loading':true},{'type':'tool_search_"
+               "tool_regex_20251119','name':'x'}]}"),
          400, "tools.1.name: must be the name that this type of tool has."},
-        {MESSAGES, ASK ",\"tools\":[{\"name\":\"\"}]}", 400,
+        {MESSAGES, J(ASK ",'tools':[{'name':''}]}"), 400,
          "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, ASK ",\"tools\":[{\"type\":\"bash_20250124\"}]}", 400,
+        {MESSAGES, J(ASK ",'tools':[{'type':'bash_20250124'}]}"), 400,
          "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, ASK ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"\"}]}", 400,
+        {MESSAGES, J(ASK ",'tools':[{'type':'bash_20250124','name':''}]}"), 400,
          "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, ASK ",\"tools\":{}}", 400, "tools: must be an array of at most 1024 tools."},
-        {MESSAGES, ASK ",\"tool_choice\":{\"type\":\"any\"}}", 400,
+        {MESSAGES, J(ASK ",'tools':{}}"), 400, "tools: must be an array of at most 1024 tools."},
+        {MESSAGES, J(ASK ",'tool_choice':{'type':'any'}}"), 400,
          "tool_choice.type: needs tools that can be called."},
         {MESSAGES,
-         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
-         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
-         "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
-         "\"tool_use_id\":\"1\",\"content\":5}]}]}",
+         J("{'model':'tiny','max_tokens':5,'messages':[" USER
+           ",{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':{}}]},{'"
+           "role':'user','content':[{'type':'tool_result','tool_use_id':'1','content':5}]}]}"),
          400, "content: must be a string or an array of content blocks."},
         {MESSAGES,
-         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
-         "\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"a\"}]}]}",
+         J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_"
+           "result','tool_use_id':'1','content':'a'}]}]}"),
          400,
          "tool_use_id: must be the id of a tool_use block in the previous message that has no "
          "other result."},
@@ -109,139 +109,127 @@ Test(refusal_texts, of_anthropics_dialect) {
 }
 
 Test(refusal_texts, of_chats) {
-    static const struct refusal table[] = {
-        {CHAT, "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"\"}}]}", 400,
+    const struct refusal table[] = {
+        {CHAT, J("{" HI ",'tools':[{'type':'custom','custom':{'name':''}}]}"), 400,
          "tools[0].custom.name must be a string of 1 to 256 bytes without NUL."},
         {CHAT,
-         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
-         "\"xml\"}}}]}",
-         400, "tools[0].custom.format.type must be \\\"text\\\" or \\\"grammar\\\"."},
+         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'xml'}}}]}"),
+         400, J("tools[0].custom.format.type must be \\'text\\' or \\'grammar\\'.")},
         {CHAT,
-         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
-         "\"grammar\",\"grammar\":{\"syntax\":\"gbnf\",\"definition\":\"a\"}}}}]}",
-         400, "tools[0].custom.format.syntax must be \\\"lark\\\" or \\\"regex\\\"."},
+         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'grammar','"
+           "grammar':{'syntax':'gbnf','definition':'a'}}}}]}"),
+         400, J("tools[0].custom.format.syntax must be \\'lark\\' or \\'regex\\'.")},
         {CHAT,
-         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
-         "\"grammar\",\"grammar\":{\"syntax\":\"lark\",\"definition\":\"\"}}}}]}",
+         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'grammar','"
+           "grammar':{'syntax':'lark','definition':''}}}}]}"),
          400, "tools[0].custom.format.definition must be a string that is not empty, without NUL."},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", 400,
+        {CHAT, J("{'messages':[{'role':'user','content':[5]}]}"), 400,
          "messages[0].content[0] must be a part with a type."},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
+        {CHAT, J("{'messages':[{'role':'user','content':5}]}"), 400,
          "messages[0].content must be a string or an array of parts."},
         {CHAT,
-         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"custom\","
-         "\"custom\":{\"name\":\"c\"}}]}]}",
+         J("{'messages':[" USER
+           ",{'role':'assistant','tool_calls':[{'type':'custom','custom':{'name':'c'}}]}]}"),
          400, "messages[1].tool_calls[0] must be a custom call with name and input"},
         {CHAT,
-         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\","
-         "\"function\":{\"name\":5}}]}]}",
+         J("{'messages':[" USER
+           ",{'role':'assistant','tool_calls':[{'type':'function','function':{'name':5}}]}]}"),
          400, "messages[1].tool_calls[0] must be a function call with name and arguments"},
         {CHAT,
-         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\","
-         "\"function\":{\"name\":\"a\\u0000b\",\"arguments\":\"{}\"}}]}]}",
+         J("{'messages':[" USER ",{'role':'assistant','tool_calls':[{'type':'function','function':{"
+           "'name':'a\\u0000b','arguments':'{}'}}]}]}"),
          400, "messages[1].tool_calls[0] must have a name without NUL"},
-        {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":5}}]}", 400,
+        {CHAT, J("{" HI ",'tools':[{'type':'function','function':{'name':5}}]}"), 400,
          "tools[0].function.name must be a string of 1 to 256 bytes without NUL."},
-        {CHAT, "{" HI ",\"structured_outputs\":{\"structural_tag\":\"a\"}}", 400,
+        {CHAT, J("{" HI ",'structured_outputs':{'structural_tag':'a'}}"), 400,
          "structured_outputs.structural_tag is not supported."},
-        {CHAT, "{" HI ",\"structured_outputs\":{\"regex\":\"\"}}", 400,
+        {CHAT, J("{" HI ",'structured_outputs':{'regex':''}}"), 400,
          "structured_outputs.regex must be a string that is not empty, without NUL."},
-        {CHAT, "{" HI ",\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", 400,
+        {CHAT, J("{" HI ",'guided_regex':'a','guided_choice':['a']}"), 400,
          "guided_choice and guided_regex cannot be given together."},
-        {CHAT, "{" HI ",\"allowed_token_ids\":[0,-1]}", 400, "entry 1 is not one."},
-        {CHAT, "{" HI ",\"functions\":[{\"name\":\"f\"}],\"function_call\":\"x\"}", 400,
+        {CHAT, J("{" HI ",'allowed_token_ids':[0,-1]}"), 400, "entry 1 is not one."},
+        {CHAT, J("{" HI ",'functions':[{'name':'f'}],'function_call':'x'}"), 400,
          "function_call must be auto, none or an object with a name"},
         {CHAT, "", 400, "The request body is empty: JSON is expected."},
-        {CHAT, "{\"messages\":", 400, "The request body is not valid JSON: "},
-        {CHAT, "{" HI ",\"guided_choice\":[]}", 400,
+        {CHAT, J("{'messages':"), 400, "The request body is not valid JSON: "},
+        {CHAT, J("{" HI ",'guided_choice':[]}"), 400,
          "guided_choice must be an array of at least one string."},
-        {CHAT, "{" HI ",\"response_format\":{\"type\":\"xml\"}}", 400,
-         "response_format.type must be \\\"text\\\", \\\"json_object\\\" or \\\"json_schema\\\"."},
-        {CHAT,
-         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":"
-         "\"all\"}}",
-         400, "tool_choice.allowed_tools.mode must be \\\"auto\\\" or \\\"required\\\"."},
-        {CHAT,
-         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]}}",
+        {CHAT, J("{" HI ",'response_format':{'type':'xml'}}"), 400,
+         J("response_format.type must be \\'text\\', \\'json_object\\' or \\'json_schema\\'.")},
+        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','mode':'all'}}"),
+         400, J("tool_choice.allowed_tools.mode must be \\'auto\\' or \\'required\\'.")},
+        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','tools':[]}}"),
          400, "tool_choice.allowed_tools.tools must be an array of 1 to 1024 tools."},
-        {CHAT,
-         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[5]}}",
+        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','tools':[5]}}"),
          400, "tool_choice.allowed_tools.tools[0] must be a function with a name."},
-        {CHAT, "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"mcp\"}}", 400,
+        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'mcp'}}"), 400,
          "tool_choice can name only functions and custom tools."},
         {CHAT,
-         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{"
-         "\"name\":\"g\"}}}",
+         J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'function','function':{'name':'g'}}}"),
          400, "tool_choice names the function 'g', which is not in tools."},
-        {CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400,
+        {CHAT, J("{" HI ",'tool_choice':'required'}"), 400,
          "tool_choice needs at least one function in tools."},
-        {CHAT, "{" HI ",\"functions\":{\"a\":1}}", 400,
+        {CHAT, J("{" HI ",'functions':{'a':1}}"), 400,
          "functions must be an array of at most 1024 functions"},
-        {CHAT, "{" HI ",\"functions\":[{\"name\":\"\"}]}", 400,
+        {CHAT, J("{" HI ",'functions':[{'name':''}]}"), 400,
          "functions[0].name must be a string of 1 to 256 bytes without NUL"},
-        {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of must be at least n."},
-        {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":100000}", 400,
+        {TEXT, J("{'prompt':'a','n':2,'best_of':1}"), 400, "best_of must be at least n."},
+        {"/v1/embeddings", J("{'input':'a','dimensions':100000}"), 400,
          "dimensions must be at most 4, the size of this model's vectors."},
-        {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":2,\"pooling\":\"none\"}", 400,
-         "dimensions cannot be combined with the pooling \\\"none\\\"."},
-        {"/v1/embeddings", "{\"input\":{}}", 400,
+        {"/v1/embeddings", J("{'input':'a','dimensions':2,'pooling':'none'}"), 400,
+         J("dimensions cannot be combined with the pooling \\'none\\'.")},
+        {"/v1/embeddings", J("{'input':{}}"), 400,
          "input must be a string, an array of strings, an array of token ids or"},
-        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"]}", 400,
+        {"/v1/rerank", J("{'query':'a','documents':['b']}"), 400,
          "The model `tiny` is not a reranker. Use another model for this path."},
-        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"c\"]}", 400,
+        {"/v1/rerank", J("{'query':'a','documents':['b'],'texts':['c']}"), 400,
          "documents and texts cannot be given together."},
-        {CHAT, "{" HI ",\"reasoning\":{\"effort\":5}}", 400,
-         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"."},
-        {CHAT, "{" HI ",\"reasoning\":{\"effort\":\"low medium\"}}", 400,
-         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"."},
-        {CHAT, "{" HI ",\"reasoning_effort\":\"banana\"}", 400,
-         "reasoning_effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"."},
-        {"/v1/responses", "{\"input\":\"a\",\"reasoning\":{\"effort\":\"banana\"}}", 400,
-         "reasoning.effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"."},
-        {CHAT, "{" HI ",\"reasoning_effort\":5}", 400,
-         "reasoning_effort must be \\\"none\\\", \\\"minimal\\\", \\\"low\\\", \\\"medium\\\", "
-         "\\\"high\\\", "
-         "\\\"xhigh\\\" or \\\"max\\\"."},
-        {CHAT, "{" HI ",\"thinking\":5}", 400,
-         "thinking must be an object with the type \\\"enabled\\\" or \\\"disabled\\\"."},
-        {CHAT, "{" HI ",\"seed\":\"a\"}", 400, "seed must be a 64-bit integer."},
-        {CHAT, "{" HI ",\"logit_bias\":[]}", 400,
+        {CHAT, J("{" HI ",'reasoning':{'effort':5}}"), 400,
+         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
+           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
+        {CHAT, J("{" HI ",'reasoning':{'effort':'low medium'}}"), 400,
+         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
+           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
+        {CHAT, J("{" HI ",'reasoning_effort':'banana'}"), 400,
+         J("reasoning_effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
+           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
+        {"/v1/responses", J("{'input':'a','reasoning':{'effort':'banana'}}"), 400,
+         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
+           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
+        {CHAT, J("{" HI ",'reasoning_effort':5}"), 400,
+         J("reasoning_effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
+           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
+        {CHAT, J("{" HI ",'thinking':5}"), 400,
+         J("thinking must be an object with the type \\'enabled\\' or \\'disabled\\'.")},
+        {CHAT, J("{" HI ",'seed':'a'}"), 400, "seed must be a 64-bit integer."},
+        {CHAT, J("{" HI ",'logit_bias':[]}"), 400,
          "logit_bias must be an object of at most 1024 token ids with a number from -100 to 100 "
          "each."},
-        {CHAT, "{" HI ",\"cache_salt\":5}", 400,
+        {CHAT, J("{" HI ",'cache_salt':5}"), 400,
          "cache_salt must be a string of at most 1024 bytes."},
-        {CHAT, "{" HI ",\"prediction\":{\"type\":\"content\",\"content\":5}}", 400,
-         "prediction must be an object with the type \\\"content\\\" and as content a string, or "
-         "parts of text, of at most 1 MiB."},
-        {CHAT, "{" HI ",\"chat_template_kwargs\":{\"messages\":[]}}", 400,
+        {CHAT, J("{" HI ",'prediction':{'type':'content','content':5}}"), 400,
+         J("prediction must be an object with the type \\'content\\' and as content a string, or "
+           "parts of text, of at most 1 MiB.")},
+        {CHAT, J("{" HI ",'chat_template_kwargs':{'messages':[]}}"), 400,
          "chat_template_kwargs must be an object of plain values that the service does not set "
          "itself."},
-        {CHAT, "{" HI ",\"speculation\":\"on\"}", 400,
-         "speculation must be \\\"auto\\\" or \\\"off\\\"."},
-        {CHAT, "{" HI ",\"dry_sequence_breakers\":[]}", 400,
+        {CHAT, J("{" HI ",'speculation':'on'}"), 400,
+         J("speculation must be \\'auto\\' or \\'off\\'.")},
+        {CHAT, J("{" HI ",'dry_sequence_breakers':[]}"), 400,
          "dry_sequence_breakers must be an array of 1 to 16 strings of 1 to 64 bytes."},
-        {CHAT, "{" HI ",\"allowed_token_ids\":5}", 400,
+        {CHAT, J("{" HI ",'allowed_token_ids':5}"), 400,
          "allowed_token_ids must be an array of token ids, at most as many as the model has."},
-        {CHAT, "{" HI ",\"stop_token_ids\":[100000]}", 400,
+        {CHAT, J("{" HI ",'stop_token_ids':[100000]}"), 400,
          "stop_token_ids must hold token ids from 0 to "},
-        {CHAT,
-         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"continue_final_message\":true}",
-         400, "continue_final_message needs a last message of the assistant that is text alone."},
-        {"/v1/embeddings", "{\"input\":\"a\",\"encoding_format\":\"int\"}", 400,
-         "encoding_format must be \\\"float\\\" or \\\"base64\\\"."},
-        {"/v1/embeddings", "{\"input\":\"a\",\"pooling\":\"max\"}", 400,
-         "pooling must be \\\"last\\\", \\\"mean\\\", \\\"cls\\\" or \\\"none\\\"."},
-        {"/v1/rerank", "{\"query\":\"a\",\"documents\":5}", 400,
+        {CHAT, J("{'messages':[{'role':'user','content':'a'}],'continue_final_message':true}"), 400,
+         "continue_final_message needs a last message of the assistant that is text alone."},
+        {"/v1/embeddings", J("{'input':'a','encoding_format':'int'}"), 400,
+         J("encoding_format must be \\'float\\' or \\'base64\\'.")},
+        {"/v1/embeddings", J("{'input':'a','pooling':'max'}"), 400,
+         J("pooling must be \\'last\\', \\'mean\\', \\'cls\\' or \\'none\\'.")},
+        {"/v1/rerank", J("{'query':'a','documents':5}"), 400,
          "documents must be an array of 1 to 2048 documents."},
-        {"/v1/rerank", "{\"query\":\"a\",\"texts\":[]}", 400,
+        {"/v1/rerank", J("{'query':'a','texts':[]}"), 400,
          "texts must be an array of 1 to 2048 texts."},
     };
 
@@ -249,55 +237,53 @@ Test(refusal_texts, of_chats) {
 }
 
 Test(refusal_texts, of_responses) {
-    static const struct refusal table[] = {
+    const struct refusal table[] = {
         {RESPONSES,
-         "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
-         "\"compact_threshold\":0}]}",
-         400, "context_management.compact_threshold must be a positive whole number"},
-        {RESPONSES, INPUT("{\"role\":\"user\",\"content\":[{\"type\":\"x\"}]}"), 400,
+         J("{'input':'a','context_management':[{'type':'compaction','compact_threshold':0}]}"), 400,
+         "context_management.compact_threshold must be a positive whole number"},
+        {RESPONSES, J(INPUT("{'role':'user','content':[{'type':'x'}]}")), 400,
          "input[0].content[0].type must be a text part"},
-        {RESPONSES, INPUT("{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}"), 400,
+        {RESPONSES, J(INPUT("{'role':'user','content':[{'type':'input_image'}]}")), 400,
          "input[0].content[0].image_url is not supported: this model reads only text."},
-        {RESPONSES, INPUT("{\"role\":\"user\",\"content\":5}"), 400,
+        {RESPONSES, J(INPUT("{'role':'user','content':5}")), 400,
          "input[0].content must be a string or an array of parts"},
-        {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"\",\"name\":\"f\"}"), 400,
+        {RESPONSES, J(INPUT("{'type':'function_call','call_id':'','name':'f'}")), 400,
          "input[0].call_id must be a string of at least one byte, without NUL"},
-        {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\"}"), 400,
+        {RESPONSES, J(INPUT("{'type':'function_call','call_id':'1','name':'f'}")), 400,
          "input[0].arguments must be a string of JSON"},
         {RESPONSES,
-         INPUT("{\"type\":\"shell_call\",\"call_id\":\"1\",\"action\":{\"commands\":[\"ls\"]}},"
-               "{\"type\":\"shell_call_output\",\"call_id\":\"1\",\"output\":[{\"outcome\":{"
-               "\"type\":\"exit\",\"exit_code\":0},\"stdout\":5}]}"),
+         J(INPUT("{'type':'shell_call','call_id':'1','action':{'commands':['ls']}},{'type':'shell_"
+                 "call_output','call_id':'1','output':[{'outcome':{'type':'exit','exit_code':0},'"
+                 "stdout':5}]}")),
          400, "input[1].output must have strings as stdout and stderr"},
-        {RESPONSES, INPUT("{\"type\":\"function_call_output\",\"call_id\":\"9\",\"output\":\"a\"}"),
-         400, "input[0].call_id must be the id of an earlier call"},
-        {RESPONSES, "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"\"}]}", 400,
+        {RESPONSES, J(INPUT("{'type':'function_call_output','call_id':'9','output':'a'}")), 400,
+         "input[0].call_id must be the id of an earlier call"},
+        {RESPONSES, J("{'input':'a','tools':[{'type':'function','name':''}]}"), 400,
          "tools[0].name must be a string of 1 to 256 bytes without NUL"},
-        {"/v1/conversations", "{\"metadata\":[]}", 400,
+        {"/v1/conversations", J("{'metadata':[]}"), 400,
          "metadata must be an object of at most 16 strings."},
-        {"/v1/conversations", "{\"items\":5}", 400, "items must be an array."},
+        {"/v1/conversations", J("{'items':5}"), 400, "items must be an array."},
         {"/v1/conversations", "{}", 400, "Nothing is kept here (stored-responses, stored-memory)."},
-        {RESPONSES, "{\"input\":\"a\",\"previous_response_id\":\"resp_x\"}", 404,
+        {RESPONSES, J("{'input':'a','previous_response_id':'resp_x'}"), 404,
          "Previous response with id 'resp_x' not found."},
-        {RESPONSES, "{\"input\":\"a\",\"max_tokens\":5}", 400,
+        {RESPONSES, J("{'input':'a','max_tokens':5}"), 400,
          "max_tokens is a field of chat completions: give max_output_tokens instead."},
-        {RESPONSES, "{\"input\":\"a\",\"include\":[5]}", 400,
-         "include must be an array of strings"},
-        {RESPONSES, INPUT("{\"type\":\"item_reference\",\"id\":\"x\"}"), 404,
+        {RESPONSES, J("{'input':'a','include':[5]}"), 400, "include must be an array of strings"},
+        {RESPONSES, J(INPUT("{'type':'item_reference','id':'x'}")), 404,
          "send the items themselves, as SDKs do with `store` set to false."},
-        {RESPONSES, INPUT("{\"type\":\"item_reference\",\"id\":5}"), 400,
+        {RESPONSES, J(INPUT("{'type':'item_reference','id':5}")), 400,
          "input[0].id must be a string."},
-        {RESPONSES, "{\"input\":\"a\",\"tool_choice\":5}", 400,
+        {RESPONSES, J("{'input':'a','tool_choice':5}"), 400,
          "tool_choice must be a string or an object"},
-        {RESPONSES, "{\"input\":\"a\",\"previous_response_id\":5}", 400,
+        {RESPONSES, J("{'input':'a','previous_response_id':5}"), 400,
          "previous_response_id must be the id of a response"},
-        {RESPONSES, "{\"input\":\"a\",\"truncation\":\"none\"}", 400,
-         "truncation must be \\\"auto\\\" or \\\"disabled\\\""},
-        {RESPONSES, "{\"input\":\"a\",\"conversation\":5}", 400,
+        {RESPONSES, J("{'input':'a','truncation':'none'}"), 400,
+         J("truncation must be \\'auto\\' or \\'disabled\\'")},
+        {RESPONSES, J("{'input':'a','conversation':5}"), 400,
          "conversation must be the id of a conversation"},
-        {RESPONSES, "{\"input\":\"a\",\"context_management\":5}", 400,
-         "context_management must be an array of {\\\"type\\\": \\\"compaction\\\"}"},
-        {RESPONSES, "{\"input\":\"a\",\"prompt_cache_key\":5}", 400,
+        {RESPONSES, J("{'input':'a','context_management':5}"), 400,
+         J("context_management must be an array of {\\'type\\': \\'compaction\\'}")},
+        {RESPONSES, J("{'input':'a','prompt_cache_key':5}"), 400,
          "prompt_cache_key must be a string of at most 4096 bytes"},
     };
 
@@ -305,34 +291,34 @@ Test(refusal_texts, of_responses) {
 }
 
 Test(refusal_texts, of_other_dialects) {
-    static const struct refusal table[] = {
-        {"/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":\"b\"}}", 400,
+    const struct refusal table[] = {
+        {"/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':'b'}}"), 400,
          "multimodal_data must be an array of pictures in base64"},
-        {"/completion", "{\"prompt\":{}}", 400,
+        {"/completion", J("{'prompt':{}}"), 400,
          "prompt must be texts and arrays of tokens and texts"},
-        {"/completion", "{\"prompt\":\"a\",\"post_sampling_probs\":true}", 400,
+        {"/completion", J("{'prompt':'a','post_sampling_probs':true}"), 400,
          "post_sampling_probs is not supported: n_probs gives the probabilities before sampling."},
-        {"/completion", "{\"prompt\":\"a\",\"response_fields\":\"b\"}", 400,
+        {"/completion", J("{'prompt':'a','response_fields':'b'}"), 400,
          "response_fields must be an array of at most 64 paths"},
-        {"/completion", "{\"prompt\":\"a\",\"n_probs\":21}", 400,
+        {"/completion", J("{'prompt':'a','n_probs':21}"), 400,
          "n_probs must be an integer of at most 20"},
-        {"/completion", "{\"prompt\":\"a\",\"n_probs\":18446744073709551615}", 400,
+        {"/completion", J("{'prompt':'a','n_probs':18446744073709551615}"), 400,
          "n_probs must be an integer of at most 20"},
-        {"/api/v0/chat/completions", "{" HI ",\"ttl\":\"1h\"}", 400,
+        {"/api/v0/chat/completions", J("{" HI ",'ttl':'1h'}"), 400,
          "ttl must be a number of seconds."},
-        {"/api/v1/models/unload", "{\"instance_id\":\"tiny\"}", 400,
+        {"/api/v1/models/unload", J("{'instance_id':'tiny'}"), 400,
          "The model `tiny` is always loaded."},
-        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"keep_alive\":\"x\"}", 400,
-         "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
-        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"pooling\":\"none\"}", 400,
+        {"/api/embed", J("{'model':'tiny','input':'a','keep_alive':'x'}"), 400,
+         J("keep_alive must be a number of seconds or a duration such as \\'5m\\'")},
+        {"/api/embed", J("{'model':'tiny','input':'a','pooling':'none'}"), 400,
          "use /v1/embeddings or /embedding for vectors of each token"},
-        {"/api/chat", "{\"model\":\"tiny\"," HI ",\"keep_alive\":\"x\"}", 400,
-         "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
-        {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"input_extra\":[5]}", 400,
+        {"/api/chat", J("{'model':'tiny'," HI ",'keep_alive':'x'}"), 400,
+         J("keep_alive must be a number of seconds or a duration such as \\'5m\\'")},
+        {"/infill", J("{'input_prefix':'a','input_suffix':'b','input_extra':[5]}"), 400,
          "input_extra must be an array of objects with filename and text"},
-        {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[5]]}", 400,
+        {"/completion", J("{'prompt':'a','logit_bias':[[5]]}"), 400,
          "logit_bias must be pairs of a token or text and a number from -100 to 100 or false"},
-        {"/detokenize", "{\"tokens\":5}", 400, "tokens must be an array of token ids."},
+        {"/detokenize", J("{'tokens':5}"), 400, "tokens must be an array of token ids."},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -345,18 +331,18 @@ static void repeat(struct buf *b, size_t n, const char *item) {
 }
 
 Test(refusal_texts, of_lists_that_are_too_long) {
-    static const struct {
+    const struct {
         const char *path, *before, *item, *after;
         size_t n;
         const char *text;
     } cases[] = {
-        {MESSAGES, ASK ",\"tools\":[", "5", "]}", 1025,
+        {MESSAGES, J(ASK ",'tools':["), "5", "]}", 1025,
          "tools: must be an array of at most 1024 tools."},
-        {CHAT, "{" HI ",\"functions\":[", "5", "]}", 1025,
+        {CHAT, J("{" HI ",'functions':["), "5", "]}", 1025,
          "functions must be an array of at most 1024 functions"},
-        {RESPONSES, "{\"input\":\"a\",\"tools\":[", "{\"type\":\"function\",\"name\":\"f\"}", "]}",
-         1025, "tools must have at most 1024 tools"},
-        {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[\"", "aaaaaaaa", "\",1]]}", 200,
+        {RESPONSES, J("{'input':'a','tools':["), J("{'type':'function','name':'f'}"), "]}", 1025,
+         "tools must have at most 1024 tools"},
+        {"/completion", J("{'prompt':'a','logit_bias':[['"), "aaaaaaaa", "\",1]]}", 200,
          "logit_bias must be a list of at most 1024 tokens"},
     };
     struct world w;
@@ -409,19 +395,19 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
 
     world_init(&w);
     world_start(&w);
-    ask_long(&w, "/v1/embeddings", "{\"input\":[[1],[", 512, "1", "]]}",
+    ask_long(&w, "/v1/embeddings", J("{'input':[[1],["), 512, "1", "]]}",
              "This model's maximum context length is 512 tokens, so an input has up to 511. "
              "However, input[1] has 512.");
-    ask_long(&w, "/detokenize", "{\"tokens\":[", 66561, "1", "]}",
+    ask_long(&w, "/detokenize", J("{'tokens':["), 66561, "1", "]}",
              "tokens must have at most 66560 entries.");
-    ask_long(&w, TEXT, "{\"logprobs\":20,\"prompt_logprobs\":20,\"prompt\":[", 512, "1", "]}",
+    ask_long(&w, TEXT, J("{'logprobs':20,'prompt_logprobs':20,'prompt':["), 512, "1", "]}",
              "This model's maximum context length is 512 tokens. However, your prompt resulted in "
              "512 tokens. Please reduce the length of the prompt.");
-    ask_long(&w, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"", 512, "a", "\"}]}",
+    ask_long(&w, CHAT, J("{'messages':[{'role':'user','content':'"), 512, "a", "\"}]}",
              "tokens. Please reduce the length of the messages.");
     ask_long(&w, CHAT,
-             "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
-             "\"messages\":[{\"role\":\"user\",\"content\":\"",
+             J("{'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{'role':'user','"
+               "content':'"),
              512, "a", "\"}]}", "tokens. Please reduce the length of the messages or tools.");
     world_stop(&w);
     world_init(&w);
@@ -429,14 +415,14 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
     w.model.pair.before = w.model.pair.behind = "";
     w.model.pair.between = "<|im_end|>";
     world_start(&w);
-    ask_long(&w, "/v1/rerank", "{\"query\":\"q\",\"documents\":[\"a\",\"", 512, "a", "\"]}",
+    ask_long(&w, "/v1/rerank", J("{'query':'q','documents':['a','"), 512, "a", "\"]}",
              "This model's maximum context length is 512 tokens. However, documents[1] has more "
              "than 511 together with its query and the model's special tokens.");
     world_stop(&w);
     world_init(&w);
     w.model.max_context = 1 << 18;
     world_start(&w);
-    ask_long(&w, TEXT, "{\"logprobs\":1,\"prompt_logprobs\":20,\"prompt\":[", 60000, "1", "]}",
+    ask_long(&w, TEXT, J("{'logprobs':1,'prompt_logprobs':20,'prompt':["), 60000, "1", "]}",
              "The request asks for more than 1048576 log probabilities of its prompt: shorten the "
              "prompt or ask for fewer.");
     world_stop(&w);
@@ -444,13 +430,13 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
 
 /* Models that write no text or have no template for messages. */
 Test(refusal_texts, of_models_of_other_kinds) {
-    static const struct refusal of_reranker[] = {
-        {"/v1/rerank", "{\"query\":5,\"documents\":[\"b\"]}", 400,
+    const struct refusal of_reranker[] = {
+        {"/v1/rerank", J("{'query':5,'documents':['b']}"), 400,
          "query must be a text that is not empty, or an object with one as text."},
-        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\",\"\"]}", 400,
+        {"/v1/rerank", J("{'query':'a','documents':['b','']}"), 400,
          "documents[1] must be a text that is not empty, or an object with one as text."},
-        {"/v1/rerank", "{\"query\":[\"a\"],\"documents\":[\"b\"]}", 400, "query must be one text."},
-        {"/v1/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\"]}", 400,
+        {"/v1/rerank", J("{'query':['a'],'documents':['b']}"), 400, "query must be one text."},
+        {"/v1/score", J("{'text_1':['a','b'],'text_2':['a']}"), 400,
          "text_1 must be one text, or as many as text_2 has."},
     };
     struct world w;
@@ -470,7 +456,7 @@ Test(refusal_texts, of_models_of_other_kinds) {
     world_start(&w);
     ask(&w, &(struct refusal){CHAT, "{" HI "}", 400,
                               "This model has no chat template. Use /v1/completions."});
-    ask(&w, &(struct refusal){TEXT, "{\"prompt\":\"a\",\"logits_digest\":true}", 400,
+    ask(&w, &(struct refusal){TEXT, J("{'prompt':'a','logits_digest':true}"), 400,
                               "logits_digest is not available: the server runs without the option "
                               "logits-digest."});
     world_stop(&w);
@@ -482,24 +468,22 @@ Test(refusal_texts, of_prompts_that_are_far_too_long) {
     "This model's maximum context length is 512 tokens. However, your %2$s resulted in more than " \
     "%1$s tokens. Please reduce the length of the %2$s"
     static const char openai[] = FAR ".", tools[] = FAR " or tools.";
-    static const struct {
+    const struct {
         const char *path, *before, *after, *text, *place, *n;
     } cases[] = {
-        {"/v1/completions", "{\"prompt\":\"", "\"}", openai, "prompt", "66560"},
-        {"/v1/completions", "{\"prompt\":[\"a\",\"", "\"]}", openai, "prompt[1]", "66560"},
-        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}", openai, "messages",
-         "66560"},
+        {"/v1/completions", J("{'prompt':'"), "\"}", openai, "prompt", "66560"},
+        {"/v1/completions", J("{'prompt':['a','"), "\"]}", openai, "prompt[1]", "66560"},
+        {CHAT, J("{'messages':[{'role':'user','content':'"), "\"}]}", openai, "messages", "66560"},
         {CHAT,
-         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
-         "\"messages\":[{\"role\":\"user\",\"content\":\"",
+         J("{'tools':[{'type':'function','function':{'name':'f'}}],'messages':[{'role':'user','"
+           "content':'"),
          "\"}]}", tools, "messages", "66560"},
-        {RESPONSES, "{\"input\":\"", "\"}", openai, "input", "66560"},
-        {MESSAGES,
-         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"",
+        {RESPONSES, J("{'input':'"), "\"}", openai, "input", "66560"},
+        {MESSAGES, J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':'"),
          "\"}]}", "prompt is too long: 66560 tokens > 511 maximum", "", ""},
-        {"/api/generate", "{\"model\":\"tiny\",\"raw\":true,\"prompt\":\"", "\"}", openai, "prompt",
+        {"/api/generate", J("{'model':'tiny','raw':true,'prompt':'"), "\"}", openai, "prompt",
          "66560"},
-        {"/completion", "{\"prompt\":[1,\"", "\"]}",
+        {"/completion", J("{'prompt':[1,'"), "\"]}",
          "request (%1$s tokens) exceeds the available context size (512 tokens), shorten it", "",
          "65536"},
     };
@@ -583,7 +567,7 @@ Test(refusal_texts, of_keys) {
     w.opts.api_keys_file = path;
     world_start(&w);
     world_expect(&w, GET("/v1/models", ""), 401,
-                 "No API key was given. Send \\\"Authorization: Bearer KEY\\\".");
+                 J("No API key was given. Send \\'Authorization: Bearer KEY\\'."));
     world_expect(
         &w, GET("/v1/models", "x-api-key: ko\r\n"), 401,
         "The API key expired at the end of 2001-01-01 (UTC): ask the operator for another.");
@@ -687,11 +671,11 @@ Test(refusal_texts, of_what_is_stored) {
     world_start(&w);
     id_of(&w, "/v1/conversations", "{}", "conv_", id);
     snprintf(path, sizeof(path), "/v1/conversations/%s/items", id);
-    ask(&w, &(struct refusal){path, "{\"items\":[]}", 400, "items must not be empty."});
+    ask(&w, &(struct refusal){path, J("{'items':[]}"), 400, "items must not be empty."});
     ask(&w, &(struct refusal){path, "{}", 400, "items must be an array."});
-    ask(&w, &(struct refusal){RESPONSES, "{\"input\":\"a\",\"conversation\":\"conv_x\"}", 404,
+    ask(&w, &(struct refusal){RESPONSES, J("{'input':'a','conversation':'conv_x'}"), 404,
                               "Conversation with id 'conv_x' not found."});
-    id_of(&w, RESPONSES, "{\"input\":\"a\"}", "resp_", id);
+    id_of(&w, RESPONSES, J("{'input':'a'}"), "resp_", id);
     snprintf(request, sizeof(request), GET("/v1/responses/%s?stream=true&starting_after=-1", ""),
              id);
     world_expect(&w, request, 400, "starting_after must be the sequence_number of an event.");
@@ -700,9 +684,10 @@ Test(refusal_texts, of_what_is_stored) {
                  "stream: only the events of a response with background are kept");
     snprintf(path, sizeof(path), "/v1/responses/%s/cancel", id);
     ask(&w, &(struct refusal){path, "{}", 400, "has already ended."});
-    ask(&w, &(struct refusal){RESPONSES,
-                              "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
-                              "\"compact_threshold\":1}]}",
-                              400, "the compact_threshold is 1. Make it shorter with"});
+    ask(&w,
+        &(struct refusal){
+            RESPONSES,
+            J("{'input':'a','context_management':[{'type':'compaction','compact_threshold':1}]}"),
+            400, "the compact_threshold is 1. Make it shorter with"});
     world_stop(&w);
 }

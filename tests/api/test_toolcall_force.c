@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+#include "tests/support/quotes.h"
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 
@@ -96,7 +97,7 @@ Test(toolcall_force, after_the_start_of_a_message_too) {
 
         if (!toolcall_start(f, "f", text, sizeof(text), &held))
             continue;
-        cr_expect_str_eq(text, held ? "{\"name\": \"f\", \"parameters\":" : " to=functions.");
+        cr_expect_str_eq(text, held ? J("{'name': 'f', 'parameters':") : " to=functions.");
         struct counts c = check_format(f, &w, 20, false, held ? "" : text);
 
         cr_expect_eq(c.made, 20);
@@ -116,16 +117,13 @@ Test(toolcall_force, any_arguments_are_still_an_object) {
 /* The text of a custom tool follows its grammar, in a JSON string or bare; the schema says the
  * same. */
 Test(toolcall_force, texts_of_custom_tools) {
-    static const char tools[] =
-        "[{\"type\":\"function\",\"function\":{\"name\":\"patch\",\"parameters\":{\"type\":"
-        "\"object\","
-        "\"properties\":{\"input\":{\"type\":\"string\",\"pattern\":\"^(x|a\\nb?|\\\"|[b-d]!)*!$\"}"
-        "},"
-        "\"required\":[\"input\"],\"additionalProperties\":false}}}]";
-    static const char *const sources[] = {
+    const char *tools = J("[{'type':'function','function':{'name':'patch','parameters':{'type':'"
+                          "object','properties':{'input':{'type':'string','pattern':'^(x|a\\nb?|\\'"
+                          "|[b-d]!)*!$'}},'required':['input'],'additionalProperties':false}}}]");
+    const char *const sources[] = {
         "\"start: item~1..4 \\\"!\\\"\\nitem: \\\"x\\\" | \\\"a\\\" LF \\\"b\\\"? | "
         "\\\"\\\\\\\"\\\" | /[b-d]!/\\n%import common.LF\"",
-        "\"(x|a\\nb?|\\\"|[b-d]!){1,4}!\""};
+        J("'(x|a\\nb?|\\'|[b-d]!){1,4}!'")};
     struct rng r = {77};
     yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
     struct grammar_vocab *v = random_vocab(true);
@@ -193,102 +191,86 @@ static void check_refusal(const char *format, const char *parameters, const char
 
 /* A refusal names the place of what a format cannot write. */
 Test(toolcall_force, what_cannot_be_written_is_refused) {
-    static const struct {
+    const struct {
         const char *format, *parameters, *why; /* why NULL: the format can write it */
     } table[] = {
-        {"hermes", "{\"type\":\"string\"}", "a type other than"},
+        {"hermes", J("{'type':'string'}"), "a type other than"},
         {"hermes", "7", "does not describe an object"},
         {"hermes", "true", NULL},
-        {"glm", "{\"anyOf\":[{}]}", "anyOf"},
-        {"glm", "{\"type\":\"object\",\"required\":[\"a\"]}", "the required property \"a\""},
-        {"glm", "{\"properties\":{\"a<\":{}}}",
+        {"glm", J("{'anyOf':[{}]}"), "anyOf"},
+        {"glm", J("{'type':'object','required':['a']}"), J("the required property 'a'")},
+        {"glm", J("{'properties':{'a<':{}}}"),
          "tools[0].x: #/properties/a<: a property name other than 1 to 256 characters without "
          "controls, '<', '>', '\"' and a blank at either end"},
-        {"glm", "{\"properties\":{\"a\":{\"$ref\":\"#/properties/b\"},\"b\":{}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a|b$\"}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(a|b)$\"}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"date\"}}}", NULL},
+        {"glm", J("{'properties':{'a':{'$ref':'#/properties/b'},'b':{}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','pattern':'<'}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','pattern':'^a|b$'}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','pattern':'^(a|b)$'}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','not':{}}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','format':'date'}}}"), NULL},
         {"glm",
-         "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
-         "s\",\"maxLength\":3}},\"$defs\":{\"s\":{\"type\":\"string\"}}}",
+         J("{'properties':{'a':{'$ref':'#/$defs/"
+           "s','maxLength':3}},'$defs':{'s':{'type':'string'}}}"),
          NULL},
         {"glm",
-         "{\"properties\":{\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/"
-         "s\"}],\"title\":\"A\"}},\"$defs\":{\"s\":{\"type\":\"string\"}}}",
+         J("{'properties':{'a':{'allOf':[{'$ref':'#/$defs/"
+           "s'}],'title':'A'}},'$defs':{'s':{'type':'string'}}}"),
          NULL},
-        {"glm", "{\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"],\"minLength\":2}}}", NULL},
-        {"glm", "{\"$ref\":\"#/$defs/s\",\"$defs\":{\"s\":{\"type\":\"object\"}}}", NULL},
-        {"glm", "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"s\":{\"type\":\"object\"}}}",
-         "without a target"},
-        {"lfm2", "{\"properties\":{\"a b\":{}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
-         "uniqueItems"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":1}}}",
-         NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":0}}}",
-         NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":2.5}}}",
+        {"glm", J("{'properties':{'a':{'enum':['x','yy'],'minLength':2}}}"), NULL},
+        {"glm", J("{'$ref':'#/$defs/s','$defs':{'s':{'type':'object'}}}"), NULL},
+        {"glm", J("{'$ref':'#/$defs/x','$defs':{'s':{'type':'object'}}}"), "without a target"},
+        {"lfm2", J("{'properties':{'a b':{}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'type':'array','uniqueItems':true}}}"), "uniqueItems"},
+        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':1}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':0}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'type':'array','maxItems':2.5}}}"),
          "#/properties/a/maxItems: this must be a whole number of at least 0"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":-1}}}",
+        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':-1}}}"),
          "#/properties/a/minItems: this must be a whole number of at least 0"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":2}}}",
-         NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":0}}}", NULL},
-        {"gemma4",
-         "{\"properties\":{\"a\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}}}",
-         NULL},
-        {"gemma4", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}", NULL},
-        {"lfm2", "{\"properties\":{\"a\":{\"items\":{\"$ref\":\"#/properties/a\"}}}}", NULL},
-        {"lfm2", "{\"properties\":{\"a\\u0000\":{}}}", "#/properties/a: this name"},
-        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x<|\\\"|>\"}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x\\u0000\"}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[[1]]}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[1],\"type\":\"string\"}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"anyOf\":[]}}}",
+        {"gemma4", J("{'properties':{'a':{'type':'array','minItems':2,'maxItems':2}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'type':'array','maxItems':0}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'oneOf':[{'type':'string'},{'type':'string'}]}}}"), NULL},
+        {"gemma4", J("{'type':'object','properties':{'a':{'$ref':'#'}}}"), NULL},
+        {"lfm2", J("{'properties':{'a':{'items':{'$ref':'#/properties/a'}}}}"), NULL},
+        {"lfm2", J("{'properties':{'a\\u0000':{}}}"), "#/properties/a: this name"},
+        {"gemma4", J("{'properties':{'a':{'const':'x<|\\'|>'}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'const':'x\\u0000'}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'enum':[[1]]}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'enum':[1],'type':'string'}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'anyOf':[]}}}"),
          "#/properties/a/anyOf: this must be an array of at least one schema"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":false}}}", NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"allOf\":[{}]}}}", NULL},
+        {"gemma4", J("{'properties':{'a':{'type':'array','items':false}}}"), NULL},
+        {"gemma4", J("{'properties':{'a':{'allOf':[{}]}}}"), NULL},
         {"gemma4",
-         "{\"properties\":{\"a\":{\"type\":\"object\",\"additionalProperties\":{\"type\":"
-         "\"string\"}}}}",
+         J("{'properties':{'a':{'type':'object','additionalProperties':{'type':'string'}}}}"),
          NULL},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"string\\u0000\"}}}",
+        {"gemma4", J("{'properties':{'a':{'type':'string\\u0000'}}}"),
          "#/properties/a/type: unknown type"},
-        {"gemma4", "{\"properties\":{\"a\":{\"type\":[\"string\",7]}}}",
+        {"gemma4", J("{'properties':{'a':{'type':['string',7]}}}"),
          "#/properties/a/type: unknown type"},
-        {"gemma4", "{\"properties\":{\"a\":{\"minLength\":3}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"a\",\"minLength\":1}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":100001}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":1}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":-1}}}",
+        {"gemma4", J("{'properties':{'a':{'minLength':3}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','pattern':'a','minLength':1}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','maxLength':100001}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','minLength':2,'maxLength':1}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','minLength':-1}}}"),
          "#/properties/a/minLength: this must be a whole number of at least 0"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":7}}}",
+        {"glm", J("{'properties':{'a':{'type':'string','pattern':7}}}"),
          "#/properties/a/pattern: this must be a string"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"const\":\"a</arg_value>\"}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[7]}}}", NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[]}}}",
+        {"glm", J("{'properties':{'a':{'type':'string','const':'a</arg_value>'}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','enum':[7]}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','enum':[]}}}"),
          "#/properties/a/enum: this must be an array of at least one value"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"minLength\":1}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"oneOf\":[{}]}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"type\":\"null\"}]}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"oneOf\":[{\"type\":\"string\"}]}}}",
-         NULL},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{},{}]}]}}}",
-         NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{}],'minLength':1}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{}],'oneOf':[{}]}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{'type':'null'}]}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','oneOf':[{'type':'string'}]}}}"), NULL},
+        {"glm", J("{'properties':{'a':{'type':'string','anyOf':[{'allOf':[{},{}]}]}}}"), NULL},
         {"glm",
-         "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"$ref\":\"#/properties/a/anyOf/"
-         "0\"}]}}}",
+         J("{'properties':{'a':{'type':'string','anyOf':[{'$ref':'#/properties/a/anyOf/0'}]}}}"),
          "#/properties/a/anyOf/0: the schema refers to itself without any progress"},
         {"glm",
-         "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{\"$ref\":\"#/"
-         "properties/a\"}]}]}}}",
+         J("{'properties':{'a':{'type':'string','anyOf':[{'allOf':[{'$ref':'#/properties/"
+           "a'}]}]}}}"),
          "#/properties/a: the schema refers to itself without any progress"},
     };
 
@@ -299,13 +281,12 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
 /* Clients with one kind of number write 3 as 3.0. */
 Test(toolcall_force, bounds_may_have_a_point) {
     check_refusal(
-        "glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":1.0,\"maxLength\":3.0}}}",
-        NULL);
+        "glm", J("{'properties':{'a':{'type':'string','minLength':1.0,'maxLength':3.0}}}"), NULL);
     check_refusal("gemma4",
-                  "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
-                  "\"minItems\":1.0,\"maxItems\":3.0}}}",
+                  J("{'properties':{'a':{'type':'array','items':{'type':'string'},'minItems':1.0,'"
+                    "maxItems':3.0}}}"),
                   NULL);
-    check_refusal("gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":1.5}}}",
+    check_refusal("gemma4", J("{'properties':{'a':{'type':'array','minItems':1.5}}}"),
                   "#/properties/a/minItems: this must be a whole number");
 }
 
@@ -313,10 +294,10 @@ Test(toolcall_force, bounds_may_have_a_point) {
 static void check_object(const char *format, int n_optional, bool required, const char *why) {
     struct buf b = {.max = 1 << 16};
 
-    buf_add_str(&b, "{\"properties\":{\"p\":{}");
+    buf_add_str(&b, J("{'properties':{'p':{}"));
     for (int i = 0; i < n_optional - !required; i++)
         buf_printf(&b, ",\"a%d\":{}", i);
-    buf_printf(&b, "}%s}", required ? ",\"required\":[\"p\"]" : "");
+    buf_printf(&b, "}%s}", required ? J(",'required':['p']") : "");
     check_refusal(format, b.data, why);
     buf_deinit(&b);
 }
@@ -354,12 +335,12 @@ Test(toolcall_force, words_of_python) {
                                      "[\"string\",\"null\"]},\"k\":{\"enum\":[true,1]},\"u\":{"
                                      "\"anyOf\":[{\"type\":\"null\"},{\"type\":"
                                      "\"integer\"}]},\"o\":{\"not\":{\"type\":\"null\"}}}}";
-    static const struct {
+    const struct {
         const char *arguments;
         bool fits;
     } table[] = {
         {"on=True, user.name=None", true},
-        {"on=false, user.name=\"x\"", true},
+        {J("on=false, user.name='x'"), true},
         {"on=None", false},
         {"user.name=True", false},
         {"k=True, u=None", true},
@@ -367,7 +348,7 @@ Test(toolcall_force, words_of_python) {
         {"k=1, u=null", true},
         {"o=None", false},
         {"o=true", true},
-        {"o=[True, {\"a\": None}]", true},
+        {J("o=[True, {'a': None}]"), true},
 
         {"on=TRUE", false},
     };
@@ -415,9 +396,7 @@ Test(toolcall_force, hostile_schemas_cost_little) {
 
     for (int kind = 0; kind < 2; kind++) {
         buf_clear(&b);
-        buf_add_str(
-            &b,
-            "{\"type\":\"object\",\"properties\":{\"p\":{\"$ref\":\"#/$defs/a0\"}},\"$defs\":{");
+        buf_add_str(&b, J("{'type':'object','properties':{'p':{'$ref':'#/$defs/a0'}},'$defs':{"));
         for (int i = 0; i < 7; i++) {
             buf_printf(
                 &b, kind ? "\"a%d\":{\"type\":\"object\",\"properties\":{" : "\"a%d\":{\"anyOf\":[",
@@ -429,7 +408,7 @@ Test(toolcall_force, hostile_schemas_cost_little) {
                            k ? "," : "", k, i + 1);
             buf_add_str(&b, kind ? "}}," : "]},");
         }
-        buf_add_str(&b, "\"a7\":{\"type\":\"string\"}}}");
+        buf_add_str(&b, J("'a7':{'type':'string'}}}"));
         yyjson_doc *doc = yyjson_read(b.data, b.len, 0);
 
         cr_assert(doc, "%s", b.data);
@@ -455,27 +434,27 @@ Test(toolcall_force, hostile_schemas_cost_little) {
 
 /* Changes the schema at a random place. */
 static void mutate(struct schema_writer *w, struct buf *b) {
-    static const char *const pieces[] = {"{}",
-                                         "[]",
-                                         "null",
-                                         "true",
-                                         "1",
-                                         "-2",
-                                         "\"\"",
-                                         "\"$ref\":\"#\"",
-                                         "\"$ref\":\"#/$defs/kind\"",
-                                         "\"anyOf\":[{}]",
+    const char *const pieces[] = {"{}",
+                                  "[]",
+                                  "null",
+                                  "true",
+                                  "1",
+                                  "-2",
+                                  J("''"),
+                                  J("'$ref':'#'"),
+                                  J("'$ref':'#/$defs/kind'"),
+                                  J("'anyOf':[{}]"),
 
-                                         "\"pattern\":\"^[^<-z]*(a|.)$\"",
-                                         "\"enum\":[]",
-                                         "\"const\":null",
-                                         "\"minLength\":9",
-                                         "\"maxLength\":0",
-                                         "\"type\":[\"string\",\"array\"]",
-                                         "\"type\":\"string\"",
-                                         "\"items\":false",
-                                         "\"allOf\":[true]",
-                                         "\"required\":[\"z\"]"};
+                                  J("'pattern':'^[^<-z]*(a|.)$'"),
+                                  J("'enum':[]"),
+                                  J("'const':null"),
+                                  J("'minLength':9"),
+                                  J("'maxLength':0"),
+                                  J("'type':['string','array']"),
+                                  J("'type':'string'"),
+                                  J("'items':false"),
+                                  J("'allOf':[true]"),
+                                  J("'required':['z']")};
     const char *piece = pieces[rng_below(&w->r, ARRAY_SIZE(pieces))];
     struct buf tail = {.max = 1 << 20};
     uint32_t at = rng_below(&w->r, (uint32_t)b->len);

@@ -12,7 +12,7 @@ bare        functions that a header declares without a contract: no comment besi
             above the group of lines that it is in. One contract is enough for a name that headers of a folder repeat.
 
 Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
-lines or a file over 800, more functions without a contract than BARE allows. Without FOLDER the product's folders are
+lines or a file over 800, more functions without a contract than BARE allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are
 measured; a FOLDER is listed line by line, and so are its functions without a contract.
 """
 import argparse
@@ -29,6 +29,8 @@ MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
 BARE = {
     "lib": 0, "engine": 0, "kvpager": 0, "scheduler": 0, "api": 0, "cmd": 0, "daemon": 0,
 }
+# Escaped quotes in the C of tests, which J() (tests/support/quotes.h) replaces: only ever lowered.
+QUOTES = 24000
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 ASSERT = re.compile(r"\bassert\s*\(")
@@ -135,6 +137,7 @@ class File:
         text = file.read_text()
         self.path = str(file.relative_to(root))
         self.lines = text.splitlines()
+        self.n_quotes = text.count('\\"')
         bare = blank(text).splitlines()
         self.n_code = sum(1 for b in bare if b.strip())
         self.n_comment = sum(1 for s, b in zip(self.lines, bare) if s.strip() and not b.strip())
@@ -249,6 +252,9 @@ def main():
             failed = True
             print("cycle: " + " ".join(ring))
     of_tests = [] if asked else [File(args.root, f) for f in sorted((args.root / "tests").rglob("*")) if f.suffix in SUFFIXES]
+    n_quotes = sum(f.n_quotes for f in of_tests)
+    print(f"tests: {n_quotes} escaped quotes, at most {QUOTES}")
+    failed |= n_quotes > QUOTES
     for f in every + of_tests:
         failed |= bool(f.wide)
         for at, n in f.wide:

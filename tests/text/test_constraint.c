@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/support/quotes.h"
 #include "base/buf.h"
 #include "tests/text/grammar_support.h"
 #include "grammar/constraint.h"
@@ -35,35 +36,33 @@ static struct err refused(const char *text) {
 }
 
 Test(constraint, nodes_are_their_grammars) {
-    lists("{\"json_schema\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":12}}",
-          YES("10", "11", "12"), YES("9", "13", "1"));
-    lists("{\"json_object\":true}", YES("{}", "{\"a\": 1}"), YES("[]", "1"));
-    lists("{\"json_object\":true,\"compact\":true}", YES("{\"a\":1}"), YES("{\"a\": 1}"));
-    lists("{\"regex\":\"a+b\"}", YES("ab", "aab"), YES("b", "aba"));
-    lists("{\"ebnf\":\"root ::= \\\"x\\\"*\"}", YES("", "xx"), YES("y"));
-    lists("{\"json_schema\":{\"items\":{\"enum\":[true,null,1]}},\"python\":true}",
+    lists(J("{'json_schema':{'type':'integer','minimum':10,'maximum':12}}"), YES("10", "11", "12"),
+          YES("9", "13", "1"));
+    lists(J("{'json_object':true}"), YES("{}", J("{'a': 1}")), YES("[]", "1"));
+    lists(J("{'json_object':true,'compact':true}"), YES(J("{'a':1}")), YES(J("{'a': 1}")));
+    lists(J("{'regex':'a+b'}"), YES("ab", "aab"), YES("b", "aba"));
+    lists(J("{'ebnf':'root ::= \\'x\\'*'}"), YES("", "xx"), YES("y"));
+    lists(J("{'json_schema':{'items':{'enum':[true,null,1]}},'python':true}"),
           YES("[True, null]", "[true,None,1]"), YES("[False]", "[TRUE]", "[none]"));
-    lists("{\"json_object\":true,\"python\":true}", YES("{\"a\": True}", "{\"b\":[false,None]}"),
+    lists(J("{'json_object':true,'python':true}"), YES(J("{'a': True}"), J("{'b':[false,None]}")),
           YES("{True: 1}"));
-    lists("{\"json_schema\":{\"items\":{\"type\":[\"boolean\",\"null\"]},\"uniqueItems\":true}}",
+    lists(J("{'json_schema':{'items':{'type':['boolean','null']},'uniqueItems':true}}"),
           YES("[true, null]"), YES("[True]", "[None]", "[true,true]"));
-    lists("{\"json_schema\":{\"items\":{\"type\":[\"boolean\",\"null\"]},\"uniqueItems\":true},"
-          "\"python\":"
-          "true}",
-          YES("[true, null]"), YES("[True,true]", "[null, None]"));
-    lists("{\"choice\":[\"yes\",\"no\"]}", YES("yes", "no"), YES("", "yesno"));
-    lists("{\"literal\":\"abc\"}", YES("abc"), YES("ab", "abcd"));
-    lists("{\"free_text\":\"END\"}", YES("", "EN", "text"), YES("END", "xENDx"));
+    lists(
+        J("{'json_schema':{'items':{'type':['boolean','null']},'uniqueItems':true},'python':true}"),
+        YES("[true, null]"), YES("[True,true]", "[null, None]"));
+    lists(J("{'choice':['yes','no']}"), YES("yes", "no"), YES("", "yesno"));
+    lists(J("{'literal':'abc'}"), YES("abc"), YES("ab", "abcd"));
+    lists(J("{'free_text':'END'}"), YES("", "EN", "text"), YES("END", "xENDx"));
 }
 
 Test(constraint, nodes_compose) {
-    lists("{\"sequence\":[{\"literal\":\"<\"},{\"either\":[{\"regex\":\"[0-9]\"},{\"literal\":"
-          "\"x\"}]},"
-          "{\"literal\":\">\"}]}",
+    lists(J("{'sequence':[{'literal':'<'},{'either':[{'regex':'[0-9]'},{'literal':'x'}]},{'literal'"
+            ":'>'}]}"),
           YES("<1>", "<x>"), YES("<>", "<1x>"));
-    lists("{\"repeat\":{\"literal\":\"a\"},\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":2}",
+    lists(J("{'repeat':{'literal':'a'},'separator':{'literal':','},'min':1,'max':2}"),
           YES("a", "a,a"), YES("", "a,", "aa", "a,a,a"));
-    lists("{\"repeat\":{\"literal\":\"a\"}}", YES("", "aaaa"), YES("b"));
+    lists(J("{'repeat':{'literal':'a'}}"), YES("", "aaaa"), YES("b"));
 }
 
 Test(constraint, members_come_once_in_their_order) {
@@ -78,47 +77,46 @@ Test(constraint, members_come_once_in_their_order) {
     lists(text, YES("ab!", "a1ab!", "a1ab!c", "ab!c"), YES("", "a1", "c", "ab!ab!", "cab!", "ac"));
     snprintf(text, sizeof(text), list, "<");
     lists(text, YES("<ab!", "<a1<ab!<c"), YES("ab!", "<a1", "<", "<ab!<"));
-    lists("{\"members\":[],\"before\":{\"literal\":\"<\"}}", YES(""), YES("<"));
-    lists("{\"members\":[{\"key\":\"a\",\"value\":{\"literal\":\"\"},\"optional\":true}],"
-          "\"before\":{\"literal\":\"<\"}}",
+    lists(J("{'members':[],'before':{'literal':'<'}}"), YES(""), YES("<"));
+    lists(J("{'members':[{'key':'a','value':{'literal':''},'optional':true}],'before':{'literal':'<"
+            "'}}"),
           YES("", "<a"), YES("<", "a", "<a<a"));
 }
 
 Test(constraint, numbers_of_schemas_stay_exact) {
-    lists("{\"json_schema\":{\"const\":0.10000000000000000001}}", YES("0.10000000000000000001"),
+    lists(J("{'json_schema':{'const':0.10000000000000000001}}"), YES("0.10000000000000000001"),
           YES("0.1"));
 }
 
 Test(constraint, refusals_name_what_is_wrong) {
-    struct err e = refused(
-        "{\"json_schema\":{\"$dynamicRef\":\"#\"},\"param\":\"tools[2].function.parameters\"}");
+    struct err e =
+        refused(J("{'json_schema':{'$dynamicRef':'#'},'param':'tools[2].function.parameters'}"));
 
     cr_assert_str_eq(e.code, "grammar_unsupported");
     cr_assert_str_eq(e.param, "tools[2].function.parameters");
-    cr_assert_str_eq(refused("{\"regex\":\"(\"}").code, "grammar_invalid");
-    static const char *const rows[][2] = {
+    cr_assert_str_eq(refused(J("{'regex':'('}")).code, "grammar_invalid");
+    const char *const rows[][2] = {
         {"", "not JSON"},
         {"[]", "a node of a grammar must be an object"},
         {"{}", "a node of the grammar has no known key"},
-        {"{\"regex\":1}", "regex, ebnf and lark must be strings"},
-        {"{\"json_object\":false}", "json_object must be true"},
-        {"{\"either\":[]}", "sequence and either must be arrays of nodes"},
-        {"{\"sequence\":{}}", "sequence and either must be arrays of nodes"},
-        {"{\"repeat\":{\"literal\":\"a\"},\"min\":2,\"max\":1}", "min is greater than max"},
-        {"{\"repeat\":{\"literal\":\"a\"},\"min\":-1}", "min and max must be whole numbers"},
-        {"{\"repeat\":{\"literal\":\"a\"},\"max\":99999999999}", "min and max must be whole"},
-        {"{\"repeat\":{\"literal\":\"a\"},\"max\":\"3\"}", "min and max must be whole numbers"},
-        {"{\"literal\":1}", "a node of the grammar has no known key"},
-        {"{\"members\":{},\"before\":{\"literal\":\"\"}}", "members must be an array"},
-        {"{\"members\":[1],\"before\":{\"literal\":\"\"}}", "must have a string \"key\""},
-        {"{\"members\":[{\"key\":1,\"value\":{\"literal\":\"\"}}],\"before\":{\"literal\":\"\"}}",
-         "must have a string \"key\""},
-        {"{\"members\":[{\"key\":\"\",\"value\":{\"literal\":\"\"}}],\"before\":{\"literal\":\"\"}"
-         "}",
-         "must have a string \"key\""},
-        {"{\"members\":[{\"key\":\"a\"}],\"before\":{\"literal\":\"\"}}",
+        {J("{'regex':1}"), "regex, ebnf and lark must be strings"},
+        {J("{'json_object':false}"), "json_object must be true"},
+        {J("{'either':[]}"), "sequence and either must be arrays of nodes"},
+        {J("{'sequence':{}}"), "sequence and either must be arrays of nodes"},
+        {J("{'repeat':{'literal':'a'},'min':2,'max':1}"), "min is greater than max"},
+        {J("{'repeat':{'literal':'a'},'min':-1}"), "min and max must be whole numbers"},
+        {J("{'repeat':{'literal':'a'},'max':99999999999}"), "min and max must be whole"},
+        {J("{'repeat':{'literal':'a'},'max':'3'}"), "min and max must be whole numbers"},
+        {J("{'literal':1}"), "a node of the grammar has no known key"},
+        {J("{'members':{},'before':{'literal':''}}"), "members must be an array"},
+        {J("{'members':[1],'before':{'literal':''}}"), J("must have a string 'key'")},
+        {J("{'members':[{'key':1,'value':{'literal':''}}],'before':{'literal':''}}"),
+         J("must have a string 'key'")},
+        {J("{'members':[{'key':'','value':{'literal':''}}],'before':{'literal':''}}"),
+         J("must have a string 'key'")},
+        {J("{'members':[{'key':'a'}],'before':{'literal':''}}"),
          "a node of a grammar must be an object"},
-        {"{\"members\":[],\"before\":1}", "a node of a grammar must be an object"},
+        {J("{'members':[],'before':1}"), "a node of a grammar must be an object"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct err e_of = refused(rows[i][0]);
@@ -145,46 +143,44 @@ Test(constraint, nesting_is_limited) {
 /* Returns what constraint_new() says of these triggers, behind which a literal comes. */
 static int check_triggers(const char *text, size_t len, struct err *err) {
     CLEANUP(constraint_freep) struct constraint *c = NULL;
-    static const char grammar[] = "{\"literal\":\"x\"}";
+    const char *grammar = J("{'literal':'x'}");
 
     return constraint_new(&c, test_vocab(), grammar, strlen(grammar), text, len, NULL, err);
 }
 
 Test(constraint, triggers_are_checked) {
-    static const char *const good[] = {
-        "",
-        "{\"after\":[\"</think>\"]}",
-        "{\"after\":[\"a\",\"b\"],\"repeat\":true}",
-        "{\"after\":[\"a\"],\"required\":true}",
-        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"c\"}}",
-        "{\"after\":[\"a\"],\"quiet\":"
-        "{\"open\":\"b\",\"close\":\"c\",\"now\":true}}",
-        "{\"after\":[{\"text\":\"a\",\"held\":\"b\"}],\"start\":[]}",
-        "{\"after\":[\"a\"],\"start\":[\"b\",{\"text\":\"a\",\"held\":\"a\"}]}"};
+    const char *const good[] = {"",
+                                J("{'after':['</think>']}"),
+                                J("{'after':['a','b'],'repeat':true}"),
+                                J("{'after':['a'],'required':true}"),
+                                J("{'after':['a'],'quiet':{'open':'b','close':'c'}}"),
+                                J("{'after':['a'],'quiet':{'open':'b','close':'c','now':true}}"),
+                                J("{'after':[{'text':'a','held':'b'}],'start':[]}"),
+                                J("{'after':['a'],'start':['b',{'text':'a','held':'a'}]}")};
     static const char LIST[] = "triggers must have an array \"after\" of 1 to 16 strings",
                       ONE[] = "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
                               "\"held\" that are",
                       FLAG[] = "\"repeat\" and \"required\" of triggers must be booleans",
                       QUIET[] = "\"quiet\" of triggers must have \"open\" and \"close\", strings "
                                 "of 1 to 256 bytes, and may have \"now\", a boolean";
-    static const char *const bad[][2] = {
+    const char *const bad[][2] = {
         {"[]", LIST},
         {"{}", LIST},
-        {"{\"after\":[]}", LIST},
-        {"{\"after\":\"a\"}", LIST},
-        {"{\"after\":[\"\"]}", ONE},
-        {"{\"after\":[1]}", ONE},
-        {"{\"after\":[\"a\"],\"repeat\":1}", FLAG},
-        {"{\"after\":[\"a\"],\"quiet\":true}", QUIET},
-        {"{\"after\":[\"a\"],\"start\":\"b\"}",
-         "\"start\" of triggers must be an array of at most 1024"},
-        {"{\"after\":[\"a\"],\"start\":[{\"text\":\"b\"}]}", ONE},
-        {"{\"after\":[{\"text\":\"\",\"held\":\"b\"}]}", ONE},
-        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}", QUIET},
-        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"\"}}", QUIET},
-        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"c\",\"now\":1}}", QUIET},
-        {"{\"after\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
-         "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+        {J("{'after':[]}"), LIST},
+        {J("{'after':'a'}"), LIST},
+        {J("{'after':['']}"), ONE},
+        {J("{'after':[1]}"), ONE},
+        {J("{'after':['a'],'repeat':1}"), FLAG},
+        {J("{'after':['a'],'quiet':true}"), QUIET},
+        {J("{'after':['a'],'start':'b'}"),
+         J("'start' of triggers must be an array of at most 1024")},
+        {J("{'after':['a'],'start':[{'text':'b'}]}"), ONE},
+        {J("{'after':[{'text':'','held':'b'}]}"), ONE},
+        {J("{'after':['a'],'quiet':{'open':'b'}}"), QUIET},
+        {J("{'after':['a'],'quiet':{'open':'b','close':''}}"), QUIET},
+        {J("{'after':['a'],'quiet':{'open':'b','close':'c','now':1}}"), QUIET},
+        {J("{'after':['1','2','3','4','5','6','7','8','9','10','11','12','13','14','15','16','17']"
+           "}"),
          LIST},
         {"{", "the triggers are not JSON"},
     };
@@ -200,19 +196,17 @@ Test(constraint, triggers_are_checked) {
 
 /* What a front that has lost its mind would send: it is a grammar or a 400. */
 Test(constraint, mutated_texts_are_grammars_or_refused) {
-    static const char *const texts[] = {
-        "{\"sequence\":[{\"literal\":\"<tool_call>\"},{\"json_schema\":{\"type\":\"object\","
-        "\"properties\":"
-        "{\"a\":{\"enum\":[1,\"b\"]}}},\"compact\":true,\"param\":\"x\"},{\"free_text\":\"END\"}]}",
-        "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
-        "\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":30}",
-        "{\"ebnf\":\"root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\\"x\\\"\"}",
-        "{\"members\":[{\"key\":\"a\",\"value\":{\"regex\":\"b*\"},\"optional\":true},{\"key\":"
-        "\"ab\","
-        "\"value\":{\"literal\":\"c\"}}],\"before\":{\"literal\":\"<\"}}",
-        "{\"after\":[\"</think>\",\"ab\"],\"start\":[\"x\",{\"text\":\"<a\",\"held\":\"b\"}],"
-        "\"repeat\":true,\"required\":false,"
-        "\"quiet\":{\"open\":\"<x>\",\"close\":\"y\",\"now\":false}}"};
+    const char *const texts[] = {
+        J("{'sequence':[{'literal':'<tool_call>'},{'json_schema':{'type':'object','properties':{'a'"
+          ":{'enum':[1,'b']}}},'compact':true,'param':'x'},{'free_text':'END'}]}"),
+        J("{'repeat':{'either':[{'regex':'[a-z]+(x|y)'},{'choice':['a','b']}]},'separator':{'"
+          "literal':','},'min':1,'max':30}"),
+        J("{'ebnf':'root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\'x\\''}"),
+        J("{'members':[{'key':'a','value':{'regex':'b*'},'optional':true},{'key':'ab','value':{'"
+          "literal':'c'}}],'before':{'literal':'<'}}"),
+        J("{'after':['</"
+          "think>','ab'],'start':['x',{'text':'<a','held':'b'}],'repeat':true,'required':false,'"
+          "quiet':{'open':'<x>','close':'y','now':false}}")};
     struct rng r = {9};
     int n_good = 0, n_bad = 0;
 
@@ -386,7 +380,7 @@ Test(constraint_state, rollback_equals_replay) {
 Test(constraint, what_no_token_begins_is_refused) {
     const struct grammar_token tokens[] = {{"a", 1, false}, {"ab", 2, false}, {"", 0, true}};
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
-    const char *good = "{\"literal\":\"aq\"}", *bad = "{\"literal\":\"qa\"}";
+    const char *good = J("{'literal':'aq'}"), *bad = J("{'literal':'qa'}");
     const int32_t ends = 2;
     struct constraint *c;
     struct err err = {0};
@@ -429,7 +423,7 @@ Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
     struct constraint *c = NULL;
     struct err err = {0};
 
-    buf_add_str(&b, "{\"regex\":\"(");
+    buf_add_str(&b, J("{'regex':'("));
     for (int i = 1; i < 300; i++)
         buf_printf(&b, "%s[a-z]{%d}x", i > 1 ? "|" : "", i);
     buf_add_str(&b, ")\"}");
@@ -441,7 +435,7 @@ Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
 
 Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
     CLEANUP(constraint_freep)
-    struct constraint *c = constrain("{\"json_object\":true}", "{\"after\":[\"</think>\"]}");
+    struct constraint *c = constrain(J("{'json_object':true}"), J("{'after':['</think>']}"));
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     uint32_t bits[64];
 
@@ -452,7 +446,7 @@ Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
     cr_assert_eq(feed(s, ">"), -1);
     cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
     cr_assert_eq(feed(s, "hello"), 0);
-    cr_assert_eq(feed(s, "{\"a\": 1}"), -1);
+    cr_assert_eq(feed(s, J("{'a': 1}")), -1);
     cr_assert(constraint_can_end(s));
     cr_assert_eq(check_mask(s, bits), 1);
     cr_assert_eq(feed(s, "</think>"), 0);
@@ -485,7 +479,7 @@ Test(constraint_state, triggers_are_text_where_it_is_quiet) {
                  "{\"after\":[\"<tool_call>\"],\"quiet\":"
                  "{\"open\":\"<think>\",\"close\":\"</think>\",\"now\":%s}}",
                  cases[i].now);
-        c = constrain("{\"json_object\":true}", triggers);
+        c = constrain(J("{'json_object':true}"), triggers);
         cr_assert_eq(constraint_state_new(&s, c), 0);
         for (int n = 0; n < (int)strlen(cases[i].text); n++) {
             cr_expect(constraint_can_end(s), "%s: held at %d", cases[i].text, n);
@@ -499,27 +493,27 @@ Test(constraint_state, triggers_are_text_where_it_is_quiet) {
 /* A bare object that names a tool is held from its beginning, where the output begins; elsewhere,
  * or with another name, it is text. */
 Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
-    static const char grammar[] = "{\"regex\":\"\\\\{\\\"name\\\": \\\"(f\\\", \\\"a\\\": "
-                                  "[0-9]+|g\\\", \\\"a\\\": [a-z]+)\\\\}\"}";
+    const char *grammar =
+        J("{'regex':'\\\\{\\'name\\': \\'(f\\', \\'a\\': [0-9]+|g\\', \\'a\\': [a-z]+)\\\\}'}");
     static const char triggers[] = "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"start\":["
                                    "{\"text\":\"{\\\"name\\\": \\\"f\\\", "
                                    "\\\"a\",\"held\":\"{\\\"name\\\": \\\"f\\\", \\\"a\"},"
                                    "{\"text\":\"{\\\"name\\\": \\\"g\\\", "
                                    "\\\"a\",\"held\":\"{\\\"name\\\": \\\"g\\\", \\\"a\"}]}";
-    static const struct {
+    const struct {
         const char *text;
         int refused; /* feed() */
     } cases[] = {
-        {"{\"name\": \"f\", \"a\": 12}", -1},
-        {"{\"name\": \"g\", \"a\": xy}", -1},
-        {"{\"name\": \"h\", \"a\": {xy 1", -1},
-        {"{\"name\": \"f\", \"b\": {xy 1", -1},
-        {" {\"name\": \"f\", \"a\": {xy 1", -1},
-        {"{\"name\": \"f\", \"a\": 1}{\"name\": \"g\", \"a\": x}", -1},
-        {"<tool_call>{\"name\": \"g\", \"a\": x}", -1},
-        {"{\"name\": \"f\", \"a\": x", 19},
-        {"{\"name\": \"g\", \"a\": 1", 19},
-        {"{\"name\": \"f\", \"a\": 1}{\"name\": \"g\", \"a\": 1", 40},
+        {J("{'name': 'f', 'a': 12}"), -1},
+        {J("{'name': 'g', 'a': xy}"), -1},
+        {J("{'name': 'h', 'a': {xy 1"), -1},
+        {J("{'name': 'f', 'b': {xy 1"), -1},
+        {J(" {'name': 'f', 'a': {xy 1"), -1},
+        {J("{'name': 'f', 'a': 1}{'name': 'g', 'a': x}"), -1},
+        {J("<tool_call>{'name': 'g', 'a': x}"), -1},
+        {J("{'name': 'f', 'a': x"), 19},
+        {J("{'name': 'g', 'a': 1"), 19},
+        {J("{'name': 'f', 'a': 1}{'name': 'g', 'a': 1"), 40},
     };
     CLEANUP(constraint_freep) struct constraint *c = constrain(grammar, triggers);
 
@@ -535,7 +529,7 @@ Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
 
 Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
     CLEANUP(constraint_freep)
-    struct constraint *c = constrain("{\"regex\":\"value|a|o\"}", "{\"after\":[\"xf\"]}");
+    struct constraint *c = constrain(J("{'regex':'value|a|o'}"), J("{'after':['xf']}"));
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     uint32_t bits[64];
 
@@ -555,8 +549,8 @@ Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
 Test(constraint_state, repeated_triggers_set_the_text_free_again) {
     CLEANUP(constraint_freep)
     struct constraint *c =
-        constrain("{\"sequence\":[{\"json_object\":true},{\"literal\":\"</tool_call>\"}]}",
-                  "{\"after\":[\"<tool_call>\"],\"repeat\":true}");
+        constrain(J("{'sequence':[{'json_object':true},{'literal':'</tool_call>'}]}"),
+                  J("{'after':['<tool_call>'],'repeat':true}"));
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
@@ -565,7 +559,7 @@ Test(constraint_state, repeated_triggers_set_the_text_free_again) {
         cr_assert_eq(feed(s, "hello <tool_call>"), -1);
         cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
         cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
-        cr_assert_eq(feed(s, "{\"a\":[]}"), -1);
+        cr_assert_eq(feed(s, J("{'a':[]}")), -1);
         cr_assert_eq(feed(s, "hello"), 0);
         cr_assert_eq(feed(s, "</tool_call>"), -1);
     }
@@ -574,8 +568,8 @@ Test(constraint_state, repeated_triggers_set_the_text_free_again) {
 
 Test(constraint_state, what_may_end_is_left_by_what_does_not_fit) {
     CLEANUP(constraint_freep)
-    struct constraint *c = constrain("{\"repeat\":{\"literal\":\"ab\"},\"min\":1}",
-                                     "{\"after\":[\"@\"],\"repeat\":true}");
+    struct constraint *c =
+        constrain(J("{'repeat':{'literal':'ab'},'min':1}"), J("{'after':['@'],'repeat':true}"));
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
@@ -593,7 +587,7 @@ Test(constraint_state, what_may_end_is_left_by_what_does_not_fit) {
 Test(constraint_state, required_triggers_come_before_the_end) {
     CLEANUP(constraint_freep)
     struct constraint *c =
-        constrain("{\"json_object\":true}", "{\"after\":[\"@\"],\"required\":true}");
+        constrain(J("{'json_object':true}"), J("{'after':['@'],'required':true}"));
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
     cr_assert_eq(constraint_state_new(&s, c), 0);
