@@ -4,7 +4,7 @@
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/masks.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 #include "grammar/constraint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 /* Corpora are full of inputs that reach the limits, so that these decide how many inputs run: a
  * hundredth of the usual work, and a tenth for one length in eight. */

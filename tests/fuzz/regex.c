@@ -7,7 +7,7 @@
 #include "tests/fuzz/masks.h"
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 /* Returns true for ASCII without escapes, without groups that have a name or a flag, and without
  * the possessive forms of PCRE2: such an expression means the same in ECMAScript and in PCRE2. */

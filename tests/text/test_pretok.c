@@ -370,8 +370,9 @@ ParameterizedTestParameters(text_pretok, real_text) {
 }
 
 ParameterizedTest(size_t *rule, text_pretok, real_text) {
-    static const char *const patterns[] = {"%s/docs/*.md", "%s/README.md", "%s/text/*.c",
-                                           "%s/tests/text/*.c", "%s/vocab/*.inp"};
+    static const char *const patterns[] = {"%s/docs/*.md",         "%s/README.md",
+                                           "%s/lib/text/*.c",      "%s/tests/text/*.c",
+                                           "%s/tests/grammar/*.c", "%s/vocab/*.inp"};
     CLEANUP(oracle_deinit) struct oracle o = {0};
     size_t n_bytes = 0;
     glob_t found = {0};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buf.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 /* @head, @n times @unit, @tail. To be freed. */
 static char *repeat(const char *head, const char *unit, size_t n, const char *tail) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tests/support/few.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #define UNIT 1000 /* values are whole numbers of 1 / 1000 */
 #define MANY 6

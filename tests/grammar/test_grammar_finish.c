@@ -7,7 +7,7 @@
 #include <locale.h>
 #include <string.h>
 #include "tests/support/schemas.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 enum { WORDS = 64 };
 

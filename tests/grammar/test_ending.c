@@ -1,7 +1,7 @@
 /* Outputs with triggers that are cut at a limit: what was begun is complete, what must come has. */
 
 #include <string.h>
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 #include "grammar/constraint.h"
 
 enum { WORDS = 64 };

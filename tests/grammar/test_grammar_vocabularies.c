@@ -10,7 +10,7 @@
 #include "base/gguf.h"
 #include "tests/support/few.h"
 #include "tests/support/test_data.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 #include "text/tokenizer.h"
 
 static const char SCHEMA[] =

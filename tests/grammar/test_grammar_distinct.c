@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/util.h"
 #include "tests/support/schemas.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #define ARRAY(items, more) "{\"type\":\"array\",\"uniqueItems\":true,\"items\":" items more "}"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/support/quotes.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #define SCHEMA(source, yes, no) test_lists(GRAMMAR_JSON_SCHEMA, source, yes, no)
 /* Without additionalProperties only declared properties. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "tests/support/quotes.h"
 #include "base/buf.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 #include "grammar/constraint.h"
 
 static struct grammar *compile(const char *text) {

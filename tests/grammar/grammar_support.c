@@ -1,4 +1,4 @@
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "base/util.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #define NAMES 200
 #define WORDS 64

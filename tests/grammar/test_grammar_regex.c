@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "base/util.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 #define REGEX(source, yes, no) test_lists(GRAMMAR_REGEX, source, yes, no)
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "grammar/mask/share.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 static const struct {
     enum grammar_kind kind;

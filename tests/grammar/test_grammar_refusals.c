@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/buf.h"
-#include "tests/text/grammar_support.h"
+#include "tests/grammar/grammar_support.h"
 
 struct refusal {
     enum grammar_kind kind;
