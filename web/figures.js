@@ -34,7 +34,7 @@ export function waiting(comment) {
 export function brief(m) {
   return [
     m?.meta?.n_params > 0 && `${short(m.meta.n_params)} parameters`,
-    m?.max_model_len > 0 && `context: ${number(m.max_model_len)} tokens`,
+    m?.max_model_len > 0 && `context ${number(m.max_model_len)}`,
   ]
     .filter(Boolean)
     .join(" · ");

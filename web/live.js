@@ -417,6 +417,7 @@ const WHY = [
 function summaryOf(r) {
   const [key, text] = WHY.reduce((a, b) => (r[a[0]] >= r[b[0]] ? a : b));
   const failed = r.status >= 400 ? `failed with status ${r.status} · ` : "";
+  if (failed && r.prompt_tokens === 0) return `refused with status ${r.status}`;
   const size = `${number(r.prompt_tokens)} tokens in, ${number(r.output_tokens)} out`;
   return `${failed}${size} · ${text} for ${duration(r[key] / 1000)}`;
 }

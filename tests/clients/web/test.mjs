@@ -536,9 +536,13 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   assert.equal(await page.evaluate(() => document.activeElement.id), "param-system");
   await page.keyboard.press("Escape");
   await shot(page, "phone");
-  assert.match(await page.locator("#about").innerText(), /context: [\d,]+ tokens/);
+  assert.match(await page.locator("#about").innerText(), /context [\d,]+/);
   const about = await page.locator("#about").boundingBox();
   assert.ok(about.width > 60 && about.height > 8, JSON.stringify(about));
+  assert.ok(await page.locator("#about").evaluate((e) => {
+    e.textContent = "30.5 G parameters · context 131,072";
+    return e.scrollWidth <= e.clientWidth;
+  }), "size and context are cut");
   await accessible(page, "phone");
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `the page is ${wide} wide`);
