@@ -90,6 +90,7 @@ export async function stream(body, signal, onChunk, onComment) {
     body: JSON.stringify({
       ...body,
       stream: true,
+      reasoning_format: "auto", // apart, whatever the server's option says
       stream_options: { include_usage: true, continuous_usage_stats: true },
     }),
     signal,
