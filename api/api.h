@@ -85,7 +85,7 @@ struct api_model {
      * api_read_kwargs() has read; NULL: none. */
     struct yyjson_val *template_kwargs;
     uint32_t loop_tokens; /* an output ends when this many last tokens repeat; 0: never */
-    bool loops_of_chats;  /* loop_tokens is a default: for chats without ignore_eos only */
+    bool loops_of_chats;  /* loop_tokens is a default: not for ignore_eos, tools, schemas */
     const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
     const char *sampling_source;     /* the source of these values, for clients; NULL: unknown */
     const uint64_t *seed;            /* default seed of requests; NULL: a random one */

@@ -183,7 +183,9 @@ static uint32_t loop_tokens(const struct gen *g, const struct tenant *t,
         return r->loop_tokens;
     if (t->conf.loop_tokens)
         return t->conf.loop_tokens;
-    if (m->loops_of_chats && (!r->is_chat || r->sampling.ignore_eos))
+    /* An output that has a form must come to its end. */
+    bool is_free = r->is_chat && r->grammar.len == 0 && !r->sampling.ignore_eos;
+    if (m->loops_of_chats && !is_free)
         return 0;
     return m->loop_tokens;
 }

@@ -376,6 +376,8 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
         {CHAT, ",\"loop_breaker\":40", true},
         {CHAT, ",\"loop_breaker\":true", false}, /* 256 tokens, more than the output has */
         {CHAT, ",\"ignore_eos\":true", false},
+        {CHAT, ",\"response_format\":{\"type\":\"json_object\"}", false},
+        {CHAT, ",\"response_format\":{\"type\":\"json_object\"},\"loop_breaker\":32", true},
         {"/v1/completions", "", false},
         {"/v1/completions", ",\"loop_breaker\":32", true},
     };
