@@ -126,7 +126,8 @@ void config_help(FILE *out) {
         "LM Studio. Example:\n\n"
         "  weftd --model qwen.gguf --listen 127.0.0.1:8080 --admin-socket weft.sock\n\n"
         "  --config FILE\n      Read options from this INI file; flags win.\n"
-        "  --check-config\n      Check what a start would: options, files, context, memory, ports; and exit.\n"
+        "  --check-config\n      Check options, files, memory and ports as a start does, and "
+        "exit.\n"
         "  --print-config\n      Print a configuration file with every key at its default.\n");
     for (uint32_t i = 0; i < config_table_n; i++) {
         const struct option *o = &config_table[i];

@@ -24,8 +24,8 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
                     struct err *err);
 /* Checks by their files that the models in the options can be served: reads the file of the option
  * model, resolves presets, looks for files in the folders, and checks that this machine has the
- * instruction sets and the memory for the model. Appends the sum of memory to @memory. Returns 0, or
- * -errno with @err. */
+ * instruction sets and the memory for the model. Appends the sum of memory to @memory. Returns 0,
+ * or -errno with @err. */
 int models_check(const struct config *c, struct buf *memory, struct err *err);
 /* Returns the error of options that name no model, in @err. */
 int models_refuse_none(struct err *err);
