@@ -14,7 +14,7 @@
           nativeBuildInputs = with pkgs; [ meson ninja pkg-config python3 ];
           # The build turns all features on that are "auto": curl, KV events, probes, systemd and TLS.
           buildInputs = with pkgs; [
-            libuv llhttp yyjson jemalloc xxHash utf8proc pcre2 libpng libjpeg libwebp giflib zlib zstd curl openssl ncurses libedit systemd zeromq libsystemtap
+            libuv llhttp yyjson jemalloc xxHash utf8proc pcre2 libpng libjpeg libwebp giflib sqlite zlib zstd curl openssl ncurses libedit systemd zeromq libsystemtap
           ];
           postPatch = "patchShebangs web docs/man"; # scripts of the build: the sandbox has no /usr/bin/env
           # The build's own optimisation holds; units and groups belong to the package, the configuration to the system.

@@ -55,18 +55,19 @@ ROOMS = {
     # The rooms between generation and service are dialects.
     "api": {
         "http": set(),
-        "limits": {"http"},
+        "state": set(),
+        "limits": {"http", "state"},
         "toolcall": {"http"},
-        "generation": {"http", "limits", "toolcall"},
+        "generation": {"http", "state/state.h", "limits", "toolcall"},
         "openai": {"http", "limits", "toolcall", "generation"},
-        "responses": {"http", "limits", "toolcall", "generation", "openai"},
+        "responses": {"http", "state", "limits", "toolcall", "generation", "openai"},
         "anthropic": {"http", "limits", "toolcall", "generation", "openai"},
         "ollama": {"http", "limits", "toolcall", "generation", "openai"},
         "llamacpp": {"http", "limits", "toolcall", "generation", "openai"},
         "lmstudio": {"http", "limits", "toolcall", "generation", "openai", "ollama"},
         "service": {"http", "limits", "toolcall", "generation"},
-        "": {"http", "limits", "toolcall", "generation", "openai", "responses", "anthropic", "ollama", "llamacpp",
-             "lmstudio", "service"},
+        "": {"http", "state", "limits", "toolcall", "generation", "openai", "responses", "anthropic", "ollama",
+             "llamacpp", "lmstudio", "service"},
     },
     "daemon": {
         "config": set(),
@@ -95,6 +96,7 @@ LIBRARIES = {
     r"png\.h": ("vision/png.c",),
     r"jpeglib\.h": ("vision/jpeg.c",),
     r"webp/.*": ("vision/webp.c",),
+    r"sqlite3\.h": ("api/state/db.c",),
     r"gif_lib\.h": ("vision/gif.c",),
 }
 MAX_LINES = 800
