@@ -158,8 +158,9 @@ struct api_opts {
     uint32_t load_wait_ms; /* longest time that a request waits for its model to be loaded */
     uint32_t max_stored, stored_ttl_s; /* stored responses; 0: none */
     uint64_t stored_bytes;
-    const char *api_keys_file;    /* NULL: none needed */
-    const char *usage_file;       /* to which usage is added; NULL: it ends with the process */
+    const char *api_keys_file; /* NULL: none needed */
+    const char *state_file;    /* the database of what outlives the process; NULL: nothing does */
+    const char *usage_file;    /* usage of an earlier version, which is added to it; or NULL */
     int64_t (*unix_s)(void *ctx); /* the time of day for usage and quotas; NULL: the machine's */
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
@@ -271,9 +272,9 @@ int api_check_otlp(const char *endpoint, struct err *err);
 int api_read_kwargs(const char *text, struct yyjson_doc **out, struct err *err);
 /* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
 int api_check_keys(const char *file, struct err *err);
-/* Writes the counts of use that are not in the file yet, after api_close() and when the loop has
- * run out. Returns 0, or -errno: they are lost, which is logged. */
-int api_save_usage(struct api *a);
+/* Writes the state that is not in the database yet, after api_close() and when the loop has run
+ * out. Returns 0, or -errno: a part is lost, which is logged. */
+int api_save_state(struct api *a);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
 /* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err;

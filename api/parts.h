@@ -6,6 +6,7 @@
 #include "api/http/server.h"
 #include "api/responses/store.h"
 #include "api/service/service.h"
+#include "api/state/state.h"
 
 struct api {
     struct gen_env env; /* the context of exchanges */
@@ -13,6 +14,7 @@ struct api {
     struct unpack_room unpack; /* decoders of request bodies */
     struct store store;        /* stored responses */
     struct service service;
+    struct state state; /* zeroed: nothing outlives the process */
     bool closing;
 };
 

@@ -142,14 +142,41 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
-/* The callback usage_opts.trouble: logs what is wrong with the file. */
+/* The callback state_opts.trouble: logs what is wrong with the database. */
+static void on_state_trouble(void *ctx, int r) {
+    const struct api *a = ctx;
+    const char *reason = "damaged: it was renamed to end with .damaged; a new one begins";
+
+    if (r == -EMEDIUMTYPE)
+        reason = "it belongs to another program, or to another version of weft";
+    else if (r < 0)
+        reason = strerror(-r);
+    log_event(r < 0 ? WLOG_ERROR : WLOG_WARN, "state_file", "path=%s reason=\"%s\"",
+              quoted(a->env.opts.state_file).s, reason);
+}
+
+/* The callback usage_opts.trouble: logs what is wrong with the file of an earlier version. */
 static void on_usage_trouble(void *ctx, int r) {
     const struct api *a = ctx;
 
-    log_event(r < 0 ? WLOG_ERROR : WLOG_WARN, "usage_file", "path=%s reason=\"%s\"",
-              quoted(a->env.opts.usage_file).s,
-              r < 0 ? strerror(-r)
-                    : "damaged: it was renamed to end with .damaged; counts begin anew");
+    log_event(WLOG_WARN, "usage_file", "path=%s reason=\"%s\"", quoted(a->env.opts.usage_file).s,
+              r == -EINVAL ? "damaged: it was renamed to end with .damaged" : strerror(-r));
+}
+
+/* Opens the database of the state, if there is one, and reads the usage. */
+static int open_state(struct api *a) {
+    struct gen_env *env = &a->env;
+    const struct state_opts state = {
+        .loop = env->loop, .path = env->opts.state_file, .trouble = on_state_trouble, .ctx = a};
+    const struct usage_opts usage = {.loop = env->loop,
+                                     .state = state.path ? &a->state : NULL,
+                                     .import = env->opts.usage_file,
+                                     .unix_s = env->opts.unix_s,
+                                     .trouble = on_usage_trouble,
+                                     .ctx = a};
+
+    TRY(state.path ? state_init(&a->state, &state) : 0);
+    return usage_init(&env->usage, &usage);
 }
 
 static void add_stored(const struct gen_env *env, struct api_stats *out) {
@@ -173,17 +200,12 @@ static int open_parts(struct api *a, const struct api_model *first, struct api_p
         (r = model_new(&m, env, first, port)) < 0)
         return r;
     list_push_back(&env->models.list, &m->link);
-    const struct usage_opts usage = {.loop = env->loop,
-                                     .path = env->opts.usage_file,
-                                     .unix_s = env->opts.unix_s,
-                                     .trouble = on_usage_trouble,
-                                     .ctx = a};
-    if ((r = usage_init(&env->usage, &usage)) < 0 ||
-        (r = service_init(&a->service, env, &a->http)) < 0)
+    if ((r = open_state(a)) < 0 || (r = service_init(&a->service, env, &a->http)) < 0)
         return r;
     if (picture_fetch_is_on(&env->opts.picture_fetch) &&
         (r = job_pool_init(&env->fetchers, env->loop, env->clock, true)) < 0)
         return r;
+    TRY(env->opts.state_file ? state_start(&a->state) : 0);
     return job_pool_init(&env->pool, env->loop, env->clock, false);
 }
 
@@ -229,13 +251,13 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     return 0;
 }
 
-int api_save_usage(struct api *a) {
+int api_save_state(struct api *a) {
     uint64_t n_lost;
-    int r = usage_save(&a->env.usage, &n_lost);
 
+    int r = usage_save(&a->env.usage, &n_lost);
     if (r < 0)
         log_event(WLOG_ERROR, "usage_lost", "path=%s requests=%llu reason=\"%s\"",
-                  quoted(a->env.opts.usage_file).s, (unsigned long long)n_lost, strerror(-r));
+                  quoted(a->env.opts.state_file).s, (unsigned long long)n_lost, strerror(-r));
     return r;
 }
 
@@ -247,6 +269,7 @@ struct api *api_free(struct api *a) {
     assert(list_empty(&env->gens.list));
     service_deinit(&a->service);
     usage_deinit(&env->usage);
+    state_deinit(&a->state);
     job_pool_deinit(&env->pool);
     job_pool_deinit(&env->fetchers);
     picture_table_deinit(&env->pictures);
@@ -297,6 +320,7 @@ void api_close(struct api *a) {
     store_close(&a->store);
     service_close(&a->service);
     usage_close(&a->env.usage);
+    state_close(&a->state);
     model_wait_close(&a->env);
     picture_sender_close(&a->env.sender);
     job_pool_close(&a->env.pool);

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
-#include "api/limits/usage_file.h"
+#include "api/limits/usage_import.h"
+#include "api/limits/usage_rows.h"
+#include "base/try.h"
 
 /*
  * While the thread writes, `writing` belongs to it, and the loop does not change it. If writing
@@ -16,30 +18,68 @@ int64_t usage_now(const struct usage *u) {
     return u->opts.unix_s ? u->opts.unix_s(u->opts.ctx) : time(NULL);
 }
 
-/* Reports an error or a damaged file, unless the last attempt failed, too. */
-static void tell(struct usage *u, int r) {
-    bool is = r < 0 || u->damaged;
+/* The callback state_job.run. */
+static int on_thread(struct state_job *j, struct db *db) {
+    struct usage *u = CONTAINER_OF(j, struct usage, job);
+    uint32_t today = usage_day(usage_now(u));
 
-    if (is && !u->troubled)
-        u->opts.trouble(u->opts.ctx, r);
-    u->troubled = r < 0;
-    u->damaged = false;
+    usage_table_deinit(&u->read); /* of an attempt that was not committed */
+    TRY(u->to_import ? usage_import(db, u->opts.import, today, &u->imported) : 0);
+    return usage_rows_add(db, &u->writing, today, &u->read);
 }
 
-int usage_init(struct usage *u, const struct usage_opts *opts) {
-    *u = (struct usage){.opts = *opts};
-    u->work.data = u;
-    if (!opts->path)
-        return 0;
-    int r = usage_file_add(opts->path, &u->unsaved, usage_day(usage_now(u)), &u->all, &u->damaged);
-    if (r == -ENOMEM)
-        return r;
-    u->unread = r < 0;
-    tell(u, r);
-    return 0;
+/* Ends the import, once what it has added is on the disk. */
+static void end_import(struct usage *u) {
+    bool damaged = u->imported == -EINVAL;
+
+    if (u->imported < 0 && u->imported != -ENOENT)
+        u->opts.trouble(u->opts.ctx, u->imported);
+    if (u->imported == 0 || damaged)
+        usage_import_over(u->opts.import, damaged);
+    u->to_import = false;
+}
+
+/* Takes over what the database has; after the error @r, keeps the rows that were not written. */
+static void take(struct usage *u, int r) {
+    if (r == 0) {
+        u->unread = false;
+        usage_table_deinit(&u->all);
+        u->all = u->read;
+        u->read = (struct usage_table){0};
+        usage_table_merge(&u->all, &u->unsaved);
+    } else {
+        usage_table_merge(&u->unsaved, &u->writing);
+    }
+    usage_table_deinit(&u->read);
+    usage_table_deinit(&u->writing);
+    if (r == 0 && u->to_import)
+        end_import(u);
 }
 
 static void start_tick(struct usage *u);
+
+/* The callback state_job.done. */
+static void on_written(struct state_job *j, int r) {
+    struct usage *u = CONTAINER_OF(j, struct usage, job);
+
+    u->is_writing = false;
+    take(u, r);
+    if (u->unsaved.n > 0 || u->unread)
+        start_tick(u);
+}
+
+int usage_init(struct usage *u, const struct usage_opts *opts) {
+    *u = (struct usage){.opts = *opts, .to_import = opts->state && opts->import};
+    u->job = (struct state_job){.run = on_thread, .done = on_written};
+    if (!opts->state)
+        return 0;
+    int r = state_run(opts->state, &u->job);
+    if (r == -ENOMEM)
+        return r;
+    u->unread = r < 0;
+    take(u, r);
+    return 0;
+}
 
 void usage_start(struct usage *u) {
     uv_timer_init(u->opts.loop, &u->tick);
@@ -49,50 +89,18 @@ void usage_start(struct usage *u) {
         start_tick(u);
 }
 
-static void on_thread(uv_work_t *work) {
-    struct usage *u = work->data;
-
-    u->result =
-        usage_file_add(u->opts.path, &u->writing, usage_day(usage_now(u)), &u->read, &u->damaged);
-}
-
-/* Takes over what the file has; after the error @r, keeps the rows that were not written. */
-static void take(struct usage *u, int r) {
-    if (r == 0) {
-        u->unread = false;
-        usage_table_deinit(&u->all);
-        u->all = u->read;
-        usage_table_merge(&u->all, &u->unsaved);
-    } else {
-        usage_table_merge(&u->unsaved, &u->writing);
-    }
-    u->read = (struct usage_table){0};
-    usage_table_deinit(&u->writing);
-    tell(u, r);
-}
-
-static void on_written(uv_work_t *work, int status) {
-    struct usage *u = work->data;
-
-    u->is_writing = false;
-    take(u, status < 0 ? status : u->result);
-    if (u->unsaved.n > 0 || u->unread)
-        start_tick(u);
-}
-
 static void on_tick(uv_timer_t *t) {
     struct usage *u = t->data;
 
-    assert(!u->is_writing && u->writing.n == 0 && u->opts.path);
+    assert(!u->is_writing && u->writing.n == 0 && u->opts.state);
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};
-    u->is_writing = uv_queue_work(u->opts.loop, &u->work, on_thread, on_written) == 0;
-    if (!u->is_writing)
-        take(u, -ENOMEM);
+    u->is_writing = true;
+    state_put(u->opts.state, &u->job);
 }
 
 static void start_tick(struct usage *u) {
-    if (u->opts.path && !u->is_writing && !u->closed && !uv_is_active((uv_handle_t *)&u->tick))
+    if (u->opts.state && !u->is_writing && !u->closed && !uv_is_active((uv_handle_t *)&u->tick))
         uv_timer_start(&u->tick, on_tick, USAGE_WRITE_MS, 0);
 }
 
@@ -105,7 +113,7 @@ void usage_count(struct usage *u, const char *tenant, const char *key, const cha
     snprintf(row.key, sizeof(row.key), "%s", key);
     snprintf(row.model, sizeof(row.model), "%s", model);
     usage_table_add(&u->all, &row);
-    if (u->opts.path)
+    if (u->opts.state)
         usage_table_add(&u->unsaved, &row);
     start_tick(u);
 }
@@ -124,16 +132,17 @@ int usage_save(struct usage *u, uint64_t *n_lost) {
         return 0;
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};
-    on_thread(&u->work);
-    take(u, u->result);
+    int r = state_run(u->opts.state, &u->job);
+    take(u, r);
     for (uint32_t i = 0; i < u->unsaved.n; i++)
         *n_lost += u->unsaved.rows[i].sum.requests;
-    return u->result;
+    return r;
 }
 
 void usage_deinit(struct usage *u) {
     assert(!u->is_writing && (!u->open || u->closed));
     usage_table_deinit(&u->all);
     usage_table_deinit(&u->unsaved);
+    usage_table_deinit(&u->read);
     u->open = false;
 }

@@ -1,48 +1,53 @@
 #pragma once
 
 /*
- * usage - counts the usage of each model by each key, in this process and earlier ones: a thread
- * adds the counts to a file every few seconds and at the end (usage_file.h). A process that is
- * killed loses the counts since the last write.
+ * usage - counts the usage of each model by each key, in this process and earlier ones: the
+ * thread of the state adds the counts to the database every few seconds and at the end
+ * (usage_rows.h). A process that is killed loses the counts since the last write.
  *
  * Quotas per day and month are based on these counts (usage_limit.h).
  */
 
 #include <uv.h>
 #include "api/limits/usage_table.h"
+#include "api/state/state.h"
 
 #define USAGE_WRITE_MS 5000
 
 struct usage_opts {
     uv_loop_t *loop;
-    const char *path;             /* NULL: counts end with the process */
+    struct state *state;          /* NULL: counts end with the process */
+    const char *import;           /* file of an earlier version, which may be missing; or NULL */
     int64_t (*unix_s)(void *ctx); /* the time of day; NULL: the machine's */
-    /* Reports, once for each problem, that the file could not be read or written (@r < 0), or was
-     * damaged and renamed. */
+    /* Reports that the file of an earlier version could not be read (@r < 0, or -EINVAL: it is
+     * damaged and was renamed). */
     void (*trouble)(void *ctx, int r);
     void *ctx;
 };
 
-/* Invariant: `all` has the rows of `unsaved` and `writing`, and the rows that the file had when it
- * was last read. */
+/* Invariant: `all` has the rows of `unsaved` and `writing`, and the rows that the database had when
+ * it was last read. */
 struct usage {
     struct usage_opts opts;
     struct usage_table all, unsaved, writing;
     struct usage_table read; /* the result of the thread */
     uv_timer_t tick;
-    uv_work_t work;
-    int result;
-    bool is_writing, troubled, closed, damaged, open;
-    bool unread; /* the file could not be read at the start: `all` lacks what it has */
+    struct state_job job;
+    int imported; /* result of the import; the thread's */
+    bool is_writing, closed, open;
+    bool to_import; /* the file of an earlier version is still to be added */
+    bool unread;    /* the database could not be read at the start: `all` lacks what it has */
 };
 
-/* Reads the file. Returns 0, also without a file that can be read, or -ENOMEM. */
+/* Reads the database, in this thread. Returns 0, also without one that can be read,
+ * or -ENOMEM. */
 int usage_init(struct usage *u, const struct usage_opts *opts);
 void usage_start(struct usage *u); /* opens the timer on the loop; before anything is counted */
 /* Closes the timer, if it is open; usage_save() writes the counts that follow. */
 void usage_close(struct usage *u);
-/* Writes the remaining counts, in this thread. Called after usage_close(), when the loop has run
- * out. Returns 0 or -errno: counts are lost, and *@n_lost is their number of requests. */
+/* Writes the remaining counts, in this thread. Called after state_close(), when the loop has run
+ * out. Returns 0 or -errno:
+ * counts are lost, and *@n_lost is their number of requests. */
 int usage_save(struct usage *u, uint64_t *n_lost);
 /* Drops what usage_save() has not written. Accepts a zeroed one. */
 void usage_deinit(struct usage *u);

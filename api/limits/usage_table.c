@@ -5,20 +5,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/util.h"
 #include "base/try.h"
 
 /*
- * The text is a line for each row, its fields separated by tabs, between a line that names the
- * format and one that counts the rows: a file that was cut is recognised. Bytes of names that could
- * end a field are written as %XX.
+ * The text, which earlier versions wrote, is a line for each row, its fields separated by tabs,
+ * between a line that names the format and one that counts the rows: a file that was cut is
+ * recognised. Bytes of names that could end a field are written as %XX.
  */
 
 #define HEAD "weft usage 1"
 #define MONTHS_KEPT 24
 #define FIELDS 8
+#define DATE_MAX 99991231
 #define FOLDS 5 /* levels of fold_row() */
 
 /* ---- dates ---- */
@@ -54,6 +54,10 @@ int64_t usage_next_month(int64_t unix_s) {
     return timegm(&tm);
 }
 
+bool usage_is_date(int64_t v) {
+    return v >= 0 && v <= DATE_MAX && v / 100 % 100 >= 1 && v / 100 % 100 <= 12 && v % 100 <= 31;
+}
+
 /* Returns the month of day @date as the date of its row. */
 static uint32_t month_of(uint32_t date) {
     return date / 100 * 100;
@@ -66,7 +70,7 @@ void usage_table_deinit(struct usage_table *t) {
     *t = (struct usage_table){0};
 }
 
-static int compare(const struct usage_row *a, const struct usage_row *b) {
+int usage_row_compare(const struct usage_row *a, const struct usage_row *b) {
     int r = (a->date > b->date) - (a->date < b->date);
 
     if (r == 0)
@@ -83,7 +87,7 @@ static uint32_t rank(const struct usage_table *t, const struct usage_row *row) {
     while (low < high) {
         uint32_t mid = (low + high) / 2;
 
-        if (compare(&t->rows[mid], row) < 0)
+        if (usage_row_compare(&t->rows[mid], row) < 0)
             low = mid + 1;
         else
             high = mid;
@@ -111,12 +115,12 @@ static void name_others(struct usage_row *row) {
 int usage_table_add(struct usage_table *t, const struct usage_row *row) {
     struct usage_row own = *row;
     uint32_t at = rank(t, row);
-    bool known = at < t->n && compare(&t->rows[at], row) == 0;
+    bool known = at < t->n && usage_row_compare(&t->rows[at], row) == 0;
 
     if (!known && t->n >= 2 * USAGE_ROWS_MAX) {
         name_others(&own);
         at = rank(t, &own);
-        known = at < t->n && compare(&t->rows[at], &own) == 0;
+        known = at < t->n && usage_row_compare(&t->rows[at], &own) == 0;
     }
     if (known) {
         add_sum(&t->rows[at].sum, &own.sum);
@@ -223,36 +227,6 @@ static bool is_plain(unsigned char c) {
     return c > ' ' && c != '%' && c != 0x7f;
 }
 
-/* An empty name is "-", and a name that is "-" is escaped. */
-static int write_name(struct buf *out, const char *name) {
-    int r = *name ? 0 : buf_add_char(out, '-');
-
-    if (strcmp(name, "-") == 0)
-        return buf_add_str(out, "%2D\t");
-    for (; *name && r == 0; name++)
-        r = is_plain((unsigned char)*name) ? buf_add_char(out, *name)
-                                           : buf_printf(out, "%%%02X", (unsigned char)*name);
-    return r < 0 ? r : buf_add_char(out, '\t');
-}
-
-int usage_table_write(const struct usage_table *t, struct buf *out) {
-    int r = buf_add_str(out, HEAD "\n");
-
-    for (uint32_t i = 0; i < t->n && r == 0; i++) {
-        const struct usage_row *row = &t->rows[i];
-        const struct usage_sum *s = &row->sum;
-
-        if ((r = buf_printf(out, "%08u\t", row->date)) < 0 ||
-            (r = write_name(out, row->tenant)) < 0 || (r = write_name(out, row->key)) < 0 ||
-            (r = write_name(out, row->model)) < 0)
-            break;
-        r = buf_printf(out, "%llu\t%llu\t%llu\t%llu\n", (unsigned long long)s->requests,
-                       (unsigned long long)s->prompt_tokens, (unsigned long long)s->cached_tokens,
-                       (unsigned long long)s->output_tokens);
-    }
-    return r < 0 ? r : buf_printf(out, "end %u\n", t->n);
-}
-
 struct field {
     const char *s;
     size_t len;
@@ -300,14 +274,14 @@ static bool read_count(const struct field *f, uint64_t max, uint64_t *out) {
     return v <= max;
 }
 
-/* Reads a date with its 8 digits; the month is 1 to 12, the day 0 to 31. */
+/* Reads a date with its 8 digits. */
 static bool read_date(const struct field *f, uint32_t *out) {
     uint64_t v;
 
-    if (f->len != 8 || !read_count(f, 99991231, &v))
+    if (f->len != 8 || !read_count(f, DATE_MAX, &v))
         return false;
     *out = (uint32_t)v;
-    return v / 100 % 100 >= 1 && v / 100 % 100 <= 12 && v % 100 <= 31;
+    return usage_is_date((int64_t)v);
 }
 
 /* Splits a line into its fields; returns how many there are. */

@@ -2,7 +2,7 @@
 
 /*
  * usage_table - the requests and tokens of each key, model and day: the rows, the text form in
- * which they are stored, and the summing up of older rows, which bounds both.
+ * which earlier versions stored them, and the summing up of older rows, which bounds them.
  *
  * Days are those of UTC. A day is written YYYYMMDD; a row for a whole month has day 0, and is the
  * sum of those of its days that have no rows of their own.
@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct buf;
 struct err;
 
 #define USAGE_NAME 64
@@ -38,6 +37,10 @@ struct usage_table {
     uint32_t n, cap;
 };
 
+/* Returns true if @v is the date of a row: the month is 1 to 12, the day 0 to 31. */
+bool usage_is_date(int64_t v);
+/* Compares the names and dates of rows by their order in a table. */
+int usage_row_compare(const struct usage_row *a, const struct usage_row *b);
 /* Returns the day of @unix_s, in seconds since 1970. */
 uint32_t usage_day(int64_t unix_s);
 /* Returns when the day, or the month, after that of @unix_s begins. */
@@ -58,8 +61,6 @@ int usage_table_fold(struct usage_table *t, uint32_t today);
 struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,
                                  uint32_t last);
 
-/* Appends the text of @t to @out. Returns 0 or -errno. */
-int usage_table_write(const struct usage_table *t, struct buf *out);
-/* Adds the rows of the @len bytes at @text, which usage_table_write() made. Returns 0, -ENOMEM, or
+/* Adds the rows of the @len bytes at @text, a file of an earlier version. Returns 0, -ENOMEM, or
  * -EINVAL with @err: a line is malformed, or the end is missing. */
 int usage_table_read(struct usage_table *t, const char *text, size_t len, struct err *err);

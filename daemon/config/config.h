@@ -64,7 +64,7 @@ struct config {
     uint32_t kv_type, kv_type_k, kv_type_v;
     uint32_t log_level; /* index among the choices of `log-level` */
     enum log_format log_format;
-    char *fault_dir, *usage_file;
+    char *fault_dir, *usage_file, *state_file;
     struct api_opts api;
     struct engine_opts engine; /* options of the model; kv_bytes 0: no size was given */
     struct sched_opts sched;

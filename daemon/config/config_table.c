@@ -331,9 +331,11 @@ const struct option config_table[] = {
            "A folder for recordings of the scheduler's last decisions before a worker died, for "
            "weft-sim replay; the last eight are kept. Empty: $STATE_DIRECTORY, which systemd sets, "
            "or none."),
+    STRING("log", "state-file", state_file, "",
+           "A database (SQLite) with usage, quotas, stored responses and conversations; empty: the "
+           "file state.db in $STATE_DIRECTORY. Without both, they are lost when the process ends."),
     STRING("log", "usage-file", usage_file, "",
-           "A file with the usage of each key, model and day, which several daemons may share; "
-           "empty: the file usage in $STATE_DIRECTORY. Without both, usage and quotas are lost "
-           "when the process ends."),
+           "The file with the usage of an earlier version, which is added to state-file at the "
+           "start and renamed; empty: the file usage in $STATE_DIRECTORY."),
 };
 const uint32_t config_table_n = ARRAY_SIZE(config_table);

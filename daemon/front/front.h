@@ -33,7 +33,8 @@ struct front {
     struct listeners listeners;
     int disk_fd; /* file of the disk tier; -1: none */
     uint64_t share_secret[2];
-    char usage_path[PATH_MAX]; /* file of usage; "": none */
+    char state_path[PATH_MAX]; /* database of the state; "": none */
+    char usage_path[PATH_MAX]; /* usage of an earlier version; "": none */
     char status[400];          /* status line for the service manager, from was_ready on */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the next daemon asked for the device and got it */

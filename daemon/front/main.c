@@ -424,17 +424,17 @@ static void limit_connections(struct front *f) {
               f->max_connections, (unsigned long long)files.rlim_cur);
 }
 
-/* Returns the path of the file of usage. NULL: the configuration names none, and systemd gives no
- * folder. */
-static const char *usage_path(struct front *f) {
-    char state[PATH_MAX - sizeof("/usage")];
+/* Writes the path of the file @name in the folder that systemd gives to @out, unless @own, an
+ * option, is set. Returns the path. NULL: there is no such folder either. */
+static const char *state_path(const char *own, const char *name, char *out, size_t size) {
+    char folder[PATH_MAX - NAME_MAX];
 
-    if (*f->config.usage_file)
-        return f->config.usage_file;
-    if (!files_state_folder(state, sizeof(state)))
+    if (*own)
+        return own;
+    if (!files_state_folder(folder, sizeof(folder)))
         return NULL;
-    snprintf(f->usage_path, sizeof(f->usage_path), "%s/usage", state);
-    return f->usage_path;
+    snprintf(out, size, "%s/%s", folder, name);
+    return out;
 }
 
 static int open_api(struct front *f) {
@@ -443,7 +443,8 @@ static int open_api(struct front *f) {
 
     o.max_connections = f->max_connections;
     o.api_keys_file = *c->api_keys ? c->api_keys : NULL;
-    o.usage_file = usage_path(f);
+    o.state_file = state_path(c->state_file, "state.db", f->state_path, sizeof(f->state_path));
+    o.usage_file = state_path(c->usage_file, "usage", f->usage_path, sizeof(f->usage_path));
     o.hosts = (const char *const *)c->hosts;
     o.cors_origins = (const char *const *)c->cors_origins;
     o.owned_by = "weft";
@@ -592,7 +593,7 @@ static int serve(struct front *f) {
     struct err err = {0};
 
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* the log or usage may reach a limit on sizes of files */
+    signal(SIGXFSZ, SIG_IGN); /* the log or the state may reach a limit on sizes of files */
     log_init(config_log_level(&f->config), "front");
     log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
@@ -611,7 +612,7 @@ static int serve(struct front *f) {
         return fail(&err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
-    if (f->api && api_save_usage(f->api) < 0 && r == 0)
+    if (f->api && api_save_state(f->api) < 0 && r == 0)
         r = EXIT_AGAIN;
     free_front(f);
     return r;

@@ -69,19 +69,6 @@ Test(usage_table, sums_agree_with_a_naive_model_through_folding_and_text) {
             names[(r >> 16) % 6], names[(r >> 24) % 6]);
         if (i % 97 == 0)
             cr_assert_eq(usage_table_fold(&t, 20261123), 0);
-        if (i % 89 == 0) { /* writes and reads the table as two halves, which are merged */
-            struct usage_table next = {0};
-            struct buf text = {.max = 1 << 24};
-            struct err err = {0};
-
-            cr_assert_eq(usage_table_write(&t, &text), 0);
-            cr_assert_eq(usage_table_read(&next, text.data, text.len, &err), 0, "%s", err.message);
-            cr_assert_eq(next.n, t.n);
-            cr_assert(memcmp(next.rows, t.rows, t.n * sizeof(*t.rows)) == 0);
-            usage_table_deinit(&t);
-            t = next;
-            buf_deinit(&text);
-        }
     }
     for (uint32_t tenant = 0; tenant < 6; tenant++) {
         const char *name = tenant == 2 ? "none" : names[tenant];

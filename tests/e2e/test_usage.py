@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import tempfile
 
@@ -40,7 +41,15 @@ def setup(folder, tenants=""):
     keys = write(os.path.join(folder, "keys"), "alice:ka\nlaptop:kl\nbob:kb\n")
     os.chmod(keys, 0o600)
     conf = write(os.path.join(folder, "tenants.conf"), "[alice]\nkeys = laptop\n" + tenants)
-    return ("--api-keys", keys, "--tenants", conf, "--usage-file", os.path.join(folder, "usage"))
+    return ("--api-keys", keys, "--tenants", conf, "--state-file", os.path.join(folder, "state.db"))
+
+
+def counted(path):
+    """The requests in the database, as an operator reads it."""
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    n = db.execute("SELECT sum(requests) FROM usage").fetchone()[0]
+    db.close()
+    return n
 
 
 def test_counts_outlive_a_restart_and_each_key_sees_its_own():
@@ -79,7 +88,7 @@ def test_counts_are_written_while_the_daemon_runs():
         flags = setup(folder)
         with Weftd(*flags) as d:
             assert ask(d, "kb")[0] == 200
-            wait_until("the file", lambda: os.path.exists(flags[-1]))
+            wait_until("the count", lambda: counted(flags[-1]) == 1)
             d.process.send_signal(signal.SIGKILL)
             d.process.wait(LIMIT_S)
         with Weftd(*flags) as d:
@@ -99,12 +108,12 @@ def test_an_upgrade_neither_loses_nor_doubles():
                 assert ask(d, "kb")[0] == 200
             wait_end(d.process.pid)  # the old daemon has written its own counts
 
-            def counted():
+            def own_counts():
                 row = own(d, "kb")["data"][0]
                 return (row["requests"], row["output_tokens"])
 
-            ask(d, "kb")  # the next daemon reads the file when it writes its own counts
-            wait_until("all counts", lambda: counted() == (7, 400 + 6 * 8))
+            ask(d, "kb")  # the next daemon reads the counts when it writes its own counts
+            wait_until("all counts", lambda: own_counts() == (7, 400 + 6 * 8))
 
 
 def test_quotas_of_a_day_hold_across_a_restart():

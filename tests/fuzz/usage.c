@@ -1,5 +1,5 @@
-/* The file of usage: its content is the same after it was written and read again, and folding keeps
- * its sums. */
+/* The file of usage of an earlier version: what is read has valid rows, and folding keeps their
+ * sums. */
 
 #include <string.h>
 #include "api/limits/usage_table.h"
@@ -7,23 +7,23 @@
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
-    struct usage_table t = {0}, again = {0};
-    struct buf text = {.max = 64 << 20};
+    struct usage_table t = {0};
     struct err err = {0};
 
     if (usage_table_read(&t, (const char *)data, len, &err) < 0) {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
     } else {
-        FUZZ_ASSERT(usage_table_write(&t, &text) == 0);
-        FUZZ_ASSERT(usage_table_read(&again, text.data, text.len, &err) == 0 && again.n == t.n);
-        FUZZ_ASSERT(t.n == 0 || memcmp(again.rows, t.rows, t.n * sizeof(*t.rows)) == 0);
-        const char *tenant = t.n ? again.rows[t.n - 1].tenant : "";
+        char tenant[USAGE_NAME] = "";
+        uint32_t n = t.n;
+
+        for (uint32_t i = 0; i < n; i++)
+            FUZZ_ASSERT(usage_is_date(t.rows[i].date));
+        if (n > 0)
+            memcpy(tenant, t.rows[n - 1].tenant, sizeof(tenant));
         uint64_t was = usage_table_sum(&t, tenant, 20261100, 20261131).requests;
-        FUZZ_ASSERT(usage_table_fold(&t, 20261115) == 0 && t.n <= again.n);
+        FUZZ_ASSERT(usage_table_fold(&t, 20261115) == 0 && t.n <= n);
         FUZZ_ASSERT(usage_table_sum(&t, tenant, 20261100, 20261131).requests == was);
     }
     usage_table_deinit(&t);
-    usage_table_deinit(&again);
-    buf_deinit(&text);
     return 0;
 }

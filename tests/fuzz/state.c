@@ -1,0 +1,100 @@
+/* The database of the state, read and written as usage: any bytes behind a "#", otherwise changes of
+ * a good one, each its place in two bytes and a byte. A file that cannot be used is left or put
+ * aside; rows are valid whatever the file has. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "api/limits/usage.h"
+#include "base/files.h"
+#include "tests/fuzz/fuzz.h"
+
+static char folder[40], path[60];
+
+static void write_input(const uint8_t *data, size_t len) {
+    FILE *f = fopen(path, "w");
+
+    FUZZ_ASSERT(f && fwrite(data, 1, len, f) == len);
+    fclose(f);
+}
+
+/* Removes the files of the last input. */
+static void remove_all(void) {
+    static const char *const endings[] = {"", "-wal", "-shm", ".damaged", ".damaged-wal"};
+    char name[80];
+
+    for (size_t i = 0; i < ARRAY_SIZE(endings); i++) {
+        snprintf(name, sizeof(name), "%s%s", path, endings[i]);
+        unlink(name);
+    }
+}
+
+static void remove_folder(void) {
+    remove_all();
+    rmdir(folder);
+}
+
+static void on_trouble(void *ctx, int r) {
+    (void)ctx;
+    FUZZ_ASSERT(r <= 0);
+}
+
+static int64_t time_of(void *ctx) {
+    (void)ctx;
+    return 1795392000;
+}
+
+/* Uses the database as a daemon does from its start to its end. */
+static void use(void) {
+    static struct state s;
+    static struct usage u;
+    uint64_t n_lost;
+    uv_loop_t loop;
+
+    uv_loop_init(&loop);
+    const struct state_opts so = {.loop = &loop, .path = path, .trouble = on_trouble};
+    const struct usage_opts uo = {
+        .loop = &loop, .state = &s, .unix_s = time_of, .trouble = on_trouble};
+    FUZZ_ASSERT(state_init(&s, &so) == 0);
+    FUZZ_ASSERT(usage_init(&u, &uo) == 0);
+    for (uint32_t i = 0; i < u.all.n; i++)
+        FUZZ_ASSERT(usage_is_date(u.all.rows[i].date));
+    usage_start(&u);
+    usage_count(&u, "t", "k", "m", &(struct usage_sum){1, 2, 3, 4});
+    usage_close(&u);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    usage_save(&u, &n_lost);
+    usage_deinit(&u);
+    state_deinit(&s);
+    FUZZ_ASSERT(uv_loop_close(&loop) == 0);
+}
+
+/* Makes the folder, and a good database in @good. */
+static void begin(struct buf *good) {
+    snprintf(folder, sizeof(folder), "/tmp/weft-fuzz-state-XXXXXX");
+    FUZZ_ASSERT(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/db", folder);
+    atexit(remove_folder);
+    use();
+    FUZZ_ASSERT(files_read(path, good, NULL) == 0 && good->len > 4096);
+    remove_all();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    static struct buf good = {.max = 1 << 20};
+    CLEANUP(buf_deinit) struct buf changed = {.max = 1 << 20};
+
+    if (!*folder)
+        begin(&good);
+    if (len > 0 && *data == '#') {
+        write_input(data + 1, len - 1);
+    } else {
+        FUZZ_ASSERT(buf_add(&changed, good.data, good.len) == 0);
+        for (; len >= 3; data += 3, len -= 3)
+            changed.data[(data[0] << 8 | data[1]) % changed.len] = (char)data[2];
+        write_input((const uint8_t *)changed.data, changed.len);
+    }
+    use();
+    remove_all();
+    return 0;
+}
