@@ -142,6 +142,27 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
+static const char *name_of(void *ctx, uint32_t tenant) {
+    const struct gen_env *env = ctx;
+
+    return tenants_get(&env->tenants, tenant)->conf.name;
+}
+
+static bool number_of(void *ctx, const char *name, uint32_t *tenant) {
+    struct gen_env *env = ctx;
+    const struct tenant *t = tenants_named(&env->tenants, name);
+
+    if (t)
+        *tenant = t->number;
+    return t;
+}
+
+static int64_t unix_s_of(void *ctx) {
+    struct gen_env *env = ctx;
+
+    return usage_now(&env->usage);
+}
+
 /* The callback state_opts.trouble: logs what is wrong with the database. */
 static void on_state_trouble(void *ctx, int r) {
     const struct api *a = ctx;
@@ -239,10 +260,15 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
                                   .bytes = opts->stored_bytes,
                                   .ttl_s = opts->stored_ttl_s,
                                   .weight = weight_of,
+                                  .state = opts->state_file ? &a->state : NULL,
+                                  .name = name_of,
+                                  .named = number_of,
+                                  .unix_s = opts->unix_s ? unix_s_of : NULL,
                                   .ctx = env};
     admit_init(&env->admit, &admit);
     picture_sender_init(&env->sender, loop, &env->pool);
     store_init(&a->store, loop, clock, &limits);
+    store_load(&a->store);
     a->service.more_stats = add_stored;
     usage_start(&env->usage);
     service_start(&a->service);
@@ -253,12 +279,17 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 
 int api_save_state(struct api *a) {
     uint64_t n_lost;
+    uint32_t n_responses;
 
+    int of_store = store_save_end(&a->store, &n_responses);
+    if (of_store < 0)
+        log_event(WLOG_ERROR, "responses_lost", "path=%s responses=%u reason=\"%s\"",
+                  quoted(a->env.opts.state_file).s, n_responses, strerror(-of_store));
     int r = usage_save(&a->env.usage, &n_lost);
     if (r < 0)
         log_event(WLOG_ERROR, "usage_lost", "path=%s requests=%llu reason=\"%s\"",
                   quoted(a->env.opts.state_file).s, (unsigned long long)n_lost, strerror(-r));
-    return r;
+    return r < 0 ? r : of_store;
 }
 
 struct api *api_free(struct api *a) {
@@ -269,12 +300,12 @@ struct api *api_free(struct api *a) {
     assert(list_empty(&env->gens.list));
     service_deinit(&a->service);
     usage_deinit(&env->usage);
-    state_deinit(&a->state);
     job_pool_deinit(&env->pool);
     job_pool_deinit(&env->fetchers);
     picture_table_deinit(&env->pictures);
     auth_deinit(&a->env.auth);
     store_deinit(&a->store);
+    state_deinit(&a->state);
     tenants_deinit(&env->tenants);
     http_server_deinit(&a->http);
     while (!list_empty(&env->models.list))
@@ -295,6 +326,7 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {
 }
 
 void api_leave(struct api *a) {
+    store_leave(&a->store);
     http_server_leave(&a->http);
 }
 

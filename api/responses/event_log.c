@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <yyjson.h>
+#include "api/http/json.h"
 #include "base/loop_bytes.h"
 #include "base/try.h"
 
@@ -95,6 +97,69 @@ void event_log_lose(struct event_log *l) {
     log_clear(l);
     l->lost = true;
     log_tell(l);
+}
+
+bool event_log_save(const struct event_log *l, const struct blob *echo, struct json *j) {
+    if (!l || l->lost)
+        return false;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->events[i].echo.blob && l->events[i].echo.blob != echo)
+            return false;
+    json_open(j, '[');
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct logged_event *e = &l->events[i];
+        size_t n_echo = splice_len(&e->echo);
+
+        json_open(j, '[');
+        json_string(j, e->text->text.data, e->text->text.len);
+        json_uint(j, e->echo.at);
+        json_uint(j, n_echo > 0 ? e->echo.from : 0);
+        json_uint(j, n_echo);
+        json_close(j, ']');
+    }
+    json_close(j, ']');
+    return true;
+}
+
+/* Adds an event as event_log_save() writes it. Returns false if it is none, or without memory. */
+static bool log_load_event(struct event_log *l, yyjson_val *v, struct blob *echo) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *string = yyjson_arr_get(v, 0);
+    struct splice part = {.blob = echo};
+    size_t n = yyjson_get_len(string), n_echo = echo ? echo->text.len : 0;
+
+    part.at = yyjson_get_uint(yyjson_arr_get(v, 1));
+    part.from = yyjson_get_uint(yyjson_arr_get(v, 2));
+    part.len = yyjson_get_uint(yyjson_arr_get(v, 3));
+    if (!yyjson_is_str(string) || n == 0 || part.at > n || part.from > n_echo ||
+        part.len > n_echo - part.from)
+        return false;
+    if (part.len == 0)
+        part = (struct splice){0};
+    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || buf_add(&text, yyjson_get_str(string), n) < 0)
+        return false;
+    struct logged_event e = {.text = blob_new(&text), .echo = part};
+    if (!e.text)
+        return false;
+    blob_ref(part.blob);
+    l->events[l->n++] = e;
+    l->n_bytes += blob_bytes(e.text);
+    return true;
+}
+
+struct event_log *event_log_load(yyjson_val *events, struct blob *echo) {
+    struct event_log *l = yyjson_is_arr(events) ? event_log_new() : NULL;
+    yyjson_arr_iter all;
+    yyjson_val *v;
+
+    if (!l)
+        return NULL;
+    l->closed = true;
+    yyjson_arr_iter_init(events, &all);
+    while ((v = yyjson_arr_iter_next(&all)))
+        if (!log_load_event(l, v, echo))
+            return event_log_unref(l);
+    return l;
 }
 
 void event_log_close(struct event_log *l) {

@@ -14,10 +14,12 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include "base/blob.h"
+#include "base/lib_types.h"
 #include "base/list.h"
 
 #define EVENT_LOG_READERS 8u /* readers at the same time */
 
+struct json;
 struct logged_event;
 
 /* Invariants: n is 0 when it is lost; n_watches is the length of `watches`. */
@@ -53,6 +55,11 @@ void event_log_add(struct event_log *l, const char *name, const struct buf *json
                    const struct splice *echo);
 /* Frees the events; later ones are dropped. */
 void event_log_lose(struct event_log *l);
+/* Writes the events of a closed log as a JSON array; what they repeat must be @echo (NULL:
+ * nothing). Returns false if it is not, or the log is lost: then there is nothing to write. */
+bool event_log_save(const struct event_log *l, const struct blob *echo, struct json *j);
+/* Makes a closed log of such an array. NULL: it is not one, or no memory. */
+struct event_log *event_log_load(yyjson_val *events, struct blob *echo);
 /* Closes the log after the last event. */
 void event_log_close(struct event_log *l);
 /* Returns the memory of the log without what its events refer to. Accepts NULL. */

@@ -42,6 +42,7 @@ void responses_keep(const struct writer *w, const char *head, size_t len) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     assert(rs->kept.echo && len > 1 && head[len - 1] == ',');
     rs->kept.cancelled = rs->cancelled;
+    rs->kept.transient = !rs->store;
     if (buf_add(&text, head, len) < 0 || !(rs->kept.head = blob_new(&text)) ||
         store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) < 0)
         return;

@@ -1,7 +1,8 @@
-#include "api/responses/store.h"
+#include "api/responses/store_private.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
 
@@ -26,16 +27,9 @@
 #define TICK_MS 10000u  /* interval between searches for old responses */
 #define LARGEST_PART 4u /* one response may have this part of the bytes */
 
-struct store_tenant {
-    struct list kept; /* stored.link */
-    uint32_t n;       /* length of the list */
-    uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
-    double weight;
-};
-
 void stored_parts_init(struct stored_parts *p) {
     p->head = p->echo = NULL;
-    p->cancelled = false;
+    p->cancelled = p->transient = false;
     buf_init(&p->input, UINT32_MAX);
     item_list_init(&p->output);
     item_list_init(&p->items);
@@ -62,7 +56,7 @@ static void trim(struct buf *b) {
     }
 }
 
-static size_t bytes_of(const struct stored *r) {
+size_t stored_bytes(const struct stored *r) {
     const struct stored_parts *p = &r->parts;
 
     return sizeof(*r) + blob_bytes(p->head) + blob_bytes(p->echo) + p->input.cap +
@@ -93,9 +87,9 @@ static void unref_locked(struct stored *r) {
         struct stored *parent = r->parent;
 
         assert(list_empty(&r->link) && list_empty(&r->bucket)); /* being found is a reference */
-        charge_locked(r, -(int64_t)bytes_of(r));
+        charge_locked(r, -(int64_t)stored_bytes(r));
         stored_parts_deinit(&r->parts);
-        free(r);
+        save_free_locked(r);
         r = parent;
     }
 }
@@ -129,7 +123,14 @@ static void forget_locked(struct stored *r) {
     list_remove(&r->bucket);
     s->tenants[r->tenant].n--;
     s->n--;
+    save_mark_locked(r);
     unref_locked(r);
+}
+
+/* Forgets @r because of the limits, which are not those of other daemons. Called under the lock. */
+static void drop_locked(struct stored *r) {
+    r->leaves_row |= r->store->leaves;
+    forget_locked(r);
 }
 
 static struct stored *first_of(const struct store_tenant *t) {
@@ -144,7 +145,7 @@ static void forget_old_locked(struct store *s) {
 
     for (uint32_t i = 0; i < s->n_tenants; i++)
         while ((r = first_of(&s->tenants[i])) && r->used_ns <= before)
-            forget_locked(r);
+            drop_locked(r);
 }
 
 /* Returns a tenant's share of the scarce resource, responses or bytes, with @more, divided by its
@@ -186,7 +187,7 @@ static bool make_room_locked(struct store *s, struct store_tenant *own, size_t b
 
         if (!t)
             return false;
-        forget_locked(first_of(t));
+        drop_locked(first_of(t));
     }
     return true;
 }
@@ -211,17 +212,27 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
     uv_timer_init(loop, &s->tick);
     s->tick.data = s;
     s->open = true;
+    save_init(s, loop);
 }
 
 void store_close(struct store *s) {
     if (s->open)
         uv_close((uv_handle_t *)&s->tick, NULL);
+    if (s->open)
+        save_close(s);
     s->open = false;
+}
+
+void store_leave(struct store *s) {
+    pthread_mutex_lock(&s->lock);
+    s->leaves = true;
+    pthread_mutex_unlock(&s->lock);
 }
 
 void store_deinit(struct store *s) {
     struct stored *r;
 
+    save_deinit(s);
     for (uint32_t i = 0; i < s->n_tenants; i++)
         while ((r = first_of(&s->tenants[i])))
             forget_locked(r);
@@ -256,16 +267,33 @@ struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_
     return r;
 }
 
-/* Moves @r to the end of its tenant's list, then what it continues behind it. Called under the
- * lock. */
+/* Puts @r behind all of its tenant's list that were not used after @used_ns. */
+static void place_locked(struct stored *r, int64_t used_ns) {
+    struct list *kept = &r->store->tenants[r->tenant].kept;
+
+    r->used_ns = used_ns;
+    list_remove(&r->link);
+    struct list *at = kept->prev;
+    while (at != kept && LIST_ENTRY(at, struct stored, link)->used_ns > used_ns)
+        at = at->prev;
+    list_push_front(at, &r->link); /* behind @at */
+}
+
+/* Moves @r, then what it continues behind it, to where a use at @used_ns puts them. Called under
+ * the lock. */
+static void use_at_locked(struct stored *r, int64_t used_ns) {
+    for (; r; r = r->parent)
+        if (!list_empty(&r->link) && r->used_ns <= used_ns)
+            place_locked(r, used_ns);
+}
+
+/* Marks a use of @r now. The rows of what it continues need no change as long as its own is there:
+ * they are as young as the youngest that continues them. */
 static void use_locked(struct stored *r) {
-    for (; r; r = r->parent) {
-        if (list_empty(&r->link))
-            continue;
-        r->used_ns = clock_now(r->store->clock);
-        list_remove(&r->link);
-        list_push_back(&r->store->tenants[r->tenant].kept, &r->link);
-    }
+    if (!r)
+        return;
+    use_at_locked(r, clock_now(r->store->clock));
+    save_use_locked(r);
 }
 
 void store_use(struct stored *r) {
@@ -283,7 +311,7 @@ void store_size(struct store *s, uint32_t *n, uint64_t *bytes) {
 
 /* Makes room for @tenant in the array; tenants have small numbers, which they keep. Lists are moved
  * node by node, because their first and last nodes point to their heads. */
-static int reserve_tenant(struct store *s, uint32_t tenant) {
+int store_reserve_tenant(struct store *s, uint32_t tenant) {
     struct store_tenant *t;
 
     if (tenant < s->n_tenants)
@@ -298,6 +326,7 @@ static int reserve_tenant(struct store *s, uint32_t tenant) {
         t[i].weight = s->tenants[i].weight;
         t[i].bytes = s->tenants[i].bytes;
         t[i].n = s->tenants[i].n;
+        memcpy(t[i].name, s->tenants[i].name, sizeof(t[i].name));
         for (struct list *node; (node = list_pop_front(&s->tenants[i].kept));)
             list_push_back(&t[i].kept, node);
     }
@@ -313,8 +342,8 @@ static void add_locked(struct stored *r) {
 
     forget_old_locked(s);
     use_locked(r->parent);
-    bool fits = make_room_locked(s, &s->tenants[r->tenant], bytes_of(r));
-    charge_locked(r, (int64_t)bytes_of(r));
+    bool fits = make_room_locked(s, &s->tenants[r->tenant], stored_bytes(r));
+    charge_locked(r, (int64_t)stored_bytes(r));
     if (!fits) {
         unref_locked(r);
         return;
@@ -325,6 +354,8 @@ static void add_locked(struct stored *r) {
     list_push_back(&s->tenants[r->tenant].kept, &r->link);
     list_push_back(bucket_of(s, r->id), &r->bucket);
     use_locked(r);
+    if (!r->parts.transient)
+        save_want_locked(r);
 }
 
 /* Returns a response that is in no list yet; NULL if there is no memory. Takes @parts over in
@@ -344,10 +375,14 @@ static struct stored *new_stored(struct store *s, uint32_t tenant, const char *i
     trim(&r->parts.output.ids);
     trim(&r->parts.items.entries);
     trim(&r->parts.items.ids);
-    if (bytes_of(r) > s->limits.bytes / LARGEST_PART) /* the response is worth more than its log */
+    if (stored_bytes(r) >
+        s->limits.bytes / LARGEST_PART) /* the response is worth more than its log */
         r->parts.log = event_log_unref(r->parts.log);
     list_init(&r->link);
     list_init(&r->bucket);
+    list_init(&r->dirty);
+    list_init(&r->by_row);
+    r->created_s = r->used_s = save_now(s);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
     return r;
 }
@@ -366,7 +401,7 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     if (!r)
         return -ENOMEM;
     pthread_mutex_lock(&s->lock);
-    if (reserve_tenant(s, tenant) == 0) {
+    if (store_reserve_tenant(s, tenant) == 0) {
         result = 0;
         if ((r->parent = parent))
             parent->refs++;
@@ -383,7 +418,7 @@ static void list_locked(struct stored *r) {
     struct store *s = r->store;
     struct store_tenant *own = &s->tenants[r->tenant], *t;
 
-    charge_locked(r, (int64_t)bytes_of(r));
+    charge_locked(r, (int64_t)stored_bytes(r));
     s->n++;
     own->n++;
     list_push_back(&own->kept, &r->link);
@@ -391,7 +426,7 @@ static void list_locked(struct stored *r) {
     use_locked(r);
     while ((s->n > s->limits.n || s->bytes > s->limits.bytes) &&
            (t = victim_locked(s, own, 0, s->n > s->limits.n)) && first_of(t) != r)
-        forget_locked(first_of(t));
+        drop_locked(first_of(t));
 }
 
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts) {
@@ -406,6 +441,7 @@ int store_replace(struct stored *old, struct stored *parent, struct stored_parts
     if ((kept = !list_empty(&old->link))) {
         if ((r->parent = parent))
             parent->refs++;
+        save_want_locked(r); /* before the old row is deleted: one of them is always there */
         forget_locked(old);
         list_locked(r);
     }
@@ -415,11 +451,60 @@ int store_replace(struct stored *old, struct stored *parent, struct stored_parts
     return kept ? 0 : -ENOENT;
 }
 
+void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns) {
+    struct stored *old = find_locked(s, tenant, row->id, strlen(row->id));
+    struct stored *parent = save_find_row(s, row->parent);
+    struct store_tenant *own = &s->tenants[tenant];
+    struct stored *r = NULL;
+
+    if (old && row->listed) { /* replaced by another process, which has changed the rows */
+        old->leaves_row = true;
+        forget_locked(old);
+    }
+    if (row->parent != 0 && (!parent || parent->tenant != tenant))
+        return;
+    if (!(r = new_stored(s, tenant, row->id, &row->parts)))
+        return;
+    if ((r->parent = parent)) {
+        parent->refs++;
+        parent->continued = true;
+    }
+    bool fits = make_room_locked(s, own, stored_bytes(r));
+    charge_locked(r, (int64_t)stored_bytes(r));
+    if (!fits) {
+        unref_locked(r);
+        return;
+    }
+    r->created_s = row->created_s;
+    r->used_s = row->used_s;
+    r->wanted = true;
+    save_set_row(r, row->number);
+    if (row->listed) {
+        s->n++;
+        own->n++;
+        r->used_ns = used_ns;
+        list_push_back(&own->kept, &r->link);
+        list_push_back(bucket_of(s, r->id), &r->bucket);
+    } else {
+        save_pin_locked(r);
+    }
+    for (struct stored *p = parent; p && p->used_s < r->used_s; p = p->parent)
+        p->used_s = r->used_s;
+    use_at_locked(r, used_ns);
+}
+
+void store_unref_locked(struct stored *r) {
+    unref_locked(r);
+}
+
 void store_watch(struct store *s, uint32_t tenant) {
     pthread_mutex_lock(&s->lock);
-    reserve_tenant(s, tenant); /* without memory for it store_add() fails */
+    store_reserve_tenant(s, tenant); /* without memory for it store_add() fails */
     for (uint32_t i = 0; s->limits.weight && i < s->n_tenants; i++)
         s->tenants[i].weight = s->limits.weight(s->limits.ctx, i);
+    if (s->limits.state && tenant < s->n_tenants && !*s->tenants[tenant].name)
+        snprintf(s->tenants[tenant].name, sizeof(s->tenants[tenant].name), "%s",
+                 s->limits.name(s->limits.ctx, tenant));
     pthread_mutex_unlock(&s->lock);
     if (s->open && !uv_is_active((uv_handle_t *)&s->tick))
         uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * store - keeps responses that clients may refer to later, in memory only, with limits on number,
- * bytes and age. A client sees the responses of its own tenant.
+ * store - keeps responses that clients may refer to later, with limits on number, bytes and age. A
+ * client sees the responses of its own tenant. Memory holds all of them; those that are to outlive
+ * the process also have a row in the database of state (store_save.c).
  *
  * A response that continues another one holds a reference to it, so that a conversation is complete
  * as long as any part of it can be continued. A conversation with an id of its own is one whose
@@ -16,9 +17,30 @@
 #include "api/responses/event_log.h"
 #include "base/blob.h"
 #include "api/responses/item_list.h"
+#include "api/state/state.h"
 #include "base/list.h"
 
 #define STORE_BUCKETS 1024u
+
+/* store_save.c: what is to be written. Invariants, under the store's lock: `dirty` has the
+ * responses whose rows differ, parents before those that continue them; `batch` those that the job
+ * writes, each with a reference or dead. The job's other members are the thread's while it runs. */
+struct store_save {
+    bool on; /* there is a database, and store_save_end() was not called */
+    bool running;
+    struct list dirty, batch;        /* stored.dirty */
+    struct list rows[STORE_BUCKETS]; /* stored.by_row */
+    struct state_job job;
+    uv_async_t dirtied;
+    uv_timer_t timer;
+    int64_t writer;                   /* number that this process writes into its rows */
+    int64_t last;                     /* highest number of a row that was looked at */
+    int64_t version;                  /* db_version() at the last look; 0: look again */
+    bool cleaned, more;               /* more rows are to be read */
+    struct list found;                /* stored_row.link: rows of other processes */
+    struct stored **pins, **old_pins; /* read, and not in the index: until the next look */
+    uint32_t n_pins, cap_pins, n_old_pins;
+};
 
 struct stored;
 
@@ -29,6 +51,10 @@ struct store_limits {
     /* Returns the weight of a tenant's share; called in store_watch(), on the loop's thread. NULL:
      * all tenants have the same. */
     double (*weight)(void *ctx, uint32_t tenant);
+    struct state *state; /* NULL: nothing outlives the process; else the names of tenants: */
+    const char *(*name)(void *ctx, uint32_t tenant);
+    bool (*named)(void *ctx, const char *name, uint32_t *tenant); /* false: no memory */
+    int64_t (*unix_s)(void *ctx);                                 /* NULL: the machine's time */
     void *ctx;
 };
 
@@ -47,12 +73,22 @@ struct store {
     uint64_t n_logged;       /* bytes of the logs of responses under way: the loop's thread */
     struct list live;        /* responses.link: responses under way; the loop's thread */
     bool open;
+    bool leaves; /* another daemon serves the rows: what is forgotten here stays in the database */
+    struct store_save save;
 };
 
 /* @loop and @clock outlive it. */
 void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                 const struct store_limits *limits);
-void store_close(struct store *s);  /* the timer */
+void store_close(struct store *s); /* the timers */
+/* Reads the responses in the database, which then gets what is added. In this thread, before the
+ * loop runs. */
+void store_load(struct store *s);
+/* Leaves the rows to another daemon, which serves from now on. */
+void store_leave(struct store *s);
+/* Writes what is not in the database yet, in this thread: after store_close(), when the loop has
+ * run out. Returns 0 or -errno, then *@n_lost is the number of responses that are lost. */
+int store_save_end(struct store *s, uint32_t *n_lost);
 void store_deinit(struct store *s); /* accepts a zeroed one */
 /* Writes the number of kept responses, and the memory of all, including those that requests hold.
  * On any thread. */
@@ -68,6 +104,7 @@ struct stored_parts {
     struct item_list items;  /* items in input */
     struct event_log *log;   /* events of its stream, closed; or NULL */
     bool cancelled;          /* its client ended it */
+    bool transient;          /* not to be written, unless one that is written continues it */
 };
 
 void stored_parts_init(struct stored_parts *p);   /* empty */
@@ -84,6 +121,18 @@ struct stored {
     uint32_t tenant, refs;
     int64_t used_ns;
     struct stored_parts parts;
+
+    /* store_save.c */
+    struct list dirty, by_row; /* store_save.dirty or .batch; store_save.rows */
+    int64_t row, next_row;     /* number of its row; 0: none. next_row: the thread's */
+    int64_t created_s, used_s; /* seconds since 1970 */
+    bool wanted;               /* is to have a row */
+    bool dead;                 /* was freed, and its row is to be deleted */
+    bool continued;            /* since it was read */
+    bool leaves_row;           /* its row belongs to others */
+    bool in_batch, again;      /* again: it changed since it was put into the batch */
+    bool listed_then;
+    int64_t used_then; /* what the batch writes */
 };
 
 /* Returns a reference to the response @id of @tenant, which the caller releases; NULL: there is

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * db - a database of SQLite in a file: what the daemon keeps from one process to the next. The file
- * may come from elsewhere, so nothing in it is executed, and a file that another program made is not
- * touched.
+ * db - a database of SQLite in a file: what the daemon keeps from one process to the next. The
+ * file may come from elsewhere, so nothing in it is executed, and a file that another program made
+ * is not touched.
  *
  * All functions may wait for the disk, and DB_WAIT_MS for another process. One thread at a time
  * uses a database. Errors are those of errno; -EBUSY: another process has it; -ENOSPC, -EFBIG: no

@@ -15,6 +15,13 @@ static const char *const tables[] = {
     "cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, "
     "PRIMARY KEY (tenant, day, key, model)) WITHOUT ROWID",
     "CREATE TABLE imported (file TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE responses (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, "
+    "id TEXT NOT NULL, parent INTEGER NOT NULL, listed INTEGER NOT NULL, "
+    "created INTEGER NOT NULL, used INTEGER NOT NULL, bytes INTEGER NOT NULL, "
+    "writer INTEGER NOT NULL, cancelled INTEGER NOT NULL, head TEXT NOT NULL, "
+    "echo TEXT NOT NULL, input TEXT NOT NULL, output_items TEXT NOT NULL, "
+    "input_items TEXT NOT NULL, events TEXT NOT NULL)",
+    "CREATE INDEX responses_by_id ON responses (tenant, id)",
     NULL,
 };
 static const struct db_schema schema = {

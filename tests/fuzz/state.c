@@ -1,11 +1,13 @@
-/* The database of the state, read and written as usage: any bytes behind a "#", otherwise changes of
- * a good one, each its place in two bytes and a byte. A file that cannot be used is left or put
- * aside; rows are valid whatever the file has. */
+/* The database of the state, read and written as usage and responses: any bytes behind a "#",
+ * otherwise changes of a good one, each its place in two bytes and a byte. A file that cannot be
+ * used is left or put aside; rows are valid whatever the file has. */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "api/limits/usage.h"
+#include "api/responses/store.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -44,11 +46,56 @@ static int64_t time_of(void *ctx) {
     return 1795392000;
 }
 
+static const char *name_of(void *ctx, uint32_t tenant) {
+    (void)ctx;
+    (void)tenant;
+    return "t";
+}
+
+static bool number_of(void *ctx, const char *name, uint32_t *tenant) {
+    (void)ctx;
+    *tenant = *name & 3;
+    return true;
+}
+
+/* Adds a response with an item and events. What it continues may have been read. */
+static void add_response(struct store *s) {
+    CLEANUP(buf_deinit) struct buf event = {.max = 1 << 10};
+    struct buf text = {.max = 1 << 10};
+    struct stored *parent = store_get(s, 0, "resp_1", 6);
+    struct stored_parts p;
+
+    stored_parts_init(&p);
+    FUZZ_ASSERT(buf_add_str(&text, "{\"output\":[{\"id\":\"msg_1\"}],") == 0);
+    p.head = blob_new(&text);
+    FUZZ_ASSERT(buf_add_str(&text, "\"echo\":1") == 0);
+    p.echo = blob_new(&text);
+    FUZZ_ASSERT(buf_add_str(&p.input, "[{\"role\":\"user\"}]") == 0);
+    item_list_add(&p.output, (struct item_entry){.at = 11, .len = 14}, "msg_1", 5);
+    item_list_add(&p.items, (struct item_entry){.at = 1, .len = 15, .message = true}, NULL, 0);
+    FUZZ_ASSERT((p.log = event_log_new()) && buf_add_str(&event, "{}") == 0);
+    event_log_add(p.log, "e", &event, NULL);
+    event_log_close(p.log);
+    store_watch(s, 0);
+    store_remove(s, 0, "resp_1", 6);
+    store_add(s, 0, "resp_1", parent, &p);
+    stored_unref(parent);
+}
+
 /* Uses the database as a daemon does from its start to its end. */
 static void use(void) {
     static struct state s;
     static struct usage u;
+    static struct store store;
+    const struct store_limits limits = {.n = 10,
+                                        .bytes = 1 << 20,
+                                        .ttl_s = 1000,
+                                        .state = &s,
+                                        .name = name_of,
+                                        .named = number_of,
+                                        .unix_s = time_of};
     uint64_t n_lost;
+    uint32_t n_responses;
     uv_loop_t loop;
 
     uv_loop_init(&loop);
@@ -60,10 +107,16 @@ static void use(void) {
     for (uint32_t i = 0; i < u.all.n; i++)
         FUZZ_ASSERT(usage_is_date(u.all.rows[i].date));
     usage_start(&u);
+    store_init(&store, &loop, clock_monotonic(), &limits);
+    store_load(&store);
+    add_response(&store);
+    store_close(&store);
     usage_count(&u, "t", "k", "m", &(struct usage_sum){1, 2, 3, 4});
     usage_close(&u);
     uv_run(&loop, UV_RUN_DEFAULT);
+    store_save_end(&store, &n_responses);
     usage_save(&u, &n_lost);
+    store_deinit(&store);
     usage_deinit(&u);
     state_deinit(&s);
     FUZZ_ASSERT(uv_loop_close(&loop) == 0);

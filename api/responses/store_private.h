@@ -1,0 +1,65 @@
+#pragma once
+
+/* store_private - what the files of the store share: store.c (the index), store_save.c (when it is
+ * written), store_rows.c (rows of the database). All functions are called under the store's lock,
+ * unless they say otherwise. */
+
+#include "api/responses/store.h"
+
+struct db;
+
+/* ---- store.c ---- */
+
+struct store_tenant {
+    struct list kept; /* stored.link */
+    uint32_t n;       /* length of the list */
+    uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
+    double weight;
+    char name[64]; /* with a database: its name there */
+};
+
+/* A row of the database. */
+struct stored_row {
+    struct list link;
+    int64_t number, parent, created_s, used_s;
+    char tenant[64], id[48];
+    bool listed;
+    struct stored_parts parts;
+};
+
+size_t stored_bytes(const struct stored *r); /* memory that it is charged for */
+/* Makes room for @tenant in the array. Returns 0 or -ENOMEM. */
+int store_reserve_tenant(struct store *s, uint32_t tenant);
+/* Adds what was read, used at @used_ns, if what it continues is there. Its parts are taken over or
+ * left. */
+void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns);
+void store_unref_locked(struct stored *r); /* drops a reference */
+
+/* ---- store_save.c ---- */
+
+void save_init(struct store *s, uv_loop_t *loop); /* opens its handles */
+void save_close(struct store *s);                 /* its handles; on the loop, without the lock */
+void save_deinit(struct store *s);       /* what was not written is dropped; without the lock */
+int64_t save_now(const struct store *s); /* seconds since 1970; on any thread */
+/* Lets @r, and all that it continues, have rows. */
+void save_want_locked(struct stored *r);
+void save_mark_locked(struct stored *r); /* its row, if it has one, differs */
+void save_use_locked(struct stored *r);  /* it was used now */
+/* Frees a response without parts, when its row needs no more change. */
+void save_free_locked(struct stored *r);
+/* Returns the response with this row, or NULL. */
+struct stored *save_find_row(struct store *s, int64_t number);
+void save_set_row(struct stored *r, int64_t number); /* @r has this row from now on */
+void save_pin_locked(struct stored *r); /* takes over a reference until the next look */
+
+/* ---- store_rows.c; on the thread, in a transaction, without the lock ---- */
+
+/* Writes what is new or has changed of @r. Returns 0 or -errno. */
+int rows_write(struct db *db, struct stored *r, const char *tenant, int64_t writer);
+/* Deletes rows that were not used since @before_s and that no younger ones continue. */
+int rows_clean(struct db *db, int64_t before_s);
+/* Adds rows with numbers above *@last that other processes wrote to @out, up to @max_bytes, and
+ * moves *@last. *@more: there may be more. Invalid rows are left out. Returns 0 or -errno. */
+int rows_read(struct db *db, int64_t writer, size_t max_bytes, int64_t *last, struct list *out,
+              bool *more);
+struct stored_row *stored_row_free(struct stored_row *row); /* returns NULL */
