@@ -149,6 +149,8 @@ static int add_items(struct change *c, struct stored *parent, struct stored **ou
     char id[48];
 
     new_id(c->rs->env, "item_", id);
+    if (c->kind == REMOVE) /* fewer than before: no room is needed */
+        return store_hold(s, c->rs->tenant, id, parent, &c->rs->kept, out);
     TRY(store_add(s, c->rs->tenant, id, parent, &c->rs->kept));
     if (!(*out = store_get(s, c->rs->tenant, id, strlen(id))))
         return err_set_code(&c->err, 413, "body_too_large", NULL,

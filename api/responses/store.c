@@ -413,6 +413,27 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     return result;
 }
 
+int store_hold(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+               struct stored_parts *parts, struct stored **out) {
+    struct stored *r = new_stored(s, tenant, id, parts);
+    int result = -ENOMEM;
+
+    if (!r)
+        return -ENOMEM;
+    pthread_mutex_lock(&s->lock);
+    if (store_reserve_tenant(s, tenant) == 0) {
+        result = 0;
+        if ((r->parent = parent))
+            parent->refs++;
+        charge_locked(r, (int64_t)stored_bytes(r));
+        *out = r;
+    } else {
+        free_new(r);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return result;
+}
+
 /* Lists @r as the newest, whatever its size; then older ones make room. Called under the lock. */
 static void list_locked(struct stored *r) {
     struct store *s = r->store;

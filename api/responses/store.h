@@ -147,6 +147,10 @@ struct stored *stored_unref(struct stored *r); /* accepts NULL */
  * NULL. @parts are taken over and left empty. Returns 0 or -ENOMEM. */
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
               struct stored_parts *parts);
+/* Makes a response that only its holders have, whatever its size: *@out is the caller's. For one
+ * that takes the place of what is freed then. Returns 0 or -ENOMEM. */
+int store_hold(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+               struct stored_parts *parts, struct stored **out);
 /* Replaces @old by a response with the same id and with @parts, which are taken over; it continues
  * @parent (NULL: none). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);

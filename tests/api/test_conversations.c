@@ -126,6 +126,23 @@ Test(conversations, items_are_added_read_and_removed) {
     world_stop(&w);
 }
 
+/* What stays is more than the part of the store that new items may have. */
+Test(conversations, an_item_is_removed_without_room) {
+    static char body[220000], text[200001];
+    static struct world w;
+    char id[64];
+
+    responses_start(&w);
+    create(&w, "{\"items\":[{\"role\":\"user\",\"content\":\"a\",\"id\":\"msg_a\"}]}", id);
+    memset(text, 'x', sizeof(text) - 1);
+    snprintf(body, sizeof(body), "{\"items\":[{\"role\":\"user\",\"content\":\"%s\"}]}", text);
+    for (int i = 0; i < 2; i++)
+        ask_one(&w, "POST", id, "/items", body, 200);
+    ask_one(&w, "DELETE", id, "/items/msg_a", "", 200);
+    ask_one(&w, "GET", id, "/items/msg_a", "", 404);
+    world_stop(&w);
+}
+
 Test(conversations, metadata_is_kept_and_changed) {
     struct world w;
     char id[64];
