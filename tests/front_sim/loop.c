@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/loop_bytes.h"
 
 struct sim_work {
     struct list link;
@@ -281,7 +282,9 @@ static bool work_run_one(void) {
     if (!chosen)
         return false;
     sim_event("work", 0, 0);
+    loop_watch = NULL; /* a thread's time is not the loop's */
     IN_FRONT(chosen->work(chosen->req));
+    loop_watch = sim_price;
     chosen->done = true;
     return true;
 }
@@ -387,7 +390,7 @@ static uint32_t tell_some(void) {
 
 /* Lets the actors act whose time has come. */
 static void world_acts(void) {
-    for (uint32_t n = sim_below(5); n > 0; n--) {
+    for (uint32_t n = sim_below(sim.crowded ? 60 : 5); n > 0; n--) {
         uint32_t which = sim_below(6);
 
         if (which == 0)
@@ -503,6 +506,7 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
 
     assert(mode == UV_RUN_DEFAULT);
     update_time();
+    loop_watch = sim_price;
     while (is_alive()) {
         sim.n_events++;
         if (sim.pauses && sim.deadline_ns == 0 && sim_one_in(sim.has_read ? 40 : 4000))
@@ -514,7 +518,9 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
         poll_all(!any_idle() && !any_closing());
         run_all(UV_CHECK);
         run_closing();
+        sim_iteration();
     }
+    loop_watch = NULL;
     sim_leave(was);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tests/front_sim/client.h"
+#include "tests/front_sim/crowd.h"
 #include "tests/front_sim/model.h"
 #include "tests/front_sim/process.h"
 #include "tests/front_sim/sim.h"
@@ -133,6 +134,7 @@ static void draw(struct scenario *s) {
     }
     tolerance.wait_ns = INT64_C(240000000000);
     sim.pauses = sim.seed % 4 == 3 && !s->calm; /* drawn without a number, as seeds are kept */
+    s->crowd = sim.seed % 4 == 1 && !s->tight && !s->damages; /* likewise */
     tolerance.silence_ns = INT64_C(7000000000);
     if (sim.pauses)
         tolerance.silence_ns += SIM_PAUSE_MS * INT64_C(1000000);
@@ -192,7 +194,7 @@ static bool all_done(void) {
     for (uint32_t i = 0; i < d.n_started; i++)
         if (!client_is_done(d.client[i]))
             return false;
-    return d.n_started == d.s->n_clients;
+    return d.n_started == d.s->n_clients && crowd_is_done();
 }
 
 static void run(void) {
@@ -276,8 +278,12 @@ static void settle(void) {
 static void act(struct actor *a) {
     switch (d.phase) {
     case PHASE_START:
-        if (listeners_n() >= 3)
-            d.phase = PHASE_RUN;
+        if (listeners_n() < 3)
+            break;
+        d.phase = PHASE_RUN;
+        sim.crowded = d.s->crowd;
+        if (d.s->crowd)
+            crowd_begin(TCP, d.s->tenants ? "key-of-none" : NULL);
         break;
     case PHASE_RUN:
         run();
@@ -315,6 +321,7 @@ void scenario_end(struct scenario *s, int code) {
         sim_fail("EXIT", "weftd ends and nobody asked it to");
     for (uint32_t i = 0; i < d.n_started; i++)
         client_free(d.client[i]);
+    crowd_end();
     if (d.get)
         client_free(d.get);
     if (d.admin)

@@ -16,6 +16,7 @@ struct scenario {
     uint32_t n_models, n_clients;
     bool calm;    /* no faults, no faulty clients, no refusals */
     bool damages; /* workers send damaged frames; set before scenario_begin() */
+    bool crowd;   /* clients of megabytes, and a quiet one */
     bool deaths, hangs, refuses, tenants, tight, drains_early, reloads, manages, upgrades, resets;
 };
 

@@ -74,6 +74,24 @@ void sim_leave(bool was) {
     sim.in_front = was;
 }
 
+void sim_spend(int64_t ns) {
+    sim.ns += ns;
+    sim.spent_ns += ns;
+    sim.front_ns += ns;
+}
+
+void sim_price(size_t bytes, size_t items) {
+    if (sim.in_front)
+        sim_spend((int64_t)(bytes * SIM_BYTE_NS + items * SIM_ITEM_NS));
+}
+
+void sim_iteration(void) {
+    if (sim.spent_ns > SIM_ITERATION_NS)
+        sim_fail("ITERATION", "an iteration of the loop costs %lld us",
+                 (long long)sim.spent_ns / 1000);
+    sim.spent_ns = 0;
+}
+
 /* ---- actors ---- */
 
 void actor_start(struct actor *a, void (*step)(struct actor *a), int64_t delay_ns) {

@@ -34,8 +34,11 @@ struct sim {
     uint64_t n_calls; /* calls of the simulator by the front in the present callback */
     bool in_front, verbose;
     bool pauses;     /* the front is stopped now and then */
+    bool crowded;    /* many actors act between two polls, so that the front is always busy */
     bool has_read;   /* in this iteration a socket was readable: often half of a request is there */
     int64_t idle_ns; /* time that the loop slept */
+    int64_t spent_ns;    /* price of what the front did in the present iteration of its loop */
+    int64_t front_ns;    /* the same of all iterations */
     int64_t deadline_ns; /* time set by setitimer(), at which the front's process ends; 0: none */
 };
 
@@ -44,6 +47,14 @@ extern struct sim sim;
 #define SIM_PAUSE_MS 5000 /* longest time for which the front is stopped */
 /* most calls of the simulator in one callback; more means a loop without a bound */
 #define SIM_CALLS_MAX 60000
+
+/* Prices of what the front does on its loop: a byte that is copied, parsed or sent, a write, and an
+ * item of a loop over readers, connections and the like. Each is a few times that of a slow
+ * machine's core. */
+#define SIM_BYTE_NS 2
+#define SIM_WRITE_NS 10000
+#define SIM_ITEM_NS 100
+#define SIM_ITERATION_NS 10000000 /* most that an iteration may cost */
 
 /* Ends the run because rule @rule is broken. */
 _Noreturn void sim_fail(const char *rule, const char *fmt, ...) PRINTF(2, 3);
@@ -57,6 +68,13 @@ bool sim_one_in(uint32_t n);
 /* Counts a call of the simulator by the front. Returns the argument of sim_leave(). */
 bool sim_enter(void);
 void sim_leave(bool was);
+
+/* Lets the front's loop spend @ns. */
+void sim_spend(int64_t ns);
+/* Ends an iteration of the front's loop, which must not have cost more than SIM_ITERATION_NS. */
+void sim_iteration(void);
+/* A loop_watcher: lets the front's loop pay for what it does. */
+void sim_price(size_t bytes, size_t items);
 
 void actor_start(struct actor *a, void (*step)(struct actor *a), int64_t delay_ns);
 void actor_stop(struct actor *a);

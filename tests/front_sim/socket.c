@@ -470,6 +470,7 @@ ssize_t send(int fd, const void *data, size_t len, int flags) {
         s->kind == SOCK_PACKET_END ? send_packet(s, data, len, NULL) : sock_send(s, data, len);
 
     sim_event("send", (uint64_t)fd, (uint64_t)n);
+    sim_spend(was ? SIM_WRITE_NS : 0);
     return result(n, was);
 }
 
@@ -482,6 +483,7 @@ ssize_t recv(int fd, void *data, size_t len, int flags) {
     if (passed)
         unref(passed, false);
     sim_event("recv", (uint64_t)fd, (uint64_t)n);
+    sim_spend(was && n > 0 ? (int64_t)n * SIM_BYTE_NS : 0);
     return result(n, was);
 }
 

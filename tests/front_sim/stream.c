@@ -179,6 +179,7 @@ int uv_write(uv_write_t *req, uv_stream_t *h, const uv_buf_t bufs[], unsigned n,
     h->write_queue_size += write_left(w);
     sim_event("write", (uint64_t)s->fd, write_left(w));
     list_push_back(&s->writes, &w->link);
+    sim_spend(SIM_WRITE_NS);
     push(s);
     sim_leave(was);
     return 0;

@@ -1,0 +1,206 @@
+#include "tests/front_sim/crowd.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/buf.h"
+
+#define CROWD 5u
+#define CROWD_ASKS 2u
+#define CROWD_FROM 10u /* addresses of the crowd; the quiet client has the one before */
+#define QUIET_NS 2000000
+#define ID_LEN 29u /* "resp_" and 24 digits */
+
+struct member {
+    struct actor actor;
+    struct sock *sock;
+    struct buf out; /* the request, of which `at` bytes are sent */
+    size_t at, n_heard;
+    uint32_t number, n_left;
+    int64_t
+        front_ns; /* of the quiet client: the front's work at its request; -1: it asked nothing */
+    int64_t next_ns; /* time of its next request */
+    bool quiet, done;
+};
+
+static struct {
+    struct member member[CROWD + 1];
+    const char *address, *key;
+    char id[ID_LEN + 1]; /* of a response; "": none is known */
+    bool begun;
+} crowd;
+
+static void leave(struct member *m) {
+    if (m->sock)
+        sock_close(m->sock, sim_one_in(3));
+    m->sock = NULL;
+    buf_clear(&m->out);
+    m->at = m->n_heard = 0;
+    m->front_ns = -1;
+}
+
+static void finish(struct member *m) {
+    leave(m);
+    m->done = true;
+}
+
+/* Writes a request whose tool is not shown to the model, but repeated in each event. */
+static void write_large(struct member *m) {
+    size_t n = sim_between(100000, 3000000);
+    struct buf body = {.max = SIZE_MAX};
+
+    buf_printf(&body,
+               "{\"model\":\"m0\",\"input\":\"number %u?\",\"max_output_tokens\":%u,"
+               "\"stream\":%s,\"background\":%s,\"tools\":[{\"type\":\"web_search_preview\","
+               "\"junk\":\"",
+               m->number, sim_between(1, 30), sim_one_in(2) ? "true" : "false",
+               sim_one_in(2) ? "true" : "false");
+    buf_reserve(&body, n);
+    memset(body.data + body.len, 'A', n);
+    body.len += n;
+    body.data[body.len] = 0;
+    buf_add_str(&body, "\"}]}");
+    buf_printf(&m->out, "POST /v1/responses HTTP/1.1\r\nContent-Length: %zu\r\n", body.len);
+    if (crowd.key)
+        buf_printf(&m->out, "Authorization: Bearer %s\r\n", crowd.key);
+    buf_add_str(&m->out, "Host: localhost\r\nConnection: close\r\n\r\n");
+    buf_add(&m->out, body.data, body.len);
+    buf_deinit(&body);
+}
+
+static void write_request(struct member *m) {
+    if (!m->quiet && (!*crowd.id || sim_one_in(2))) {
+        write_large(m);
+        return;
+    }
+    if (m->quiet)
+        buf_add_str(&m->out, "GET /health HTTP/1.1\r\n");
+    else
+        buf_printf(&m->out, "GET /v1/responses/%s%s HTTP/1.1\r\nConnection: close\r\n", crowd.id,
+                   sim_one_in(2) ? "?stream=true" : "");
+    if (!m->quiet && crowd.key)
+        buf_printf(&m->out, "Authorization: Bearer %s\r\n", crowd.key);
+    buf_add_str(&m->out, "Host: localhost\r\n\r\n");
+}
+
+/* Notes the id of a response for those that fetch it. */
+static void note_id(const char *data, size_t n) {
+    const char *at = memmem(data, n, "resp_", 5);
+
+    if (at && (size_t)(data + n - at) >= ID_LEN)
+        snprintf(crowd.id, sizeof(crowd.id), "%.*s", (int)ID_LEN, at);
+}
+
+/* Returns false at the end of the connection. */
+static bool receive(struct member *m) {
+    static char data[65536];
+    ssize_t n = sock_recv(m->sock, data, sizeof(data));
+
+    if (n > 0) {
+        m->n_heard += (size_t)n;
+        note_id(data, (size_t)n);
+        actor_wake(&m->actor, sim_below(200000));
+    }
+    return n != 0 && n != -ECONNRESET;
+}
+
+static void next(struct member *m) {
+    leave(m);
+    if (--m->n_left == 0)
+        finish(m);
+    else
+        actor_wake(&m->actor, sim_below(300000000));
+}
+
+/* Checks how much the front did before it answered. */
+static void judge_quiet(struct member *m) {
+    int64_t worked = sim.front_ns - m->front_ns;
+
+    sim_note("the quiet client waited for %lld us of work", (long long)worked / 1000);
+    if (worked > QUIET_NS)
+        sim_fail("QUIET", "a small request waits until the front has worked for %lld us",
+                 (long long)worked / 1000);
+}
+
+static bool crowd_works(void) {
+    for (uint32_t i = 0; i < CROWD; i++)
+        if (!crowd.member[i].done)
+            return true;
+    return false;
+}
+
+/* Lets the quiet client ask again, on the same connection, while the crowd is there. */
+static void quiet_again(struct member *m) {
+    judge_quiet(m);
+    m->n_heard = m->at = 0;
+    m->front_ns = -1;
+    buf_clear(&m->out);
+    m->next_ns = sim.ns + sim_below(100000000);
+    if (crowd_works())
+        actor_wake(&m->actor, m->next_ns - sim.ns);
+    else
+        finish(m);
+}
+
+static void step(struct actor *a) {
+    struct member *m = CONTAINER_OF(a, struct member, actor);
+
+    if (m->done)
+        return;
+    if (!m->sock) {
+        uint32_t from = m->quiet ? CROWD_FROM - 1 : CROWD_FROM + sim_below(2);
+
+        m->sock = sock_connect(crowd.address, from, &m->actor);
+        if (!m->sock) {
+            finish(m);
+            return;
+        }
+    }
+    if (m->out.len == 0 && sim.ns < m->next_ns) { /* woken by its socket */
+        actor_wake(&m->actor, m->next_ns - sim.ns);
+        return;
+    }
+    if (m->out.len == 0)
+        write_request(m);
+    if (m->at < m->out.len) {
+        ssize_t n = sock_send(m->sock, m->out.data + m->at, m->out.len - m->at);
+
+        m->at += n > 0 ? (size_t)n : 0;
+        if (m->at == m->out.len)
+            m->front_ns = sim.front_ns;
+        else if (n > 0)
+            actor_wake(&m->actor, sim_below(100000));
+    }
+    if (!receive(m)) {
+        next(m);
+    } else if (m->quiet && m->n_heard > 0 && m->front_ns >= 0) {
+        quiet_again(m);
+    }
+}
+
+void crowd_begin(const char *address, const char *key) {
+    crowd.begun = true;
+    crowd.address = address;
+    crowd.key = key;
+    for (uint32_t i = 0; i <= CROWD; i++) {
+        struct member *m = &crowd.member[i];
+
+        *m = (struct member){.number = i, .n_left = CROWD_ASKS, .quiet = i == CROWD};
+        m->out.max = SIZE_MAX;
+        m->front_ns = -1;
+        actor_start(&m->actor, step, sim_below(400000000));
+    }
+}
+
+bool crowd_is_done(void) {
+    return !crowd.begun || (!crowd_works() && crowd.member[CROWD].done);
+}
+
+void crowd_end(void) {
+    for (uint32_t i = 0; crowd.begun && i <= CROWD; i++) {
+        leave(&crowd.member[i]);
+        actor_stop(&crowd.member[i].actor);
+        buf_deinit(&crowd.member[i].out);
+    }
+}
