@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/thread.h"
@@ -152,9 +153,10 @@ static void run(struct jobs *p, struct thread *t) {
 static void *serve(void *arg) {
     struct thread *t = arg;
     struct jobs *p = t->pool;
+    id_t thread = (id_t)syscall(SYS_gettid); /* gettid() came with glibc 2.30 */
 
     prctl(PR_SET_NAME, p->opts.name);
-    setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + p->opts.nice);
+    setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, 0) + p->opts.nice);
     pthread_mutex_lock(&p->mutex);
     for (;;) {
         while (!t->job && !p->stopping)

@@ -154,7 +154,7 @@ static int receive_fd(void) {
 
 static bool confine_process(void) {
     bool ok = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_DUMPABLE, 0) == 0 &&
-              set_limit(RLIMIT_CORE, 0) && close_range(DECODER_FD + 1, ~0u, 0) == 0;
+              set_limit(RLIMIT_CORE, 0) && syscall(__NR_close_range, DECODER_FD + 1, ~0u, 0) == 0;
 
     for (int fd = 0; fd < DECODER_FD; fd++)
         close(fd);
