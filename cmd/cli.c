@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "base/buf.h"
 #include "base/printable.h"
+#include "base/version.h"
 
 static void print(const char *fmt, va_list ap, const char *hint) {
     char text[1024], shown[1400];
@@ -235,7 +236,7 @@ bool cli_asks_version(const char *arg) {
 }
 
 int cli_version(const char *program) {
-    printf("%s %s\n", program, WEFT_VERSION);
+    version_print(program);
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
@@ -252,6 +253,7 @@ int cli_run(const char *program, const struct cli_command *commands, size_t n, i
     }
     if (cli_asks_version(argv[1]))
         return cli_version(program);
+    files_find_certificates();
     for (size_t i = 0; i < n; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);

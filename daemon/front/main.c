@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
+#include "base/version.h"
 #include "daemon/front/args.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/check.h"
@@ -629,6 +630,7 @@ int main(int argc, char **argv) {
         return worker_main(argc, argv);
     if (argc == 2 && strcmp(argv[1], DECODER_FLAG) == 0)
         return decoder_main();
+    files_find_certificates();
     /* ignored until there is a handler, because nothing has been read yet */
     signal(SIGHUP, SIG_IGN);
     signal(SIGUSR2, SIG_IGN);
@@ -638,7 +640,7 @@ int main(int argc, char **argv) {
     if (process_take_flag(&argc, argv, "--print-config"))
         return config_print(stdout), !files_flush();
     if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
-        return printf("weftd %s\n", WEFT_VERSION), !files_flush();
+        return version_print("weftd"), !files_flush();
     sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
     bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;

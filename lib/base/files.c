@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/util.h"
 
 #define WRITER_MS 1000 /* time to wait for a writer to open a FIFO */
 
@@ -155,4 +156,22 @@ bool files_state_folder(char *out, size_t size) {
     memcpy(out, list, n);
     out[n] = 0;
     return true;
+}
+
+void files_find_certificates(void) {
+    static const char *const places[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Arch */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL, Amazon */
+        "/etc/ssl/ca-bundle.pem",             /* SUSE */
+        "/etc/ssl/cert.pem",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        if (access(places[i], R_OK) != 0)
+            continue;
+        /* The first place is that of the libraries themselves. */
+        if (i > 0)
+            setenv("SSL_CERT_FILE", places[i], 0);
+        return;
+    }
 }

@@ -35,6 +35,11 @@ enum { FILES_SOCKETS_RUNTIME, FILES_SOCKETS_STATE, FILES_SOCKETS_N };
  * the variable is not set to an absolute path or the path does not fit into @size. */
 bool files_socket_folder(int place, char *out, size_t size);
 
+/* Sets SSL_CERT_FILE, the name of the file of trusted certificates, where the system keeps it
+ * elsewhere than Debian: programs for all systems have Debian's libcurl. Keeps a value that is set.
+ * Call it before there are threads. */
+void files_find_certificates(void);
+
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int files_make_folders(const char *path, mode_t mode);
 

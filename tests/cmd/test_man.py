@@ -66,7 +66,13 @@ def test_programs_print_their_version():
     for name in ("weftd", "weft-gguf", "weft-bench", "weftctl"):
         for option in ("--version", "-V"):
             if os.path.exists(program(name)):
-                assert subprocess.run([program(name), option], capture_output=True, text=True).stdout == f"{name} {version}\n"
+                lines = subprocess.run([program(name), option], capture_output=True, text=True).stdout.splitlines()
+                assert lines[0] == f"{name} {version}", lines
+                built = dict(re.split(r": +", line, maxsplit=1) for line in lines[1:])
+                assert list(built) == ["commit", "compiler", "backends"], lines
+                assert re.fullmatch(r"unknown|[0-9a-f]{12}( with changes)?", built["commit"]), lines
+                assert re.fullmatch(r"(gcc|clang) [0-9.]+", built["compiler"]), lines
+                assert re.match(r"cpu \([a-z0-9 ]+\)", built["backends"]), lines
 
 
 def test_pages_can_be_read():
