@@ -1,0 +1,41 @@
+"""Says which symbols of a newer glibc the programs and libraries below a folder need, and fails if there are any. Libraries
+beside glibc's must be in the folder themselves.
+usage: check_glibc.py VERSION FOLDER"""
+import pathlib
+import re
+import subprocess
+import sys
+
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+
+
+def number(version):
+    return tuple(int(part) for part in version.split("."))
+
+
+def is_elf(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def faults(path, limit, names):
+    said = subprocess.run(["objdump", "-p", "-T", path], check=True, capture_output=True, text=True).stdout
+    for library in re.findall(r"^\s+NEEDED\s+(\S+)", said, re.M):
+        if library not in GLIBC | names:
+            yield f"{path}: needs {library}, which is not in the folder"
+    for line in said.splitlines():
+        version = re.search(r"\bGLIBC_([0-9.]+)", line)
+        if version and "*UND*" in line and number(version[1]) > number(limit):
+            yield f"{path}: needs {line.split()[-1]} of glibc {version[1]}"
+
+
+def main(limit, folder):
+    files = [path for path in sorted(pathlib.Path(folder).rglob("*")) if path.is_file() and is_elf(path)]
+    names = {path.name for path in files}
+    found = [fault for path in files for fault in faults(path, limit, names)]
+    print("\n".join(found) or f"{len(files)} files need no newer glibc than {limit}")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
