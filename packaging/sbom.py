@@ -1,6 +1,8 @@
 """Writes the list of a release's parts as CycloneDX 1.5: the packages themselves, and the libraries that they depend on with
 the versions and licences that this system has of them. The same packages on the same system give the same bytes.
-usage: sbom.py VERSION PACKAGE.deb..."""
+The programs of an archive (FILE.tar.gz) have libraries linked in (LINKED).
+usage: sbom.py VERSION FILE...      FILE: a package (.deb) or an archive of programs
+       sbom.py --linked             prints the packages of what is linked into the archive's programs"""
 import datetime
 import hashlib
 import json
@@ -16,6 +18,12 @@ SPDX = {  # names in Debian's copyright files: identifiers of SPDX
     "GPL-3+": "GPL-3.0-or-later", "LGPL-2.1": "LGPL-2.1-only", "LGPL-2.1+": "LGPL-2.1-or-later", "LGPL-3": "LGPL-3.0-only",
     "LGPL-3+": "LGPL-3.0-or-later", "MPL-2.0": "MPL-2.0",
 }
+
+# The Debian packages of what packaging/tarball links into the programs or puts beside them.
+LINKED = ("libbsd-dev", "libcurl4-openssl-dev", "libedit-dev", "libgif-dev", "libjemalloc-dev", "libjpeg62-turbo-dev",
+          "libmd-dev", "libncurses-dev", "libpcre2-dev", "libpng-dev", "libssl-dev", "libutf8proc-dev", "libuv1-dev",
+          "libwebp-dev", "libxxhash-dev", "libzstd-dev", "zlib1g-dev")
+LATE = {"libllhttp-dev": "MIT", "libyyjson-dev": "MIT"}  # of Debian 13, below .deps/
 
 
 def field(deb, name):
@@ -45,26 +53,37 @@ def licences(package):
 
 def library(package):
     version = installed_version(package)
+    if package in LATE:
+        return {"type": "library", "name": package, "bom-ref": package, "licenses": [{"license": {"id": LATE[package]}}]}
     part = {"type": "library", "name": package, "bom-ref": package, "licenses": licences(package)}
     if version:
         part |= {"version": version, "purl": f"pkg:deb/debian/{package}@{version}"}
     return part
 
 
-def own_package(deb):
-    with open(deb, "rb") as data:
-        digest = hashlib.sha256(data.read()).hexdigest()
-    name, version = field(deb, "Package"), field(deb, "Version")
-    return {"type": "application", "name": name, "version": version, "bom-ref": f"{name}-{field(deb, 'Architecture')}",
-            "hashes": [{"alg": "SHA-256", "content": digest}], "licenses": [{"license": {"id": "Apache-2.0"}}]}
+def sha256(path):
+    with open(path, "rb") as data:
+        return [{"alg": "SHA-256", "content": hashlib.sha256(data.read()).hexdigest()}]
 
 
-def main(version, debs):
+def own_part(path, version):
+    """A file of the release, and the names of the libraries that it uses or contains."""
+    part = {"type": "application", "hashes": sha256(path), "licenses": [{"license": {"id": "Apache-2.0"}}]}
+    if not path.endswith(".deb"):
+        name = os.path.basename(path).removesuffix(".tar.gz")
+        return {"name": name, "version": version, "bom-ref": name} | part, {*LINKED, *LATE}
+    name = field(path, "Package")
+    names = libraries(field(path, "Depends") + "," + field(path, "Pre-Depends"))
+    return {"name": name, "version": field(path, "Version"), "bom-ref": f"{name}-{field(path, 'Architecture')}"} | part, names
+
+
+def main(version, files):
     date = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
     packages, needed = [], {}
-    for deb in sorted(debs):
-        packages.append(own_package(deb))
-        needed[packages[-1]["bom-ref"]] = libraries(field(deb, "Depends") + "," + field(deb, "Pre-Depends"))
+    for path in sorted(files):
+        part, names = own_part(path, version)
+        packages.append(part)
+        needed[part["bom-ref"]] = names
     parts = packages + [library(name) for name in sorted(set().union(*needed.values()))]
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(parts, sort_keys=True))
     json.dump({
@@ -79,4 +98,7 @@ def main(version, debs):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1:] == ["--linked"]:
+        print("\n".join(LINKED))
+    else:
+        main(sys.argv[1], sys.argv[2:])

@@ -10,7 +10,9 @@ import tarfile
 import tempfile
 
 LIBRARY = "zlib1g"
+LINKED = "libpng-dev"  # into the archive's programs
 VERSION = re.search(r"version: '(.*)'", (pathlib.Path(sys.argv[1]) / "meson.build").read_text())[1]
+PROGRAMS = f"weft-{VERSION}-linux-x86_64"
 
 
 def run(*command, cwd=None):
@@ -26,14 +28,19 @@ def make_package(folder):
     assert done.returncode == 0, done.stderr
 
 
+def make_programs(folder):
+    folder.mkdir()
+    (folder / f"{PROGRAMS}.tar.gz").write_bytes(b"an archive")
+
+
 def release(clone, debs, out):
-    return run(clone / "packaging/release", "--debs", debs, out)
+    return run(clone / "packaging/release", "--debs", debs, "--programs", debs / "programs", out)
 
 
 def check_files(clone, out):
     names = {p.name for p in out.iterdir()}
     assert names == {"SHA256SUMS", f"weft-{VERSION}.cdx.json", f"weft-{VERSION}-changes.md", f"weft-{VERSION}.tar.gz",
-                     f"weft_{VERSION}_amd64.deb"}, names
+                     f"weft_{VERSION}_amd64.deb", f"{PROGRAMS}.tar.gz", "install.sh"}, names
     assert run("sha256sum", "-c", "--strict", "SHA256SUMS", cwd=out).returncode == 0
     assert len((out / "SHA256SUMS").read_text().splitlines()) == len(names) - 1
 
@@ -50,7 +57,9 @@ def check_list(out):
     parts = json.loads((out / f"weft-{VERSION}.cdx.json").read_text())
     assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.5")
     by_name = {c["name"]: c for c in parts["components"]}
-    assert set(by_name) == {"weft", LIBRARY}, set(by_name)
+    assert {"weft", PROGRAMS, LIBRARY, LINKED, "libyyjson-dev"} <= set(by_name), set(by_name)
+    of = {d["ref"]: d["dependsOn"] for d in parts["dependencies"]}
+    assert of["weft-amd64"] == [LIBRARY] and LINKED in of[PROGRAMS] and PROGRAMS in of["weft"], of
     digest = run("sha256sum", out / f"weft_{VERSION}_amd64.deb").stdout.split()[0]
     assert by_name["weft"]["hashes"] == [{"alg": "SHA-256", "content": digest}]
     version = run("dpkg-query", "-W", "-f", "${Version}\n", LIBRARY).stdout.split("\n")[0]
@@ -80,6 +89,7 @@ def main(source):
             print("skipped: the source is no git repository")
             return 77
         make_package(folder)
+        make_programs(folder / "programs")
         for name in ("first", "second"):
             done = release(clone, folder, folder / name)
             assert done.returncode == 0, done.stderr
