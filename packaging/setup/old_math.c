@@ -1,0 +1,36 @@
+/*
+ * old_math - functions of libm under the versions that glibc 2.28 has.
+ *
+ * Version 2.29 gave these new symbols, which set no errno by old rules; the values are those of the
+ * old symbols. A program that is linked with this file needs no newer libm.
+ */
+double old_exp(double x);
+double old_exp2(double x);
+double old_log(double x);
+double old_log2(double x);
+double old_pow(double x, double y);
+__asm__(".symver old_exp, exp@GLIBC_2.2.5");
+__asm__(".symver old_exp2, exp2@GLIBC_2.2.5");
+__asm__(".symver old_log, log@GLIBC_2.2.5");
+__asm__(".symver old_log2, log2@GLIBC_2.2.5");
+__asm__(".symver old_pow, pow@GLIBC_2.2.5");
+
+double exp(double x) {
+    return old_exp(x);
+}
+
+double exp2(double x) {
+    return old_exp2(x);
+}
+
+double log(double x) {
+    return old_log(x);
+}
+
+double log2(double x) {
+    return old_log2(x);
+}
+
+double pow(double x, double y) {
+    return old_pow(x, y);
+}
