@@ -307,7 +307,8 @@ void save_init(struct store *s, uv_loop_t *loop) {
     uv_async_init(loop, &save->dirtied, on_dirtied);
     save->timer.data = save->dirtied.data = s;
     save->job = (struct state_job){.run = run, .done = done};
-    getrandom(&save->writer, sizeof(save->writer), 0);
+    if (getrandom(&save->writer, sizeof(save->writer), GRND_NONBLOCK) != sizeof(save->writer))
+        save->writer = uv_hrtime(); /* daemons that share the database began at different times */
     save->version = -1;
     save->on = true;
 }
