@@ -580,7 +580,8 @@ void conn_turn(struct conn *c) {
         turn_to_send(c);
     if (c->reads && c->state != CONN_CLOSED)
         turn_to_read(c);
-    if (!c->sends && !c->reads) /* an answer that ended above asked for the turn that was just had */
+    /* An answer that ended above asked for the turn that was just had. */
+    if (!c->sends && !c->reads)
         turn_withdraw(&c->turn, &c->payer->turns);
     assert(c->state == CONN_CLOSED || (c->sends || c->reads) == !list_empty(&c->turn.link));
     check(c);

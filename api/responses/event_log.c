@@ -126,7 +126,7 @@ static bool log_load_event(struct event_log *l, yyjson_val *v, struct blob *echo
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *string = yyjson_arr_get(v, 0);
     struct splice part = {.blob = echo};
-    size_t n = yyjson_get_len(string), n_echo = echo ? echo->text.len : 0;
+    size_t n = json_len(string), n_echo = echo ? echo->text.len : 0;
 
     part.at = yyjson_get_uint(yyjson_arr_get(v, 1));
     part.from = yyjson_get_uint(yyjson_arr_get(v, 2));
@@ -136,7 +136,7 @@ static bool log_load_event(struct event_log *l, yyjson_val *v, struct blob *echo
         return false;
     if (part.len == 0)
         part = (struct splice){0};
-    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || buf_add(&text, yyjson_get_str(string), n) < 0)
+    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || buf_add(&text, json_text(string), json_len(string)) < 0)
         return false;
     struct logged_event e = {.text = blob_new(&text), .echo = part};
     if (!e.text)

@@ -136,7 +136,7 @@ static int read_entry(struct item_list *l, yyjson_val *v, const char *text, size
     struct item_entry e = {.at = yyjson_get_uint(yyjson_arr_get(v, 0)),
                            .len = yyjson_get_uint(yyjson_arr_get(v, 1))};
     uint64_t flags = yyjson_get_uint(yyjson_arr_get(v, 2));
-    const char *id = yyjson_get_str(yyjson_arr_get(v, 3));
+    const char *id = json_cstr(yyjson_arr_get(v, 3));
     size_t n = item_list_n(l), after = 0;
 
     if (n > 0) {

@@ -43,9 +43,9 @@ void files_find_certificates(void);
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int files_make_folders(const char *path, mode_t mode);
 
-/* Creates the file @name of the folder @dir (AT_FDCWD: @name is a path) for writing, instead of what
- * an interrupted program has left there: neither a FIFO, which open() would wait for, nor a file
- * that another process has open. Returns a descriptor or -errno. */
+/* Creates the file @name of the folder @dir (AT_FDCWD: @name is a path) for writing, and removes
+ * what an interrupted program has left there: neither a FIFO, which open() would wait for, nor a
+ * file that another process has open. Returns a descriptor or -errno. */
 int files_create(int dir, const char *name, mode_t mode);
 
 /* Appends the whole file @path to @out, and writes its permissions to *@mode unless that is NULL.

@@ -130,7 +130,7 @@ Test(loosen, without_a_place_rules_go_before_names_and_types) {
     end(&t);
 }
 
-/* Whoever reads what was left out must find the rules of the arguments as a whole in it, too. */
+/* The list of what was left out names rules of the arguments as a whole, too. */
 Test(loosen, rules_of_the_arguments_as_a_whole_are_noted) {
     static const char schema[] =
         "{\"title\":\"t\",\"allOf\":[{\"required\":[\"a\"]}],\"additionalProperties\":false,"

@@ -1,6 +1,6 @@
-/* Parts that are left out of a tool's schema: the first line is the schema, each further one a place
- * that a refusal names; an empty line names none. What is taken out makes the schema shorter, so
- * that the caller's loop ends, and is noted with its place. */
+/* Parts that are left out of a tool's schema: the first line is the schema, each further one a
+ * place that a refusal names; an empty line names none. What is taken out makes the schema
+ * shorter, so that the caller's loop ends, and is noted with its place. */
 
 #include <string.h>
 #include <yyjson.h>
