@@ -6,6 +6,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/loop_bytes.h"
 #include "base/try.h"
 
@@ -136,7 +137,8 @@ static bool log_load_event(struct event_log *l, yyjson_val *v, struct blob *echo
         return false;
     if (part.len == 0)
         part = (struct splice){0};
-    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || buf_add(&text, json_text(string), json_len(string)) < 0)
+    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) ||
+        buf_add(&text, json_text(string), json_len(string)) < 0)
         return false;
     struct logged_event e = {.text = blob_new(&text), .echo = part};
     if (!e.text)
