@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/loop_bytes.h"
 #include "base/printable.h"
 #include "base/probe.h"
 #include "base/try.h"
@@ -105,7 +106,10 @@ static int port_submit(struct api_port *p, const struct submit *m) {
 
     if (!c || worker_chan_queued(c) > 0)
         return -EAGAIN;
+    /* A request is one message, copied once; MSG_SUBMIT's limits bound it. */
+    loop_watcher *watcher = loop_pause();
     int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
+    loop_resume(watcher);
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
@@ -126,7 +130,10 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
         return -EPIPE;
     if (worker_chan_queued(c) > PICTURES_BACKLOG)
         return -EAGAIN;
+    /* The pixels of a picture are one message, copied once; rows of pictures bound it. */
+    loop_watcher *watcher = loop_pause();
     int r = send_out(w, c, MSG_PICTURE, msg_picture_pack(&w->out, m));
+    loop_resume(watcher);
     return r == CHAN_FULL ? -EAGAIN : r;
 }
 

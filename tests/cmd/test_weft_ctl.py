@@ -437,7 +437,7 @@ def test_wrong_usage_is_64():
         assert p.returncode == 64 and p.stderr and not p.stdout, (args, p)
     for args in (["--help"], ["-h"], ["stats", "--help"], ["top", "-h"], ["swap", "--help"]):
         assert run(*args)[0].startswith("usage: weftctl [--socket PATH]"), args
-    assert "claude, codex, opencode" in run("launch", "nothing", code=64)[1]
+    assert "claude, codex, opencode" in run("launch", "nothing", code=64)[0]
 
 
 def chunk(value):
