@@ -1,5 +1,6 @@
 """Says which symbols of a newer glibc the programs and libraries below a folder need, and fails if there are any. Libraries
-beside glibc's must be in the folder themselves.
+beside glibc's must be in the folder themselves, and no file may export a function that it takes from glibc by the same
+name: the loader would find the file's own.
 usage: check_glibc.py VERSION FOLDER"""
 import pathlib
 import re
@@ -23,10 +24,17 @@ def faults(path, limit, names):
     for library in re.findall(r"^\s+NEEDED\s+(\S+)", said, re.M):
         if library not in GLIBC | names:
             yield f"{path}: needs {library}, which is not in the folder"
+    needed, own = set(), set()
     for line in said.splitlines():
         version = re.search(r"\bGLIBC_([0-9.]+)", line)
         if version and "*UND*" in line and number(version[1]) > number(limit):
             yield f"{path}: needs {line.split()[-1]} of glibc {version[1]}"
+        if version and "*UND*" in line:
+            needed.add(line.split()[-1])
+        elif re.search(r"\bDF\b", line):
+            own.add(line.split()[-1])
+    for name in sorted(needed & own):
+        yield f"{path}: exports {name}, which it takes from glibc"
 
 
 def main(limit, folder):

@@ -2,8 +2,17 @@
  * old_math - functions of libm under the versions that glibc 2.28 has.
  *
  * Version 2.29 gave these new symbols, which set no errno by old rules; the values are those of the
- * old symbols. A program that is linked with this file needs no newer libm.
+ * old symbols. A program that is linked with this file needs no newer libm. The functions are hidden:
+ * the loader would take an exported exp2 for libm's old one, and it would call itself for ever.
  */
+#pragma GCC visibility push(hidden)
+double exp(double x);
+double exp2(double x);
+double log(double x);
+double log2(double x);
+double pow(double x, double y);
+#pragma GCC visibility pop
+
 double old_exp(double x);
 double old_exp2(double x);
 double old_log(double x);

@@ -147,6 +147,24 @@ def check_glibc(folder):
         assert done.returncode == right and ("of glibc" in done.stdout) == bool(right), (version, done)
 
 
+def check_old_math(folder):
+    """Functions that stand before glibc's must not be what the loader finds for glibc's: they would call themselves."""
+    hidden = (SOURCE / "packaging/setup/old_math.c").read_text()
+    use = folder / "use.c"
+    use.write_text("#include <math.h>\n#include <stdio.h>\n"
+                   'int main(int n, char **v) { (void)v; return printf("%g %g\\n", exp2(n + 2), pow(n + 1, 10)) < 0; }\n')
+    for name, text, right in (("hidden", hidden, 0), ("seen", hidden.replace("push(hidden)", "push(default)"), 1)):
+        math, program = folder / f"{name}.c", folder / name / "use"
+        math.write_text(text)
+        program.parent.mkdir()
+        subprocess.run(["gcc", "-w", "-O2", "-fPIC", "-fno-builtin", "-rdynamic", use, math, "-lm", "-o", program], check=True)
+        done = subprocess.run([sys.executable, SOURCE / "packaging/check_glibc.py", "2.999", program.parent],
+                              capture_output=True, text=True)
+        assert done.returncode == right and ("exports exp2, which" in done.stdout) == bool(right), (name, done)
+    done = subprocess.run([folder / "hidden/use"], capture_output=True, text=True)
+    assert done.stdout == "8 1024\n", done
+
+
 def main():
     with tempfile.TemporaryDirectory() as where:
         folder = pathlib.Path(where)
@@ -154,6 +172,8 @@ def main():
         check_refusals(folder)
         check_image(folder)
         check_glibc(folder)
+        if platform.machine() == "x86_64":
+            check_old_math(folder)
 
 
 main()
