@@ -1,5 +1,5 @@
-"""Writes the list of a release's parts as CycloneDX 1.5: the packages themselves, and the libraries that they depend on with
-the versions and licences that this system has of them. The same packages on the same system give the same bytes.
+"""Writes the list of a release's parts as CycloneDX 1.5: the packages themselves, and the libraries that they depend on
+with the versions and licences that this system has of them. The same packages on the same system give the same bytes.
 The programs of an archive (FILE.tar.gz) have libraries linked in (LINKED).
 usage: sbom.py VERSION FILE...      FILE: a package (.deb) or an archive of programs
        sbom.py --linked             prints the packages of what is linked into the archive's programs"""
@@ -21,8 +21,8 @@ SPDX = {  # names in Debian's copyright files: identifiers of SPDX
 
 # The Debian packages of what packaging/tarball links into the programs or puts beside them.
 LINKED = ("libbsd-dev", "libcurl4-openssl-dev", "libedit-dev", "libgif-dev", "libjemalloc-dev", "libjpeg62-turbo-dev",
-          "libmd-dev", "libncurses-dev", "libpcre2-dev", "libpng-dev", "libssl-dev", "libutf8proc-dev", "libuv1-dev",
-          "libwebp-dev", "libxxhash-dev", "libzstd-dev", "zlib1g-dev")
+          "libmd-dev", "libncurses-dev", "libpcre2-dev", "libpng-dev", "libsqlite3-dev", "libssl-dev", "libutf8proc-dev",
+          "libuv1-dev", "libwebp-dev", "libxxhash-dev", "libzstd-dev", "zlib1g-dev")
 LATE = {"libllhttp-dev": "MIT", "libyyjson-dev": "MIT"}  # of Debian 13, below .deps/
 
 
