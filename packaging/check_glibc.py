@@ -1,6 +1,6 @@
-"""Says which symbols of a newer glibc the programs and libraries below a folder need, and fails if there are any. Libraries
-beside glibc's must be in the folder themselves, and no file may export a function that it takes from glibc by the same
-name: the loader would find the file's own.
+"""Says which symbols of a newer glibc the programs and libraries below a folder need, and fails if there are any.
+Libraries beside glibc's must be in the folder themselves, and no file may export a function that it takes from glibc by
+the same name: the loader would find the file's own.
 usage: check_glibc.py VERSION FOLDER"""
 import pathlib
 import re
