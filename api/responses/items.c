@@ -601,9 +601,9 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
         r = refuse(b, ".id", "must be a string");
     else if (!e)
         r = err_set_code(b->err, 404, NULL, place,
-                         "Item with id '%.100s' not found. Stored items are lost when weftd "
-                         "restarts and some time after their last use: send the items themselves, "
-                         "as SDKs do with `store` set to false.",
+                         "Item with id '%.100s' not found. Stored items are lost some time after "
+                         "their last use, and without state-file when weftd restarts: send the "
+                         "items themselves, as SDKs do with `store` set to false.",
                          id);
     else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
              !(*doc = yyjson_read(blob_data(s->parts.head) + e->at, e->len, 0)))
