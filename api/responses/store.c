@@ -434,6 +434,13 @@ int store_hold(struct store *s, uint32_t tenant, const char *id, struct stored *
     return result;
 }
 
+void store_promise(struct stored *r) {
+    pthread_mutex_lock(&r->store->lock);
+    r->promised = true;
+    save_want_locked(r);
+    pthread_mutex_unlock(&r->store->lock);
+}
+
 /* Lists @r as the newest, whatever its size; then older ones make room. Called under the lock. */
 static void list_locked(struct stored *r) {
     struct store *s = r->store;
@@ -509,6 +516,8 @@ void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int
     } else {
         save_pin_locked(r);
     }
+    if (row->listed == ROW_PROMISED)
+        save_mark_locked(r); /* it is listed from now on */
     for (struct stored *p = parent; p && p->used_s < r->used_s; p = p->parent)
         p->used_s = r->used_s;
     use_at_locked(r, used_ns);

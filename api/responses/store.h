@@ -37,12 +37,17 @@ struct store_save {
     int64_t last;                     /* highest number of a row that was looked at */
     int64_t version;                  /* db_version() at the last look; 0: look again */
     bool cleaned, more;               /* more rows are to be read */
+    bool begun;                       /* all rows were read once */
     struct list found;                /* stored_row.link: rows of other processes */
     struct stored **pins, **old_pins; /* read, and not in the index: until the next look */
     uint32_t n_pins, cap_pins, n_old_pins;
 };
 
 struct stored;
+
+/* Whether clients find the response of a row. ROW_PROMISED: not in the process that wrote it, which
+ * still generates the response; for those that begin later it has failed. */
+enum row_listed { ROW_HIDDEN, ROW_LISTED, ROW_PROMISED };
 
 struct store_limits {
     uint32_t n;     /* responses; 0: none are kept */
@@ -56,6 +61,7 @@ struct store_limits {
     bool (*named)(void *ctx, const char *name, uint32_t *tenant); /* false: no memory */
     int64_t (*unix_s)(void *ctx);                                 /* NULL: the machine's time */
     void *ctx;
+    bool beside; /* begins while another daemon generates the responses that it has promised */
 };
 
 /* Invariants, under the lock: bytes is the sum of the tenants' bytes, n of their n; n <= limits.n.
@@ -131,7 +137,8 @@ struct stored {
     bool continued;            /* since it was read */
     bool leaves_row;           /* its row belongs to others */
     bool in_batch, again;      /* again: it changed since it was put into the batch */
-    bool listed_then;
+    bool promised;             /* its row is for processes that begin after this one */
+    enum row_listed listed_then;
     int64_t used_then; /* what the batch writes */
 };
 
@@ -151,6 +158,9 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
  * that takes the place of what is freed then. Returns 0 or -ENOMEM. */
 int store_hold(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
                struct stored_parts *parts, struct stored **out);
+/* Writes @r, a response that failed and that only its holder has: if this process is killed, the
+ * next one lists it. Without a database this does nothing. */
+void store_promise(struct stored *r);
 /* Replaces @old by a response with the same id and with @parts, which are taken over; it continues
  * @parent (NULL: none). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);

@@ -23,7 +23,7 @@ struct stored_row {
     struct list link;
     int64_t number, parent, created_s, used_s;
     char tenant[64], id[48];
-    bool listed;
+    enum row_listed listed;
     struct stored_parts parts;
 };
 

@@ -243,6 +243,14 @@ static bool is_id(const char *id) {
     return false;
 }
 
+static enum row_listed read_listed(struct db_rows *rows, uint32_t column) {
+    int64_t n = db_number(rows, column);
+
+    if (n == ROW_PROMISED)
+        return ROW_PROMISED;
+    return n == ROW_HIDDEN ? ROW_HIDDEN : ROW_LISTED;
+}
+
 /* Adds the row to @out, unless it is invalid. Returns its size, or -ENOMEM. */
 static int64_t read_row(struct db_rows *rows, struct list *out) {
     struct stored_row *row = calloc(1, sizeof(*row));
@@ -252,7 +260,7 @@ static int64_t read_row(struct db_rows *rows, struct list *out) {
     stored_parts_init(&row->parts);
     row->number = db_number(rows, 0);
     row->parent = db_number(rows, 3);
-    row->listed = db_number(rows, 4) != 0;
+    row->listed = read_listed(rows, 4);
     row->created_s = db_number(rows, 5);
     row->used_s = db_number(rows, 6);
     int r = -EINVAL;

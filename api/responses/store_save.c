@@ -135,6 +135,12 @@ static void turn_pins_locked(struct store_save *save) {
 
 /* ---- the job ---- */
 
+static enum row_listed listed_now(const struct stored *r) {
+    if (r->promised)
+        return ROW_PROMISED;
+    return list_empty(&r->link) ? ROW_HIDDEN : ROW_LISTED;
+}
+
 /* Takes the first part of the queue, and notes what is to be written of it. */
 static void take_batch_locked(struct store *s) {
     struct store_save *save = &s->save;
@@ -148,7 +154,7 @@ static void take_batch_locked(struct store *s) {
         struct stored *r = LIST_ENTRY(node, struct stored, dirty);
         list_push_back(&save->batch, node);
         r->in_batch = true;
-        r->listed_then = !list_empty(&r->link);
+        r->listed_then = listed_now(r);
         r->used_then = r->used_s;
         if (r->dead)
             continue;
@@ -220,6 +226,11 @@ static int run(struct state_job *j, struct db *db) {
     return 0;
 }
 
+/* Returns true if the process that promised the row still generates the response. */
+static bool is_under_way(const struct store *s, const struct stored_row *row) {
+    return row->listed == ROW_PROMISED && (s->save.begun || s->limits.beside);
+}
+
 /* Enters what other processes have added. On the loop's thread. */
 static void put_found(struct store *s) {
     int64_t now_ns = clock_now(s->clock), now_s = save_now(s);
@@ -230,7 +241,7 @@ static void put_found(struct store *s) {
         uint32_t tenant;
 
         age_s = MAX(MIN(age_s, oldest_s), 0);
-        if (s->limits.named(s->limits.ctx, row->tenant, &tenant)) {
+        if (!is_under_way(s, row) && s->limits.named(s->limits.ctx, row->tenant, &tenant)) {
             store_watch(s, tenant);
             pthread_mutex_lock(&s->lock);
             if (tenant < s->n_tenants)
@@ -247,6 +258,7 @@ static void end_job(struct store *s, int r) {
 
     if (r == 0)
         put_found(s);
+    s->save.begun |= look;
     pthread_mutex_lock(&s->lock);
     end_batch_locked(s, r == 0);
     if (look)

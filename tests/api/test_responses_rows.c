@@ -15,6 +15,7 @@
 static char folder[40], path[80];
 static struct clock_virtual virtual_clock;
 static int n_troubles;
+static bool beside;
 
 static void setup(void) {
     strcpy(folder, "/tmp/weft-test-rows-XXXXXX");
@@ -22,6 +23,7 @@ static void setup(void) {
     snprintf(path, sizeof(path), "%s/state.db", folder);
     clock_virtual_init(&virtual_clock, INT64_C(1000000000000));
     n_troubles = 0;
+    beside = false;
 }
 
 static void teardown(void) {
@@ -63,6 +65,7 @@ static void shelf_init(struct shelf *s, bool has_state) {
     s->has_state = has_state;
     uv_loop_init(&s->loop);
     limits.unix_s = unix_s;
+    limits.beside = beside;
     if (has_state) {
         cr_assert_eq(state_init(&s->state, &so), 0);
         cr_assert_eq(state_start(&s->state), 0);
@@ -199,4 +202,69 @@ Test(rows, a_store_that_begins_anew_has_the_same, .init = setup, .fini = teardow
     shelf_deinit(&s);
     shelf_deinit(&naive);
     cr_expect_eq(n_troubles, 0);
+}
+
+/* Returns true if @s finds response 1. */
+static bool has_first(struct shelf *s) {
+    struct stored *r = store_get(&s->store, 0, "resp_1", 6);
+
+    stored_unref(r);
+    return r;
+}
+
+/* Holds response 1 as one that failed if the process is killed, until it is on the disk. */
+static struct stored *promise_first(struct shelf *s) {
+    struct buf head = {.max = 1 << 20};
+    struct stored_parts parts;
+    struct stored *r;
+
+    stored_parts_init(&parts);
+    cr_assert_eq(buf_printf(&head, "{\"id\":\"resp_1\""), 0);
+    parts.head = blob_new(&head);
+    store_watch(&s->store, 0);
+    cr_assert_eq(store_hold(&s->store, 0, "resp_1", NULL, &parts, &r), 0);
+    store_promise(r);
+    while (r->row == 0)
+        uv_run(&s->loop, UV_RUN_ONCE);
+    return r;
+}
+
+Test(rows, a_promised_response_is_in_processes_that_begin_later, .init = setup, .fini = teardown) {
+    static struct shelf s, next, heir, last;
+
+    shelf_init(&s, true);
+    struct stored *r = promise_first(&s);
+    cr_expect(!has_first(&s));
+    beside = true;
+    shelf_init(&next, true);
+    cr_expect(!has_first(&next), "an upgrade lets it go on");
+    beside = false;
+    shelf_init(&heir, true);
+    cr_expect(has_first(&heir));
+    shelf_deinit(&heir);
+    beside = true;
+    shelf_init(&heir, true);
+    cr_expect(has_first(&heir), "it is an ordinary response from then on");
+    stored_unref(r);
+    shelf_deinit(&s);
+    shelf_deinit(&next);
+    shelf_deinit(&heir);
+    beside = false;
+    shelf_init(&last, true);
+    cr_expect(!has_first(&last), "the process that promised it has ended it");
+    shelf_deinit(&last);
+}
+
+Test(rows, a_promise_of_another_process_under_way_is_not_read, .init = setup, .fini = teardown) {
+    static struct shelf s, other;
+
+    shelf_init(&other, true);
+    shelf_init(&s, true);
+    struct stored *r = promise_first(&s);
+    for (int i = 0; i < 3; i++)
+        store_load(&other.store);
+    cr_expect(!has_first(&other));
+    stored_unref(r);
+    shelf_deinit(&s);
+    shelf_deinit(&other);
 }
