@@ -160,6 +160,7 @@ struct api_opts {
     uint64_t stored_bytes;
     const char *api_keys_file; /* NULL: none needed */
     const char *state_file;    /* the database of what outlives the process; NULL: nothing does */
+    bool beside;               /* starts while another daemon with this database has requests */
     const char *usage_file;    /* usage of an earlier version, which is added to it; or NULL */
     int64_t (*unix_s)(void *ctx); /* the time of day for usage and quotas; NULL: the machine's */
     const char *const

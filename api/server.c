@@ -264,7 +264,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
                                   .name = name_of,
                                   .named = number_of,
                                   .unix_s = opts->unix_s ? unix_s_of : NULL,
-                                  .ctx = env};
+                                  .ctx = env,
+                                  .beside = opts->beside};
     admit_init(&env->admit, &admit);
     picture_sender_init(&env->sender, loop, &env->pool);
     store_init(&a->store, loop, clock, &limits);

@@ -122,6 +122,32 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
 
 /* ---- the response ---- */
 
+/* Lets the database have the response as failed, which it is if this process is killed. It has
+ * neither the input nor what was generated until then. Without memory there is no such row. */
+static void promise(struct writer *w) {
+    CLEANUP(buf_deinit) struct buf text = {.max = API_SEND_MAX};
+    struct responses *rs = responses_of(w);
+    struct store *s = rs->env->store;
+    struct json j = {.out = &text};
+    struct stored_parts parts;
+    struct splice echo;
+    struct err err;
+
+    if (!s->save.on || !rs->kept.echo)
+        return;
+    err_set_code(&err, 500, "server_ended", NULL,
+                 "The server ended before the response did. Send the request again.");
+    responses_put(&j, w, RESPONSES_FAILED, &err, &echo);
+    text.len = MIN(text.len, echo.at);
+    stored_parts_init(&parts);
+    parts.head = j.error == 0 ? blob_new(&text) : NULL;
+    if (!parts.head)
+        return;
+    parts.echo = blob_ref(rs->kept.echo);
+    if (store_hold(s, rs->tenant, w->id, rs->parent, &parts, &rs->promise) == 0)
+        store_promise(rs->promise);
+}
+
 int background_begin(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
     struct exchange *x = w->exchange;
@@ -142,6 +168,7 @@ int background_begin(struct writer *w, struct err *err) {
     x->timeout_ms = 0; /* it is the client's, which does not wait */
     w->waited = false;
     w->job.request.stream = true;
+    promise(w);
     responses_stream_queued(w);
     if (streams)
         background_follow(client, rs->log, 0);

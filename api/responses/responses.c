@@ -62,6 +62,7 @@ struct responses *responses_free(struct responses *rs) {
     stored_unref(rs->conversation);
     stored_unref(rs->parent);
     stored_unref(rs->last);
+    stored_unref(rs->promise);
     stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
     logprobs_deinit(&rs->logprobs);

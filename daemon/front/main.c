@@ -448,6 +448,7 @@ static int open_api(struct front *f) {
     o.usage_file = state_path(c->usage_file, "usage", f->usage_path, sizeof(f->usage_path));
     o.hosts = (const char *const *)c->hosts;
     o.cors_origins = (const char *const *)c->cors_origins;
+    o.beside = takeover_is_pending();
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;

@@ -135,6 +135,46 @@ def test_events_of_a_response_in_the_background_outlive_a_restart():
             assert events(d, made) == before
 
 
+def test_a_kill_ends_a_response_in_the_background_as_failed():
+    with tempfile.TemporaryDirectory() as folder:
+        args = flags(folder)
+        with Weftd(*args) as d:
+            short = create(d, "short", background=True)
+            path = "/v1/responses/" + short["id"]
+            wait_until("the end", lambda: call(d, "GET", path)[1]["status"] not in ("queued", "in_progress"))
+            wait_until("its one row", lambda: rows(args[3], "listed") == [1])
+            before = call(d, "GET", path)
+            made = create(d, "one", background=True, max_output_tokens=8000, ignore_eos=True, metadata={"a": "b"})
+            path = "/v1/responses/" + made["id"]
+            wait_until("the row", lambda: rows(args[3], "id", "WHERE listed = 2") == [made["id"]])
+            assert call(d, "GET", path)[1]["status"] in ("queued", "in_progress"), "it is not over"
+            kill(d)
+        failed = {**made, "status": "failed", "error": {"code": "server_error", "message": "The server ended before the response did. Send the request again."}}
+        for _ in range(2):
+            with Weftd(*args) as d:
+                assert call(d, "GET", path) == (200, failed)
+                assert call(d, "POST", path + "/cancel")[0] == 400
+                assert call(d, "GET", "/v1/responses/" + short["id"]) == before
+        with Weftd(*args) as d:
+            assert call(d, "DELETE", path)[0] == 200
+        assert rows(args[3]) == [short["id"]]
+
+
+def test_an_upgrade_does_not_fail_a_response_in_the_background():
+    with tempfile.TemporaryDirectory() as folder:
+        args = flags(folder)
+        with Daemon(*args, *FLAGS) as d:
+            made = create(d, "long", background=True, max_output_tokens=4000, ignore_eos=True)
+            wait_until("the row", lambda: rows(args[3], "listed") == [2])
+            upgrade(d)
+            path = "/v1/responses/" + made["id"]
+            found = call(d, "GET", path)
+            assert found[0] == 404 or found[1]["status"] == "incomplete", found
+            wait_until("its end", lambda: call(d, "GET", path)[0] == 200)
+            assert call(d, "GET", path)[1]["status"] == "incomplete"
+            assert rows(args[3]) == [made["id"]]
+
+
 def test_what_is_not_to_be_stored_is_not_written():
     with tempfile.TemporaryDirectory() as folder:
         args = flags(folder)
