@@ -216,11 +216,14 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
 }
 
 void store_close(struct store *s) {
-    if (s->open)
-        uv_close((uv_handle_t *)&s->tick, NULL);
-    if (s->open)
-        save_close(s);
+    pthread_mutex_lock(&s->lock); /* the pool's threads wake the loop while it is open */
+    bool was_open = s->open;
     s->open = false;
+    pthread_mutex_unlock(&s->lock);
+    if (!was_open)
+        return;
+    uv_close((uv_handle_t *)&s->tick, NULL);
+    save_close(s);
 }
 
 void store_leave(struct store *s) {

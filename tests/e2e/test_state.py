@@ -261,6 +261,23 @@ def test_torn_files_are_survived():
                 assert call(d, "GET", "/v1/responses/" + fresh["id"]) == (200, fresh), trial
 
 
+def test_a_lock_held_elsewhere_delays_only_the_rows():
+    with tempfile.TemporaryDirectory() as folder:
+        args = flags(folder)
+        with Weftd(*args) as d:
+            create(d, "one")
+            other = sqlite3.connect(args[3], isolation_level=None)
+            other.execute("BEGIN EXCLUSIVE")
+            before = rows(args[3])
+            made = create(d, "two")
+            assert call(d, "GET", "/v1/responses/" + made["id"]) == (200, made)
+            wait_until("the event", lambda: "state_file" in d.log)
+            late = create(d, "three", previous_response_id=made["id"])
+            assert rows(args[3]) == before, "the lock is held"
+            other.close()
+            wait_until("the rows", lambda: {made["id"], late["id"]} <= set(rows(args[3])))
+
+
 def test_a_full_disk_is_told_and_loses_only_what_has_no_room():
     with tempfile.TemporaryDirectory() as folder:
         args = flags(folder)
