@@ -183,3 +183,38 @@ Test(stream, is_what_a_naive_reader_makes_of_the_output) {
 Test(stream, is_the_same_with_a_tiny_buffer) {
     run(2, 300);
 }
+
+/* The answer ends in a turn in which its connection sends. The request behind it is read in the
+ * same turn, which is not to be had again for it. */
+Test(stream, is_followed_by_a_request_that_came_early) {
+    static const char body[] = "{" HI ",\"stream\":true}";
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.stream_buffer_bytes = 1; /* the end waits until what was before it is sent */
+    world_start(&w);
+    int fd = world_connect(&w);
+    for (int i = 0; i < 2; i++)
+        world_post(&w, fd, CHAT, body);
+    world_turns(&w, 4);
+    cr_assert_eq(w.port.n, 1);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "a text that is longer than the buffer of the stream");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_assert_eq(r.status, 200);
+    cr_assert(strstr(r.body.data, DONE));
+    reply_deinit(&r);
+    world_turns(&w, 4);
+    cr_assert_eq(w.port.n, 2);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "another");
+    fake_finish(&w.port, 1, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, DONE));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
