@@ -10,7 +10,8 @@
 #define CROWD_ASKS 2u
 #define CROWD_FROM 10u /* addresses of the crowd; the quiet client has the one before */
 #define QUIET_NS 2000000
-#define ID_LEN 29u /* "resp_" and 24 digits */
+#define QUIET_OFTEN_NS 300000 /* longest pause of the quiet client while the crowd asks */
+#define ID_LEN 29u            /* "resp_" and 24 digits */
 
 struct member {
     struct actor actor;
@@ -130,13 +131,21 @@ static bool crowd_works(void) {
     return false;
 }
 
+/* Returns true if a request of the crowd is sent or answered. */
+static bool crowd_asks(void) {
+    for (uint32_t i = 0; i < CROWD; i++)
+        if (crowd.member[i].out.len > 0)
+            return true;
+    return false;
+}
+
 /* Lets the quiet client ask again, on the same connection, while the crowd is there. */
 static void quiet_again(struct member *m) {
     judge_quiet(m);
     m->n_heard = m->at = 0;
     m->front_ns = -1;
     buf_clear(&m->out);
-    m->next_ns = sim.ns + sim_below(100000000);
+    m->next_ns = sim.ns + sim_below(crowd_asks() ? QUIET_OFTEN_NS : 100000000);
     if (crowd_works())
         actor_wake(&m->actor, m->next_ns - sim.ns);
     else
