@@ -494,7 +494,7 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     if (strcmp(type, "tool_use") == 0)
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
-        return 0; /* it is of another service, and unreadable here */
+        return 0; /* made by another service, and unreadable here */
     if (strcmp(type, "thinking") == 0)
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)

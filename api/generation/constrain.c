@@ -49,9 +49,9 @@ struct draft {
     struct nodes n;
     enum thinking thinking;
     bool quick;
-    bool many;      /* what is checked has several tools: they have the limits of a constraint */
+    bool many;      /* several tools are checked: they have the limits of a constraint */
     uint64_t spent; /* work of the last check */
-    char place[GRAMMAR_PLACE_MAX]; /* what the last refusal was about */
+    char place[GRAMMAR_PLACE_MAX]; /* subject of the last refusal */
 };
 
 /* ---- what the request wants ---- */
@@ -144,8 +144,8 @@ struct tools {
     /* tools that may be called; they and their params lie in the request's arena */
     struct toolcall_tool *tool;
     bool *strict;
-    yyjson_doc **doc; /* of schemas from which something was left out */
-    uint64_t *work;   /* that each takes alone; 0 until loosen() */
+    yyjson_doc **doc; /* number of schemas from which something was left out */
+    uint64_t *work;   /* bytes that each takes alone; 0 until loosen() */
     uint32_t n;
 };
 

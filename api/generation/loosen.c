@@ -66,11 +66,11 @@ void loosen_note_all(struct loosener *l) {
 /* The last schema on the way to a place. */
 struct spot {
     yyjson_mut_val *schema;
-    char
-        keyword[PLACE_MAX]; /* of that schema, which leads on; "": the place is the schema itself */
-    size_t n_keyword;       /* length of the place up to the end of the keyword */
+    char keyword
+        [PLACE_MAX];  /* place of that schema, which leads on; "": the place is the schema itself */
+    size_t n_keyword; /* length of the place up to the end of the keyword */
     size_t n_schema;
-    /* What holds the schema, by a name or a number; NULL: nothing, or a keyword alone. */
+    /* Holder of the schema, by a name or a number; NULL: nothing, or a keyword alone. */
     yyjson_mut_val *holder, *owner; /* the schema around the holder */
     char name[PLACE_MAX];
     bool is_property, is_pattern; /* the name is that of a property, or a pattern of such */

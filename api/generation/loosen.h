@@ -11,7 +11,7 @@
 #include "base/arena.h"
 #include "base/lib_types.h"
 
-/* Something that was left out of the schema of a tool. */
+/* A part that was left out of the schema of a tool. */
 struct loosened {
     const char *tool;
     const char *place; /* JSON pointer to a keyword; to a schema: all of it but its type */
@@ -19,10 +19,10 @@ struct loosened {
 
 #define LOOSENED_KEPT 16u /* of one request; others are counted */
 
-/* What was left out of all tools of a request; the texts lie in its arena. */
+/* Parts that were left out of all tools of a request; the texts lie in its arena. */
 struct loosened_list {
     struct loosened v[LOOSENED_KEPT];
-    uint32_t n; /* all, also those without a place in v[] */
+    uint32_t n; /* number of all, also those without a place in v[] */
 };
 
 struct loosener {

@@ -13,7 +13,7 @@ struct output_piece {
     struct blob *blob; /* NULL: the bytes are in `own` */
     struct buf own;
     size_t at, end; /* the bytes that are still to be sent */
-    size_t charge;  /* its part of output.charged */
+    size_t charge;  /* share of output.charged */
     bool sealed;    /* a part was handed out: it does not grow */
 };
 

@@ -23,7 +23,7 @@ static int on_thread(struct state_job *j, struct db *db) {
     struct usage *u = CONTAINER_OF(j, struct usage, job);
     uint32_t today = usage_day(usage_now(u));
 
-    usage_table_deinit(&u->read); /* of an attempt that was not committed */
+    usage_table_deinit(&u->read); /* rows of an attempt that was not committed */
     TRY(u->to_import ? usage_import(db, u->opts.import, today, &u->imported) : 0);
     return usage_rows_add(db, &u->writing, today, &u->read);
 }

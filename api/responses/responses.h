@@ -66,7 +66,7 @@ struct responses {
     struct logprobs logprobs;
     struct event_log *log;  /* events of one in the background, from its answer on */
     size_t n_logged;        /* bytes of it that store.n_logged has */
-    struct stored *promise; /* what the database has of one in the background; or NULL */
+    struct stored *promise; /* row of one in the background; or NULL */
 };
 
 /* Makes the state of a request without a writer. NULL: no memory. */

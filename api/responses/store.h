@@ -45,7 +45,7 @@ struct store_save {
 
 struct stored;
 
-/* Whether clients find the response of a row. ROW_PROMISED: not in the process that wrote it, which
+/* State in which clients find, or do not find, the response of a row. ROW_PROMISED: not in the process that wrote it, which
  * still generates the response; for those that begin later it has failed. */
 enum row_listed { ROW_HIDDEN, ROW_LISTED, ROW_PROMISED };
 
@@ -135,11 +135,11 @@ struct stored {
     bool wanted;               /* is to have a row */
     bool dead;                 /* was freed, and its row is to be deleted */
     bool continued;            /* since it was read */
-    bool leaves_row;           /* its row belongs to others */
+    bool leaves_row;           /* set: the row belongs to others */
     bool in_batch, again;      /* again: it changed since it was put into the batch */
-    bool promised;             /* its row is for processes that begin after this one */
+    bool promised;             /* set: the row is for processes that begin after this one */
     enum row_listed listed_then;
-    int64_t used_then; /* what the batch writes */
+    int64_t used_then; /* content that the batch writes */
 };
 
 /* Returns a reference to the response @id of @tenant, which the caller releases; NULL: there is

@@ -38,13 +38,13 @@ void store_unref_locked(struct stored *r); /* drops a reference */
 /* ---- store_save.c ---- */
 
 void save_init(struct store *s, uv_loop_t *loop); /* opens its handles */
-void save_close(struct store *s);                 /* its handles; on the loop, without the lock */
-void save_deinit(struct store *s);       /* what was not written is dropped; without the lock */
+void save_close(struct store *s);        /* closes the handles; on the loop, without the lock */
+void save_deinit(struct store *s);       /* drops the rows not written; without the lock */
 int64_t save_now(const struct store *s); /* seconds since 1970; on any thread */
 /* Lets @r, and all that it continues, have rows. */
 void save_want_locked(struct stored *r);
-void save_mark_locked(struct stored *r); /* its row, if it has one, differs */
-void save_use_locked(struct stored *r);  /* it was used now */
+void save_mark_locked(struct stored *r); /* marks that the row, if there is one, differs */
+void save_use_locked(struct stored *r);  /* marks that the response was used now */
 /* Frees a response without parts, when its row needs no more change. */
 void save_free_locked(struct stored *r);
 /* Returns the response with this row, or NULL. */

@@ -49,7 +49,7 @@ struct state {
     bool running;  /* the thread was made */
     bool stopping; /* the thread ends */
     bool open, closing;
-    bool opened;   /* it was open once: later damage is for the next start */
+    bool opened;   /* set once it was open: later damage is for the next start */
     bool damaged;  /* was put aside, to be reported */
     bool troubled; /* reported, and no success since */
 };

@@ -81,7 +81,8 @@ int chan_flush(struct chan *c) {
     size_t done = c->sent;
 
     while (!c->dead && done < c->out.len) {
-        ssize_t n = send(c->fd, c->out.data + done, c->out.len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send(c->fd, c->out.data + done, MIN(c->out.len - done, LOOP_BYTES_MAX),
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
 
         loop_bytes(n > 0 ? (size_t)n : 0);
         if (n > 0)
@@ -92,7 +93,9 @@ int chan_flush(struct chan *c) {
             die(c, -errno);
     }
     c->sent = done;
-    if (done >= c->out.len - done) /* so each byte is moved once at most */
+    size_t rest = c->out.len - done;
+    /* Each byte is moved once at most, and a large rest waits until more of it is sent. */
+    if (rest <= done && rest <= LOOP_BYTES_MAX)
         out_compact(c);
     return c->dead;
 }

@@ -34,6 +34,7 @@ static inline loop_watcher *loop_pause(void) {
     return w;
 }
 
+/* Watches this thread again by @w, which loop_pause() returned. */
 static inline void loop_resume(loop_watcher *w) {
     loop_watch = w;
 }
