@@ -45,8 +45,9 @@ struct store_save {
 
 struct stored;
 
-/* State in which clients find, or do not find, the response of a row. ROW_PROMISED: not in the process that wrote it, which
- * still generates the response; for those that begin later it has failed. */
+/* State in which clients find, or do not find, the response of a row. ROW_PROMISED: not in the
+ * process that wrote it, which still generates the response; for those that begin later it has
+ * failed. */
 enum row_listed { ROW_HIDDEN, ROW_LISTED, ROW_PROMISED };
 
 struct store_limits {
