@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <uv.h>
 #include "api/generation/model.h"
@@ -37,6 +38,9 @@ static char *file_of(const char *name) {
 
 /* Replaces the path of this program, beside which the daemon looks for weftctl. */
 ssize_t readlink(const char *path, char *out, size_t size) {
+    /* Criterion asks before the test. */
+    if (strstr(folder, "XXXXXX"))
+        return syscall(SYS_readlink, path, out, size);
     cr_assert_str_eq(path, "/proc/self/exe");
     return snprintf(out, size, "%s/weftd", folder);
 }
