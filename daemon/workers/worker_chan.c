@@ -149,7 +149,7 @@ size_t worker_chan_queued(const struct worker_chan *c) {
 }
 
 void worker_chan_drain(struct worker_chan *c) {
-    /* Nothing can be added from here on, also by another process that has the other end: the loop
+    /* From here on, no byte can be added, also by another process that has the other end: the loop
      * reads no more than the socket's buffer. */
     if (c->open)
         shutdown(c->chan.fd, SHUT_RD);

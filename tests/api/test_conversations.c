@@ -126,7 +126,7 @@ Test(conversations, items_are_added_read_and_removed) {
     world_stop(&w);
 }
 
-/* What stays is more than the part of the store that new items may have. */
+/* The items that stay are more than the part of the store that new items may have. */
 Test(conversations, an_item_is_removed_without_room) {
     static char body[220000], text[200001];
     static struct world w;

@@ -25,7 +25,7 @@ struct tokenizer *tiny_bos_tokenizer(void);
 /* Returns a tokenizer with <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from
  * TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
-/* The same with <before>, <after>, <between>, which the keys of the file name. */
+/* Returns a tokenizer with <before>, <after>, <between>, which the keys of the file name. */
 struct tokenizer *tiny_fim_keys_tokenizer(void);
 /* Returns a tokenizer with <|endofturn|>, <|stop|>, <|junk|> from TINY_CALL on. */
 struct tokenizer *tiny_turns_tokenizer(void);

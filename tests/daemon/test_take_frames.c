@@ -1,4 +1,4 @@
-/* What a worker takes from its channel between two steps. */
+/* Frames that a worker takes from its channel between two steps. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

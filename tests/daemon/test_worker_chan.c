@@ -215,7 +215,7 @@ Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
     teardown(&s);
 }
 
-/* Who waits for room is told of it once, also when another message has sent the rest before the
+/* A waiter for room is told of it once, also when another message has sent the rest before the
  * loop looked at the socket. */
 Test(worker_chan, room_is_reported_whoever_sends_the_rest) {
     struct buf empty = {0};

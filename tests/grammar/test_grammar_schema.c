@@ -75,8 +75,8 @@ Test(grammar_schema, additional_properties) {
            YES(J("{'a': 1}")), YES(J("{'b': 1}")));
 }
 
-/* What schemas around it say of properties it does not see, so they would not be allowed: too much
- * to work out. */
+/* Rules of the schemas around it for properties that it does not see, so they would not be
+ * allowed: too much to work out. */
 Test(grammar_schema, unevaluated_properties_only_outermost) {
     SCHEMA(J("{'$ref': '#/$defs/a', '$defs': {'a': {'properties': {'x': {}}, "
              "'unevaluatedProperties': false}}}"),
