@@ -37,6 +37,7 @@
 #define MIN_MS 0.001      /* least time of a step */
 #define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
 #define ERROR_MEMORY 0.95 /* weight of the old value in the running mean underestimate */
+#define SURE 0.08         /* mean underestimate below which the model is sure */
 #define BALANCE 16.0      /* prior: operations in the time of reading one byte */
 #define EFFICIENT 0.9     /* part of the best rate that an efficient chunk reaches */
 
@@ -329,6 +330,10 @@ int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
 
 bool cost_is_of_decode(const struct cost *c) {
     return c->least_noise >= NOISE && __builtin_popcountll(c->decodes) > COST_SPEEDS / 2;
+}
+
+bool cost_is_sure(const struct cost *c) {
+    return c->error < SURE;
 }
 
 int64_t cost_copies_ns(const struct cost *c, uint32_t n) {

@@ -86,6 +86,10 @@ int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
  * take twice its expected time. */
 bool cost_is_of_decode(const struct cost *c);
 
+/* Returns true if the last steps took little longer than expected, so that few probes keep the
+ * model right. */
+bool cost_is_sure(const struct cost *c);
+
 /* Returns what one more row adds to a step of many rows, in ns, without attention. */
 int64_t cost_row_ns(const struct cost *c);
 

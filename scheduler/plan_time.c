@@ -435,6 +435,13 @@ int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MAX(decode_ns / 3 * 4, 2 * (decode_ns - target_ns)));
 }
 
+/* Returns in how many steps one is a probe. */
+static uint64_t probe_turns(const struct plan_work *w) {
+    if (!w->decodes)
+        return PLAN_PROBE_TURNS;
+    return cost_is_sure(w->p->cost) ? PLAN_PROBE_SURE : PLAN_PROBE_BESIDE;
+}
+
 /* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or, where
  * nothing decodes, twice the time, at most @most_ns. From steps of one size the cost model cannot
  * tell the price of a row from that of a step. */
@@ -442,7 +449,7 @@ static void probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
     uint64_t turn = w->p->turn + 1;
 
     w->misses = w->limit_ns > w->target_ns;
-    if (!w->misses || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
+    if (!w->misses || turn % probe_turns(w))
         return;
     bool more = !w->decodes && turn % PLAN_PROBE_MORE == PLAN_PROBE_MORE / 2;
     w->limit_ns = more ? MIN(2 * w->limit_ns - least_ns, most_ns) : least_ns;

@@ -68,11 +68,13 @@
  * and at most this many times as long as one row. Bound: arrivals wait for its end. */
 #define PLAN_ALONE_TIMES 10
 /* Probes among steps whose limit is raised: one step in PLAN_PROBE_TURNS, beside decode one in
- * PLAN_PROBE_BESIDE. Where nothing decodes, one step in PLAN_PROBE_MORE has twice as many rows; the
- * other probes have one row of prompts. Bound: the cost of a wrong model. Beside decode, 8:
- * gaps p90 2.3 times (slow_chats). */
+ * PLAN_PROBE_BESIDE, or in PLAN_PROBE_SURE where the cost model is sure (cost_is_sure()). Where
+ * nothing decodes, one step in PLAN_PROBE_MORE has twice as many rows; the other probes have one
+ * row of prompts. Bound: the cost of a wrong model. Beside decode, always 4: slow_device, desktop,
+ * time +6 %; always 16: slow_chats, busy, gaps p99 2.7 times. */
 #define PLAN_PROBE_TURNS 8
 #define PLAN_PROBE_BESIDE 4
+#define PLAN_PROBE_SURE 16
 #define PLAN_PROBE_MORE 16
 /* Steps that may pass over the shortest prompt of a tenant before it has rows. Bound: it begins. 1:
  * priorities, agents p90 +46 %; 4: +35 % (24 draws, within 16 %); 8: +6 % (30, within 6 %). */
