@@ -1,20 +1,15 @@
 #pragma once
 
-/* sha256 - the checksum of FIPS 180-4, in pieces. */
+/* sha256 - the checksum of FIPS 180-4, in pieces, by libcrypto. */
 
-#include <stdbool.h>
+#include <openssl/sha.h>
 #include "base/util.h"
 
-/* State of the hash after n_bytes bytes. */
+/* State of the hash of the bytes so far. */
 struct sha256 {
-    uint32_t state[8];
-    uint64_t n_bytes;
-    uint8_t block[64]; /* the last n_bytes % 64 bytes */
+    SHA256_CTX ctx;
 };
 
-/* Chooses whether the processor's instructions for SHA-256 are used; by default they are used if
- * they exist. Returns true if they are used now. For tests and measurements. */
-bool sha256_use_fast(bool wanted);
 /* Starts a hash of no bytes. */
 void sha256_init(struct sha256 *s);
 /* Adds the next @len bytes. */
