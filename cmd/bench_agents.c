@@ -21,7 +21,6 @@
 #include <yyjson.h>
 #include "cmd/bench_agent.h"
 #include "base/try.h"
-#include "cmd/bench_agents_recorded.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_target.h"
@@ -34,20 +33,12 @@
 static const char usage[] =
     "usage: weft-bench agents --trace FILE --url URL [options]\n"
     "Replays agents that work in turns against a server.\n"
-    "  --trace FILE          a trace of the simulator (docs/design/simulator.md), or JSON objects\n"
-    "                        of the public traces of Weka (InferenceX, AIPerf) and Mooncake\n"
+    "  --trace FILE          a trace of the simulator (docs/design/simulator.md)\n"
     "  --tokens X            multiply numbers of tokens by X (1)\n"
     "  --times X             multiply times by X (1)\n"
     "  --no-sessions         do not send session ids (x-session-id)\n"
     "  --json FILE           write the result as JSON (-: stdout; the table then goes to "
     "stderr)\n"
-    "options for public traces:\n"
-    "  --max-pause S         cut pauses (no limit)\n"
-    "  --concurrency N       sessions at once (64)\n"
-    "  --requests N          end after N requests\n"
-    "  --slo-ttft MS, --slo-itl MS   objectives; goodput counts the requests that meet them\n"
-    "  --vocab A-B           the token ids that prompts are made of (300-30000)\n"
-    "options for the simulator's traces:\n"
     "  --set GROUP.KEY=RANGE,until=MS,...   replace values of the trace, before they are scaled\n"
     "  --without TENANT      leave this tenant out\n"
     "  --keys PREFIX         tenant N sends the API key PREFIXN (default: all send one key)\n"
@@ -517,26 +508,6 @@ static int read_trace(struct agents *s) {
     return -1;
 }
 
-/* Replays the trace if it is a public one. Returns -1 if it is another kind, or an exit code. */
-static int replay_recorded(struct agents *s, struct recorded_opts *o) {
-    CLEANUP(recorded_deinit) struct recorded trace = {0};
-    CLEANUP(freep) char *text = NULL;
-    struct err err = {0};
-    size_t len;
-
-    if (!s->trace_path || cli_read_file(s->trace_path, (size_t)4 << 30, &text, &len) < 0 ||
-        !recorded_is(text, len))
-        return -1; /* read_trace() reports the reason */
-    int r = recorded_read(&trace, text, len, &err);
-    if (r < 0)
-        return cli_fail_err(s->trace_path, &err, r);
-    o->tokens = s->tokens;
-    o->times = s->times;
-    o->sessions = s->sessions;
-    o->json = s->json;
-    return agents_replay_recorded(&s->target, &trace, o);
-}
-
 int bench_cmd_agents(int argc, char **argv) {
     struct agents s = {.tokens = 1,
                        .times = 1,
@@ -544,8 +515,6 @@ int bench_cmd_agents(int argc, char **argv) {
                        .during = UINT32_MAX,
                        .max_retries = UINT32_MAX,
                        .sessions = true};
-    struct recorded_opts recorded = {
-        .concurrency = 64, .vocab = "300-30000", .argc = argc, .argv = argv};
     const struct cli_option options[] = {
         {"trace", CLI_TEXT, &s.trace_path, 0, 0},
         {"tokens", CLI_DOUBLE, &s.tokens, 1e-6, 1e6},
@@ -558,18 +527,10 @@ int bench_cmd_agents(int argc, char **argv) {
         {"echo", CLI_TRUE, &s.echo, 0, 0},
         {"retries", CLI_U32, &s.max_retries, 0, 1e9},
         {"json", CLI_TEXT, &s.json, 0, 0},
-        {"max-pause", CLI_DOUBLE, &recorded.max_pause_s, 0, 1e6},
-        {"concurrency", CLI_U32, &recorded.concurrency, 1, 65536},
-        {"requests", CLI_U32, &recorded.n_requests, 1, 1e9},
-        {"slo-ttft", CLI_DOUBLE, &recorded.slo_ttft_ms, 0, 1e9},
-        {"slo-itl", CLI_DOUBLE, &recorded.slo_itl_ms, 0, 1e9},
-        {"vocab", CLI_TEXT, &recorded.vocab, 0, 0},
     };
 
     bench_target_init(&s.target);
     int code = bench_target_parse(&s.target, argc, argv, options, ARRAY_SIZE(options), usage);
-    if (code < 0)
-        code = replay_recorded(&s, &recorded);
     if (code < 0)
         code = read_trace(&s);
     if (code < 0)

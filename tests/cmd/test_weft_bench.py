@@ -276,56 +276,6 @@ def test_agents_ask_every_server_the_same():
         assert {r["max_tokens"] for r in s.requests} == {3, 2}
 
 
-WEKA = {"id": "a", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": [
-    {"t": 0.0, "type": "n", "in": 100, "out": 5, "hash_ids": [1, 2], "api_time": 2.0},
-    {"t": 2.1, "type": "subagent", "agent_id": "x", "requests": [
-        {"t": 0.0, "type": "n", "in": 64, "out": 2, "hash_ids": [1], "think_time": 0.0},
-        {"t": 6.0, "type": "s", "in": 128, "out": 3, "hash_ids": [1, 9], "think_time": 0.3}]},
-    {"t": 9.0, "type": "s", "in": 200, "out": 7, "hash_ids": [1, 2, 3, 4]}]}
-MOONCAKE = [{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]},
-            {"timestamp": 100, "session_id": "s", "input_length": 512, "output_length": 4, "hash_ids": [0]},
-            {"delay": 50, "session_id": "s", "input_length": 700, "output_length": 6, "hash_ids": [0, 7]}]
-
-
-def replay(server, objects, *args, code=0):
-    path, file = os.path.join(FOLDER.name, "public.json"), os.path.join(FOLDER.name, "record.json")
-    with open(path, "w") as f:
-        f.write("\n".join(json.dumps(o) for o in objects) + "\n")
-    out, _ = run("agents", "--url", server.url, "--trace", path, "--json", file, *args, code=code)
-    with open(file) as f:
-        return json.load(f), out
-
-
-def test_public_traces_are_replayed():
-    with Server() as s:
-        s.joules = 1000
-        d, out = replay(s, [WEKA], "--max-pause", 0.2, "--vocab", "10-99", "--slo-ttft", 60000, "--api-key", "secret")
-        first, sub, sub_more, last = s.requests
-        prompts = [r["prompt"] for r in s.requests]
-        assert [len(p) for p in prompts] == [100, 64, 128, 200] and all(10 <= t < 99 for p in prompts for t in p)
-        assert prompts[3][:100] == prompts[0] and prompts[2][:64] == prompts[1] == prompts[0][:64] and prompts[2][64:] != prompts[0][64:100]
-        assert [r["max_tokens"] for r in s.requests] == [5, 2, 3, 7] and all(r["ignore_eos"] and r["stream"] for r in s.requests)
-        # The sub-agent begins 0.1 s after the answer and pauses 0.2 s for 0.3; its parent's 7 s are cut to 0.2, and it waits for it.
-        assert sub["started"] - first["started"] >= 0.1 and sub_more["started"] - sub["started"] >= 0.2
-        assert first["session"] == last["session"] != sub["session"] == sub_more["session"] and first["auth"] == "Bearer secret"
-        m = d["metrics"]
-        assert m["request_count"] == 4 and m["error_request_count"] == 0 and m["total_osl"] == 17 and m["good_request_share"] == 1
-        assert m["time_to_first_token"]["avg"] > 0 and m["goodput"] == m["request_throughput"] and m["joules_per_output_token"] > 0
-        assert d["hardware"]["cpus"] > 0 and "devices" in d["energy_counters"] and "4 ok in" in out
-        assert "secret" not in d["command"] and "--max-pause 0.2" in d["command"]
-    with Server() as s:
-        d, _ = replay(s, MOONCAKE + [WEKA, {**WEKA, "requests": WEKA["requests"][:1]}], "--tokens", 0.5, "--times", 0.01)
-        prompts = {len(r["prompt"]): r["prompt"] for r in s.requests}
-        assert len(s.requests) == 8 and prompts[256] == prompts[350][:256] == prompts[300][:256] and prompts[300][256:] != prompts[350][256:300]
-        assert "goodput" in d["metrics"] and d["metrics"]["goodput"] is None and d["metrics"]["joules_per_output_token"] is None
-        # Names of Weka's count in their session: two sessions with the same names share nothing.
-        assert len({tuple(r["prompt"]) for r in s.requests if len(r["prompt"]) == 50}) == 2
-    with Server() as s:
-        s.plan = {0: "500"}
-        d, _ = replay(s, [WEKA], "--requests", 3, "--times", 0.001)
-        assert len(s.requests) == 3 and d["metrics"]["error_request_count"] == 1 and "as planned" in d["first_error"]
-
-
 def test_agents_come_back_after_a_refusal():
     with Server() as s:
         s.plan = {0: "429", 4: "503"}

@@ -1,8 +1,6 @@
-/* Traces: workloads of weft-bench, public traces, and the front's flight recorder. The first byte
- * chooses: a letter or '#' begins a workload, a brace a public trace. */
+/* Traces: workloads of weft-bench, and, behind a zero byte, the front's flight recorder. */
 
 #include <string.h>
-#include "cmd/bench_recorded.h"
 #include "cmd/bench_trace.h"
 #include "tests/support/flight_read.h"
 #include "tests/fuzz/fuzz.h"
@@ -29,35 +27,12 @@ static void read_flight(const uint8_t *data, size_t len) {
     FUZZ_ASSERT(sum || !sum);
 }
 
-/* Checks that every list of a trace that was read ends. */
-static void read_recorded(const uint8_t *data, size_t len) {
-    struct recorded x = {0};
-    struct err err = {0};
-    uint32_t n_turns = 0, n_subs = 0;
-
-    if (recorded_read(&x, (const char *)data, len, &err) < 0) {
-        FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
-        return;
-    }
-    for (uint32_t i = 0; i < x.n_sessions; i++)
-        for (uint32_t t = x.session[i].first; t != RECORDED_NONE; t = x.turn[t].next) {
-            FUZZ_ASSERT(++n_turns <= x.n_turns && x.turn[t].pause_s >= 0);
-            FUZZ_ASSERT(x.turn[t].n_blocks <= x.n_blocks - x.turn[t].first_block);
-            for (uint32_t k = x.turn[t].subs; k != RECORDED_NONE; k = x.session[k].next_sub)
-                FUZZ_ASSERT(++n_subs < x.n_sessions && x.session[k].is_sub);
-        }
-    FUZZ_ASSERT(n_turns == x.n_turns);
-    recorded_deinit(&x);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct trace_file t;
     struct err err = {0};
 
     if (len > 1 && data[0] == 0)
         read_flight(data + 1, len - 1);
-    else if (recorded_is((const char *)data, len))
-        read_recorded(data, len);
     else if (bench_trace_read(&t, fuzz_file(data, len), NULL, &err) == 0)
         FUZZ_ASSERT(t.n_groups <= TRACE_GROUPS);
     else
