@@ -1,5 +1,5 @@
-/* The texts of refusals name the error, its place and the accepted input. The tables have one
- * request for each text that no other test compares. */
+/* The texts of refusals name the error, its place and the accepted input. refusals.json and
+ * the tables here have one request for each text that no other test compares. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "tests/support/quotes.h"
 #include "stream.h"
 #include "tiny.h"
@@ -15,9 +16,6 @@
 #define RESPONSES "/v1/responses"
 /* A whole request of Anthropic's dialect, and one more member. */
 #define ASK "{\"model\":\"tiny\",\"max_tokens\":5," HI
-#define INPUT(item) "{\"input\":[" item "]}"
-#define USER "{\"role\":\"user\",\"content\":\"a\"}"
-#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 
 struct refusal {
     const char *path, *body;
@@ -36,292 +34,32 @@ static void ask(struct world *w, const struct refusal *r) {
     reply_deinit(&got);
 }
 
-static void ask_all(const struct refusal *table, size_t n) {
+/* Sends each body of refusals.json to its path; a row is [path, body, status, text of the answer].
+ * A body that is a string is sent as it is. */
+Test(refusal_texts, of_bodies_in_all_dialects) {
+    yyjson_doc *all = yyjson_read_file(getenv("WEFT_REFUSALS"), 0, NULL, NULL);
+    yyjson_val *row;
     struct world w;
+    size_t i, n;
 
+    cr_assert(all, "WEFT_REFUSALS must name refusals.json");
     world_init(&w);
     w.port.script = "ok"; /* a request that is not refused is answered */
     world_start(&w);
-    for (size_t i = 0; i < n; i++)
-        ask(&w, &table[i]);
+    yyjson_arr_foreach(yyjson_doc_get_root(all), i, n, row) {
+        yyjson_val *body = yyjson_arr_get(row, 1);
+        char *text = yyjson_is_str(body) ? NULL : yyjson_val_write(body, 0, NULL);
+
+        ask(&w, &(struct refusal){yyjson_get_str(yyjson_arr_get(row, 0)),
+                                  text ? text : yyjson_get_str(body),
+                                  yyjson_get_int(yyjson_arr_get(row, 2)),
+                                  yyjson_get_str(yyjson_arr_get(row, 3))});
+        free(text);
+    }
     cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    cr_expect_gt(n, 100);
     world_stop(&w);
-}
-
-Test(refusal_texts, of_anthropics_dialect) {
-    const struct refusal table[] = {
-        {MESSAGES, J(ASK ",'stop_sequences':'a'}"), 400,
-         "stop_sequences: must be an array of at most 16 strings."},
-        {MESSAGES, J(ASK ",'stop_sequences':['']}"), 400,
-         "stop_sequences: must hold strings of 1 to 256 bytes."},
-        {MESSAGES, J(ASK ",'stop_sequences':[' ']}"), 400,
-         "stop_sequences: must hold strings that are not only white space."},
-        {MESSAGES, J(ASK ",'system':[{'type':'image'}]}"), 400,
-         J("system.0.type: is not supported here: only \\'text\\' is.")},
-        {MESSAGES, J(ASK ",'thinking':{'type':'enabled','budget_tokens':0}}"), 400,
-         "thinking.budget_tokens: must be a whole number of at least 1."},
-        {MESSAGES,
-         J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':[{'type':'document'"
-           ",'source':{'type':'base64'}}]}]}"),
-         400,
-         "messages.0.content.0.document.source.type is not supported: files and audio cannot be "
-         "read."},
-        {MESSAGES,
-         J("{'model':'tiny','max_tokens':5,'messages':[" USER
-           ",{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':{}}]},{'"
-           "role':'user','content':'b'}]}"),
-         400, "has tool_use blocks without a tool_result block in the next message."},
-        {MESSAGES, J(ASK ",'metadata':{'user_id':5}}"), 400,
-         "metadata.user_id: must be a string of at most 4096 bytes."},
-        {MESSAGES, J(ASK ",'output_config':{'format':{'type':'text'}}}"), 400,
-         J("must be \\'json_schema\\'.")},
-        {MESSAGES, J(ASK ",'thinking':{'type':'enabled'}}"), 400,
-         "thinking.budget_tokens: must be given where thinking is enabled."},
-        {MESSAGES, J("{'model':'tiny','max_tokens':5,'messages':[]}"), 400,
-         "messages: must be an array of 1 to 100000 messages."},
-        {MESSAGES,
-         J(ASK ",'tools':[{'name':'a','input_schema':{},'defer_loading':true},{'type':'tool_search_"
-               "tool_regex_20251119','name':'x'}]}"),
-         400, "tools.1.name: must be the name that this type of tool has."},
-        {MESSAGES, J(ASK ",'tools':[{'name':''}]}"), 400,
-         "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, J(ASK ",'tools':[{'type':'bash_20250124'}]}"), 400,
-         "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, J(ASK ",'tools':[{'type':'bash_20250124','name':''}]}"), 400,
-         "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
-        {MESSAGES, J(ASK ",'tools':{}}"), 400, "tools: must be an array of at most 1024 tools."},
-        {MESSAGES, J(ASK ",'tool_choice':{'type':'any'}}"), 400,
-         "tool_choice.type: needs tools that can be called."},
-        {MESSAGES,
-         J("{'model':'tiny','max_tokens':5,'messages':[" USER
-           ",{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f','input':{}}]},{'"
-           "role':'user','content':[{'type':'tool_result','tool_use_id':'1','content':5}]}]}"),
-         400, "content: must be a string or an array of content blocks."},
-        {MESSAGES,
-         J("{'model':'tiny','max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_"
-           "result','tool_use_id':'1','content':'a'}]}]}"),
-         400,
-         "tool_use_id: must be the id of a tool_use block in the previous message that has no "
-         "other result."},
-    };
-
-    ask_all(table, ARRAY_SIZE(table));
-}
-
-Test(refusal_texts, of_chats) {
-    const struct refusal table[] = {
-        {CHAT, J("{" HI ",'tools':[{'type':'custom','custom':{'name':''}}]}"), 400,
-         "tools[0].custom.name must be a string of 1 to 256 bytes without NUL."},
-        {CHAT,
-         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'xml'}}}]}"),
-         400, J("tools[0].custom.format.type must be \\'text\\' or \\'grammar\\'.")},
-        {CHAT,
-         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'grammar','"
-           "grammar':{'syntax':'gbnf','definition':'a'}}}}]}"),
-         400, J("tools[0].custom.format.syntax must be \\'lark\\' or \\'regex\\'.")},
-        {CHAT,
-         J("{" HI ",'tools':[{'type':'custom','custom':{'name':'c','format':{'type':'grammar','"
-           "grammar':{'syntax':'lark','definition':''}}}}]}"),
-         400, "tools[0].custom.format.definition must be a string that is not empty, without NUL."},
-        {CHAT, J("{'messages':[{'role':'user','content':[5]}]}"), 400,
-         "messages[0].content[0] must be a part with a type."},
-        {CHAT, J("{'messages':[{'role':'user','content':5}]}"), 400,
-         "messages[0].content must be a string or an array of parts."},
-        {CHAT,
-         J("{'messages':[" USER
-           ",{'role':'assistant','tool_calls':[{'type':'custom','custom':{'name':'c'}}]}]}"),
-         400, "messages[1].tool_calls[0] must be a custom call with name and input"},
-        {CHAT,
-         J("{'messages':[" USER
-           ",{'role':'assistant','tool_calls':[{'type':'function','function':{'name':5}}]}]}"),
-         400, "messages[1].tool_calls[0] must be a function call with name and arguments"},
-        {CHAT,
-         J("{'messages':[" USER ",{'role':'assistant','tool_calls':[{'type':'function','function':{"
-           "'name':'a\\u0000b','arguments':'{}'}}]}]}"),
-         400, "messages[1].tool_calls[0] must have a name without NUL"},
-        {CHAT, J("{" HI ",'tools':[{'type':'function','function':{'name':5}}]}"), 400,
-         "tools[0].function.name must be a string of 1 to 256 bytes without NUL."},
-        {CHAT, J("{" HI ",'structured_outputs':{'structural_tag':'a'}}"), 400,
-         "structured_outputs.structural_tag is not supported."},
-        {CHAT, J("{" HI ",'structured_outputs':{'regex':''}}"), 400,
-         "structured_outputs.regex must be a string that is not empty, without NUL."},
-        {CHAT, J("{" HI ",'guided_regex':'a','guided_choice':['a']}"), 400,
-         "guided_choice and guided_regex cannot be given together."},
-        {CHAT, J("{" HI ",'allowed_token_ids':[0,-1]}"), 400, "entry 1 is not one."},
-        {CHAT, J("{" HI ",'functions':[{'name':'f'}],'function_call':'x'}"), 400,
-         "function_call must be auto, none or an object with a name"},
-        {CHAT, "", 400, "The request body is empty: JSON is expected."},
-        {CHAT, J("{'messages':"), 400, "The request body is not valid JSON: "},
-        {CHAT, J("{" HI ",'guided_choice':[]}"), 400,
-         "guided_choice must be an array of at least one string."},
-        {CHAT, J("{" HI ",'response_format':{'type':'xml'}}"), 400,
-         J("response_format.type must be \\'text\\', \\'json_object\\' or \\'json_schema\\'.")},
-        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','mode':'all'}}"),
-         400, J("tool_choice.allowed_tools.mode must be \\'auto\\' or \\'required\\'.")},
-        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','tools':[]}}"),
-         400, "tool_choice.allowed_tools.tools must be an array of 1 to 1024 tools."},
-        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'allowed_tools','tools':[5]}}"),
-         400, "tool_choice.allowed_tools.tools[0] must be a function with a name."},
-        {CHAT, J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'mcp'}}"), 400,
-         "tool_choice can name only functions and custom tools."},
-        {CHAT,
-         J("{" HI ",'tools':[" TOOL "],'tool_choice':{'type':'function','function':{'name':'g'}}}"),
-         400, "tool_choice names the function 'g', which is not in tools."},
-        {CHAT, J("{" HI ",'tool_choice':'required'}"), 400,
-         "tool_choice needs at least one function in tools."},
-        {CHAT, J("{" HI ",'functions':{'a':1}}"), 400,
-         "functions must be an array of at most 1024 functions"},
-        {CHAT, J("{" HI ",'functions':[{'name':''}]}"), 400,
-         "functions[0].name must be a string of 1 to 256 bytes without NUL"},
-        {TEXT, J("{'prompt':'a','n':2,'best_of':1}"), 400, "best_of must be at least n."},
-        {"/v1/embeddings", J("{'input':'a','dimensions':100000}"), 400,
-         "dimensions must be at most 4, the size of this model's vectors."},
-        {"/v1/embeddings", J("{'input':'a','dimensions':2,'pooling':'none'}"), 400,
-         J("dimensions cannot be combined with the pooling \\'none\\'.")},
-        {"/v1/embeddings", J("{'input':{}}"), 400,
-         "input must be a string, an array of strings, an array of token ids or"},
-        {"/v1/rerank", J("{'query':'a','documents':['b']}"), 400,
-         "The model `tiny` is not a reranker. Use another model for this path."},
-        {"/v1/rerank", J("{'query':'a','documents':['b'],'texts':['c']}"), 400,
-         "documents and texts cannot be given together."},
-        {CHAT, J("{" HI ",'reasoning':{'effort':5}}"), 400,
-         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
-           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
-        {CHAT, J("{" HI ",'reasoning':{'effort':'low medium'}}"), 400,
-         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
-           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
-        {CHAT, J("{" HI ",'reasoning_effort':'banana'}"), 400,
-         J("reasoning_effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
-           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
-        {"/v1/responses", J("{'input':'a','reasoning':{'effort':'banana'}}"), 400,
-         J("reasoning.effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
-           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
-        {CHAT, J("{" HI ",'reasoning_effort':5}"), 400,
-         J("reasoning_effort must be \\'none\\', \\'minimal\\', \\'low\\', \\'medium\\', "
-           "\\'high\\', \\'xhigh\\' or \\'max\\'.")},
-        {CHAT, J("{" HI ",'thinking':5}"), 400,
-         J("thinking must be an object with the type \\'enabled\\' or \\'disabled\\'.")},
-        {CHAT, J("{" HI ",'seed':'a'}"), 400, "seed must be a 64-bit integer."},
-        {CHAT, J("{" HI ",'logit_bias':[]}"), 400,
-         "logit_bias must be an object of at most 1024 token ids with a number from -100 to 100 "
-         "each."},
-        {CHAT, J("{" HI ",'cache_salt':5}"), 400,
-         "cache_salt must be a string of at most 1024 bytes."},
-        {CHAT, J("{" HI ",'prediction':{'type':'content','content':5}}"), 400,
-         J("prediction must be an object with the type \\'content\\' and as content a string, or "
-           "parts of text, of at most 1 MiB.")},
-        {CHAT, J("{" HI ",'chat_template_kwargs':{'messages':[]}}"), 400,
-         "chat_template_kwargs must be an object of plain values that the service does not set "
-         "itself."},
-        {CHAT, J("{" HI ",'speculation':'on'}"), 400,
-         J("speculation must be \\'auto\\' or \\'off\\'.")},
-        {CHAT, J("{" HI ",'dry_sequence_breakers':[]}"), 400,
-         "dry_sequence_breakers must be an array of 1 to 16 strings of 1 to 64 bytes."},
-        {CHAT, J("{" HI ",'allowed_token_ids':5}"), 400,
-         "allowed_token_ids must be an array of token ids, at most as many as the model has."},
-        {CHAT, J("{" HI ",'stop_token_ids':[100000]}"), 400,
-         "stop_token_ids must hold token ids from 0 to "},
-        {CHAT, J("{'messages':[{'role':'user','content':'a'}],'continue_final_message':true}"), 400,
-         "continue_final_message needs a last message of the assistant that is text alone."},
-        {"/v1/embeddings", J("{'input':'a','encoding_format':'int'}"), 400,
-         J("encoding_format must be \\'float\\' or \\'base64\\'.")},
-        {"/v1/embeddings", J("{'input':'a','pooling':'max'}"), 400,
-         J("pooling must be \\'last\\', \\'mean\\', \\'cls\\' or \\'none\\'.")},
-        {"/v1/rerank", J("{'query':'a','documents':5}"), 400,
-         "documents must be an array of 1 to 2048 documents."},
-        {"/v1/rerank", J("{'query':'a','texts':[]}"), 400,
-         "texts must be an array of 1 to 2048 texts."},
-    };
-
-    ask_all(table, ARRAY_SIZE(table));
-}
-
-Test(refusal_texts, of_responses) {
-    const struct refusal table[] = {
-        {RESPONSES,
-         J("{'input':'a','context_management':[{'type':'compaction','compact_threshold':0}]}"), 400,
-         "context_management.compact_threshold must be a positive whole number"},
-        {RESPONSES, J(INPUT("{'role':'user','content':[{'type':'x'}]}")), 400,
-         "input[0].content[0].type must be a text part"},
-        {RESPONSES, J(INPUT("{'role':'user','content':[{'type':'input_image'}]}")), 400,
-         "input[0].content[0].image_url is not supported: this model reads only text."},
-        {RESPONSES, J(INPUT("{'role':'user','content':5}")), 400,
-         "input[0].content must be a string or an array of parts"},
-        {RESPONSES, J(INPUT("{'type':'function_call','call_id':'','name':'f'}")), 400,
-         "input[0].call_id must be a string of at least one byte, without NUL"},
-        {RESPONSES, J(INPUT("{'type':'function_call','call_id':'1','name':'f'}")), 400,
-         "input[0].arguments must be a string of JSON"},
-        {RESPONSES,
-         J(INPUT("{'type':'shell_call','call_id':'1','action':{'commands':['ls']}},{'type':'shell_"
-                 "call_output','call_id':'1','output':[{'outcome':{'type':'exit','exit_code':0},'"
-                 "stdout':5}]}")),
-         400, "input[1].output must have strings as stdout and stderr"},
-        {RESPONSES, J(INPUT("{'type':'function_call_output','call_id':'9','output':'a'}")), 400,
-         "input[0].call_id must be the id of an earlier call"},
-        {RESPONSES, J("{'input':'a','tools':[{'type':'function','name':''}]}"), 400,
-         "tools[0].name must be a string of 1 to 256 bytes without NUL"},
-        {"/v1/conversations", J("{'metadata':[]}"), 400,
-         "metadata must be an object of at most 16 strings."},
-        {"/v1/conversations", J("{'items':5}"), 400, "items must be an array."},
-        {"/v1/conversations", "{}", 400, "Nothing is kept here (stored-responses, stored-memory)."},
-        {RESPONSES, J("{'input':'a','previous_response_id':'resp_x'}"), 404,
-         "Previous response with id 'resp_x' not found."},
-        {RESPONSES, J("{'input':'a','max_tokens':5}"), 400,
-         "max_tokens is a field of chat completions: give max_output_tokens instead."},
-        {RESPONSES, J("{'input':'a','include':[5]}"), 400, "include must be an array of strings"},
-        {RESPONSES, J(INPUT("{'type':'item_reference','id':'x'}")), 404,
-         "send the items themselves, as SDKs do with `store` set to false."},
-        {RESPONSES, J(INPUT("{'type':'item_reference','id':5}")), 400,
-         "input[0].id must be a string."},
-        {RESPONSES, J("{'input':'a','tool_choice':5}"), 400,
-         "tool_choice must be a string or an object"},
-        {RESPONSES, J("{'input':'a','previous_response_id':5}"), 400,
-         "previous_response_id must be the id of a response"},
-        {RESPONSES, J("{'input':'a','truncation':'none'}"), 400,
-         J("truncation must be \\'auto\\' or \\'disabled\\'")},
-        {RESPONSES, J("{'input':'a','conversation':5}"), 400,
-         "conversation must be the id of a conversation"},
-        {RESPONSES, J("{'input':'a','context_management':5}"), 400,
-         J("context_management must be an array of {\\'type\\': \\'compaction\\'}")},
-        {RESPONSES, J("{'input':'a','prompt_cache_key':5}"), 400,
-         "prompt_cache_key must be a string of at most 4096 bytes"},
-    };
-
-    ask_all(table, ARRAY_SIZE(table));
-}
-
-Test(refusal_texts, of_other_dialects) {
-    const struct refusal table[] = {
-        {"/completion", J("{'prompt':{'prompt_string':'a','multimodal_data':'b'}}"), 400,
-         "multimodal_data must be an array of pictures in base64"},
-        {"/completion", J("{'prompt':{}}"), 400,
-         "prompt must be texts and arrays of tokens and texts"},
-        {"/completion", J("{'prompt':'a','post_sampling_probs':true}"), 400,
-         "post_sampling_probs is not supported: n_probs gives the probabilities before sampling."},
-        {"/completion", J("{'prompt':'a','response_fields':'b'}"), 400,
-         "response_fields must be an array of at most 64 paths"},
-        {"/completion", J("{'prompt':'a','n_probs':21}"), 400,
-         "n_probs must be an integer of at most 20"},
-        {"/completion", J("{'prompt':'a','n_probs':18446744073709551615}"), 400,
-         "n_probs must be an integer of at most 20"},
-        {"/api/v0/chat/completions", J("{" HI ",'ttl':'1h'}"), 400,
-         "ttl must be a number of seconds."},
-        {"/api/v1/models/unload", J("{'instance_id':'tiny'}"), 400,
-         "The model `tiny` is always loaded."},
-        {"/api/embed", J("{'model':'tiny','input':'a','keep_alive':'x'}"), 400,
-         J("keep_alive must be a number of seconds or a duration such as \\'5m\\'")},
-        {"/api/embed", J("{'model':'tiny','input':'a','pooling':'none'}"), 400,
-         "use /v1/embeddings or /embedding for vectors of each token"},
-        {"/api/chat", J("{'model':'tiny'," HI ",'keep_alive':'x'}"), 400,
-         J("keep_alive must be a number of seconds or a duration such as \\'5m\\'")},
-        {"/infill", J("{'input_prefix':'a','input_suffix':'b','input_extra':[5]}"), 400,
-         "input_extra must be an array of objects with filename and text"},
-        {"/completion", J("{'prompt':'a','logit_bias':[[5]]}"), 400,
-         "logit_bias must be pairs of a token or text and a number from -100 to 100 or false"},
-        {"/detokenize", J("{'tokens':5}"), 400, "tokens must be an array of token ids."},
-    };
-
-    ask_all(table, ARRAY_SIZE(table));
+    yyjson_doc_free(all);
 }
 
 /* Appends @n times @item, with commas between. */
