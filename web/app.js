@@ -324,6 +324,7 @@ function sees() {
 }
 
 async function attachFiles(files) {
+  await firstAnswer; // it tells whether the model sees
   for (const file of files) {
     try {
       if (attached.length >= attach.FILES_MAX)
@@ -524,6 +525,7 @@ function failed(node, error) {
 // ---- models and the service ----
 
 let models = [];
+let firstAnswer = null; // a promise: the server was asked once for its state, and for its models if it serves
 
 function showModel() {
   const select = byId("model");
@@ -581,10 +583,10 @@ async function watch() {
       : stateText[state.state];
   byId("banner").hidden = !text;
   byId("banner").textContent = text ?? "";
-  if (state.state === "serving" && (lastState !== "serving" || models.some((m) => m.status)))
-    connect();
+  const asks = state.state === "serving" && (lastState !== "serving" || models.some((m) => m.status));
   lastState = state.state;
   setTimeout(watch, state.state === "serving" ? 10000 : 1500);
+  if (asks) await connect();
 }
 
 // ---- layout, keyboard and start ----
@@ -761,7 +763,7 @@ async function main() {
   list = (await store.all()).map(conv.wake).sort((a, b) => b.updated - a.updated);
   bind();
   route();
-  watch();
+  firstAnswer = watch();
   try {
     version = (await api.get("version")).version;
   } catch {

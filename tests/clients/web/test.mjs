@@ -24,6 +24,7 @@ async function withPage(f, options, at = url) {
   page.on("request", (r) => !r.url().startsWith(at) && !r.url().startsWith("blob:") && complaints.push(`request of ${r.url()}`));
   page.on("dialog", (d) => d.accept());
   await page.goto(at);
+  await page.locator("#messages > *").first().waitFor(); // the page listens from then on, later than it is loaded
   await f(page, context);
   assert.deepEqual(complaints, []);
   await context.close();
@@ -39,6 +40,20 @@ async function listed(list, titles) {
   await list.locator("li a").nth(titles.length - 1).waitFor();
   await list.locator("li a").nth(titles.length).waitFor({ state: "detached" });
   assert.deepEqual(await list.locator("li a").allInnerTexts(), titles);
+}
+
+// Waits until the browser has stored, in the conversation @title, an answer that begins with @text: it outlives the page.
+async function stored(page, title, text) {
+  const found = await page.evaluate(async ([title, text]) => {
+    const { all } = await import("/web/store.js");
+    const has = (c) => c.title === title && Object.values(c.nodes).some((n) => n.role === "assistant" && n.content.startsWith(text));
+    for (let i = 0; i < 750; i++) {
+      if ((await all()).some(has)) return true;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    return false;
+  }, [title, text]);
+  assert.ok(found, `no answer that begins with "${text}" is stored`);
 }
 
 const answers = (page) => page.locator("article.assistant");
@@ -107,8 +122,7 @@ test("an answer is stopped by Escape, and what came is kept", () => withPage(asy
 
 test("an answer outlives the page that waits for it, and goes on", () => withPage(async (page) => {
   await ask(page, "Count for long.");
-  await page.getByText("20 21 22").waitFor();
-  await page.waitForTimeout(2500);
+  await stored(page, "Count for long.", "1 2 3 4");
   await page.reload();
   await page.getByText("Stopped.", { exact: true }).first().waitFor();
   assert.match(await answers(page).innerText(), /1 2 3 4/);
@@ -117,8 +131,7 @@ test("an answer outlives the page that waits for it, and goes on", () => withPag
 
 test("an answer of the first moment outlives the page, and can be asked for again", () => withPage(async (page) => {
   await ask(page, "Count for long.");
-  await answers(page).getByText("1 2 3").waitFor();
-  await page.waitForTimeout(700);
+  await stored(page, "Count for long.", "1 2 3");
   await page.reload();
   await page.getByText("Stopped.", { exact: true }).first().waitFor();
   assert.match(await answers(page).innerText(), /1 2 3/);
@@ -126,7 +139,7 @@ test("an answer of the first moment outlives the page, and can be asked for agai
   await page.getByRole("button", { name: /New chat/ }).click();
   await ask(page, "Count once more.");
   await answers(page).locator(".dots").waitFor();
-  await page.waitForTimeout(100);
+  await stored(page, "Count once more.", "");
   await page.reload();
   await page.unroute("**/v1/chat/completions");
   await page.getByRole("button", { name: "Try again" }).click();
@@ -520,7 +533,15 @@ test("pictures are chosen, pasted and dropped, shown, sent and kept", () => with
 }, undefined, seeingUrl));
 
 test("a picture for a model without eyes is not taken", () => withPage(async (page) => {
-  await give(page, "#input", "paste");
+  let answer;
+  const release = new Promise((resolve) => { answer = resolve; });
+  const asked = page.waitForRequest("**/v1/models");
+  await page.route("**/v1/models", (route) => release.then(() => route.continue()));
+  await page.reload();
+  await asked;
+  await page.locator("#messages > *").first().waitFor();
+  await give(page, "#input", "paste"); // before the page knows whether the model sees
+  answer();
   await page.getByText(/paste.png is a picture, and this model reads only text/).waitFor();
   assert.equal(await page.locator("#attached img").count(), 0);
 }));
@@ -536,7 +557,7 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   assert.equal(await page.evaluate(() => document.activeElement.id), "param-system");
   await page.keyboard.press("Escape");
   await shot(page, "phone");
-  assert.match(await page.locator("#about").innerText(), /context [\d,]+/);
+  await page.locator("#about").getByText(/context [\d,]+/).waitFor();
   const about = await page.locator("#about").boundingBox();
   assert.ok(about.width > 60 && about.height > 8, JSON.stringify(about));
   assert.ok(await page.locator("#about").evaluate((e) => {
@@ -547,7 +568,7 @@ test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `the page is ${wide} wide`);
   await page.getByRole("button", { name: "Open the list of conversations" }).click();
-  await page.waitForTimeout(300);
+  await page.locator("#sidebar").evaluate((e) => Promise.all(e.getAnimations().map((a) => a.finished)));
   await accessible(page, "drawer");
   await shot(page, "drawer");
   await page.keyboard.press("Escape");
