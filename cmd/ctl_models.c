@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
+#include <fts.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -103,11 +103,14 @@ static struct ctl_cell params_text(uint64_t n) {
     return c;
 }
 
-/* Renders a number as "%.0f" if it is known. */
+/* Renders a number, which is 0 if it is not known. */
 static struct ctl_cell number_text(double v) {
     struct ctl_cell c;
 
-    snprintf(c.s, sizeof(c.s), v <= 0 ? "-" : v < 10 ? "%.1f" : "%.0f", v);
+    if (v <= 0)
+        snprintf(c.s, sizeof(c.s), "-");
+    else
+        snprintf(c.s, sizeof(c.s), "%.*f", v < 10 ? 1 : 0, v);
     return c;
 }
 
@@ -318,21 +321,34 @@ static int remove_model(const struct model_file *m, const char *root) {
     return CLI_OK;
 }
 
-static uint64_t partial_bytes;
+/* Removes the file @e if it is a part that no process is downloading. Returns the bytes of it. */
+static uint64_t models_remove_partial(const FTSENT *e) {
+    const char *end = e->fts_name + e->fts_namelen;
+    uint64_t removed = 0;
 
-/* Removes a part that no process is downloading. */
-static int remove_partial(const char *path, const struct stat *st, int kind, struct FTW *at) {
-    const char *name = path + at->base;
-    size_t len = strlen(name);
-
-    if (kind != FTW_F || name[0] != '.' || len < 6 || strcmp(name + len - 5, ".part") != 0)
+    if (e->fts_info != FTS_F || e->fts_name[0] != '.' || e->fts_namelen < 6 ||
+        strcmp(end - strlen(".part"), ".part") != 0)
         return 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlink(path) == 0)
-        partial_bytes += (uint64_t)st->st_size;
-    if (fd >= 0)
-        close(fd);
-    return 0;
+    int fd = open(e->fts_path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlink(e->fts_path) == 0)
+        removed = (uint64_t)e->fts_statp->st_size;
+    close(fd);
+    return removed;
+}
+
+/* Removes the parts below the folder @root. Returns the bytes of them. */
+static uint64_t models_remove_partials(char *root) {
+    FTS *walk = fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    uint64_t removed = 0;
+
+    if (!walk)
+        return 0;
+    for (FTSENT *e; (e = fts_read(walk));)
+        removed += models_remove_partial(e);
+    fts_close(walk);
+    return removed;
 }
 
 int ctl_rm(int argc, char **argv, bool json) {
@@ -356,9 +372,8 @@ int ctl_rm(int argc, char **argv, bool json) {
         code = model_find(&list, argv[i], &m, &err) < 0 ? cli_fail("%s", err.message)
                                                         : remove_model(m, dirs.root[MODEL_WEFT]);
     }
-    if (partial && code == CLI_OK) {
-        nftw(dirs.root[MODEL_WEFT], remove_partial, 16, FTW_PHYS);
-        printf("removed %s of interrupted pulls\n", size_text(partial_bytes).s);
-    }
+    if (partial && code == CLI_OK)
+        printf("removed %s of interrupted pulls\n",
+               size_text(models_remove_partials(dirs.root[MODEL_WEFT])).s);
     return files_flush() ? code : CLI_FAILED;
 }
