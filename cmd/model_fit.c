@@ -5,6 +5,7 @@
 #include <yyjson.h>
 #include "base/cpus.h"
 #include "base/memory.h"
+#include "base/try.h"
 #include "cmd/bench_bandwidth.h"
 
 #define MEASURE_S 0.25
@@ -100,64 +101,63 @@ static struct memory_text memory_text(uint64_t bytes) {
 
 int model_fit_show(struct buf *out, const struct model_fit *f, const struct machine *m) {
     const struct engine_fit *e = &f->engine;
-    int r = 0;
 
     if (!f->fits)
         return buf_printf(out, "%s\n", f->why.message);
-    r = buf_printf(out, "fits: a context of %u of the model's %u tokens, by the %s backend\n",
-                   e->context, e->model_context, e->backend);
-    if (r == 0 && e->device)
-        r = buf_printf(out, "  weights %s of %s, keys and values %s on %s%s\n",
+    TRY(buf_printf(out, "fits: a context of %u of the model's %u tokens, by the %s backend\n",
+                   e->context, e->model_context, e->backend));
+    if (e->device)
+        TRY(buf_printf(out, "  weights %s of %s, keys and values %s on %s%s\n",
                        memory_text(e->device_weight_bytes).s, memory_text(e->weight_bytes).s,
                        memory_text(e->kv_bytes).s, m->devices ? "CUDA's device " : "the device",
-                       m->devices ? m->devices : "");
-    else if (r == 0)
-        r = buf_printf(out,
+                       m->devices ? m->devices : ""));
+    else
+        TRY(buf_printf(out,
                        "  weights %s + buffers %s + keys and values %s = %s "
                        "of %s free\n",
                        memory_text(e->weight_bytes).s, memory_text(e->buffer_bytes).s,
                        memory_text(e->kv_bytes).s,
                        memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
-                       memory_text(m->memory).s);
-    if (r == 0 && f->draft_bytes)
-        r = buf_printf(out, "  the draft model takes %s of the memory besides\n",
-                       memory_text(f->draft_bytes).s);
-    if (r == 0 && e->fetches)
-        r = buf_printf(out,
+                       memory_text(m->memory).s));
+    if (f->draft_bytes)
+        TRY(buf_printf(out, "  the draft model takes %s of the memory besides\n",
+                       memory_text(f->draft_bytes).s));
+    if (e->fetches)
+        TRY(buf_printf(out,
                        "  %u of %u experts have no place on the device, which reads them over PCIe "
                        "when they are picked: host memory has %s of experts, pinned\n",
-                       e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s);
-    else if (r == 0 && e->n_host_layers)
-        r = buf_printf(out,
+                       e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s));
+    else if (e->n_host_layers)
+        TRY(buf_printf(out,
                        "  %u of %u experts in host memory: %s of the weights, %.0f%% of the picks "
                        "if all experts are picked equally often\n",
                        e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s,
-                       100.0 * e->n_host_experts / e->n_experts);
-    if (r == 0 && e->picture_rows)
-        r = buf_printf(out,
+                       100.0 * e->n_host_experts / e->n_experts));
+    if (e->picture_rows)
+        TRY(buf_printf(out,
                        "  sees pictures of up to %u rows of %u values; weights and buffers have %s "
                        "for that\n",
-                       e->picture_rows, e->picture_width, memory_text(e->encoder_bytes).s);
-    if (r == 0 && e->n_host_ffn)
-        r = buf_printf(out,
+                       e->picture_rows, e->picture_width, memory_text(e->encoder_bytes).s));
+    if (e->n_host_ffn)
+        TRY(buf_printf(out,
                        "  of the weights the FFNs of the last %u layers in host memory: %s, which "
                        "the processor reads for each step\n",
-                       e->n_host_ffn, memory_text(e->host_ffn_bytes).s);
-    if (r == 0 && e->state_bytes)
-        r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots\n",
-                       (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
-    if (r == 0 && e->n_windows)
-        r = buf_printf(out,
+                       e->n_host_ffn, memory_text(e->host_ffn_bytes).s));
+    if (e->state_bytes)
+        TRY(buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots\n",
+                       (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots));
+    if (e->n_windows)
+        TRY(buf_printf(out,
                        "  %s of these for the last keys of layers with a window, for %u "
                        "sequences\n",
-                       memory_text(e->n_windows * e->window_bytes).s, e->window_seqs);
-    if (r == 0 && f->tokens_per_s > 0)
-        r = buf_printf(out,
+                       memory_text(e->n_windows * e->window_bytes).s, e->window_seqs));
+    if (f->tokens_per_s > 0)
+        TRY(buf_printf(out,
                        "  at most %.1f tokens/s, %.1f with a full context: memory is read at %.1f "
                        "GB/s, a token reads %.2f GB\n",
                        f->tokens_per_s, f->tokens_per_s_full, m->bandwidth * 1e-9,
-                       (double)e->token_bytes * 1e-9);
-    return r;
+                       (double)e->token_bytes * 1e-9));
+    return 0;
 }
 
 yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
