@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/json_read.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 
 int chat_talk_init(struct chat_talk *t) {
@@ -83,47 +84,44 @@ static int write_doc(const yyjson_mut_doc *d, yyjson_write_flag flags, char **ou
     yyjson_write_err e;
 
     *out = yyjson_mut_write_opts(d, flags, NULL, len, &e);
-    return *out ? 0 : e.code == YYJSON_WRITE_ERROR_INVALID_STRING ? -EILSEQ : -ENOMEM;
+    if (*out)
+        return 0;
+    return e.code == YYJSON_WRITE_ERROR_INVALID_STRING ? -EILSEQ : -ENOMEM;
 }
 
 int chat_talk_body(const struct chat_talk *t, char **out, size_t *len) {
     assert(t->messages && t->params);
-    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_val_mut_copy(d, t->params), *messages = with_system(d, t);
     yyjson_mut_val *options = yyjson_mut_obj(d);
-    int r = -ENOMEM;
 
     yyjson_mut_doc_set_root(d, root);
-    if (root && yyjson_mut_obj_add_val(d, root, "messages", messages) &&
-        (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
-        yyjson_mut_obj_add_bool(d, root, "stream", true) &&
-        yyjson_mut_obj_add_bool(d, options, "include_usage", true) &&
-        yyjson_mut_obj_add_val(d, root, "stream_options", options))
-        r = write_doc(d, 0, out, len);
-    yyjson_mut_doc_free(d);
-    return r;
+    if (!root || !yyjson_mut_obj_add_val(d, root, "messages", messages) ||
+        (t->model && !yyjson_mut_obj_add_str(d, root, "model", t->model)) ||
+        !yyjson_mut_obj_add_bool(d, root, "stream", true) ||
+        !yyjson_mut_obj_add_bool(d, options, "include_usage", true) ||
+        !yyjson_mut_obj_add_val(d, root, "stream_options", options))
+        return -ENOMEM;
+    return write_doc(d, 0, out, len);
 }
 
 int chat_talk_save(const struct chat_talk *t, const char *path) {
-    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
     CLEANUP(freep) char *text = NULL;
     size_t len = 0;
-    int r = -ENOMEM;
 
     yyjson_mut_doc_set_root(d, root);
-    if (root && (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
-        yyjson_mut_obj_add_val(d, root, "params", yyjson_mut_val_mut_copy(d, t->params)) &&
-        yyjson_mut_obj_add_val(d, root, "messages", with_system(d, t)))
-        r = write_doc(d, YYJSON_WRITE_PRETTY, &text, &len);
-    yyjson_mut_doc_free(d);
-    return r < 0 ? r : cli_write_file(path, 0600, text, len, false);
+    if (!root || (t->model && !yyjson_mut_obj_add_str(d, root, "model", t->model)) ||
+        !yyjson_mut_obj_add_val(d, root, "params", yyjson_mut_val_mut_copy(d, t->params)) ||
+        !yyjson_mut_obj_add_val(d, root, "messages", with_system(d, t)))
+        return -ENOMEM;
+    TRY(write_doc(d, YYJSON_WRITE_PRETTY, &text, &len));
+    return cli_write_file(path, 0600, text, len, false);
 }
 
 /* Copies the messages of a file into @t, which is empty. Returns 0 or -errno. */
 static int take_messages(struct chat_talk *t, yyjson_val *list) {
-    int r = 0;
-
     assert(yyjson_mut_arr_size(t->messages) == 0 && !t->system);
     JSON_EACH_AT(i, m, list) {
         const char *role = json_cstr(yyjson_obj_get(m, "role"));
@@ -135,35 +133,34 @@ static int take_messages(struct chat_talk *t, yyjson_val *list) {
             if (!json_cstr(content))
                 return -EBADMSG;
             t->system = strdup(json_cstr(content));
-            r = t->system ? 0 : -ENOMEM;
+            if (!t->system)
+                return -ENOMEM;
         } else {
-            r = chat_talk_add(t, role, json_text(content), json_len(content), NULL);
+            TRY(chat_talk_add(t, role, json_text(content), json_len(content), NULL));
         }
-        if (r < 0)
-            return r;
     }
     return 0;
 }
 
 int chat_talk_load(struct chat_talk *t, const char *path) {
-    yyjson_doc *doc = yyjson_read_file(path, 0, NULL, NULL);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read_file(path, 0, NULL, NULL);
     yyjson_val *root = yyjson_doc_get_root(doc), *messages = yyjson_obj_get(root, "messages");
     yyjson_val *params = yyjson_obj_get(root, "params");
-    struct chat_talk next;
-    int r = !doc && access(path, R_OK) < 0 ? -errno : !yyjson_is_arr(messages) ? -EBADMSG : 0;
+    CLEANUP(chat_talk_deinit) struct chat_talk next = {0};
 
-    if (r == 0 && (r = chat_talk_init(&next)) == 0) {
-        if (yyjson_is_obj(params))
-            next.params = yyjson_val_mut_copy(next.doc, params);
-        r = next.params ? take_messages(&next, messages) : -ENOMEM;
-        if (r == 0) {
-            next.model = STEAL(t->model);
-            chat_talk_deinit(t);
-            *t = next;
-        } else {
-            chat_talk_deinit(&next);
-        }
-    }
-    yyjson_doc_free(doc);
-    return r;
+    if (!doc && access(path, R_OK) < 0)
+        return -errno;
+    if (!yyjson_is_arr(messages))
+        return -EBADMSG;
+    TRY(chat_talk_init(&next));
+    if (yyjson_is_obj(params))
+        next.params = yyjson_val_mut_copy(next.doc, params);
+    if (!next.params)
+        return -ENOMEM;
+    TRY(take_messages(&next, messages));
+    next.model = STEAL(t->model);
+    struct chat_talk old = *t;
+    *t = next;
+    next = old;
+    return 0;
 }

@@ -44,15 +44,13 @@ int launch_file_write(const char *path, const char *text, size_t len) {
         return -ENAMETOOLONG;
     if (access(by, F_OK) == 0)
         return -EEXIST;
-    int r = files_make_folders(path, 0755);
-    if (r == 0 && stat(path, &st) == 0) {
-        r = cli_read_file(path, FILE_MAX, &old, &old_len);
-        if (r == 0)
-            r = put(before, old, old_len, st.st_mode & 0777);
+    TRY(files_make_folders(path, 0755));
+    if (stat(path, &st) == 0) {
+        TRY(cli_read_file(path, FILE_MAX, &old, &old_len));
+        TRY(put(before, old, old_len, st.st_mode & 0777));
     }
-    if (r == 0)
-        r = put(by, text, len, 0600);
-    return r < 0 ? r : put(path, text, len, st.st_mode & 0777);
+    TRY(put(by, text, len, 0600));
+    return put(path, text, len, st.st_mode & 0777);
 }
 
 bool launch_file_is_changed(const char *path) {
@@ -100,18 +98,16 @@ int launch_file_merge(const char *path, const char *fragment, char **out, size_t
 
     if (r < 0 && r != -ENOENT)
         return r;
-    yyjson_doc *old = yyjson_read(n ? text : "{}", n ? n : 2, 0);
-    yyjson_doc *add = yyjson_read(fragment, strlen(fragment), 0);
-    yyjson_mut_doc *d = old ? yyjson_doc_mut_copy(old, NULL) : NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *old = yyjson_read(n ? text : "{}", n ? n : 2, 0);
+    CLEANUP(json_doc_freep) yyjson_doc *add = yyjson_read(fragment, strlen(fragment), 0);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = NULL;
 
     assert(add);
-    r = !old || !yyjson_is_obj(yyjson_doc_get_root(old)) ? -EBADMSG : d ? 0 : -ENOMEM;
-    if (r == 0 && !merge(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
-        r = -ENOMEM;
-    if (r == 0 && !(*out = yyjson_mut_write(d, YYJSON_WRITE_PRETTY_TWO_SPACES, len)))
-        r = -ENOMEM;
-    yyjson_mut_doc_free(d);
-    yyjson_doc_free(old);
-    yyjson_doc_free(add);
-    return r;
+    if (!yyjson_is_obj(yyjson_doc_get_root(old)))
+        return -EBADMSG;
+    d = yyjson_doc_mut_copy(old, NULL);
+    if (!d || !merge(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
+        return -ENOMEM;
+    *out = yyjson_mut_write(d, YYJSON_WRITE_PRETTY_TWO_SPACES, len);
+    return *out ? 0 : -ENOMEM;
 }
