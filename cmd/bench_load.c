@@ -29,16 +29,20 @@ int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, stru
     return 0;
 }
 
+/* Appends byte @c of a JSON string. */
+static int load_add_byte(struct buf *b, unsigned char c) {
+    if (c < 0x20)
+        return buf_printf(b, "\\u%04x", c);
+    if (c == '"' || c == '\\')
+        TRY(buf_add_char(b, '\\'));
+    return buf_add_char(b, (char)c);
+}
+
 /* Appends @text as a JSON string with its quotes. */
 static int add_json_string(struct buf *b, const char *text, size_t len) {
     TRY(buf_add_char(b, '"'));
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-
-        TRY(c < 0x20                ? buf_printf(b, "\\u%04x", c)
-            : c == '"' || c == '\\' ? buf_printf(b, "\\%c", c)
-                                    : buf_add_char(b, (char)c));
-    }
+    for (size_t i = 0; i < len; i++)
+        TRY(load_add_byte(b, (unsigned char)text[i]));
     return buf_add_char(b, '"');
 }
 

@@ -52,9 +52,22 @@ int cli_fail_err(const char *what, const struct err *e, int r) {
                                                  : cli_fail("%s: %s", what, why);
 }
 
+/* Returns the binary logarithm of the factor that letter @unit stands for; 0: it is no unit. */
+static unsigned cli_unit_shift(char unit) {
+    switch (unit) {
+    case 'K':
+        return 10;
+    case 'M':
+        return 20;
+    case 'G':
+        return 30;
+    default:
+        return 0;
+    }
+}
+
 bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out) {
     char *end;
-    unsigned shift = 0;
 
     assert(min <= max);
     if (*text < '0' || *text > '9')
@@ -63,8 +76,9 @@ bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out) {
     unsigned long long v = strtoull(text, &end, 10);
     if (errno)
         return false;
-    if (*end == 'K' || *end == 'M' || *end == 'G')
-        shift = *end == 'K' ? 10 : *end == 'M' ? 20 : 30, end++;
+    unsigned shift = cli_unit_shift(*end);
+    if (shift)
+        end++;
     if (*end || (v << shift) >> shift != v)
         return false;
     v <<= shift;
@@ -166,6 +180,16 @@ static bool set_option(const struct cli_option *o, const char *value) {
     return false;
 }
 
+/* Says which values @o takes instead of @value. Returns CLI_USAGE. */
+static int cli_refuse_value(const struct cli_option *o, const char *value) {
+    if (o->kind == CLI_U64 && o->max >= 0x1p64)
+        return cli_usage(
+            "option %s: \"%s\" is not a whole number of 64 bits from %.0f on, such as 7 or 16G",
+            o->name, value, o->min);
+    return cli_usage("option %s: \"%s\" is not a number from %.15g to %.15g", o->name, value,
+                     o->min, o->max);
+}
+
 /* Returns the option that @arg names, or NULL; *value is the text behind a "=", or NULL. */
 static const struct cli_option *find_option(const struct cli_option *options, size_t n,
                                             const char *arg, const char **value) {
@@ -173,7 +197,9 @@ static const struct cli_option *find_option(const struct cli_option *options, si
     bool is_long = arg[1] == '-';
     const char *name = arg + 1 + is_long, *end = is_long ? strchrnul(name, '=') : name + 1;
 
-    *value = *end == '=' ? end + 1 : *end ? end : NULL;
+    *value = NULL;
+    if (*end) /* a short option has its value right behind its letter, or behind a "=" */
+        *value = *end == '=' ? end + 1 : end;
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(options[i].name);
 
@@ -212,13 +238,8 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
             value = argv[++i];
         if (takes_value != (value != NULL))
             return cli_usage("option %s %s", arg, takes_value ? "needs a value" : "takes no value");
-        if (!set_option(o, value) && o->kind == CLI_U64 && o->max >= 0x1p64)
-            return cli_usage(
-                "option %s: \"%s\" is not a whole number of 64 bits from %.0f on, such as 7 or 16G",
-                o->name, value, o->min);
-        else if (!set_option(o, value))
-            return cli_usage("option %s: \"%s\" is not a number from %.15g to %.15g", o->name,
-                             value, o->min, o->max);
+        if (!set_option(o, value))
+            return cli_refuse_value(o, value);
     }
     return -1;
 }

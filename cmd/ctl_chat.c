@@ -217,10 +217,12 @@ static void set_param(struct chat *c, char *text) {
 
 /* Loads or saves the conversation. Returns an exit code. */
 static int file_command(struct chat *c, bool load, const char *path) {
-    int r = !*path ? -ENOENT
-            : load ? chat_talk_load(&c->talk, path)
-                   : chat_talk_save(&c->talk, path);
+    int r = -ENOENT;
 
+    if (*path && load)
+        r = chat_talk_load(&c->talk, path);
+    else if (*path)
+        r = chat_talk_save(&c->talk, path);
     if (r == -EBADMSG)
         return cli_fail("%s: the file contains no conversation", path);
     return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CTL_OK;

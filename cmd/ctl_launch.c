@@ -596,8 +596,8 @@ int ctl_launch(int argc, char **argv, bool json) {
         return print(c, &t);
     if (t.sees)
         fprintf(stderr, "weftctl: %s reads pictures\n", t.model);
-    if (!writes)
-        tell_time(c, &t, key);
-    return writes ? write_file(c, &t, path)
-                  : start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
+    if (writes)
+        return write_file(c, &t, path);
+    tell_time(c, &t, key);
+    return start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
 }

@@ -47,13 +47,13 @@ static bool can_draw(void) {
 }
 
 void progress_init(struct progress *p, bool json) {
-    *p = (struct progress){
-        .form = json         ? PROGRESS_JSON
-                : can_draw() ? PROGRESS_TERMINAL
-                             : PROGRESS_PLAIN,
-        .out = json ? stdout : stderr,
-        .what = "",
-    };
+    *p = (struct progress){.form = PROGRESS_PLAIN, .out = stderr, .what = ""};
+    if (json) {
+        p->form = PROGRESS_JSON;
+        p->out = stdout;
+    } else if (can_draw()) {
+        p->form = PROGRESS_TERMINAL;
+    }
 }
 
 void progress_model(struct progress *p, const char *name, uint64_t total) {

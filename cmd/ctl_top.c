@@ -188,8 +188,13 @@ static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
     (void)buf_printf(out, " [");
     for (size_t i = 0; i < width; i++) {
         double at = ((double)i + 0.5) / (double)width * all;
+        char c = ' ';
 
-        (void)buf_printf(out, "%c", at < used ? '#' : at < used + cached ? '.' : ' ');
+        if (at < used)
+            c = '#';
+        else if (at < used + cached)
+            c = '.';
+        (void)buf_add_char(out, c);
     }
     (void)buf_printf(out, "]");
 }
