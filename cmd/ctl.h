@@ -88,10 +88,11 @@ void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_ended(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
-/* Writes the path of /requests/ended for the options of `weftctl requests`, --ended, --tenant=NAME,
- * --since=TIME, --until=TIME and --slowest, to @out. A TIME is HH:MM of the last 24 hours by the
- * local clock, or a number of minutes or hours ago (15m, 2h). Returns CLI_OK or the exit code. */
-int ctl_ended_path(int argc, char **argv, time_t now, char *out, size_t size);
+/* Writes the path of /requests/ended for the options of `weftctl requests` (argv[0]): --ended,
+ * --tenant NAME, --since TIME, --until TIME and --slowest, to @out. A TIME is HH:MM of the last 24
+ * hours by the local clock, or a number of minutes or hours ago (15m, 2h). Returns -1, or the exit
+ * code after --help, which prints @help, or after a mistake. */
+int ctl_ended_path(int argc, char **argv, time_t now, const char *help, char *out, size_t size);
 
 /* Shows an answer as a line of columns, with rates since the answer @before (NULL for the first).
  * Every 20th line, counted by @n, comes after a headline. */

@@ -61,27 +61,27 @@ static bool ended_add_seconds(char *out, size_t size, const char *name, const ch
     return ended_add(out, size, name, number);
 }
 
-int ctl_ended_path(int argc, char **argv, time_t now, char *out, size_t size) {
-    bool ended = false;
+int ctl_ended_path(int argc, char **argv, time_t now, const char *help, char *out, size_t size) {
+    const char *tenant = NULL, *since = NULL, *until = NULL;
+    bool ended = false, slowest = false;
+    const struct cli_option options[] = {
+        {"ended", CLI_TRUE, &ended, 0, 0},     {"tenant", CLI_TEXT, &tenant, 0, 0},
+        {"since", CLI_TEXT, &since, 0, 0},     {"until", CLI_TEXT, &until, 0, 0},
+        {"slowest", CLI_TRUE, &slowest, 0, 0},
+    };
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), help, &n_args);
 
+    if (code >= 0)
+        return code;
+    if (n_args > 0)
+        return cli_usage("requests takes only --ended, --tenant NAME, --since TIME, --until TIME "
+                         "and --slowest");
+    if (!ended)
+        return cli_usage("--tenant, --since, --until and --slowest need --ended");
     snprintf(out, size, "/requests/ended");
-    for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
-        bool ok = false;
-
-        if (strcmp(arg, "--ended") == 0)
-            ended = ok = true;
-        else if (strcmp(arg, "--slowest") == 0)
-            ok = ended_add(out, size, "order", "slowest");
-        else if (strncmp(arg, "--tenant=", 9) == 0 && arg[9])
-            ok = ended_add(out, size, "tenant", arg + 9);
-        else if (strncmp(arg, "--since=", 8) == 0)
-            ok = ended_add_seconds(out, size, "oldest_s", arg + 8, now);
-        else if (strncmp(arg, "--until=", 8) == 0)
-            ok = ended_add_seconds(out, size, "newest_s", arg + 8, now);
-        if (!ok)
-            return cli_usage("requests takes only --ended, --tenant=NAME, --since=TIME, "
-                             "--until=TIME and --slowest; a TIME is 10:30, 15m or 2h");
-    }
-    return ended ? CLI_OK : cli_usage("--tenant, --since, --until and --slowest need --ended");
+    bool ok = !tenant || (*tenant && ended_add(out, size, "tenant", tenant));
+    ok = ok && (!since || ended_add_seconds(out, size, "oldest_s", since, now));
+    ok = ok && (!until || ended_add_seconds(out, size, "newest_s", until, now));
+    ok = ok && (!slowest || ended_add(out, size, "order", "slowest"));
+    return ok ? -1 : cli_usage("a TIME is 10:30, 15m or 2h, and a tenant's name is not empty");
 }

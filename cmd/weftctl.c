@@ -268,12 +268,11 @@ static int run_dump(struct call *c) {
 
 static int run_requests(struct call *c) {
     char path[400];
-    int r;
 
     if (c->argc == 0)
         return answer(c, "/requests", ctl_show_requests);
-    r = ctl_ended_path(c->argc, c->argv, time(NULL), path, sizeof(path));
-    return r == CLI_OK ? answer(c, path, ctl_show_ended) : r;
+    int code = ctl_ended_path(c->argc + 1, c->argv - 1, time(NULL), help, path, sizeof(path));
+    return code < 0 ? answer(c, path, ctl_show_ended) : code;
 }
 
 /* Prints the usage since a day or a month, by default since the first of this month. */
@@ -285,16 +284,18 @@ static int run_usage(struct call *c) {
     char month[32];
     const char *since = month;
     bool csv = false;
+    const struct cli_option options[] = {
+        {"csv", CLI_TRUE, &csv, 0, 0},
+        {"since", CLI_TEXT, &since, 0, 0},
+    };
 
     strftime(month, sizeof(month), "%Y-%m", gmtime_r(&now, &tm));
-    for (int i = 0; i < c->argc; i++) {
-        if (strcmp(c->argv[i], "--csv") == 0)
-            csv = true;
-        else if (strncmp(c->argv[i], "--since=", 8) == 0 && ctl_usage_is_date(c->argv[i] + 8))
-            since = c->argv[i] + 8;
-        else
-            return cli_usage("usage takes only --csv and --since=YYYY-MM[-DD]");
-    }
+    int n_args,
+        code = cli_parse(c->argc + 1, c->argv - 1, options, ARRAY_SIZE(options), help, &n_args);
+    if (code >= 0)
+        return code;
+    if (n_args > 0 || (since != month && !ctl_usage_is_date(since)))
+        return cli_usage("usage takes only --csv and --since YYYY-MM[-DD]");
     if (c->json)
         return answer(c, "/usage", NULL);
     yyjson_doc *doc = NULL;

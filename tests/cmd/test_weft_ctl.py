@@ -343,7 +343,7 @@ def test_ended_requests_are_asked_for_by_tenant_and_time():
                            "cached_tokens": 0, "output_tokens": 9, "queue_ms": 371, "ttft_ms": 26522, "total_ms": 27100, "ago_ms": 60000}]}
     path = "/requests/ended?tenant=agent%207&oldest_s=7200&newest_s=900&order=slowest"
     with Server({("GET", path): http(ended)}):
-        lines = run("requests", "--ended", "--tenant=agent 7", "--since=2h", "--until=15m", "--slowest")[0].splitlines()
+        lines = run("requests", "--ended", "--tenant", "agent 7", "--since=2h", "--until", "15m", "--slowest")[0].splitlines()
         assert lines[0].split()[:3] == ["REQUEST", "TENANT", "ENDPOINT"] and "26.5 s" in lines[1] and "8028" in lines[1], lines
     with Server({}) as s:
         now = time.localtime()
@@ -353,7 +353,8 @@ def test_ended_requests_are_asked_for_by_tenant_and_time():
         ago = [int(path.rsplit("=", 1)[1]) for _, path in s.seen]
         assert 0 <= ago[0] < 120 and 82000 < ago[1] <= 83000, s.seen
     for wrong in (["--since=10"], ["--since=25:00"], ["--until=x"], ["--tenant="], ["--slowest"], ["x"], ["--ended", "--since=1m2"]):
-        assert "requests takes only" in (err := run("requests", *wrong, code=64)[1]) or "need --ended" in err, err
+        err = run("requests", *wrong, code=64)[1]
+        assert "requests takes only" in err or "need --ended" in err or "a TIME is 10:30" in err, err
 
 
 def test_why_begins_with_a_sentence():
@@ -426,7 +427,7 @@ def test_options_may_stand_behind_the_command():
         assert run("stats", "--json", "--all") == run("--json", "stats", "--all")
     assert "/nowhere:" in run("requests", "--socket", "/nowhere", code=69)[1]
     assert "/nowhere:" in run("health", "--socket=/nowhere", code=69)[1]
-    assert "requests takes only --ended" in run("requests", "--socket", code=64)[1]
+    assert "--socket" in run("requests", "--socket", code=64)[1]
 
 
 def test_wrong_usage_is_64():
