@@ -100,7 +100,7 @@ LIBRARIES = {
     r"sqlite3\.h": ("api/state/db.c",),
     r"gif_lib\.h": ("vision/gif.c",),
 }
-MAX_LINES = 800
+MAX_LINES = 1500
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
 
 

@@ -12,7 +12,7 @@ bare        functions that a header declares without a contract: no comment besi
             above the group of lines that it is in. One contract is enough for a name that headers of a folder repeat.
 
 Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
-lines or a file over 800, more functions without a contract than BARE allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are
+lines or a file over 1,500, more functions without a contract than BARE allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are
 measured; a FOLDER is listed line by line, and so are its functions without a contract.
 """
 import argparse
@@ -24,7 +24,7 @@ import sys
 
 FOLDERS = "lib kvpager engine scheduler api daemon cmd".split()
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
-MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
+MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 1500
 # Functions without a contract that a folder may have: only ever lowered.
 BARE = {
     "lib": 0, "engine": 0, "kvpager": 0, "scheduler": 0, "api": 0, "cmd": 0, "daemon": 0,
