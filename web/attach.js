@@ -1,8 +1,7 @@
 // Files that a message takes along: source code, notes, logs, the text of a PDF as text; pictures as
 // data URIs for models that see. Nothing is uploaded: they become parts of the message.
 
-import { PDF_MAX } from "./pdf.js";
-import { pdfText } from "./pdf_text.js";
+import { PDF_MAX, pdfText } from "./pdf_text.js";
 
 export const FILE_MAX = 1 << 20; // bytes of one file
 export const FILES_MAX = 20;

@@ -35,10 +35,57 @@ test("text is decoded, and what is not text is refused", () => {
 
 test("errors name the file and say what to do", async () => {
   assert.deepEqual(await read(file("a.c", "int x;\n")), { name: "a.c", text: "int x;\n" });
-  await assert.rejects(read(file("a.pdf", "%PDF-1.7\n")), /a\.pdf is a PDF.*no pages.*damaged/);
   await assert.rejects(read(file("a.bin", bytes(0, 1))), /a\.bin is not text/);
   await assert.rejects(read(file("a.log", "x".repeat(FILE_MAX + 1))), /larger than 1 MiB/);
   assert.equal((await read(file("b.log", "x".repeat(FILE_MAX)))).text.length, FILE_MAX);
+});
+
+// Returns a stand-in of pdf.js: @pages are the items of each page's text, or one Error.
+function pdfjs(pages) {
+  const page = (n) => ({ getTextContent: async () => ({ items: pages[n - 1] }) });
+  return {
+    GlobalWorkerOptions: {},
+    destroyed: 0,
+    getDocument(options) {
+      assert.equal(options.isEvalSupported, false);
+      const read = async () => {
+        if (pages instanceof Error) throw pages;
+        return { numPages: pages.length, getPage: async (n) => page(n) };
+      };
+      return { promise: read(), destroy: () => this.destroyed++ };
+    },
+  };
+}
+
+test("the text of a PDF is that of its pages, and errors say what to do", async () => {
+  const pdf = file("a.pdf", "%PDF-1.7\n");
+  const line = (str, hasEOL = false) => ({ str, hasEOL });
+  const readBy = async (pages) => {
+    globalThis.pdfjsLib = pdfjs(pages);
+    try {
+      return await read(pdf);
+    } finally {
+      assert.equal(globalThis.pdfjsLib.destroyed, 1);
+      delete globalThis.pdfjsLib;
+    }
+  };
+  const named = (name) => Object.assign(new Error("no"), { name });
+  const pages = [[line("one", true), line("two ")], [], [line("three")]];
+  assert.deepEqual(await readBy(pages), { name: "a.pdf", text: "one\ntwo\n\n\n\nthree\n", pages: 3 });
+  await assert.rejects(readBy([[], []]), /a\.pdf is a PDF.*only pictures.*OCR/);
+  await assert.rejects(readBy(named("PasswordException")), /encrypted/);
+  await assert.rejects(readBy(named("InvalidPDFException")), /damaged/);
+  await assert.rejects(readBy([[line("x".repeat(FILE_MAX + 1))]]), /longer than 1 MiB/);
+  // A build without pdf.js: its script cannot be loaded.
+  document.head = { append: (script) => script.failed() };
+  const add = document.createElement;
+  document.createElement = (tag) => {
+    const element = add(tag);
+    element.addEventListener = (name, f) => name === "error" && (element.failed = f);
+    return element;
+  };
+  await assert.rejects(read(pdf), /no pdf\.js.*pdftotext/);
+  document.createElement = add;
 });
 
 test("the model gets each file with its name, and no file can end its block", () => {

@@ -532,6 +532,39 @@ test("pictures are chosen, pasted and dropped, shown, sent and kept", () => with
   assert.equal(await page.getByText("It is a screenshot of a chat").count(), 2);
 }, undefined, seeingUrl));
 
+// Returns a PDF of one page with the line @text.
+function pdf(text) {
+  const content = `BT /F1 12 Tf 72 720 Td (${text}) Tj ET`;
+  const objects = [
+    "<< /Type /Catalog /Pages 2 0 R >>",
+    "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Page /Parent 2 0 R /Resources << /Font << /F1 4 0 R >> >> /Contents 5 0 R >>",
+    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    `<< /Length ${content.length} >> stream\n${content}\nendstream`,
+  ];
+  return `%PDF-1.5\n${objects.map((o, i) => `${i + 1} 0 obj\n${o}\nendobj\n`).join("")}trailer << /Root 1 0 R >>\n%%EOF`;
+}
+
+test("the text of a PDF is attached, and a file without text is refused", () => withPage(async (page) => {
+  const attach = async (name, text) => {
+    const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.getByRole("button", { name: /^Attach text files/ }).click()]);
+    await chooser.setFiles({ name, mimeType: "application/pdf", buffer: Buffer.from(text, "latin1") });
+  };
+  const built = await page.evaluate(async () => (await fetch("web/pdf.worker.js")).ok);
+  await attach("report.pdf", pdf("Euler, Gauss and the rest."));
+  if (!built) {
+    await page.getByText(/report.pdf is a PDF.*pdftotext/).waitFor();
+    return;
+  }
+  await page.locator("#attached").getByText("report.pdf").waitFor();
+  await attach("damaged.pdf", "%PDF-1.5\n");
+  await page.getByText(/damaged.pdf is a PDF.*damaged/).waitFor();
+  await ask(page, "Who is named?");
+  await done(page);
+  await page.locator("article.user").getByText("report.pdf").click();
+  await page.getByText("Euler, Gauss and the rest.").waitFor();
+}));
+
 test("a picture for a model without eyes is not taken", () => withPage(async (page) => {
   let answer;
   const release = new Promise((resolve) => { answer = resolve; });
