@@ -66,6 +66,7 @@ struct exchange *exchange_give_conn(struct exchange *x) {
     *own = *x;
     exchange_detach(own);
     own->second = true;
+    x->headers = x->own_headers = NULL;
     x->conn->exchange = own;
     x->conn = NULL;
     x->stream = x->chunked = false;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "api/parts.h"
+#include "tests/support/quotes.h"
 #include "responses_support.h"
 
 #define BACKGROUND "{\"input\":\"hi\",\"background\":true"
@@ -54,6 +55,27 @@ static int cancel(struct world *w, const char *id, struct reply *r) {
     snprintf(path, sizeof(path), RESPONSES "/%s/cancel", id);
     world_ask(w, path, "{}", r);
     return r->status;
+}
+
+/* The client's exchange has the header then, which the generation's must not have, too. */
+Test(background, what_is_not_enforced_is_told_in_the_head) {
+    struct world w;
+    struct reply r;
+    char value[100];
+
+    responses_init(&w);
+    w.port.script = "ok";
+    world_start(&w);
+    world_ask(&w, RESPONSES,
+              J("{'input':'hi','background':true,'tools':[{'type':'function','name':'get',"
+                "'strict':false,'parameters':{'properties':{'a':{'pattern':'\\\\bx'}}}}]}"),
+              &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(reply_header(&r, "X-Weft-Loosened", value, sizeof(value)),
+                     "get#/properties/a/pattern");
+    reply_deinit(&r);
+    world_turns(&w, 50);
+    world_stop(&w);
 }
 
 Test(background, it_is_answered_at_once_and_goes_on) {
