@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/http/exchange.h"
+#include "api/http/json.h"
 #include "api/limits/tenant.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -45,14 +46,32 @@ void loosened_text(const struct loosened_list *list, char *out, size_t size) {
         snprintf(out + n, size - n, i ? " and %u more" : "%u places", list->n - i);
 }
 
-void loosened_report(struct exchange *x, const struct loosened_list *list, const char *text) {
-    struct gen_env *env = env_of(x);
-    struct tenant *t = tenants_get(&env->tenants, x->tenant);
+static void tell_in_head(struct exchange *x, const char *text) {
     char line[HEADER_MAX];
     int n = snprintf(line, sizeof(line), "X-Weft-Loosened: %s\r\n", text);
 
     if (!x->headers && n > 0 && (size_t)n < sizeof(line))
         x->headers = x->own_headers = strdup(line);
+}
+
+/* Tells it in the first event: there is no head, or it was sent while the model was loaded. */
+static void tell_in_event(struct exchange *x, const char *text) {
+    CLEANUP(buf_deinit) struct buf b = {.max = HEADER_MAX};
+    struct json j = {.out = &b};
+
+    json_print(&j, "weft:{loosened:%s}", text);
+    if (!x->member && j.error == 0 && buf_add_char(&b, 0) == 0)
+        x->member = STEAL(b.data);
+}
+
+void loosened_report(struct exchange *x, const struct loosened_list *list, const char *text) {
+    struct gen_env *env = env_of(x);
+    struct tenant *t = tenants_get(&env->tenants, x->tenant);
+
+    if (x->framed || x->stream)
+        tell_in_event(x, text);
+    else
+        tell_in_head(x, text);
     if (!log_limit_take(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
         return;
     log_event(WLOG_WARN, "schema_loosened", "id=%s tenant=%s model=%s n=%u places=%s", x->id,

@@ -66,6 +66,7 @@ struct exchange *exchange_give_conn(struct exchange *x) {
     *own = *x;
     exchange_detach(own);
     own->second = true;
+    own->member = NULL; /* that of the answer's events; the head is the client's */
     x->headers = x->own_headers = NULL;
     x->conn->exchange = own;
     x->conn = NULL;
@@ -90,6 +91,7 @@ void exchange_end(struct exchange *x) {
         conn_exchange_done(x->conn);
     free(x->arg);
     free(x->own_headers);
+    free(x->member);
     free(x);
 }
 

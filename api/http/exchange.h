@@ -56,11 +56,12 @@ struct exchange {
     uint8_t peer[20];   /* address of the client, in the form of payer.address */
     char method[12];
     char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
-    char origin[128];            /* origin whose pages may read the answer; "": none */
-    bool asks_private;           /* its browser asks for leave to call a private network */
-    const char *headers;         /* further header lines of the answer, or NULL; not copied */
-    char *own_headers;           /* such lines that are freed with the exchange; or NULL */
-    char *arg;                   /* argument in the path; NULL: none */
+    char origin[128];    /* origin whose pages may read the answer; "": none */
+    bool asks_private;   /* its browser asks for leave to call a private network */
+    const char *headers; /* further header lines of the answer, or NULL; not copied */
+    char *own_headers;   /* such lines that are freed with the exchange; or NULL */
+    char *member; /* "name":value of the next event, in a stream without such a line; or NULL */
+    char *arg;    /* argument in the path; NULL: none */
     int64_t started_ns, head_ns; /* times of the receipt, and of sending the answer's head */
     int status;                  /* status of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */

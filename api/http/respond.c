@@ -391,10 +391,36 @@ static void send_or_break(struct exchange *x, const struct piece_text *p) {
         conn_break(x->conn);
 }
 
+int respond_put_member(struct exchange *x, struct buf *json) {
+    CLEANUP(freep) char *member = STEAL(x->member);
+
+    if (!member)
+        return 0;
+    assert(json->len > 2 && json->data[json->len - 1] == '}');
+    json->len--;
+    return buf_printf(json, ",%s}", member);
+}
+
+/* Sends an event, with the member that could not be told in the head. */
+static void send_event(struct exchange *x, struct piece_text *p) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    if (x->member) {
+        if (buf_add(&text, p->data, p->len) < 0 || respond_put_member(x, &text) < 0) {
+            if (x->conn)
+                conn_break(x->conn);
+            return;
+        }
+        p->data = text.data;
+        p->len = text.len;
+    }
+    send_or_break(x, p);
+}
+
 void respond_event(struct exchange *x, const char *json, size_t len) {
     const struct dialect *d = x->dialect;
 
-    send_or_break(x, &(struct piece_text){d->event_begin, json, d->event_end, len, NULL});
+    send_event(x, &(struct piece_text){d->event_begin, json, d->event_end, len, NULL});
 }
 
 void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
@@ -402,7 +428,7 @@ void respond_spliced_event(struct exchange *x, const char *name, const struct bu
     char before[96];
 
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
-    send_or_break(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
+    send_event(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
 }
 
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {

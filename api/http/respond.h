@@ -43,6 +43,9 @@ void respond_failed(struct exchange *x, int r, const struct err *err);
 /* Begins a stream. Events and keep-alives follow, then one of the functions that end it. Bytes go
  * out with conn_flush(). */
 void respond_stream(struct exchange *x);
+/* Adds exchange.member, if there is one, to the object @json, which is an event of the stream. The
+ * next three functions do so. Returns 0 or -ENOMEM. */
+int respond_put_member(struct exchange *x, struct buf *json);
 /* Sends an event without a name: @json between the dialect's event_begin and event_end. */
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* Sends an event with an "event:" line; @name has at most 64 characters. */

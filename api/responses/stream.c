@@ -57,6 +57,8 @@ static void send_event(struct stream_event *e) {
     struct responses *rs = responses_of(e->w);
 
     json_close(&e->j, '}');
+    if (rs->log && e->j.error == 0)
+        e->j.error = respond_put_member(e->w->exchange, &e->b);
     if (e->j.error < 0)
         break_off(e->w);
     else if (rs->log)

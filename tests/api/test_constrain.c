@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "api/http/websocket.h"
 #include "tests/support/quotes.h"
 #include "stream.h"
 #include "tiny.h"
@@ -551,6 +552,41 @@ Test(constrain, the_answer_says_what_is_not_enforced) {
                          table[i / 2].header, "%s, not %s", value, table[i / 2].header);
         reply_deinit(&r);
     }
+    world_stop(&w);
+}
+
+/* Messages of a WebSocket have no head. */
+Test(constrain, a_websocket_is_told_in_the_first_event) {
+    const char *body = J("{'type':'response.create','input':'hi','tools':[{'type':'function',"
+                         "'name':'get','strict':false,'parameters':{'type':'object','properties':{"
+                         "'a':{'type':'string','pattern':'\\\\bx'}}}}]}");
+    CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+    uint8_t head[WEBSOCKET_HEAD];
+    struct world w;
+
+    world_init(&w);
+    world_use_template(&w, HERMES(""), strlen(HERMES("")));
+    w.opts.max_stored = 10;
+    w.opts.stored_ttl_s = 60;
+    w.opts.stored_bytes = 1 << 20;
+    w.port.script = "ok";
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: "
+              "Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+              "dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
+    cr_assert(world_read_until(&w, fd, &seen, "\r\n\r\n"));
+    size_t n = websocket_head(head, WEBSOCKET_TEXT, strlen(body));
+    head[1] |= 0x80;
+    world_send(&w, fd, (const char *)head, n);
+    world_send(&w, fd, "\0\0\0\0", 4); /* the mask */
+    world_send(&w, fd, body, strlen(body));
+    cr_assert(world_read_until(&w, fd, &seen, "response.in_progress"));
+    cr_expect(strstr(seen.data, J(",'weft':{'loosened':'get#/properties/a/pattern'}}")), "%s",
+              seen.data);
+    cr_assert(world_read_until(&w, fd, &seen, "response.completed"));
+    world_drop(&w, fd);
     world_stop(&w);
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "tests/support/quotes.h"
 #include "tiny.h"
 #include "world.h"
 
@@ -20,6 +21,7 @@ static struct api_model info;
 static struct model *model;
 static const char *aliases[] = {"second", "gpt-*", NULL};
 static uint32_t n_wants, n_uses, keepalive_ms = 10000;
+static bool stores;       /* responses */
 static bool rescans;      /* the daemon scans for models again */
 static struct list scans; /* api_rescan.link */
 static const char *const *may_change;
@@ -71,6 +73,9 @@ static void start(uint32_t load_wait_ms) {
     w.opts.any_model_name = !rescans;
     list_init(&scans);
     w.opts.rescan = rescans ? rescan : NULL;
+    w.opts.max_stored = stores ? 10 : 0;
+    w.opts.stored_ttl_s = 60;
+    w.opts.stored_bytes = 1 << 20;
     w.opts.sleep = put_to_sleep;
     w.opts.models_ctx = &w;
     w.opts.managers = may_change;
@@ -448,6 +453,50 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     close(fd);
     turns(4);
     stop();
+}
+
+/* Its head, which would say so otherwise, is sent while the model is loaded. */
+Test(models, what_is_not_enforced_is_told_in_the_first_event) {
+#define LOOSE "{'type':'object','properties':{'a':{'type':'string','pattern':'\\\\bx'}}}"
+#define LOOSE_RESPONSE                                                                             \
+    "'input':'hi','tools':[{'type':'function','name':'get','strict':false,'parameters':" LOOSE "}" \
+    "]"
+    const struct {
+        const char *path, *fields;
+    } table[] = {
+        {CHAT, J("'messages':[{'role':'user','content':'hi'}],'tools':[{'type':'function',"
+                 "'function':{'name':'get','parameters':" LOOSE "}}]")},
+        {"/v1/messages", J("'max_tokens':4,'messages':[{'role':'user','content':'hi'}],"
+                           "'tools':[{'name':'get','input_schema':" LOOSE "}]")},
+        {"/v1/responses", J(LOOSE_RESPONSE)},
+        {"/v1/responses", J("'background':true," LOOSE_RESPONSE)},
+    };
+
+    keepalive_ms = 1;
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+        char body[800];
+
+        stores = true;
+        start(60000);
+        snprintf(body, sizeof(body), J("{'model':'other','stream':true,%s}"), table[i].fields);
+        int fd = world_connect(&w);
+        world_post(&w, fd, table[i].path, body);
+        turns(20);
+        api_model_set(model, API_MODEL_LOADING, 0.25f);
+        cr_assert(world_read_until(&w, fd, &seen, ": other is loading, 25 %"));
+        loaded();
+        turns(100);
+        cr_assert(world_read_until(&w, fd, &seen,
+                                   J(",'weft':{'loosened':'get#/properties/a/pattern'}}\n\n")));
+        cr_expect_null(strstr(seen.data, "X-Weft-Loosened"), "%s", seen.data);
+        cr_assert(world_read_until(&w, fd, &seen, "other"));
+        const char *once = strstr(seen.data, "loosened");
+        cr_expect(once && !strstr(once + 1, "loosened"), "%s", seen.data);
+        world_drop(&w, fd);
+        turns(20);
+        stop();
+    }
 }
 
 Test(models, a_client_that_leaves_waits_no_longer) {
