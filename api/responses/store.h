@@ -22,6 +22,13 @@
 
 #define STORE_BUCKETS 1024u
 
+/* A look at the rows of others, in the transaction of the job. */
+struct save_look {
+    int64_t last, version;
+    bool more;
+    bool done; /* false: there was nothing new */
+};
+
 /* store_save.c: what is to be written. Invariants, under the store's lock: `dirty` has the
  * responses whose rows differ, parents before those that continue them; `batch` those that the job
  * writes, each with a reference or dead. The job's other members are the thread's while it runs. */
@@ -38,6 +45,7 @@ struct store_save {
     int64_t version;                  /* db_version() at the last look; 0: look again */
     bool cleaned, more;               /* more rows are to be read */
     bool begun;                       /* all rows were read once */
+    struct save_look look;            /* the present job's; the members above follow it */
     struct list found;                /* stored_row.link: rows of other processes */
     struct stored **pins, **old_pins; /* read, and not in the index: until the next look */
     uint32_t n_pins, cap_pins, n_old_pins;

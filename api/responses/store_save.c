@@ -207,23 +207,47 @@ static void free_found(struct store_save *save) {
         stored_row_free(LIST_ENTRY(node, struct stored_row, link));
 }
 
+/* The callback state_job.wants: an idle daemon does not lock the database. */
+static int save_wants(struct state_job *j, struct db *db) {
+    const struct store_save *save = &store_of(j)->save;
+    int64_t version;
+
+    if (!list_empty(&save->batch) || !save->cleaned || save->more)
+        return 1;
+    TRY(db_version(db, &version));
+    return version != save->version;
+}
+
 /* The callback state_job.run. */
 static int run(struct state_job *j, struct db *db) {
     struct store *s = store_of(j);
     struct store_save *save = &s->save;
-    int64_t version, last = save->last;
+    int64_t version;
 
     free_found(save);
+    save->look = (struct save_look){.last = save->last};
     TRY(write_batch(s, db));
     TRY(save->cleaned ? 0 : rows_clean(db, save_now(s) - s->limits.ttl_s));
     TRY(db_version(db, &version));
     if (version == save->version && !save->more)
         return 0;
-    TRY(rows_read(db, save->writer, BATCH_BYTES, &last, &save->found, &save->more));
-    save->cleaned = true;
-    save->last = last;
-    save->version = version;
+    TRY(rows_read(db, save->writer, BATCH_BYTES, &save->look.last, &save->found, &save->look.more));
+    save->look.version = version;
+    save->look.done = true;
     return 0;
+}
+
+/* The callback state_job.committed: the rows that were read count from now on. Those of a
+ * transaction that failed are read again. */
+static void save_committed(struct state_job *j) {
+    struct store_save *save = &store_of(j)->save;
+
+    if (!save->look.done)
+        return;
+    save->cleaned = true;
+    save->last = save->look.last;
+    save->version = save->look.version;
+    save->more = save->look.more;
 }
 
 /* Returns true if the process that promised the row still generates the response. */
@@ -318,7 +342,8 @@ void save_init(struct store *s, uv_loop_t *loop) {
     uv_timer_init(loop, &save->timer);
     uv_async_init(loop, &save->dirtied, on_dirtied);
     save->timer.data = save->dirtied.data = s;
-    save->job = (struct state_job){.run = run, .done = done};
+    save->job = (struct state_job){
+        .wants = save_wants, .run = run, .committed = save_committed, .done = done};
     if (getrandom(&save->writer, sizeof(save->writer), GRND_NONBLOCK) != sizeof(save->writer))
         save->writer = uv_hrtime(); /* daemons that share the database began at different times */
     save->version = -1;

@@ -83,12 +83,17 @@ static void tell(struct state *s, int r) {
 
 static int transact(struct state *s, struct state_job *j) {
     TRY(have_db(s));
+    int r = j->wants ? j->wants(j, s->db) : 1;
+    if (r <= 0)
+        return r;
     TRY(db_begin(s->db));
-    int r = j->run(j, s->db);
+    r = j->run(j, s->db);
     if (r == 0)
         r = db_commit(s->db);
     if (r < 0)
         db_rollback(s->db);
+    else if (j->committed)
+        j->committed(j);
     return r;
 }
 

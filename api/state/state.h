@@ -18,8 +18,13 @@
  * thread. */
 struct state_job {
     struct list link;
+    /* NULL, or tells before a transaction whether there must be one: run() is not called if the
+     * answer is 0. Returns 1, 0 or -errno. */
+    int (*wants)(struct state_job *j, struct db *db);
     /* Reads and writes in a transaction; an error undoes all of it. */
     int (*run)(struct state_job *j, struct db *db);
+    /* NULL, or called where run() was, once everything is on the disk. */
+    void (*committed)(struct state_job *j);
     /* Called on the loop after the end: @r is 0 when everything is on the disk, else -errno. May
      * put the job again. */
     void (*done)(struct state_job *j, int r);

@@ -1,6 +1,7 @@
 /* The store of responses with a database: it has what a store that never ends would have. */
 
 #include <criterion/criterion.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,4 +268,23 @@ Test(rows, a_promise_of_another_process_under_way_is_not_read, .init = setup, .f
     stored_unref(r);
     shelf_deinit(&s);
     shelf_deinit(&other);
+}
+
+Test(rows, an_idle_store_does_not_lock_the_database, .init = setup, .fini = teardown) {
+    static struct shelf s, other;
+    sqlite3 *writer;
+
+    shelf_init(&s, true);
+    cr_assert_eq(sqlite3_open(path, &writer), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(writer, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    store_load(&s.store);
+    cr_expect_eq(n_troubles, 0, "another writes, and the store has nothing to write");
+    cr_assert_eq(sqlite3_exec(writer, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(writer);
+    shelf_init(&other, true);
+    add(&other, 0, 1, 2, 10);
+    shelf_deinit(&other);
+    store_load(&s.store);
+    cr_expect(has_first(&s), "what another has added is found");
+    shelf_deinit(&s);
 }
