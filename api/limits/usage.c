@@ -28,14 +28,20 @@ static int on_thread(struct state_job *j, struct db *db) {
     return usage_rows_add(db, &u->writing, today, &u->read);
 }
 
-/* Ends the import, once what it has added is on the disk. */
-static void end_import(struct usage *u) {
+/* The callback state_job.committed: what the import has added is on the disk, so its file can be
+ * renamed. */
+static void usage_committed(struct state_job *j) {
+    const struct usage *u = CONTAINER_OF(j, struct usage, job);
     bool damaged = u->imported == -EINVAL;
 
+    if (u->to_import && (u->imported == 0 || damaged))
+        usage_import_over(u->opts.import, damaged);
+}
+
+/* Ends the import, whose file is renamed. */
+static void end_import(struct usage *u) {
     if (u->imported < 0 && u->imported != -ENOENT)
         u->opts.trouble(u->opts.ctx, u->imported);
-    if (u->imported == 0 || damaged)
-        usage_import_over(u->opts.import, damaged);
     u->to_import = false;
 }
 
@@ -70,7 +76,7 @@ static void on_written(struct state_job *j, int r) {
 
 int usage_init(struct usage *u, const struct usage_opts *opts) {
     *u = (struct usage){.opts = *opts, .to_import = opts->state && opts->import};
-    u->job = (struct state_job){.run = on_thread, .done = on_written};
+    u->job = (struct state_job){.run = on_thread, .committed = usage_committed, .done = on_written};
     if (!opts->state)
         return 0;
     int r = state_run(opts->state, &u->job);

@@ -358,6 +358,50 @@ Test(usage, a_damaged_file_of_an_earlier_version_is_put_aside, .init = setup, .f
     cr_expect(is_there(old_path, ".damaged"));
 }
 
+/* A job that notes the thread of each of its calls. */
+struct noting {
+    struct state_job job;
+    pthread_t ran, committed;
+    bool fails, was_committed, was_done;
+};
+
+static int note_run(struct state_job *j, struct db *db) {
+    struct noting *n = CONTAINER_OF(j, struct noting, job);
+
+    n->ran = pthread_self();
+    return n->fails ? -EIO : 0;
+}
+
+static void note_committed(struct state_job *j) {
+    struct noting *n = CONTAINER_OF(j, struct noting, job);
+
+    n->committed = pthread_self();
+    n->was_committed = true;
+}
+
+static void note_done(struct state_job *j, int r) {
+    CONTAINER_OF(j, struct noting, job)->was_done = true;
+}
+
+Test(usage, what_follows_a_transaction_is_not_done_on_the_loop, .init = setup, .fini = teardown) {
+    static struct process p;
+
+    begin(&p);
+    for (int i = 0; i < 2; i++) {
+        struct noting n = {.fails = i == 1};
+
+        n.job = (struct state_job){.run = note_run, .committed = note_committed, .done = note_done};
+        state_put(&p.state, &n.job);
+        while (!n.was_done)
+            uv_run(&p.loop, UV_RUN_ONCE);
+        cr_expect_eq(n.was_committed, !n.fails);
+        cr_expect(n.fails || pthread_equal(n.committed, n.ran));
+        cr_expect(!pthread_equal(n.ran, pthread_self()));
+    }
+    end(&p, false);
+    cr_expect_eq(n_troubles, 1);
+}
+
 /* Adds random rows; the result is the one of a table in memory. */
 struct adding {
     struct state_job job;
