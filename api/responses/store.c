@@ -395,8 +395,10 @@ static void free_new(struct stored *r) {
     free(r);
 }
 
-int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
-              struct stored_parts *parts) {
+/* Makes a response that continues @parent. *@out, unless @out is NULL, is the caller's, who alone
+ * has it; else it is listed. Takes @parts over. Returns 0 or -ENOMEM. */
+static int store_make(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+                      struct stored_parts *parts, struct stored **out) {
     struct stored *r = new_stored(s, tenant, id, parts);
     int result = -ENOMEM;
 
@@ -408,7 +410,12 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
         result = 0;
         if ((r->parent = parent))
             parent->refs++;
-        add_locked(r);
+        if (out) {
+            charge_locked(r, (int64_t)stored_bytes(r));
+            *out = r;
+        } else {
+            add_locked(r);
+        }
     } else {
         free_new(r);
     }
@@ -416,25 +423,14 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     return result;
 }
 
+int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+              struct stored_parts *parts) {
+    return store_make(s, tenant, id, parent, parts, NULL);
+}
+
 int store_hold(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
                struct stored_parts *parts, struct stored **out) {
-    struct stored *r = new_stored(s, tenant, id, parts);
-    int result = -ENOMEM;
-
-    if (!r)
-        return -ENOMEM;
-    pthread_mutex_lock(&s->lock);
-    if (store_reserve_tenant(s, tenant) == 0) {
-        result = 0;
-        if ((r->parent = parent))
-            parent->refs++;
-        charge_locked(r, (int64_t)stored_bytes(r));
-        *out = r;
-    } else {
-        free_new(r);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return result;
+    return store_make(s, tenant, id, parent, parts, out);
 }
 
 void store_promise(struct stored *r) {
