@@ -76,6 +76,7 @@ struct exchange {
 
     /* For the owner's checks and log line; http/ does not read them. */
     uint32_t tenant, key;     /* key: number of the API key's name, from 1; 0: none */
+    bool is_operator;         /* its key may see the requests of other tenants */
     uint64_t session;         /* session that the head names; 0: none */
     uint64_t gen;             /* its first generation, of an answer in rounds the last; 0: none */
     const char *session_from; /* the header */

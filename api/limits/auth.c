@@ -83,19 +83,29 @@ static bool is_date(const char *s) {
     return tm.tm_mon == month && tm.tm_mday == day;
 }
 
-/* Takes `expires=DATE` off the end of the key @text. Returns false if another word follows the
- * key. */
-static bool take_expiry(char *text, char out[11]) {
-    char *space = text + strcspn(text, " \t");
-
-    *out = 0;
-    if (!*space)
+/* Takes a word that follows a key: `expires=DATE` or `operator`, each once. */
+static bool auth_take_word(const char *word, struct auth_key *row) {
+    if (strcmp(word, "operator") == 0 && !row->is_operator) {
+        row->is_operator = true;
         return true;
-    *space++ = 0;
-    space += strspn(space, " \t");
-    if (strncmp(space, "expires=", 8) != 0 || !is_date(space + 8))
+    }
+    if (*row->expires || strncmp(word, "expires=", 8) != 0 || !is_date(word + 8))
         return false;
-    memcpy(out, space + 8, 11);
+    memcpy(row->expires, word + 8, sizeof(row->expires));
+    return true;
+}
+
+/* Takes the words off the end of the key @text. Returns false if one of them is not known. */
+static bool auth_take_words(char *text, struct auth_key *row) {
+    char *rest = NULL;
+
+    text += strcspn(text, " \t");
+    if (!*text)
+        return true;
+    *text++ = 0;
+    for (char *word = strtok_r(text, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
+        if (!auth_take_word(word, row))
+            return false;
     return true;
 }
 
@@ -114,7 +124,7 @@ static bool set_sum(const char *key, char out[AUTH_SUM]) {
     return true;
 }
 
-/* Reads one line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps when it expires. */
+/* Reads one line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps words about it. */
 static int add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
     char name[64];
 
@@ -126,14 +136,14 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
         return 0;
     char *colon = strchr(line, ':'), *key = colon ? colon + 1 : line;
     struct auth_key row = {0};
-    bool known = take_expiry(key, row.expires) && set_sum(key, row.sum);
+    bool known = auth_take_words(key, &row) && set_sum(key, row.sum);
     size_t len = strlen(key), n_name = colon ? (size_t)(colon - line) : 0;
     if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || !known ||
         a->n_keys == AUTH_KEYS_MAX)
         return err_set(err, 0, "api-keys",
                        "api-keys: line %u: must be NAME:KEY or KEY, the key of at most %d "
                        "characters without spaces or sha256$ and 64 hexadecimal digits, and "
-                       "perhaps expires=YYYY-MM-DD behind it; at most %d keys",
+                       "perhaps expires=YYYY-MM-DD and operator behind it; at most %d keys",
                        number, AUTH_KEY_MAX, AUTH_KEYS_MAX);
     if (n_name)
         snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
@@ -231,14 +241,15 @@ static int refuse(struct err *err, const char *what) {
     return err_set_code(err, 401, "invalid_api_key", NULL, "%s", what);
 }
 
-int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err) {
+int auth_check(const struct auth *a, const struct http *h, const struct auth_key **out,
+               struct err *err) {
     uint32_t n_bearer, n_plain;
     const char *key = http_header(h, "authorization", &n_bearer);
     const char *plain = http_header(h, "x-api-key", &n_plain);
     const struct auth_key *found = NULL;
     char sum[AUTH_SUM];
 
-    *tenant = 0;
+    *out = NULL;
     if (!a->file)
         return 0;
     assert(a->n_keys > 0);
@@ -264,7 +275,7 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
                             "The API key expired at the end of %s (UTC): ask the operator for "
                             "another.",
                             found->expires);
-    *tenant = found->tenant;
+    *out = found;
     return 0;
 }
 

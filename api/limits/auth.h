@@ -4,12 +4,12 @@
  * auth - checks who may send requests: API keys, the Host and Origin headers.
  *
  * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with
- * one name belong to one tenant. `sha256$HEX` in the place of a key is its checksum, and
- * `expires=YYYY-MM-DD` behind it its last day (UTC). Only checksums are kept in memory; that of a
- * presented key is compared with every known one in constant time. Host
- * names are checked against a list, or a page in a browser could reach a daemon on loopback
- * through a name of its own that resolves to 127.0.0.1; Origin is held to the same list, but
- * for that of our own page, which is the Host itself.
+ * one name belong to one tenant. `sha256$HEX` in the place of a key is its checksum. Behind it may
+ * be `expires=YYYY-MM-DD`, its last day (UTC), and `operator`: it may see the requests of all
+ * tenants. Only checksums are kept in memory; that of a presented key is compared with every known
+ * one in constant time. Host names are checked against a list, or a page in a browser could reach a
+ * daemon on loopback through a name of its own that resolves to 127.0.0.1; Origin is held to the
+ * same list, but for that of our own page, which is the Host itself.
  */
 
 #include <stdbool.h>
@@ -28,6 +28,7 @@ struct http;
 struct auth_key {
     char sum[AUTH_SUM]; /* sha256 of the key */
     char expires[11];   /* the last day on which it holds, "YYYY-MM-DD"; "": always */
+    bool is_operator;   /* it may see what belongs to other tenants */
     uint32_t tenant;
 };
 
@@ -47,9 +48,10 @@ void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
  * then stay in use. */
 int auth_reload(struct auth *a, struct err *err);
 
-/* Finds the number of the name of the request's key (Authorization: Bearer KEY, or x-api-key); 0 if
- * no keys are required. Returns 0, or -EINVAL with @err, a 401. */
-int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
+/* Finds the request's key (Authorization: Bearer KEY, or x-api-key), which is valid until the file
+ * is read again; NULL if no keys are required. Returns 0, or -EINVAL with @err, a 401. */
+int auth_check(const struct auth *a, const struct http *h, const struct auth_key **out,
+               struct err *err);
 /* Makes the key under which prefixes are shared: one for each name (of a tenant or a group, padded
  * with zeros) and salt. It cannot be computed without the secret. ISOLATION_SALTED is set if there
  * is a salt. */

@@ -174,17 +174,18 @@ static bool gives_key(const struct http *h) {
 int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
                     const struct http *h, struct err *err) {
     struct tenant *t = NULL;
-    uint32_t key = 0;
+    const struct auth_key *key;
 
     x->tenant = 0;
     if (!a->file || !gives_key(h))
         t = of_peer(ts, x);
     if (!t && a->file) {
         TRY(auth_check(a, h, &key, err));
-        assert(key < a->n_tenants);
-        if (!(t = of_key(ts, a->names[key])))
+        assert(key && key->tenant < a->n_tenants);
+        if (!(t = of_key(ts, a->names[key->tenant])))
             return -ENOMEM;
-        x->key = key + 1;
+        x->key = key->tenant + 1;
+        x->is_operator = key->is_operator;
     }
     x->tenant = t ? t->number : 0;
     if (t)

@@ -15,6 +15,7 @@ static int64_t time_s;
 static char path[64];
 static struct auth a;
 static struct err err;
+static bool key_operates; /* the key of the last tenant_of() is an operator's */
 
 static int64_t now(void) {
     return time_s;
@@ -54,15 +55,16 @@ static void read_head(struct http *h, const char *lines) {
 /* Returns the name of the tenant with @key, or the error. */
 static const char *tenant_of(const char *key) {
     char line[600];
+    const struct auth_key *found;
     struct http h;
-    uint32_t tenant;
 
     err = (struct err){0};
     snprintf(line, sizeof(line), "Host: a\r\nX-Api-Key: %s\r\n", key);
     read_head(&h, line);
-    int r = auth_check(&a, &h, &tenant, &err);
+    int r = auth_check(&a, &h, &found, &err);
     http_deinit(&h);
-    return r == 0 ? a.names[tenant] : err.code;
+    key_operates = r == 0 && found->is_operator;
+    return r == 0 ? a.names[found->tenant] : err.code;
 }
 
 #define SUM "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
@@ -104,6 +106,27 @@ Test(keys, hold_until_the_end_of_their_last_day) {
     stop();
 }
 
+/* The right is that of one key, not of its name; it ends with the key and with its line. */
+Test(keys, may_be_an_operators) {
+    start("ada:ka operator\nada:kb\neve:kc\texpires=2028-02-29 \t operator\nkd operator\n");
+    cr_expect_str_eq(tenant_of("ka"), "ada");
+    cr_expect(key_operates);
+    tenant_of("kb");
+    cr_expect_not(key_operates);
+    tenant_of("kc");
+    cr_expect(key_operates);
+    cr_expect_str_eq(tenant_of("kd"), "key-4");
+    cr_expect(key_operates);
+    time_s = NOON + 12 * 3600;
+    cr_expect_str_eq(tenant_of("kc"), "expired_api_key");
+    cr_expect_not(key_operates);
+    write_file("ada:ka\n");
+    cr_assert_eq(auth_reload(&a, &err), 0);
+    cr_expect_str_eq(tenant_of("ka"), "ada");
+    cr_expect_not(key_operates);
+    stop();
+}
+
 Test(keys, have_limits) {
     static const struct {
         int name, key;
@@ -121,6 +144,12 @@ Test(keys, have_limits) {
         {5, 9, " expires=2028-1-01", false},
         {5, 9, " expires=2028-01-01x", false},
         {5, 9, " expires=2028/01/01", false},
+        {5, 9, " operator expires=2028-12-31", true},
+        {5, 9, " operator operator", false},
+        {5, 9, " expires=2028-12-31 expires=2028-12-31", false},
+        {5, 9, " operators", false},
+        {5, 9, " Operator", false},
+        {5, 9, " operator=no", false},
         {0, 0, "sha256$" SUM "0", false},
         {0, 0, "sha256$0", false},
         {0, 0, "sha256$G" SUM, false},

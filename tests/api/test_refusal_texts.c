@@ -293,7 +293,7 @@ Test(refusal_texts, of_heads) {
 Test(refusal_texts, of_keys) {
     static const char *const wrong[][2] = {
         {"al\tice\x01:ka\n", "line 1: NAME must be text in UTF-8 without control characters"},
-        {"alice:ka until=2030-01-01\n", "and perhaps expires=YYYY-MM-DD behind it"},
+        {"alice:ka until=2030-01-01\n", "and perhaps expires=YYYY-MM-DD and operator behind it"},
     };
     char path[] = "/tmp/weft-test-keys-XXXXXX";
     struct world w;

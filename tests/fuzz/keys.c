@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct auth a;
     struct http h;
     struct err err = {0};
-    uint32_t tenant = 0;
+    const struct auth_key *key;
     size_t used;
 
     auth_init(&a, fuzz_file(data, len));
@@ -22,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
     } else {
         FUZZ_ASSERT(a.n_keys > 0 && a.n_tenants > 0);
-        if (auth_check(&a, &h, &tenant, &err) == 0)
-            FUZZ_ASSERT(tenant < a.n_tenants);
+        if (auth_check(&a, &h, &key, &err) == 0)
+            FUZZ_ASSERT(key->tenant < a.n_tenants);
         FUZZ_ASSERT(auth_reload(&a, &err) == 0);
     }
     http_deinit(&h);
