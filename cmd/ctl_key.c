@@ -19,11 +19,15 @@
 #define KEY_BYTES 32
 #define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@"
 
-static const char usage[] = "usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE\n"
-                            "Makes an API key of the tenant NAME, adds its checksum to FILE\n"
-                            "(api-keys of weftd), and prints the key, which is stored nowhere.\n"
-                            "The key expires at the end of the given day (UTC), else never. Then\n"
-                            "`weftctl reload`.\n";
+#define USAGE "usage: weftctl key new [--expires=YYYY-MM-DD] [--operator] NAME FILE"
+
+static const char usage[] =
+    USAGE "\n"
+          "Makes an API key of the tenant NAME, adds its checksum to FILE\n"
+          "(api-keys of weftd), and prints the key, which is stored nowhere.\n"
+          "The key expires at the end of the given day (UTC), else never. With\n"
+          "--operator it sees the ended requests of all tenants (live view,\n"
+          "GET /v1/requests). Then `weftctl reload`.\n";
 
 /* Appends @line, as a line of its own, to the file @path, which is created with mode 0640. If there
  * is no room for the whole line, the file is restored, since weftd accepts no file with a part of a
@@ -74,14 +78,16 @@ int ctl_key(int argc, char **argv, bool json) {
     struct sha256 s;
 
     const char *expires = NULL;
-    const struct cli_option options[] = {{"expires", CLI_TEXT, &expires, 0, 0}};
+    bool is_operator = false;
+    const struct cli_option options[] = {{"expires", CLI_TEXT, &expires, 0, 0},
+                                         {"operator", CLI_TRUE, &is_operator, 0, 0}};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
     if (code >= 0)
         return code;
     if (expires && !is_day_to_come(expires))
         return cli_usage("--expires must be a future day, YYYY-MM-DD");
     if (n_args != 3 || strcmp(argv[1], "new") != 0)
-        return cli_usage("usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
+        return cli_usage(USAGE);
     size_t n_name = strlen(argv[2]);
     if (n_name == 0 || n_name > 63 || strspn(argv[2], NAME_LETTERS) != n_name)
         return cli_usage("NAME must have 1 to 63 letters, digits, '-', '_', '.' or '@'");
@@ -91,8 +97,8 @@ int ctl_key(int argc, char **argv, bool json) {
     sha256_init(&s);
     sha256_add(&s, key, strlen(key));
     sha256_hex(&s, sum);
-    snprintf(line, sizeof(line), "%s:sha256$%s%s%s", argv[2], sum, expires ? " expires=" : "",
-             expires ? expires : "");
+    snprintf(line, sizeof(line), "%s:sha256$%s%s%s%s", argv[2], sum, expires ? " expires=" : "",
+             expires ? expires : "", is_operator ? " operator" : "");
     int r = append(argv[3], line);
     if (r < 0)
         return cli_fail("%s: %s", argv[3], strerror(-r));

@@ -177,6 +177,9 @@ def test_keys_are_stored_as_checksums_and_expire():
         made = subprocess.run([program("weftctl"), "key", "new", "--expires=2999-02-28", "erin", path], capture_output=True, text=True)
         assert made.returncode == 0 and open(path).read().splitlines()[3].endswith(" expires=2999-02-28"), made
         erin = made.stdout.strip()
+        for flags, words in ((["--operator"], " operator"), (["--operator", "--expires=2999-02-28"], " expires=2999-02-28 operator")):
+            made = subprocess.run([program("weftctl"), "key", "new", "root", path, *flags], capture_output=True, text=True)
+            assert made.returncode == 0 and re.fullmatch(r"root:sha256\$[0-9a-f]{64}" + words, open(path).read().splitlines()[-1]), made
         os.chmod(path, 0o644)
         with Weftd("--api-keys", path) as d:
             assert " keys_readable " in d.log, d.log
