@@ -584,8 +584,7 @@ static void close_sockets(struct kv_events *e) {
 
 /* Opens the sockets. Returns 0, or -errno, after which close_sockets() closes the opened ones. */
 static int open_sockets(struct kv_events *e) {
-    int queue = QUEUE_MAX, one = 1, fd, zero = 0;
-    size_t size = sizeof(fd);
+    int queue = QUEUE_MAX, one = 1, zero = 0;
 
     e->context = e->zmq.ctx_new();
     e->pub = e->context ? e->zmq.socket(e->context, ZMQ_PUB) : NULL;
@@ -601,8 +600,19 @@ static int open_sockets(struct kv_events *e) {
     e->zmq.setsockopt(e->router, ZMQ_SNDHWM, &queue, sizeof(queue));
     e->zmq.setsockopt(e->router, ZMQ_LINGER, &zero, sizeof(zero));
     e->zmq.setsockopt(e->router, ZMQ_ROUTER_MANDATORY, &one, sizeof(one));
-    if (e->zmq.getsockopt(e->router, ZMQ_FD, &fd, &size) < 0 ||
-        uv_poll_init(e->opts.loop, &e->poll, fd) < 0)
+    return 0;
+}
+
+/* Watches the ROUTER socket, if there is one. */
+static int kv_events_watch(struct kv_events *e) {
+    int fd;
+    size_t size = sizeof(fd);
+
+    if (!e->router)
+        return 0;
+    if (e->zmq.getsockopt(e->router, ZMQ_FD, &fd, &size) < 0)
+        return -EIO;
+    if (uv_poll_init(e->opts.loop, &e->poll, fd) < 0)
         return -EIO;
     e->polls = true;
     uv_poll_start(&e->poll, UV_READABLE, on_router);
@@ -619,6 +629,18 @@ static void choose_topic(struct kv_events *e) {
         snprintf(e->topic, sizeof(e->topic), "kv@%s", host);
 }
 
+/* Opens the sockets of @e. A handle of the loop is made last, because only the loop can close it. */
+static int kv_events_open(struct kv_events *e, struct err *err) {
+    TRY(buf_reserve(&e->out, BATCH_MAX));
+    TRY(load(&e->zmq, err));
+    TRY(open_sockets(e));
+    if (!e->opts.later && bind_all(e) < 0)
+        return err_set(err, 0, "kv-events", "kv-events: %s: %s",
+                       e->pub_bound ? e->opts.replay : e->opts.endpoint,
+                       e->zmq.strerror(e->zmq.error()));
+    return kv_events_watch(e);
+}
+
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err) {
     struct kv_events *e = calloc(1, sizeof(*e));
 
@@ -626,8 +648,8 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
         return -ENOMEM;
     e->opts = *o;
     buf_init(&e->out, BATCH_MAX);
-    int r = buf_reserve(&e->out, BATCH_MAX);
-    if (r < 0 || (r = load(&e->zmq, err)) < 0 || (r = open_sockets(e)) < 0) {
+    int r = kv_events_open(e, err);
+    if (r < 0) {
         close_sockets(e);
         buf_deinit(&e->out);
         free(e);
@@ -636,11 +658,8 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     choose_topic(e);
     uv_timer_init(o->loop, &e->retry);
     uv_timer_init(o->loop, &e->turn);
-    *out = e; /* kv_events_close() closes the opened sockets */
-    if (o->later || bind_all(e) == 0)
-        return 0;
-    return err_set(err, 0, "kv-events", "kv-events: %s: %s", e->pub_bound ? o->replay : o->endpoint,
-                   e->zmq.strerror(e->zmq.error()));
+    *out = e;
+    return 0;
 }
 
 /* Checks that @e could bind @address, which another daemon may have now. A file of ipc:// is not
