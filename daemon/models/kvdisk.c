@@ -30,11 +30,6 @@
 #define LOCK_TRIES 100
 #define LOCK_PAUSE_NS 50000000
 
-static void closep(int *fd) {
-    if (*fd >= 0)
-        close(*fd);
-}
-
 /* Returns -EINVAL with @err about file @name of the folder ("": the folder itself). */
 static int fail(struct err *err, const char *path, const char *name, const char *why) {
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
@@ -88,7 +83,7 @@ static int wait_lock(int fd, const char *path, struct err *err) {
  * with @err. */
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
-    CLEANUP(closep)
+    CLEANUP(files_closep)
     int fd = files_create(dir, NEW_KEY_NAME, 0600);
 
     if (fd < 0)
@@ -107,7 +102,7 @@ static int make_key(int dir, const char *path, struct err *err) {
 
 /* Reads the secret. Returns 0; -ENOENT: there is none yet; or another -errno with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
-    CLEANUP(closep)
+    CLEANUP(files_closep)
     int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 
     if (fd < 0)
@@ -125,10 +120,10 @@ int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struc
     assert(*path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return fail_errno(err, path, "", errno);
-    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CLEANUP(files_closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return fail_errno(err, path, "", errno);
-    CLEANUP(closep)
+    CLEANUP(files_closep)
     int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fail_errno(err, path, FILE_NAME, errno);
@@ -160,13 +155,13 @@ static bool file_of(const char *name, char *out, size_t size) {
 
 int kvdisk_open_model(const char *path, const char *name, int *out, struct err *err) {
     char file[240];
-    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CLEANUP(files_closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (dir < 0)
         return fail_errno(err, path, "", errno);
     if (!file_of(name, file, sizeof(file)))
         return fail(err, path, name, "the name is too long");
-    CLEANUP(closep)
+    CLEANUP(files_closep)
     int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fail_errno(err, path, file, errno);

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /* largest size of the file; 512 layers of 1024 experts take half of it */
@@ -64,22 +65,28 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     return fd;
 }
 
+/* Copies @f to the new file @next, which then takes its place. */
+static int expert_file_replace(const struct expert_file *f, const char *next) {
+    CLEANUP(files_closep) int to = files_create(AT_FDCWD, next, 0600);
+
+    TRY(to);
+    TRY(copy(to, f->fd));
+    return rename(next, f->path) < 0 ? -errno : 0;
+}
+
 /* Keeps the old file until the new one is complete. */
 void expert_file_save(const struct expert_file *f) {
     char next[sizeof(f->path) + 8];
-    int r = 0;
 
     if (f->fd <= 0 || !*f->path || lseek(f->fd, 0, SEEK_END) <= 0)
         return;
     snprintf(next, sizeof(next), "%s.new", f->path);
-    int to = r = files_create(AT_FDCWD, next, 0600);
-    if (to < 0 || (r = copy(to, f->fd)) < 0 || rename(next, f->path) < 0) {
+    int r = expert_file_replace(f, next);
+    if (r < 0) {
         log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
-                  strerror(r < 0 ? -r : errno));
+                  strerror(-r));
         unlink(next);
     }
-    if (to >= 0)
-        close(to);
 }
 
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/types.h>
+#include <unistd.h>
 #include "base/buf.h"
 
 /* Opens descriptors 0 to 2 if they are closed; otherwise a socket or a file could get one of these
@@ -42,6 +43,12 @@ void files_find_certificates(void);
 
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int files_make_folders(const char *path, mode_t mode);
+
+/* For CLEANUP(files_closep): closes a descriptor, unless it is negative. */
+static inline void files_closep(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+}
 
 /* Creates the file @name of the folder @dir (AT_FDCWD: @name is a path) for writing, and removes
  * what an interrupted program has left there: neither a FIFO, which open() would wait for, nor a
