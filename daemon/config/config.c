@@ -248,10 +248,11 @@ void config_deinit(struct config *c) {
 static int unknown(const char *dashes, const char *name, const char *what, struct err *err) {
     const char *meant = config_meant(name);
 
-    return meant ? err_set(err, 0, name, "%s%.60s: unknown %s; is %s%s meant?", dashes, name, what,
-                           *dashes ? "--" : "", meant)
-                 : err_set(err, 0, name, "%s%.60s: unknown %s (weftd --help lists all)", dashes,
-                           name, what);
+    if (meant)
+        return err_set(err, 0, name, "%s%.60s: unknown %s; is %s%s meant?", dashes, name, what,
+                       *dashes ? "--" : "", meant);
+    return err_set(err, 0, name, "%s%.60s: unknown %s (weftd --help lists all)", dashes, name,
+                   what);
 }
 
 /* ---- file ---- */

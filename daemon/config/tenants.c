@@ -145,7 +145,12 @@ static int taken(struct reading *r, const char *key, const char *item, const cha
 
 /* Returns the number of entries of the list @k of @t. */
 static uint32_t *count_of(const struct key *k, struct api_tenant *t) {
-    return k->type == KEY_NAMES ? &t->n_keys : k->type == KEY_UIDS ? &t->n_uids : &t->n_models;
+    if (k->type == KEY_NAMES)
+        return &t->n_keys;
+    if (k->type == KEY_UIDS)
+        return &t->n_uids;
+    assert(k->type == KEY_MODELS);
+    return &t->n_models;
 }
 
 /* Adds one entry of the list `keys`, `uids` or `models`. Returns 0, or -EINVAL with r->err if the

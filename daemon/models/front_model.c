@@ -136,10 +136,12 @@ static int open_system(struct front_model *m, const struct config *c, struct err
 static const uint16_t poolings[] = {0, SUBMIT_POOL_MEAN, SUBMIT_POOL_CLS, SUBMIT_POOL_LAST,
                                     SUBMIT_POOL_NONE};
 
-/* Returns the pooling of "<arch>.pooling_type": 1 mean, 2 first token, 3 last token, 4 a
- * classifier's. Files of generative models lack it: their last token attends to all others. So do
- * files of encoders, where the first token does. */
+/* Returns the pooling of "<arch>.pooling_type". Files of generative models lack it: their last
+ * token attends to all others. So do files of encoders, where the first token does. */
 static uint16_t pooling_of(const struct gguf *g, bool encoder) {
+    static const uint16_t of_type[] = {[1] = SUBMIT_POOL_MEAN,
+                                       [2] = SUBMIT_POOL_CLS,
+                                       [3] = SUBMIT_POOL_LAST}; /* 4, a classifier's: the usual */
     uint16_t usual = encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST;
     struct gguf_str arch;
     uint32_t type = 0;
@@ -149,10 +151,7 @@ static uint16_t pooling_of(const struct gguf *g, bool encoder) {
         return usual;
     snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
     gguf_u32(g, key, &type);
-    return type == 1   ? SUBMIT_POOL_MEAN
-           : type == 2 ? SUBMIT_POOL_CLS
-           : type == 3 ? SUBMIT_POOL_LAST
-                       : usual;
+    return type > 0 && type < ARRAY_SIZE(of_type) ? of_type[type] : usual;
 }
 
 /* Returns true if the string @key of the file is @value. */

@@ -24,6 +24,17 @@ uint64_t models_budget(const struct models *m) {
     return m->on_demand ? m->budget : 0;
 }
 
+/* Returns models_info.swap: the part of @s in a swap, or the result of its last one. */
+static const char *admin_swap_of(const struct served *s) {
+    if (s->old)
+        return "next";
+    if (s->retired)
+        return "old";
+    if (s->next)
+        return "under way";
+    return s->swap;
+}
+
 void models_info(const struct models *m, uint32_t i, struct models_info *out) {
     static const char *const names[] = {"unloaded", "opening", "queued", "loading",
                                         "loaded",   "leaving", "ending", "failed"};
@@ -46,10 +57,7 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out) {
         .n_running = use.n_running,
         .n_waiting = use.n_waiting,
         .n_loads = s->n_loads,
-        .swap = s->old       ? "next"
-                : s->retired ? "old"
-                : s->next    ? "under way"
-                             : s->swap,
+        .swap = admin_swap_of(s),
         .idle_ms = used ? (now_ns(m) - used) / 1000000 : -1,
         .unload_ms = s->closing ? -1 : models_unload_ms(s),
         .info = &s->info,
@@ -156,7 +164,8 @@ int models_sleep(void *ctx, const char *id, struct err *err) {
     struct models *m = ctx;
     int i = models_index(m, id, err);
 
-    return i < 0 ? i : models_unload(m, (uint32_t)i, err);
+    TRY(i);
+    return models_unload(m, (uint32_t)i, err);
 }
 
 const char *models_changing(const struct models *m) {

@@ -68,7 +68,8 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
 
         if (r == -EINVAL)
             err_set(err, 0, "models", "models: %.120s: model: %.300s", preset, why.message);
-        return r < 0 ? r : config_set(c, "model", file, err);
+        TRY(r);
+        return config_set(c, "model", file, err);
     }
     if (stat(c->model, &st) == 0) {
         *bytes = (uint64_t)st.st_size;
@@ -180,19 +181,17 @@ static int add_files(struct search *s, struct err *err) {
 static int list_files(struct search *s) {
     const char *option = s->config->models_dir;
     bool all = strcmp(option, "auto") == 0;
-    struct model_dirs dirs;
-    int r = *option ? model_dirs_init(&dirs, all ? NULL : option) : 0;
+    CLEANUP(model_dirs_deinit) struct model_dirs dirs = {0};
 
-    if (r < 0 || !*option)
-        return r;
+    if (!*option)
+        return 0;
+    TRY(model_dirs_init(&dirs, all ? NULL : option));
     for (int i = 0; i < MODEL_N_STORES && !all; i++)
         if (i != MODEL_WEFT) {
             free(dirs.root[i]);
             dirs.root[i] = NULL;
         }
-    r = model_list_read(&s->files, &dirs);
-    model_dirs_deinit(&dirs);
-    return r;
+    return model_list_read(&s->files, &dirs);
 }
 
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,

@@ -203,14 +203,14 @@ static bool copy(char **out, const char *s) {
 static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
     struct models *m = ctx;
     struct err none;
-    int base = models_index(m, p->from, err), r = base < 0 ? base : check_room(m, err);
+    int base = models_index(m, p->from, err);
 
-    if (r == 0 && !*m->opts.config->models)
-        r = err_set_code(err, 400, "not_managed", NULL,
-                         "models: this server has no folder for presets; its operator can set the "
-                         "option models");
-    if (r < 0)
-        return r;
+    TRY(base);
+    TRY(check_room(m, err));
+    if (!*m->opts.config->models)
+        return err_set_code(err, 400, "not_managed", NULL,
+                            "models: this server has no folder for presets; its operator can set "
+                            "the option models");
     struct change *c = change_new(m, p->name);
     if (!c)
         return -ENOMEM;
@@ -228,10 +228,10 @@ static int create(void *ctx, const struct api_preset *p, struct api_task *t, str
 /* Implements api_manage.remove. */
 static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
     struct models *m = ctx;
-    int i = models_index(m, name, err), r = i < 0 ? i : check_room(m, err);
+    int i = models_index(m, name, err);
 
-    if (r < 0)
-        return r;
+    TRY(i);
+    TRY(check_room(m, err));
     if (models_n_live(m) == 1 || !m->served[i]->found)
         return err_set_code(err, 400, "not_removed", "model",
                             "model '%.100s' cannot be removed: it is %s", name,

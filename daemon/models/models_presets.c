@@ -112,14 +112,15 @@ static int read_base(const struct preset_change *p, const char *path, struct buf
                      struct err *err) {
     int r = files_read(path, out, NULL);
 
-    return r == -ENOENT
-               ? err_set_code(err, 404, "model_not_found", "from",
-                              "model '%.100s' was removed while the preset was being made from it",
-                              p->from)
-           : r < 0 ? err_set_code(err, 500, "not_read", "from",
-                                  "The service cannot read a file of model '%.100s': %s.", p->from,
-                                  strerror(-r))
-                   : 0;
+    if (r == -ENOENT)
+        return err_set_code(err, 404, "model_not_found", "from",
+                            "model '%.100s' was removed while the preset was being made from it",
+                            p->from);
+    if (r < 0)
+        return err_set_code(err, 500, "not_read", "from",
+                            "The service cannot read a file of model '%.100s': %s.", p->from,
+                            strerror(-r));
+    return 0;
 }
 
 /* Writes the text @own, or the base's text if a client has made it, to a file of the new preset,
@@ -129,12 +130,17 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
     size_t n = strlen(p->own.models);
     bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
-    int r = own ? buf_add_str(&text, own) : made ? read_base(p, of_base, &text, err) : 0;
 
-    if (r < 0 || (!own && !made))
-        return r;
-    r = write_file(file.s, text.data ? text.data : "", text.len);
-    return r < 0 ? cannot_write(file.s, r, err) : config_set(c, key, file.s, err);
+    if (!own && !made)
+        return 0;
+    if (own)
+        TRY(buf_add_str(&text, own));
+    else
+        TRY(read_base(p, of_base, &text, err));
+    int r = write_file(file.s, text.data ? text.data : "", text.len);
+    if (r < 0)
+        return cannot_write(file.s, r, err);
+    return config_set(c, key, file.s, err);
 }
 
 /* ---- making a preset ---- */

@@ -21,8 +21,7 @@
  */
 
 #define PULLS_MAX 4
-#define USAGE 64 /* exit codes of weftctl */
-#define UNREACHABLE 69
+#define UNREACHABLE 69 /* exit codes of weftctl */
 #define DENIED 77
 
 /*
@@ -118,13 +117,30 @@ bool models_task_done(struct models *m, struct api_task *t) {
     return models_rescan_now(m, &t->rescan);
 }
 
+/* Returns the HTTP status for weftctl's exit code. */
+static int pull_http_status(int64_t code) {
+    switch (code) {
+    case UNREACHABLE:
+        return 502;
+    case DENIED:
+        return 403;
+    default:
+        return 400;
+    }
+}
+
+/* Returns why the pull has failed. */
+static const char *pull_failure(const struct pull *p) {
+    if (*p->lines.error)
+        return p->lines.error;
+    if (p->status == 0)
+        return "out of memory while the folder of models was read again";
+    return "weftctl failed; the server's log has the reason";
+}
+
 static void finish(struct pull *p) {
     struct err err = {0};
     struct api_task *t = p->task;
-    int status = p->status == USAGE         ? 400
-                 : p->status == UNREACHABLE ? 502
-                 : p->status == DENIED      ? 403
-                                            : 400;
 
     if (!t || p->of->stopping)
         return;
@@ -135,10 +151,7 @@ static void finish(struct pull *p) {
         p->task = NULL;
         return;
     }
-    err_set(&err, status, "model", "%s",
-            *p->lines.error  ? p->lines.error
-            : p->status == 0 ? "out of memory while the folder of models was read again"
-                             : "weftctl failed; the server's log has the reason");
+    err_set(&err, pull_http_status(p->status), "model", "%s", pull_failure(p));
     end_task(p, &err);
 }
 
@@ -285,14 +298,14 @@ int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err) {
     char option[1100], *plain = (char *)(uintptr_t)name;
     char *args[] = {(char *)"weftctl", (char *)"rm", (char *)"--", plain, NULL, NULL};
-    int r = check_folder(m, err);
 
+    TRY(check_folder(m, err));
     if (folder_option(m, option, sizeof(option))) {
         args[2] = option;
         args[3] = (char *)"--";
         args[4] = plain;
     }
-    return r < 0 ? r : start(m, args, name, t, err);
+    return start(m, args, name, t, err);
 }
 
 void models_pull_stop(struct models *m) {

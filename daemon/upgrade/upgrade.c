@@ -184,19 +184,27 @@ void upgrade_fail(struct upgrade *u, const char *why) {
     u->opts.failed(u->opts.ctx, why);
 }
 
+/* Returns which limit of time the next daemon, or this one, has exceeded. */
+static const char *upgrade_late(const struct upgrade *u) {
+    if (!u->pid)
+        return "it did not answer within 10 s; is the installed program a weftd that supports "
+               "upgrades?";
+    switch (u->state) {
+    case UPGRADE_STARTED:
+    case UPGRADE_LOADING:
+        return "it was not ready within load-timeout-ms";
+    case UPGRADE_TAKING:
+        return "it was ready but did not take over within 10 s";
+    default:
+        return "this daemon could not release what the next one needs in time";
+    }
+}
+
 static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
     check(u);
-    upgrade_fail(
-        u, !u->pid
-               ? "it did not answer within 10 s; is the installed program a weftd that supports "
-                 "upgrades?"
-           : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
-               ? "it was not ready within load-timeout-ms"
-           : u->state == UPGRADE_TAKING
-               ? "it was ready but did not take over within 10 s"
-               : "this daemon could not release what the next one needs in time");
+    upgrade_fail(u, upgrade_late(u));
 }
 
 static void on_started(struct upgrade *u, int pid, const char *sources) {

@@ -131,7 +131,8 @@ static int handshake(struct worker *w, struct chan_frame *f) {
     while ((r = chan_recv(&w->chan, f)) == CHAN_EMPTY)
         if ((r = chan_wait(&w->chan, -1)) < 0)
             return r;
-    return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
+    TRY(r);
+    return f->type == MSG_OPEN ? 0 : -EPROTO;
 }
 
 /* Checks that each token has the same text in both models. Numbers beyond the smaller vocabulary

@@ -75,14 +75,18 @@ static struct workers *of_port(struct api_port *p) {
 
 /* Returns the channel for requests; NULL: requests have to wait. */
 static struct worker_chan *way(struct workers *w) {
-    return w->state == WORKERS_SERVING ? &w->chan : w->next == NEXT_TAKEN ? &w->next_chan : NULL;
+    if (w->state == WORKERS_SERVING)
+        return &w->chan;
+    return w->next == NEXT_TAKEN ? &w->next_chan : NULL;
 }
 
 /* Sends the message in w->out and clears it. @packed: result of packing; an error is returned and
  * nothing is sent. Otherwise returns as chan_send(). */
 static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int packed) {
-    int r = packed < 0 ? packed : worker_chan_send(c, type, &w->out);
+    int r = packed;
 
+    if (packed >= 0)
+        r = worker_chan_send(c, type, &w->out);
     buf_clear(&w->out);
     return r;
 }

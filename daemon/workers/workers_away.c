@@ -90,10 +90,14 @@ static void on_ended(void *ctx) {
 }
 
 enum workers_answer workers_answer(const struct workers *w) {
-    return w->next == NEXT_OFFERED                             ? WORKERS_ASKED
-           : w->next == NEXT_ACCEPTED || w->next == NEXT_TAKEN ? WORKERS_ACCEPTED
-           : w->next == NEXT_REFUSED                           ? WORKERS_REFUSED
-                                                               : WORKERS_UNASKED;
+    static const enum workers_answer answers[] = {
+        [NEXT_NONE] = WORKERS_UNASKED,      [NEXT_OFFERED] = WORKERS_ASKED,
+        [NEXT_ACCEPTED] = WORKERS_ACCEPTED, [NEXT_TAKEN] = WORKERS_ACCEPTED,
+        [NEXT_REFUSED] = WORKERS_REFUSED,
+    };
+
+    assert(w->next < ARRAY_SIZE(answers));
+    return answers[w->next];
 }
 
 void workers_offer(struct workers *w, int fd) {

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "base/try.h"
 #include "daemon/workers/workers_private.h"
 
 static void claim_weights(struct workers *w) {
@@ -77,7 +78,7 @@ int workers_pack_open(const struct workers *w, struct buf *out) {
 
     if (w->backend[0])
         c.engine.backend = w->backend;
-    int r = config_pack(&c, "engine", &options);
+    TRY(config_pack(&c, "engine", &options));
     struct msg_open m = {
         .options = {options.data, (uint32_t)options.len},
         .kv_bytes = w->opts.kv_bytes,
@@ -93,5 +94,5 @@ int workers_pack_open(const struct workers *w, struct buf *out) {
         .tells_blocks = w->opts.on_blocks != NULL,
     };
 
-    return r < 0 ? r : msg_open_pack(out, &m);
+    return msg_open_pack(out, &m);
 }
