@@ -73,12 +73,15 @@ static const char *reason_of(const struct writer *w, const struct gen *g, const 
     /* True if the output ended because the context was full. */
     bool full = before + g->m.max_new < w->job.request.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
-    return g->score_only                 ? "max_tokens"
-           : *stop                       ? "stop_sequence"
-           : g->finish == FINISH_LENGTH  ? full ? "model_context_window_exceeded" : "max_tokens"
-           : search_has_other_call(w, g) ? "tool_use"
-           : output_parser_has_call(g->output) ? "pause_turn"
-                                               : "end_turn";
+    if (g->score_only)
+        return "max_tokens";
+    if (*stop)
+        return "stop_sequence";
+    if (g->finish == FINISH_LENGTH)
+        return full ? "model_context_window_exceeded" : "max_tokens";
+    if (search_has_other_call(w, g)) /* the client has a tool to run */
+        return "tool_use";
+    return output_parser_has_call(g->output) ? "pause_turn" : "end_turn";
 }
 
 /* Writes the reason of the stop; @g is NULL while the model has not stopped yet. */

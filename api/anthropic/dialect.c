@@ -41,11 +41,13 @@ static int status_of(int status) {
 }
 
 static const char *type_of(const struct err *err) {
-    return err->status == 404   ? "not_found_error"
-           : err->status == 413 ? "request_too_large"
-           : err->status == 500 || strcmp(err->code, "model_unavailable") == 0
-               ? "api_error"
-               : respond_error_type(err);
+    if (err->status == 404)
+        return "not_found_error";
+    if (err->status == 413)
+        return "request_too_large";
+    if (err->status == 500 || strcmp(err->code, "model_unavailable") == 0)
+        return "api_error";
+    return respond_error_type(err);
 }
 
 /* Writes an error. Claude Code shortens the conversation when it reads "prompt is too long". */

@@ -107,7 +107,9 @@ static int check_time(pcre2_callout_block *block, void *ctx) {
 
     if (++p->n_items % ITEMS_PER_LOOK)
         return 0;
-    return job_pause() < 0 ? PATTERN_CANCELED : now_ns() > p->until ? PATTERN_LATE : 0;
+    if (job_pause() < 0)
+        return PATTERN_CANCELED;
+    return now_ns() > p->until ? PATTERN_LATE : 0;
 }
 
 static int pattern_compile(struct pattern *p, const char *text) {
@@ -152,17 +154,22 @@ static int search_pattern(const char *pattern, yyjson_val *tools, struct buf *te
                           yyjson_val *found[TOOL_SEARCH_MOST]) {
     CLEANUP(pattern_free) struct pattern p = {.until = now_ns() + SEARCH_NS};
     uint32_t n_found = 0;
-    int r = pattern_compile(&p, pattern);
 
+    TRY(pattern_compile(&p, pattern));
     JSON_EACH(tool, tools) {
-        if (r < 0 || n_found == TOOL_SEARCH_MOST || !is_deferred(tool))
+        if (n_found == TOOL_SEARCH_MOST || !is_deferred(tool))
             continue;
-        r = job_pause() < 0 ? -ECANCELED : now_ns() > p.until ? -ETIME : text_of(tool, text);
-        r = r < 0 ? r : pattern_search(&p, text);
+        if (job_pause() < 0)
+            return -ECANCELED;
+        if (now_ns() > p.until)
+            return -ETIME;
+        TRY(text_of(tool, text));
+        int r = pattern_search(&p, text);
+        TRY(r);
         if (r > 0)
             found[n_found++] = yyjson_obj_get(yyjson_obj_get(tool, "function"), "name");
     }
-    return r < 0 ? r : (int)n_found;
+    return (int)n_found;
 }
 
 /* ---- BM25 ---- */
