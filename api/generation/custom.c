@@ -19,7 +19,9 @@ static yyjson_val *grammar_of(yyjson_val *custom) {
     yyjson_val *format = yyjson_obj_get(custom, "format");
     yyjson_val *inner = yyjson_obj_get(format, "grammar");
 
-    return !json_has(format, "type", "grammar") ? NULL : inner ? inner : format;
+    if (!json_has(format, "type", "grammar"))
+        return NULL;
+    return inner ? inner : format;
 }
 
 static int refuse(size_t i, const char *field, const char *must, struct err *err) {
@@ -43,17 +45,18 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err) {
         return refuse(i, "format.type", "must be \"text\" or \"grammar\"", err);
     if (!json_is(syntax, "lark regex"))
         return refuse(i, "format.syntax", "must be \"lark\" or \"regex\"", err);
-    return json_is_name(text, SIZE_MAX)
-               ? 0
-               : refuse(i, "format.definition", "must be a string that is not empty, without NUL",
-                        err);
+    if (json_is_name(text, SIZE_MAX))
+        return 0;
+    return refuse(i, "format.definition", "must be a string that is not empty, without NUL", err);
 }
 
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
     yyjson_val *grammar = grammar_of(custom);
 
     *text = yyjson_obj_get(grammar, "definition");
-    return json_has(grammar, "syntax", "lark") ? "lark" : grammar ? "regex" : NULL;
+    if (!grammar)
+        return NULL;
+    return json_has(grammar, "syntax", "lark") ? "lark" : "regex";
 }
 
 /* Writes the description that the model sees. It contains the grammar, so that the model follows

@@ -39,11 +39,14 @@ READER(field_thinking) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *budget = json_given(v, "budget_tokens");
     struct field number = *f;
 
-    if (!json_is(type, "enabled disabled adaptive auto"))
+    if (json_is(type, "enabled"))
+        r->thinking = THINK_ON;
+    else if (json_is(type, "disabled"))
+        r->thinking = THINK_OFF;
+    else if (json_is(type, "adaptive auto"))
+        r->thinking = THINK_AUTO;
+    else
         return field_refuse(f, err);
-    r->thinking = json_is(type, "enabled")    ? THINK_ON
-                  : json_is(type, "disabled") ? THINK_OFF
-                                              : THINK_AUTO;
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
     return budget ? field_budget(r, m, &number, budget, err) : 0;

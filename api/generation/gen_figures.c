@@ -17,8 +17,17 @@ const char *gen_finish_name(const struct gen *g) {
     return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
+static enum metrics_outcome figures_outcome(const struct gen *g) {
+    if (g->finish != FINISH_STOP && g->finish != FINISH_LENGTH)
+        return METRICS_ABORT;
+    if (g->repeats)
+        return METRICS_REPETITION;
+    if (g->finish == FINISH_LENGTH)
+        return METRICS_LENGTH;
+    return *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS : METRICS_STOP;
+}
+
 struct metrics_gen gen_metrics(const struct gen *g) {
-    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
     struct metrics_gen m = {
         .arrived_ns = g->m.arrived_ns,
         .first_step_ns = g->first_step_ns,
@@ -28,11 +37,7 @@ struct metrics_gen gen_metrics(const struct gen *g) {
         .n_prompt = g->n_prompt,
         .n_output = g->n_out,
         .max_new = g->m.max_new,
-        .outcome = !ok                          ? METRICS_ABORT
-                   : g->repeats                 ? METRICS_REPETITION
-                   : g->finish == FINISH_LENGTH ? METRICS_LENGTH
-                   : *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS
-                                                : METRICS_STOP,
+        .outcome = figures_outcome(g),
         .embeds = g->vector != NULL,
     };
 

@@ -212,20 +212,20 @@ READER(output_spec_tool_choice) {
         return unsupported("tool_choice", "can name only functions and custom tools", err);
     r->choice.function = function_name(v);
     r->choice.mode = TOOLS_REQUIRED;
-    return r->choice.function
-               ? 0
-               : json_refuse(
-                     err, "tool_choice",
-                     "must be \"none\", \"auto\", \"required\", a function, or allowed_tools");
+    if (r->choice.function)
+        return 0;
+    return json_refuse(err, "tool_choice",
+                       "must be \"none\", \"auto\", \"required\", a function, or allowed_tools");
 }
 
 yyjson_val *output_spec_function(yyjson_val *tool) {
     yyjson_val *type = yyjson_obj_get(tool, "type"), *custom = custom_tool(tool);
 
-    return custom ? custom
-           : yyjson_is_str(type) && !yyjson_equals_str(type, "function")
-               ? NULL
-               : yyjson_obj_get(tool, "function");
+    if (custom)
+        return custom;
+    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
+        return NULL;
+    return yyjson_obj_get(tool, "function");
 }
 
 static bool is_offered(const struct gen_request *r, yyjson_val *name) {

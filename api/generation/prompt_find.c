@@ -15,17 +15,24 @@ static const char *const *pair_names(const struct prompt_job *job) {
                                                                                   "text_2"};
     static const char *const tei[] = {"query", "texts"};
 
-    return job->request.scores_texts ? score : job->request.reranks_texts ? tei : rerank;
+    if (job->request.scores_texts)
+        return score;
+    return job->request.reranks_texts ? tei : rerank;
+}
+
+/* Returns the name that the prompts have in the body. */
+static const char *prompt_name(const struct prompt_job *job) {
+    if (job->chat)
+        return "messages";
+    if (job->request.documents)
+        return pair_names(job)[1];
+    return job->request.pool ? "input" : "prompt";
 }
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
-    const char *name = job->chat                ? "messages"
-                       : job->request.documents ? pair_names(job)[1]
-                       : job->request.pool      ? "input"
-                                                : "prompt";
     struct prompt_place p;
 
-    snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", name, i);
+    snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", prompt_name(job), i);
     return p;
 }
 
@@ -165,7 +172,9 @@ static int find_chat(struct prompt_job *job, struct err *err) {
 }
 
 int prompt_find(struct prompt_job *job) {
-    return job->request.messages    ? find_chat(job, &job->err)
-           : job->request.documents ? find_pairs(job, &job->err)
-                                    : find_prompts(job, &job->err);
+    if (job->request.messages)
+        return find_chat(job, &job->err);
+    if (job->request.documents)
+        return find_pairs(job, &job->err);
+    return find_prompts(job, &job->err);
 }

@@ -239,12 +239,22 @@ PARSER(parse_dimensions) {
 }
 
 PARSER(parse_pooling) {
-    r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
-              : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
-              : yyjson_equals_str(v, "cls")  ? SUBMIT_POOL_CLS
-              : yyjson_equals_str(v, "none") ? SUBMIT_POOL_NONE
-                                             : 0;
-    return r->pool ? 0 : field_refuse(f, err);
+    static const struct {
+        const char *name;
+        uint16_t pool;
+    } pools[] = {
+        {"last", SUBMIT_POOL_LAST},
+        {"mean", SUBMIT_POOL_MEAN},
+        {"cls", SUBMIT_POOL_CLS},
+        {"none", SUBMIT_POOL_NONE},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(pools); i++)
+        if (yyjson_equals_str(v, pools[i].name)) {
+            r->pool = pools[i].pool;
+            return 0;
+        }
+    return field_refuse(f, err);
 }
 
 /* ---- unsupported fields ---- */
@@ -539,9 +549,8 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
         return require(r->prompt, "input", err);
     case FIELDS_RERANK:
     case FIELDS_SCORE:
-        return require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err) < 0
-                   ? -EINVAL
-                   : require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2", err);
+        TRY(require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err));
+        return require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2", err);
     case FIELDS_DETOKENIZE:
         return require(r->tokens, "tokens", err);
     case FIELDS_TOKENIZE:
