@@ -633,8 +633,10 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct err err = {0};
     yyjson_mut_val *whole = after_reasoning(d, v);
     bool checked = d->many && !job->request.form.kind; /* reasoning adds little to many tools */
-    int r = checked ? 0 : check(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
+    int r = 0;
 
+    if (!checked)
+        r = check(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
     if (r == -EINVAL)
         job->err = err;
     if (r == 0)
@@ -661,8 +663,10 @@ static int set_auto(struct draft *d) {
     struct prompt_job *job = d->job;
     const char *first = toolcall_after(job->parse.format, 0);
     yyjson_mut_val *v = NULL;
-    int r = first ? calls_node(d, true, &v) : -ENOTSUP;
+    int r = -ENOTSUP;
 
+    if (first)
+        r = calls_node(d, true, &v);
     if (r == -EINVAL && !any_strict(job)) {
         loosen_note_all(&(struct loosener){
             .arena = &job->request.arena, .tool = "*", .list = &job->request.loosened});
@@ -672,11 +676,9 @@ static int set_auto(struct draft *d) {
         memset(&job->err, 0, sizeof(job->err));
         return 0;
     }
-    if (r == 0)
-        r = write_text(d, v, &job->request.grammar);
-    return r < 0
-               ? r
-               : set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
+    TRY(r);
+    TRY(write_text(d, v, &job->request.grammar));
+    return set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
 }
 
 /* Makes the node of the text, between the marks that the format has for it. */

@@ -156,7 +156,8 @@ int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
     for (uint32_t i = 0; i < n && r == 0; i++)
         r = add_token(g, &e, i);
     settle(g);
-    return r < 0 ? r : gen_take_apart(g);
+    TRY(r);
+    return gen_take_apart(g);
 }
 
 /* ---- reasoning and its budget ---- */
@@ -164,11 +165,12 @@ int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
 int gen_limit_reasoning(struct gen *g, uint32_t max) {
     assert(g->state == GEN_WAITING && g->output);
     const struct toolcall_opts *o = &g->output->opts;
-    const char *own = o->format ? o->format->own.end : NULL;
-    const char *close = own ? own : o->reasoning ? o->reasoning->close : NULL;
+    const char *close = o->format ? o->format->own.end : NULL;
     struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
     char text[64];
 
+    if (!close && o->reasoning)
+        close = o->reasoning->close;
     if (!close)
         return 0;
     snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");

@@ -265,11 +265,13 @@ static size_t push(char *place, const char *step) {
     if (n + 1 < PLACE_MAX)
         place[n++] = '/';
     for (; step && *step && n + 2 < PLACE_MAX; step++) {
-        bool escaped = *step == '~' || *step == '/';
+        char c = *step;
 
-        if (escaped)
+        if (c == '~' || c == '/') {
             place[n++] = '~';
-        place[n++] = *step == '~' ? '0' : *step == '/' ? '1' : *step;
+            c = c == '~' ? '0' : '1';
+        }
+        place[n++] = c;
     }
     place[n] = 0;
     return old;

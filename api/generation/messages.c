@@ -143,14 +143,18 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
 
         if (repeated && is_thought(part))
             continue;
-        TRY(unseen ? 0 : part_text(b, i, part, &s));
-        bool apart = lines && (!output || unseen || noted);
-        TRY(apart && !shown ? buf_add_char(out, '\n') : 0);
+        if (!unseen)
+            TRY(part_text(b, i, part, &s));
+        if (lines && !shown && (!output || unseen || noted))
+            TRY(buf_add_char(out, '\n'));
         lines = !shown;
         noted = unseen && !shown;
-        TRY(!lines   ? add_picture(b, part, out)
-            : unseen ? add_unseen(b, m, i, part, out)
-                     : json_add_text(out, s));
+        if (shown)
+            TRY(add_picture(b, part, out));
+        else if (unseen)
+            TRY(add_unseen(b, m, i, part, out));
+        else
+            TRY(json_add_text(out, s));
     }
     return 0;
 }
@@ -456,11 +460,14 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
     bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
-    TRY(plain     ? put_plain_calls(b, m, to)
-        : written ? put_written_calls(b, m, to, b->at)
-                  : put_content(b, m, to, role));
-    if (!plain && !written)
+    if (plain) {
+        TRY(put_plain_calls(b, m, to));
+    } else if (written) {
+        TRY(put_written_calls(b, m, to, b->at));
+    } else {
+        TRY(put_content(b, m, to, role));
         TRY(put_calls(b, m, to));
+    }
     TRY(put_string(b, m, to, "name", "name"));
     TRY(put_string(b, m, to, "tool_call_id", "tool_call_id"));
     TRY(put_string(b, m, to,

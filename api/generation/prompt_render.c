@@ -68,17 +68,21 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     o.n_trust = trust.n;
     o.fuel = job->quick ? INLINE_STEPS : steps_left(job, yyjson_doc_get_root(vars));
     rendered_deinit(&job->rendered);
-    r = o.fuel ? template_render(job->model->info->template, yyjson_doc_get_root(vars), &o,
-                                 &job->rendered, &job->err)
-               : -E2BIG;
+    r = -E2BIG;
+    if (o.fuel)
+        r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o,
+                            &job->rendered, &job->err);
     yyjson_doc_free(vars);
     if (r == 0)
         r = picture_parts_order(&job->request, trust.pictures, trust.n_pictures);
     messages_trust_deinit(&trust);
     if (r == -E2BIG && job->quick)
         return -EAGAIN;
-    job->steps += job->quick ? 0 : steps;
-    return r == -EINVAL && !*job->err.code ? job_pause() < 0 ? -ECANCELED : -EBADMSG : r;
+    if (!job->quick)
+        job->steps += steps;
+    if (r != -EINVAL || *job->err.code)
+        return r;
+    return job_pause() < 0 ? -ECANCELED : -EBADMSG;
 }
 
 static int render_normalized(struct prompt_job *job, const struct messages_form *form,

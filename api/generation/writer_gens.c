@@ -20,11 +20,13 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     uint32_t all = w->job.model->info->max_context;
     uint32_t context = own > 0 ? MIN(own, all) : all;
     uint32_t seen = w->job.context; /* a prompt longer than this has no grammar */
-    uint32_t given = r->max_new                    ? r->max_new
-                     : w->endpoint->default_tokens ? w->endpoint->default_tokens
-                                                   : env->opts.default_max_tokens;
+    uint32_t given = w->endpoint->default_tokens;
     const char *field = w->job.chat ? "messages" : "prompt";
 
+    if (r->max_new)
+        given = r->max_new;
+    else if (!given)
+        given = env->opts.default_max_tokens;
     if (n == 0)
         return json_refuse(err, field, "must not be empty");
     context = seen > 0 ? MIN(context, seen) : context;
