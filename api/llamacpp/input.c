@@ -147,11 +147,14 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v;
     yyjson_val *data = yyjson_is_str(text) ? json_given(v, "multimodal_data") : NULL;
     bool none = !data || (yyjson_is_arr(data) && !yyjson_arr_size(data));
-    int r = !none                 ? add_marked(in, text, data, &t)
-            : yyjson_is_str(text) ? add_text(in, text, true, &t)
-            : yyjson_is_arr(text) ? 0
-                                  : refuse(in, "prompt", "texts and arrays of tokens and texts");
+    int r = 0;
 
+    if (!none)
+        r = add_marked(in, text, data, &t);
+    else if (yyjson_is_str(text))
+        r = add_text(in, text, true, &t);
+    else if (!yyjson_is_arr(text))
+        r = refuse(in, "prompt", "texts and arrays of tokens and texts");
     JSON_EACH_AT(i, item, text) {
         if (r == 0 && yyjson_is_str(item))
             r = add_text(in, item, i == 0, &t);
@@ -160,7 +163,9 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
         else if (r == 0)
             r = refuse(in, "prompt", "texts and arrays of tokens and texts");
     }
-    TRY(r == -EMSGSIZE ? prompt_too_long(in->job, "prompt", t.max, in->err) : r);
+    if (r == -EMSGSIZE)
+        return prompt_too_long(in->job, "prompt", t.max, in->err);
+    TRY(r);
     yyjson_mut_arr_append(to, yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n));
     return 0;
 }

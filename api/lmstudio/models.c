@@ -31,17 +31,17 @@ static void put_length(struct json *j, const char *key, const struct model *m) {
 
 static void put_model(struct json *j, const struct model *m) {
     const struct api_opts *o = &m->env->opts;
+    const char *type = model_sees(m) ? "vlm" : "llm";
     char format[32];
 
+    if (m->info->encoder)
+        type = "embeddings";
     json_print(j,
                "{id:%s, object:'model', type:%s, publisher:%s, arch:%s, "
                "compatibility_type:'gguf', quantization:%s, state:%s",
-               m->info->id,
-               m->info->encoder ? "embeddings"
-               : model_sees(m)  ? "vlm"
-                                : "llm",
-               o->owned_by ? o->owned_by : "weft", m->info->arch ? m->info->arch : "",
-               model_format_name(m, format), m->worker_up ? "loaded" : "not-loaded");
+               m->info->id, type, o->owned_by ? o->owned_by : "weft",
+               m->info->arch ? m->info->arch : "", model_format_name(m, format),
+               m->worker_up ? "loaded" : "not-loaded");
     put_length(j, "max_context_length", m);
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);

@@ -331,8 +331,12 @@ static bool read_duration(yyjson_val *v, int64_t *seconds) {
             return false;
         sum += n * unit;
     }
-    sum = negative ? -sum : sum;
-    *seconds = sum < 0 ? -1 : sum > 1e9 ? 1000000000 : (int64_t)(sum + 0.999);
+    if (negative)
+        sum = -sum;
+    if (sum < 0)
+        *seconds = -1;
+    else
+        *seconds = (int64_t)(MIN(sum, 1e9) + 0.999);
     return true;
 }
 

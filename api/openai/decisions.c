@@ -220,9 +220,10 @@ static int add_option(struct buf *out, const struct question *q, uint32_t i) {
     if (!o->value && !o->description)
         return 0;
     TRY(buf_printf(out, "%s: ", label));
-    if (o->value)
-        TRY(yyjson_is_bool(o->value) ? buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false")
-                                     : add_value(out, o->value));
+    if (yyjson_is_bool(o->value))
+        TRY(buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false"));
+    else if (o->value)
+        TRY(add_value(out, o->value));
     if (o->value && o->description)
         TRY(buf_add_str(out, " - "));
     if (o->description)
@@ -304,9 +305,12 @@ static int add_content(const struct decisions *d, yyjson_val *root, struct buf *
         TRY(add_value(out, instructions));
         TRY(buf_add_str(out, "\n\n"));
     }
-    TRY(!d->system_one ? add_input(out, yyjson_obj_get(root, "input"), err)
-        : state        ? add_value(out, state)
-                       : json_refuse(err, "state", "is missing"));
+    if (!d->system_one)
+        TRY(add_input(out, yyjson_obj_get(root, "input"), err));
+    else if (state)
+        TRY(add_value(out, state));
+    else
+        return json_refuse(err, "state", "is missing");
     return buf_add_str(out, "\n\n" MARKER);
 }
 

@@ -97,8 +97,11 @@ static bool raw_is_truncated(const struct writer *w, const struct gen *g) {
 static void raw_put_end(struct json *j, const struct writer *w, const struct gen *g) {
     const struct str *stop =
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
+    const char *stop_type = stop ? "word" : "eos";
 
     assert(g->state == GEN_DONE);
+    if (g->score_only || g->finish == FINISH_LENGTH)
+        stop_type = "limit";
     json_print(j,
                "model:%s, tokens_predicted:%u, tokens_evaluated:%u, tokens_cached:%u, "
                "generation_settings:",
@@ -107,10 +110,7 @@ static void raw_put_end(struct json *j, const struct writer *w, const struct gen
                             w->job.request.max_new);
     raw_put_prompt(j, w, g);
     json_print(j, "has_new_line:%i, truncated:%i, stop_type:%s, stopping_word:%.*s",
-               g->ready && memchr(g->text.data, '\n', g->ready), raw_is_truncated(w, g),
-               g->score_only || g->finish == FINISH_LENGTH ? "limit"
-               : stop                                      ? "word"
-                                                           : "eos",
+               g->ready && memchr(g->text.data, '\n', g->ready), raw_is_truncated(w, g), stop_type,
                stop ? (int)stop->len : 0, stop ? stop->data : "");
     if (g->repeats)
         json_print(j, "loop_ended:true");

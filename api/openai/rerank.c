@@ -41,7 +41,9 @@ static int by_score(const void *a, const void *b, void *score) {
     uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
     const double *s = score;
 
-    return s[i] != s[k] ? (s[i] < s[k] ? 1 : -1) : (i > k) - (i < k);
+    if (s[i] != s[k])
+        return s[i] < s[k] ? 1 : -1;
+    return (i > k) - (i < k);
 }
 
 static void begin(struct json *j, const struct vectors *v, const char *prefix) {

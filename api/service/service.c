@@ -96,10 +96,12 @@ void service_on_ended(const struct exchange *x) {
     struct service *s = env_of(x)->service;
     int64_t now = clock_now(s->env->clock);
     bool probe = x->route && x->route->open; /* balancers ask many times a second */
-    enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
+    enum log_level level = x->status >= 500 ? WLOG_WARN : WLOG_INFO;
 
     if (x->second)
         return;
+    if (probe)
+        level = WLOG_DEBUG;
     if (x->route && x->route->serve == recent_serve && x->status < 400)
         level = WLOG_DEBUG; /* the live view asks every few seconds */
     if (x->route)

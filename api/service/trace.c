@@ -137,8 +137,12 @@ static const char *operation_of(const char *path) {
 
 /* Returns the code of the error, or the status if that is an error, or "". */
 static const char *error_of(const struct trace_span *s, char out[12]) {
+    if (*s->error)
+        return s->error;
+    if (s->status < 400)
+        return "";
     snprintf(out, 12, "%d", s->status);
-    return *s->error ? s->error : s->status >= 400 ? out : "";
+    return out;
 }
 
 static void put_attributes(struct json *j, const struct trace_origin *from,
