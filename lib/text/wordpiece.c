@@ -131,19 +131,19 @@ static int take_stripped(struct words *w, uint32_t c) {
 }
 
 int wordpiece_encode(struct words *w, const char *text, size_t len) {
-    int r = 0;
-
     assert(w->n_chars == 0 && w->normal.len == 0);
-    for (size_t i = 0; i < len && r == 0;) {
+    for (size_t i = 0; i < len;) {
         uint32_t c;
 
         i += unicode_decode(text + i, text + len, &c);
         if (is_dropped(c))
             continue;
         if ((c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE)
-            r = end_word(w);
+            TRY(end_word(w));
+        else if (c < 0x80 || !w->t->strip)
+            TRY(take_char(w, c));
         else
-            r = c < 0x80 || !w->t->strip ? take_char(w, c) : take_stripped(w, c);
+            TRY(take_stripped(w, c));
     }
-    return r < 0 ? r : end_word(w);
+    return end_word(w);
 }

@@ -178,24 +178,21 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
     const struct pretok *p = w->t->pretok;
     struct pretok_cursor c;
     size_t n;
-    int r = 0;
 
     if (p->nfc) {
         bool changed;
 
         buf_clear(&w->normal);
-        r = unicode_nfc(s, len, &w->normal, &changed);
-        if (r == 0 && changed) {
+        TRY(unicode_nfc(s, len, &w->normal, &changed));
+        if (changed) {
             s = w->normal.data;
             len = w->normal.len;
         }
     }
     pretok_begin(&c, p, s, len);
-    if (r < 0)
-        return r;
     while ((n = pretok_next(&c))) {
-        if ((r = encode_word(w, s, n)) < 0 || (r = pause_sometimes(w)) < 0)
-            return r;
+        TRY(encode_word(w, s, n));
+        TRY(pause_sometimes(w));
         s += n;
     }
     return 0;
@@ -204,18 +201,19 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
 /* Copies @s to w->escaped with spaces as U+2581, with @prefix also one before it. */
 static int escape(struct words *w, const char *s, size_t len, bool prefix) {
     const char *end = s + len;
-    int r = prefix ? buf_add_str(&w->escaped, SPACE_MARK) : 0;
 
-    while (s < end && r == 0) {
+    if (prefix)
+        TRY(buf_add_str(&w->escaped, SPACE_MARK));
+    while (s < end) {
         const char *space = memchr(s, ' ', (size_t)(end - s));
         size_t n = (size_t)((space ? space : end) - s);
 
-        r = buf_add(&w->escaped, s, n);
-        if (r == 0 && space)
-            r = buf_add_str(&w->escaped, SPACE_MARK);
+        TRY(buf_add(&w->escaped, s, n));
+        if (space)
+            TRY(buf_add_str(&w->escaped, SPACE_MARK));
         s += n + (space != NULL);
     }
-    return r;
+    return 0;
 }
 
 /* Returns the length of the first word of escaped text. For KIND_CHARS (gemma 4) a word is at most
@@ -238,20 +236,16 @@ static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
 }
 
 static int encode_chars(struct words *w, const char *s, size_t len) {
-    int r;
-
     buf_clear(&w->escaped);
-    r = escape(w, s, len, w->t->space_prefix && w->after_special);
-    if (r < 0)
-        return r;
+    TRY(escape(w, s, len, w->t->space_prefix && w->after_special));
     s = w->escaped.data;
     len = w->escaped.len;
     while (len) {
         size_t n = next_chars(w->t, s, len);
 
         assert(n > 0 && n <= len);
-        if ((r = encode_word(w, s, n)) < 0 || (r = pause_sometimes(w)) < 0)
-            return r;
+        TRY(encode_word(w, s, n));
+        TRY(pause_sometimes(w));
         s += n;
         len -= n;
     }
