@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/try.h"
 #include "base/util.h"
 
 #define WRITER_MS 1000 /* time to wait for a writer to open a FIFO */
@@ -88,12 +89,12 @@ int files_create(int dir, const char *name, mode_t mode) {
 /* Adds the next bytes of @fd to @out. Returns their number, 0 at the end, or -errno. */
 static int read_some(int fd, struct buf *out) {
     char chunk[4096];
-    int r = await(fd);
-    ssize_t n = r < 0 ? r : read(fd, chunk, sizeof(chunk));
 
-    if (r < 0 || n < 0)
-        return r < 0 ? r : -errno;
-    r = buf_add(out, chunk, (size_t)n);
+    TRY(await(fd));
+    ssize_t n = read(fd, chunk, sizeof(chunk));
+    if (n < 0)
+        return -errno;
+    int r = buf_add(out, chunk, (size_t)n);
     explicit_bzero(chunk, sizeof(chunk)); /* the file may hold a key */
     if (r < 0)
         return r == -EMSGSIZE ? -EFBIG : r;

@@ -224,6 +224,6 @@ int constraint_compile(struct grammar **out, const struct grammar_vocab *v, cons
 
     TRY(read_doc(&doc, text, len, CONSTRAINT_MAX, err));
     TRY(grammar_builder_new(&b, v, limits));
-    int r = read_node(&(struct reader){b, err}, yyjson_doc_get_root(doc), 0, &root);
-    return r < 0 ? r : grammar_build(out, b, root, err);
+    TRY(read_node(&(struct reader){b, err}, yyjson_doc_get_root(doc), 0, &root));
+    return grammar_build(out, b, root, err);
 }

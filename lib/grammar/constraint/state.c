@@ -28,9 +28,11 @@ static int check_start(const struct constraint *c, struct err *err) {
     CLEANUP(freep)
     uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
-    int r = bits ? grammar_state_new(&s, c->grammar) : -ENOMEM;
-    int64_t n = r < 0 ? r : grammar_mask(s, bits);
 
+    if (!bits)
+        return -ENOMEM;
+    TRY(grammar_state_new(&s, c->grammar));
+    int64_t n = grammar_mask(s, bits);
     if (n == 0)
         return err_set_code(err, 400, "grammar_unsupported", NULL,
                             "no token of this model's vocabulary can begin a text of this grammar");

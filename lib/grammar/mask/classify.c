@@ -445,7 +445,7 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
         atomic_fetch_add((_Atomic size_t *)(uintptr_t)&g->class_room, c->bytes);
         class_free(c);
     }
-    return r < 0 ? r : 0;
+    return MIN(r, 0);
 }
 
 bool class_is_open(const struct grammar *g, uint32_t q) {

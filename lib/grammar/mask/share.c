@@ -201,7 +201,8 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
         if (atomic_compare_exchange_weak(bucket, &first, made))
             break;
         r = find(first, &key, hash); /* another thread may have been first */
-        r = r ? r : made;
+        if (!r)
+            r = made;
     }
     assert(!r || r->n_states == g->rule[rule].n_states);
     if (r != made)

@@ -303,7 +303,8 @@ static struct expr *array_unique(struct schema *s, const struct facets *f, uint3
 
         b->flags &= ~(unsigned)GRAMMAR_PYTHON; /* True beside true would be one value twice */
         r = facets_gather(s, &parts, &item);
-        few = r < 0 ? r : few_values(s, &item, &v);
+        if (r == 0)
+            few = few_values(s, &item, &v);
         b->flags = flags;
     }
     if (r < 0 || few < 0)

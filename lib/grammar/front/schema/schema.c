@@ -353,7 +353,7 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
                 r = expand(s, &branch[i], other, c.open);
         }
     }
-    return r < 0 ? r : 0;
+    return MIN(r, 0);
 }
 
 /* Multiplies out the first anyOf or oneOf: makes one alternative for each branch, each of which has
