@@ -196,7 +196,8 @@ static int open_state(struct api *a) {
                                      .trouble = on_usage_trouble,
                                      .ctx = a};
 
-    TRY(state.path ? state_init(&a->state, &state) : 0);
+    if (state.path)
+        TRY(state_init(&a->state, &state));
     return usage_init(&env->usage, &usage);
 }
 
@@ -209,24 +210,21 @@ static void add_stored(const struct gen_env *env, struct api_stats *out) {
 static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
     struct gen_env *env = &a->env;
     struct model *m;
-    int r = open_http(a);
 
-    if (r < 0)
-        return r;
+    TRY(open_http(a));
     if (getrandom(&env->rng, sizeof(env->rng), 0) < 0 ||
         getrandom(env->secret, sizeof(env->secret), 0) < 0)
         return -errno;
-    if ((r = uv_loop_configure(env->loop, UV_METRICS_IDLE_TIME)) < 0 || /* for loop_lag */
-        (r = tenants_init(&env->tenants, &a->http.payers)) < 0 ||
-        (r = model_new(&m, env, first, port)) < 0)
-        return r;
+    TRY(uv_loop_configure(env->loop, UV_METRICS_IDLE_TIME)); /* for loop_lag */
+    TRY(tenants_init(&env->tenants, &a->http.payers));
+    TRY(model_new(&m, env, first, port));
     list_push_back(&env->models.list, &m->link);
-    if ((r = open_state(a)) < 0 || (r = service_init(&a->service, env, &a->http)) < 0)
-        return r;
-    if (picture_fetch_is_on(&env->opts.picture_fetch) &&
-        (r = job_pool_init(&env->fetchers, env->loop, env->clock, true)) < 0)
-        return r;
-    TRY(env->opts.state_file ? state_start(&a->state) : 0);
+    TRY(open_state(a));
+    TRY(service_init(&a->service, env, &a->http));
+    if (picture_fetch_is_on(&env->opts.picture_fetch))
+        TRY(job_pool_init(&env->fetchers, env->loop, env->clock, true));
+    if (env->opts.state_file)
+        TRY(state_start(&a->state));
     return job_pool_init(&env->pool, env->loop, env->clock, false);
 }
 
@@ -290,7 +288,8 @@ int api_save_state(struct api *a) {
     if (r < 0)
         log_event(WLOG_ERROR, "usage_lost", "path=%s requests=%llu reason=\"%s\"",
                   quoted(a->env.opts.state_file).s, (unsigned long long)n_lost, strerror(-r));
-    return r < 0 ? r : of_store;
+    TRY(r);
+    return of_store;
 }
 
 struct api *api_free(struct api *a) {

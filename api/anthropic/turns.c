@@ -400,7 +400,8 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
         return add_file(in);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
-    return r < 0 ? r : add_part(in, "user", json_text_of(in->doc, &text));
+    TRY(r);
+    return add_part(in, "user", json_text_of(in->doc, &text));
 }
 
 /* Adds instructions among the turns to a result or to a message of the user: most templates refuse

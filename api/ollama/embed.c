@@ -47,17 +47,16 @@ static int answer(struct vectors *v, struct buf *b) {
     assert(!v->floats);
     int64_t took = clock_now(v->job.env->clock) - v->started_ns;
     struct json j = {.out = b};
-    int r = 0;
 
     json_print(&j, "{model:%s, embeddings:[", v->job.model->info->id);
-    for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
+    for (uint32_t i = 0; i < v->n_inputs; i++) {
         json_valid(&j, v->text[i].data, v->text[i].len);
         buf_deinit(&v->text[i]);
-        r = job_pause();
+        TRY(job_pause());
     }
     json_print(&j, "], total_duration:%ld, load_duration:0, prompt_eval_count:%ld}", took,
                (int64_t)v->n_tokens);
-    return r < 0 ? r : j.error;
+    return j.error;
 }
 
 static bool is_nothing(yyjson_val *v) {

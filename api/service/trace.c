@@ -10,6 +10,7 @@
 #include "api/http/dialect.h"
 #include "api/http/http.h"
 #include "api/http/json.h"
+#include "base/try.h"
 #include "base/util.h"
 
 #define KIND_INTERNAL 1
@@ -223,7 +224,6 @@ static int put_span(struct json *j, const struct trace_origin *from, const struc
 int trace_write(struct buf *out, const struct trace_origin *from, const struct trace_span *spans,
                 uint32_t n) {
     struct json j = {.out = out};
-    int r = 0;
 
     assert(n > 0);
     json_print(&j, "{resourceSpans:[{resource:{attributes:[");
@@ -232,8 +232,8 @@ int trace_write(struct buf *out, const struct trace_origin *from, const struct t
     put_text(&j, "host.name", from->host);
     put_number(&j, "process.pid", from->pid);
     json_print(&j, "]}, scopeSpans:[{scope:{name:'weft'}, spans:[");
-    for (uint32_t i = 0; i < n && r == 0; i++)
-        r = put_span(&j, from, &spans[i]);
+    for (uint32_t i = 0; i < n; i++)
+        TRY(put_span(&j, from, &spans[i]));
     json_print(&j, "]}]}]}");
-    return r < 0 ? r : j.error;
+    return j.error;
 }

@@ -95,7 +95,7 @@ static int read_number(struct db *db, const char *sql, int64_t *out) {
     else if (r == 0)
         r = -EBADMSG;
     db_rows_end(rows);
-    return r < 0 ? r : 0;
+    return MIN(r, 0);
 }
 
 /* Returns 0 if the tables are exactly those of @schema. */
@@ -151,7 +151,8 @@ static int have_tables(struct db *db, const struct db_schema *schema) {
         r = db_commit(db);
     if (r < 0)
         db_rollback(db);
-    return r < 0 ? r : compare_tables(db, schema);
+    TRY(r);
+    return compare_tables(db, schema);
 }
 
 int db_open(struct db **out, const char *path, const struct db_schema *schema) {
@@ -188,7 +189,7 @@ int db_check(struct db *db) {
     if (r == 1 && (!(text = db_text(rows, 0, NULL)) || strcmp(text, "ok") != 0))
         r = -EBADMSG;
     db_rows_end(rows);
-    return r < 0 ? r : 0;
+    return MIN(r, 0);
 }
 
 int db_begin(struct db *db) {
