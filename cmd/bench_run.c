@@ -147,7 +147,8 @@ static int launch(struct run *r, struct run_batch *b) {
     int e = engine_launch(r->engine, &b->b);
 
     r->step++;
-    return e < 0 ? e : engine_seal(r->engine, r->step);
+    TRY(e);
+    return engine_seal(r->engine, r->step);
 }
 
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,

@@ -149,7 +149,8 @@ static int start(struct slot *slot, int64_t now) {
     if (r == 0)
         r = session_ask(&slot->session, &s->target.load, n_prompt, n_output, &q->body);
     s->n_started++;
-    return r < 0 ? r : bench_http_start(s->http, q);
+    TRY(r);
+    return bench_http_start(s->http, q);
 }
 
 /* Returns true if another session may arrive at @now. Sessions that wait for their time count as
