@@ -127,14 +127,15 @@ int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struc
     int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fail_errno(err, path, FILE_NAME, errno);
-    int r = check_private(fd, path, FILE_NAME, err);
-    if (r < 0 || (lock && (r = wait_lock(fd, path, err)) < 0))
-        return r;
-    r = read_key(dir, path, secret, err);
-    if (r == -ENOENT && (r = make_key(dir, path, err)) == 0)
+    TRY(check_private(fd, path, FILE_NAME, err));
+    if (lock)
+        TRY(wait_lock(fd, path, err));
+    int r = read_key(dir, path, secret, err);
+    if (r == -ENOENT) {
+        TRY(make_key(dir, path, err));
         r = read_key(dir, path, secret, err);
-    if (r < 0)
-        return r;
+    }
+    TRY(r);
     *out = fd; /* the lock belongs to the open file */
     fd = -1;
     return 0;

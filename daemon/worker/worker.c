@@ -162,15 +162,14 @@ static int open_draft(struct worker *w, struct err *err) {
         return 0;
     o.file = w->draft_file;
     o.keep_fd = w->keep_draft_fd;
-    int r = check_tokens(w, err);
-    if (r < 0 || (r = engine_new(&w->draft, &o, err)) < 0)
-        return r;
+    TRY(check_tokens(w, err));
+    TRY(engine_new(&w->draft, &o, err));
     if (engine_info(w->draft)->n_states > 0)
         return err_set(err, 0, "draft-model",
                        "draft-model: %s models cannot be draft models, because rejected tokens "
                        "would stay in their recurrent state",
                        engine_info(w->draft)->arch);
-    return r;
+    return 0;
 }
 
 static uint64_t draft_bytes(const struct worker *w) {
