@@ -556,7 +556,7 @@ static double price_ns(const struct fair_share *f, const struct request *r) {
     return 1e6 * (ms + cost_part_ms(f->view->cost, &all, &one) * n_more);
 }
 
-static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
+static uint32_t collect(struct fair_share *f) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
@@ -565,8 +565,7 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
         r->plan_index = UINT32_MAX;
         if (n == FAIR_ITEMS)
             break;
-        if (r->n_in_flight > 0 || f->view->is_paused(f->view->pins, r, room, now) ||
-            f->tenant[r->tenant].n_window++ >= FAIR_WINDOW)
+        if (r->n_in_flight > 0 || r->paused || f->tenant[r->tenant].n_window++ >= FAIR_WINDOW)
             continue;
         f->item[n++] = (struct fair_item){
             .tenant = r->tenant,
@@ -580,11 +579,11 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
     return n;
 }
 
-uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
-                      struct fair_limits *limits, uint32_t max) {
+uint32_t fair_waiting(struct fair_share *f, struct request **out, struct fair_limits *limits,
+                      uint32_t max) {
     uint32_t index[FAIR_CANDIDATES], t = f->view->page_tokens;
     int64_t now = clock_now(f->view->clock);
-    uint32_t n = collect(f, room, now);
+    uint32_t n = collect(f);
 
     n = fair_pick(f, f->item, n, index, MIN(max, FAIR_CANDIDATES));
     for (uint32_t i = 0; i < n; i++) {

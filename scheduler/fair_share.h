@@ -153,10 +153,10 @@ bool fair_ranks_low(const struct fair_share *f, const struct request *r);
 bool fair_preempts(struct fair_share *f, int64_t now);
 bool fair_is_victim(const struct fair_share *f, const struct request *r);
 /* Puts into @out at most @max waiting requests in order of admission, and into @limits the room
- * that each must leave. Leaves out requests with a step in flight and those whose sessions are
- * paused, given @room free pages. Returns their number. */
-uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
-                      struct fair_limits *limits, uint32_t max);
+ * that each must leave. Leaves out requests with a step in flight and those that are paused
+ * (pin_pause()). Returns their number. */
+uint32_t fair_waiting(struct fair_share *f, struct request **out, struct fair_limits *limits,
+                      uint32_t max);
 /* Counts the plan's admissions for the requests that they overtook. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned);
 /* Charges step @t, which took @ns, to the tenants in it. */

@@ -352,7 +352,7 @@ static bool has_waited(const struct pins *t, const struct request *r, int64_t no
     return now - r->since_ns >= patience;
 }
 
-bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {
+static bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {
     uint32_t hit = r->seen_hit / t->view->page_tokens;
 
     if (r->session == 0 || r->seen_step == 0 || is_returning(t, r) ||
@@ -360,6 +360,12 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
         return false;
     return plan_pages(t->view->plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
            now - r->since_ns < PIN_FORCE_NS;
+}
+
+void pin_pause(struct pins *t, uint64_t room, int64_t now) {
+    LIST_FOREACH_ENTRY(r, t->view->waiting, struct request, queued.link) {
+        r->paused = pin_delays(t, r, room, now);
+    }
 }
 
 /* Returns the pages that @r will take. Cached pages are not taken, but idle ones among them are no

@@ -60,9 +60,9 @@ void pin_admitted(struct pins *t, const struct request *r);
 /* Drops expired pins, and pins whose pages running requests need for their next rows. Called before
  * a plan, once the running requests are known. */
 void pin_begin_step(struct pins *t, int64_t now);
-/* Returns whether waiting request @r must wait because its session is not among the sessions whose
- * pages fit. @room: pages that it could take. */
-bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
+/* Sets request.paused of the waiting requests: whether they must wait because their session is not
+ * among the sessions whose pages fit. @room: pages that they could take. */
+void pin_pause(struct pins *t, uint64_t room, int64_t now);
 /* Drops pins for the first of @r[0, n) that has waited long enough, or for @r[0] when no request
  * runs. @promised: pages that running requests will take. */
 void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t n,

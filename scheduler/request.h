@@ -61,6 +61,7 @@ struct request {
     uint64_t record;     /* record in the flight recorder */
     uint32_t plan_index; /* waiting: its index in the plan, UINT32_MAX: not considered */
     uint8_t class;       /* class of its tenant */
+    bool paused;         /* waiting: its session waits at the beginning of a turn (pin_pause()) */
     enum request_state state;
 
     /* Parameters, as submitted. */

@@ -101,7 +101,6 @@ static void init_view(struct sched *s) {
         .pictures = &s->pictures,
         .offload = &s->offload,
         .stats = &s->stats,
-        .is_paused = pin_delays,
     };
 }
 

@@ -251,7 +251,8 @@ static void gather_waiting(struct sched *s) {
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Leaves out requests that were just preempted and whose samples are in flight. */
-    n_candidates = fair_waiting(&s->fair, room, candidate, limits, SCHED_CANDIDATES);
+    pin_pause(&s->pins, room, clock_now(s->clock));
+    n_candidates = fair_waiting(&s->fair, candidate, limits, SCHED_CANDIDATES);
     pin_release_for_waiting(&s->pins, candidate, n_candidates, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);

@@ -35,6 +35,4 @@ struct sched_view {
     struct pictures *pictures;
     struct offload *offload; /* takes the pages of dropped pins */
     struct msg_stats *stats; /* counters since the start */
-    /* pin_delays(), for fair_share, which pin.h includes. */
-    bool (*is_paused)(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
 };
