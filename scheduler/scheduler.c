@@ -316,34 +316,14 @@ static void count_end(struct sched *s, const struct request *r) {
 }
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
-    bool well = why == FINISH_STOP || why == FINISH_LENGTH;
-
     assert(r->state != REQUEST_DONE && why != FINISH_NONE);
     if (request_is_prewarm(r)) {
         prewarm_finish(&s->prewarm, r, why);
         return;
     }
-    recorder_note(&s->recorder, r, WHY_ENDED, why);
-    uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
-    if (well)
-        pin_turn(&s->pins, r, clock_now(s->clock));
-    offload_save(&s->offload, &r->share, request_keys(r), n_pages,
-                 pin_returns(&s->pins, r->session, r->tenant));
-    r->seq = kv_seq_free(r->seq);
-    drafter_drop(r);
+    features_finish(s, r, why);
     list_remove(&r->queued.link);
-    if (r->loading)
-        tier_cancel_load(s, r);
-    else if (r->compiling && r->constraints->forget)
-        r->constraints->forget(r->constraints->ctx, r->id);
-    r->compiling = false;
     request_finish(r, why);
-    pictures_release(&s->pictures, r);
-    if (well && !request_pools(r)) {
-        estimate_learn(&s->estimate, r->session, request_n_out(r));
-        spec_finish(&s->spec, r);
-    }
-    fair_leave_request(&s->fair, r);
     count_end(s, r);
     request_note_pending(r, &s->pending);
 }
@@ -433,12 +413,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
             count_end(s, r);
         return 0;
     }
-    prewarm_note_turn(&s->prewarm, r);
-    recorder_note(&s->recorder, r, WHY_QUEUED, 0);
-    fair_enter_request(&s->fair, r, m->tenant, m->weight_milli, m->class);
-    pin_note_turn(&s->pins, r->session, r->tenant, clock_now(s->clock));
-    if (r->deadline_ns > 0)
-        s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
+    features_submit(s, r, m);
     if (m->grammar.len > 0)
         ask(s, r, m);
     else
@@ -495,28 +470,6 @@ void sched_turn_end(struct sched *s, const struct turn_end *m) {
     pin_turn_end(&s->pins, m);
 }
 
-static void expire_list(struct sched *s, struct list *l, int64_t now) {
-    LIST_FOREACH_ENTRY(r, l, struct request, queued.link) {
-        if (r->deadline_ns == 0)
-            continue;
-        if (r->deadline_ns <= now)
-            sched_finish(s, r, FINISH_DEADLINE);
-        else
-            s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
-    }
-}
-
-static void expire(struct sched *s) {
-    int64_t now = clock_now(s->clock);
-
-    if (now < s->next_deadline_ns)
-        return;
-    s->next_deadline_ns = INT64_MAX;
-    expire_list(s, &s->waiting, now);
-    expire_list(s, &s->running, now);
-    expire_list(s, &s->compiling, now);
-}
-
 int64_t sched_wake_ns(const struct sched *s) {
     return s->unsent ? 0 : MIN(s->next_deadline_ns, tier_wake_ns(s));
 }
@@ -558,8 +511,7 @@ static int run(struct sched *s) {
 int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
-    expire(s);
-    tier_step(s);
+    features_step(s);
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)

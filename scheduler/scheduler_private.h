@@ -85,6 +85,21 @@ void sched_maybe_free(struct sched *s, struct request *r);
 /* Ends the requests that wait for picture @x, which cannot be computed, for reason @why. */
 void sched_fail_picture(struct sched *s, const struct sched_picture *x, const struct err *why);
 
+/* features.c */
+
+/* The end of a request. */
+struct feature_end {
+    enum finish_reason why;
+    bool well;         /* the output is complete */
+    uint32_t n_stored; /* tokens in pages at a good end, which other requests may use; else 0 */
+};
+
+/* Tell the features, in the order of the table there: that @r, of message @m, was accepted; that a
+ * step may follow; that @r ends for reason @why. Then @r has no pages and waits for nothing. */
+void features_submit(struct sched *s, struct request *r, const struct submit *m);
+void features_step(struct sched *s);
+void features_finish(struct sched *s, struct request *r, enum finish_reason why);
+
 /* tier.c */
 
 /* Opens the disk tier if @use and the model can use it. A fault of the file goes to opts.disk.note,
