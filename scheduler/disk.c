@@ -29,7 +29,7 @@
 #include <sys/random.h>
 #include "base/clock.h"
 #include "base/list.h"
-#include "proto/messages.h"
+#include "kvpager/store.h"
 #include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
 
@@ -93,6 +93,14 @@ static void note(const struct disk *d, const char *what, int error) {
         d->opts.note(d->opts.note_ctx, what, error);
 }
 
+static void *disk_page_bytes(const struct disk *d, uint32_t page) {
+    return d->opts.memory.page(d->opts.memory.ctx, page);
+}
+
+static void *disk_snapshot_bytes(const struct disk *d, uint32_t snapshot) {
+    return d->opts.memory.snapshot(d->opts.memory.ctx, snapshot);
+}
+
 /* ---- life ---- */
 
 static int read_index(struct disk *d) {
@@ -100,7 +108,7 @@ static int read_index(struct disk *d) {
     int e =
         store_enter(d->store, d->slots, d->opts.media, d->id, d->room.written, &d->stamp, &n_bad);
 
-    d->opts.stats->n_disk_bad += n_bad;
+    d->opts.counts->n_bad += n_bad;
     if (n_bad > 0)
         note(d, "some slots of the file are damaged and count as free", 0);
     return e;
@@ -124,20 +132,20 @@ static int init_room(struct disk *d, const struct kv_opts *k) {
 }
 
 static int init(struct disk *d) {
-    const struct engine_info *i = engine_info(d->opts.engine);
+    const struct disk_memory *m = &d->opts.memory;
     struct store_opts s = {
         .fd = d->opts.fd,
         .n_bytes = d->opts.n_bytes,
         .page_tokens = d->opts.pager.page_tokens,
-        .page_bytes = i->page_bytes,
-        .state_bytes = i->state_bytes,
+        .page_bytes = m->page_bytes,
+        .state_bytes = m->state_bytes,
         .identity = d->opts.identity,
         .n_identity = d->opts.n_identity,
     };
     struct kv_opts k = d->opts.pager;
 
-    if (!d->opts.host || !engine_host_page(d->opts.engine, 0) ||
-        (i->n_states > 0 && !engine_host_snapshot(d->opts.engine, 0)))
+    if (!d->opts.host || !disk_page_bytes(d, 0) ||
+        (m->state_bytes > 0 && !disk_snapshot_bytes(d, 0)))
         return -EOPNOTSUPP;
     int r = store_open(&d->store, &s);
     if (r < 0)
@@ -147,7 +155,7 @@ static int init(struct disk *d) {
              0);
     k.n_pages = store_n_slots(d->store);
     k.n_snapshots = store_n_states(d->store);
-    d->state_pages = (uint32_t)((i->state_bytes + i->page_bytes - 1) / i->page_bytes);
+    d->state_pages = (uint32_t)((m->state_bytes + m->page_bytes - 1) / m->page_bytes);
     k.max_seqs =
         DISK_SAVES + DISK_LOADS + 2 * disk_room_seqs(k.n_pages, k.page_tokens, k.max_seq_tokens);
     d->id = calloc((size_t)k.n_pages + k.n_snapshots, sizeof(*d->id));
@@ -167,7 +175,7 @@ static int init(struct disk *d) {
 }
 
 static double first_read_ns(const struct disk *d) {
-    return (double)engine_info(d->opts.engine)->page_bytes / FIRST_BYTES_PER_NS;
+    return (double)d->opts.memory.page_bytes / FIRST_BYTES_PER_NS;
 }
 
 int disk_new(struct disk **out, const struct disk_opts *o) {
@@ -315,7 +323,7 @@ static bool write_state(struct disk *d, struct job *j) {
     j->state_slot = to;
     kv_snapshot_hold(d->opts.host, j->state);
     j->io.slot[0] = n_slots + to;
-    j->io.bytes[0] = engine_host_snapshot(d->opts.engine, j->state);
+    j->io.bytes[0] = disk_snapshot_bytes(d, j->state);
     j->io.head[0] = head_of(d, j, n_slots + to, k, kv_seq_pages(j->slots, &n_pages)[k]);
     j->io.n = 1;
     j->io.tokens = j->tokens;
@@ -375,7 +383,7 @@ static bool write_more(struct disk *d, struct job *j) {
         uint32_t k = from + i;
 
         j->io.slot[i] = slot[k];
-        j->io.bytes[i] = engine_host_page(d->opts.engine, page[k]);
+        j->io.bytes[i] = disk_page_bytes(d, page[k]);
         j->io.head[i] = head_of(d, j, slot[k], k, k > 0 ? slot[k - 1] : KV_NO_PAGE);
     }
     j->io.n = n;
@@ -399,7 +407,7 @@ static void take_written_state(struct disk *d, struct job *j) {
         kv_snapshot_release(d->opts.host, j->state);
         kv_seq_put_snapshot_at(j->slots, j->state_slot, j->n_looked);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
-        d->opts.stats->n_disk_saved_snapshots++;
+        d->opts.counts->n_saved_snapshots++;
     }
     leave_states(d, j);
 }
@@ -410,7 +418,7 @@ static void take_written_pages(struct disk *d, struct job *j) {
 
     kv_seq_truncate(j->slots, n_tokens);
     kv_seq_commit(j->slots, j->tokens, n_tokens);
-    d->opts.stats->n_disk_saved_tokens += n_tokens - from;
+    d->opts.counts->n_saved_tokens += n_tokens - from;
 }
 
 /* Without its name the file can be written as before, so no error tells that it is lost. */
@@ -531,7 +539,7 @@ static bool open_load(struct disk *d, struct job *j) {
 /* Gives the snapshot behind the last page of @j to the thread. */
 static void read_state(struct disk *d, struct job *j) {
     j->io.slot[0] = store_n_slots(d->store) + j->state_slot;
-    j->io.bytes[0] = engine_host_snapshot(d->opts.engine, j->state);
+    j->io.bytes[0] = disk_snapshot_bytes(d, j->state);
     j->io.head[0].id = d->id[j->io.slot[0]];
     j->io.n = 1;
     give(d, j);
@@ -554,7 +562,7 @@ static bool read_more(struct disk *d, struct job *j) {
     j->io.n = MIN(end - from, DISK_IO_PAGES);
     for (uint32_t i = 0; i < j->io.n; i++) {
         j->io.slot[i] = slot[from + i];
-        j->io.bytes[i] = engine_host_page(d->opts.engine, page[from + i]);
+        j->io.bytes[i] = disk_page_bytes(d, page[from + i]);
         j->io.head[i].id = d->id[slot[from + i]];
     }
     give(d, j);
@@ -587,14 +595,14 @@ static bool take_read_state(struct disk *d, struct job *j) {
 
     learn(d, &j->io, j->io.n_done * d->state_pages);
     if (j->io.answer == 0) {
-        engine_set_snapshot(d->opts.engine, state, j->n_tokens);
+        d->opts.memory.set_snapshot(d->opts.memory.ctx, state, j->n_tokens);
         kv_snapshot_release(d->slots, slot);
         kv_seq_put_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
-        d->opts.stats->n_disk_loaded_snapshots++;
+        d->opts.counts->n_loaded_snapshots++;
         return false;
     }
-    d->opts.stats->n_disk_bad++;
+    d->opts.counts->n_bad++;
     note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
     kv_pager_forget_snapshot(d->slots, slot); /* other jobs that read it will find the damage too */
@@ -609,11 +617,11 @@ static bool take_read(struct disk *d, struct job *j) {
     if (from >= j->n_tokens)
         return take_read_state(d, j);
     kv_seq_commit(j->host, j->tokens, n_tokens);
-    d->opts.stats->n_disk_loaded_tokens += n_tokens - from;
+    d->opts.counts->n_loaded_tokens += n_tokens - from;
     learn(d, &j->io, j->io.n_done);
     if (j->io.answer == 0)
         return !j->cancelled;
-    d->opts.stats->n_disk_bad++;
+    d->opts.counts->n_bad++;
     note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
@@ -700,13 +708,8 @@ int disk_fd(const struct disk *d) {
     return d->thread.fd;
 }
 
-void disk_stats(const struct disk *d, struct msg_stats *out) {
-    struct kv_stats kv;
-
-    kv_pager_stats(d->slots, &kv);
-    out->n_disk_pages = kv.n_pages - disk_room_withheld(&d->room);
-    out->n_disk_used = kv.n_shared + kv.n_cached;
-    out->n_disk_snapshots = kv.n_snapshots;
+uint32_t disk_n_pages(const struct disk *d) {
+    return store_n_slots(d->store) - disk_room_withheld(&d->room);
 }
 
 uint32_t disk_held(const struct disk *d, bool states) {

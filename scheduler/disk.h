@@ -6,9 +6,9 @@
  * and docs/design/prefix-tiers.md describe it. Private.
  */
 
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "kvpager/kvpager.h"
-#include "kvpager/store.h"
+#include "kvpager/media.h"
 
 #define DISK_SAVES 32u /* prefixes that wait to be written; further ones are dropped */
 /* requests whose pages are read at the same time; further requests wait */
@@ -16,7 +16,22 @@
 #define DISK_IDENTITY 256u /* bytes, at most */
 
 struct disk;
-struct msg_stats;
+
+/* Counters since the start. */
+struct disk_counts {
+    uint64_t n_bad, n_saved_tokens, n_loaded_tokens, n_saved_snapshots, n_loaded_snapshots;
+};
+
+/* Host memory, whose owner is not known here. */
+struct disk_memory {
+    void *ctx;
+    uint64_t page_bytes, state_bytes; /* state_bytes 0: there are no states */
+    /* Return the address of a page and of a snapshot; NULL: they are not in host memory. */
+    void *(*page)(void *ctx, uint32_t page);
+    void *(*snapshot)(void *ctx, uint32_t snapshot);
+    /* Notes that @snapshot was filled with the state behind @n_tokens tokens. */
+    void (*set_snapshot)(void *ctx, uint32_t snapshot, uint32_t n_tokens);
+};
 
 struct disk_opts {
     int fd;
@@ -29,10 +44,10 @@ struct disk_opts {
     struct kv_opts pager; /* options of the device's pager */
     struct kv_pager *host;
     struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
-    struct engine *engine;  /* owner of the host pages */
-    bool in_step;           /* tests: no thread, the file is read and written in disk_step() */
+    struct disk_memory memory;
+    bool in_step; /* tests: no thread, the file is read and written in disk_step() */
     void *ctx, *note_ctx;
-    struct msg_stats *stats;
+    struct disk_counts *counts;
     /* Reports a fault of the file; the worker goes on. */
     void (*note)(void *ctx, const char *what, int error);
     /* Reports that the pages for which request @id waits were read into host memory, as far as that
@@ -80,8 +95,8 @@ bool disk_is_saving(const struct disk *d);
 void disk_sleep(const struct disk *d, int ms);
 /* Returns a descriptor that is readable when disk_step() has something to take. */
 int disk_fd(const struct disk *d);
-/* Sets the gauges of the file. */
-void disk_stats(const struct disk *d, struct msg_stats *out);
+/* Returns the number of pages that the file has room for now. */
+uint32_t disk_n_pages(const struct disk *d);
 /* For checks: returns the number of held sequences of the host's pager or, with @states, the number
  * of its held or taken snapshots. */
 uint32_t disk_held(const struct disk *d, bool states);

@@ -702,8 +702,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_hit_tokens = kv.n_hit_tokens - s->prewarm.n_hit_tokens;
     if (s->offload.host)
         host_stats(s->offload.host, out);
-    if (s->offload.disk)
-        disk_stats(s->offload.disk, out);
+    tier_stats(s, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);
     out->picture_bytes = s->pictures.n_bytes;

@@ -5,6 +5,7 @@
 
 #include "kvpager/media.h"
 #include "scheduler/batch.h"
+#include "scheduler/disk.h"
 #include "scheduler/drafter.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/plan.h"
@@ -47,6 +48,7 @@ struct sched {
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
     struct offload offload;
+    struct disk_counts disk_counts;
     struct kv_opts pager_opts;
     int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is used */
     struct states states;
@@ -116,6 +118,8 @@ void tier_cancel_load(struct sched *s, struct request *r);
 void tier_step(struct sched *s);
 /* Returns when tier_step() must be called again, or INT64_MAX. */
 int64_t tier_wake_ns(const struct sched *s);
+/* Sets the counters and gauges of the file. */
+void tier_stats(const struct sched *s, struct msg_stats *out);
 
 /* step.c */
 

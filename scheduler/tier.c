@@ -116,6 +116,18 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     buf_deinit(&b);
 }
 
+static void *tier_page(void *ctx, uint32_t page) {
+    return engine_host_page(ctx, page);
+}
+
+static void *tier_snapshot(void *ctx, uint32_t snapshot) {
+    return engine_host_snapshot(ctx, snapshot);
+}
+
+static void tier_set_snapshot(void *ctx, uint32_t snapshot, uint32_t n_tokens) {
+    engine_set_snapshot(ctx, snapshot, n_tokens);
+}
+
 void tier_init(struct sched *s, bool use) {
     const struct sched_disk *k = &s->opts.disk;
     bool off = !use || s->opts.no_prefix_sharing;
@@ -127,9 +139,17 @@ void tier_init(struct sched *s, bool use) {
         .pager = s->pager_opts,
         .host = s->offload.host,
         .media = s->info->picture_width > 0 ? &s->media : NULL,
-        .engine = s->engine,
+        .memory =
+            {
+                .ctx = s->engine,
+                .page_bytes = s->info->page_bytes,
+                .state_bytes = s->info->state_bytes,
+                .page = tier_page,
+                .snapshot = tier_snapshot,
+                .set_snapshot = tier_set_snapshot,
+            },
         .in_step = k->in_step,
-        .stats = &s->stats,
+        .counts = &s->disk_counts,
         .ctx = s,
         .loaded = on_loaded,
         .note_ctx = k->ctx,
@@ -227,6 +247,27 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
 
 bool sched_uses_disk(const struct sched *s) {
     return s->offload.disk != NULL;
+}
+
+static void tier_disk_pages(const struct disk *d, struct msg_stats *out) {
+    struct kv_stats kv;
+
+    kv_pager_stats(disk_pages(d), &kv);
+    out->n_disk_pages = disk_n_pages(d);
+    out->n_disk_used = kv.n_shared + kv.n_cached;
+    out->n_disk_snapshots = kv.n_snapshots;
+}
+
+void tier_stats(const struct sched *s, struct msg_stats *out) {
+    const struct disk_counts *c = &s->disk_counts;
+
+    out->n_disk_bad = c->n_bad;
+    out->n_disk_saved_tokens = c->n_saved_tokens;
+    out->n_disk_loaded_tokens = c->n_loaded_tokens;
+    out->n_disk_saved_snapshots = c->n_saved_snapshots;
+    out->n_disk_loaded_snapshots = c->n_loaded_snapshots;
+    if (s->offload.disk)
+        tier_disk_pages(s->offload.disk, out);
 }
 
 int sched_fd(const struct sched *s) {
