@@ -24,15 +24,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
-#include "proto/messages.h"
 #include "scheduler/disk.h"
-#include "scheduler/view.h"
 
-int offload_init(struct offload *p, const struct sched_view *view, const struct kv_opts *device,
-                 uint32_t n_host_pages) {
+int offload_init(struct offload *p, const struct kv_prices *prices, const struct kv_opts *device,
+                 uint32_t n_host_pages, uint32_t state_pages) {
     struct kv_opts o = *device;
 
-    *p = (struct offload){.view = view};
+    *p = (struct offload){
+        .prices = *prices, .page_tokens = o.page_tokens, .state_pages = state_pages};
     if (n_host_pages == 0)
         return 0;
     p->states = o.peer;
@@ -59,23 +58,12 @@ void offload_deinit(struct offload *p) {
 
 /* ---- gain of copies ---- */
 
-/* Returns the time, in ns, that computing tokens [from, to) adds to steps. */
-static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
-    const struct cost_shape none = {0};
-    struct cost_shape s = none;
-
-    cost_add(&s, from, to - from);
-    return (double)(cost_expect_ns(p->view->cost, &s) - cost_expect_ns(p->view->cost, &none));
-}
-
-/* Returns the time, in ns, of copying @n_pages and of loading the state after them. */
-static double copy_ns(const struct offload *p, uint32_t n_pages) {
-    return (double)cost_copies_ns(p->view->cost, n_pages + p->state_pages);
-}
-
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {
-    assert(from <= to && p->view->cost);
-    return ns + copy_ns(p, (to - from) / p->view->page_tokens) < compute_ns(p, from, to);
+    uint32_t n_pages = (to - from) / p->page_tokens + p->state_pages;
+
+    assert(from <= to);
+    return ns + p->prices.copy_ns(p->prices.ctx, n_pages) <
+           p->prices.compute_ns(p->prices.ctx, from, to);
 }
 
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to) {
@@ -89,7 +77,7 @@ static bool reserve_copies(struct offload *p, uint32_t n) {
     if (p->n_copies + n <= p->cap)
         return true;
     uint32_t cap = MAX(2 * p->cap, p->n_copies + n);
-    struct engine_copy *c = realloc(p->copy, cap * sizeof(*c));
+    struct kv_copy *c = realloc(p->copy, cap * sizeof(*c));
 
     if (!c)
         return false;
@@ -98,13 +86,9 @@ static bool reserve_copies(struct offload *p, uint32_t n) {
     return true;
 }
 
-static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, uint32_t dst) {
+static void add_copy(struct offload *p, bool to_host, kv_page src, kv_page dst) {
     assert(p->n_copies < p->cap);
-    p->copy[p->n_copies++] = (struct engine_copy){.src = src,
-                                                  .dst = dst,
-                                                  .n_tokens = (uint16_t)p->view->page_tokens,
-                                                  .cls = KV_GLOBAL,
-                                                  .dir = (uint8_t)dir};
+    p->copy[p->n_copies++] = (struct kv_copy){src, dst, to_host};
 }
 
 /* ---- to the host ---- */
@@ -113,17 +97,17 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
  * false if host memory is full or memory is short. */
 static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
-    uint32_t t = p->view->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
+    uint32_t t = p->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
 
     if (!reserve_copies(p, n) || kv_seq_grow(saved, (from + n) * t) == KV_FULL)
         return false;
     const kv_page *to = kv_seq_pages(saved, &n_pages);
     for (uint32_t i = 0; i < n; i++)
-        add_copy(p, COPY_D2H, page[i], to[from + i]);
+        add_copy(p, true, page[i], to[from + i]);
     kv_seq_commit(saved, tokens, (from + n) * t);
     for (uint32_t i = 0; p->states && i < n; i++)
         kv_seq_share_snapshot(saved, from + i, page[i]);
-    p->view->stats->n_saved_tokens += n * t;
+    p->counts.n_saved_tokens += n * t;
     return true;
 }
 
@@ -163,7 +147,7 @@ static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation 
 
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens, bool returns) {
-    n_tokens -= n_tokens % p->view->page_tokens;
+    n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
@@ -179,8 +163,7 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
 /* Saves the first @n pages of @seq that host memory lacks. Returns false if that is no gain. */
 static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
-    uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies),
-             t = p->view->page_tokens;
+    uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies), t = p->page_tokens;
     struct kv_seq *saved = open_to_save(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
     uint32_t more = MIN(n - from, room);
@@ -194,22 +177,22 @@ static bool save_now(struct offload *p, const struct kv_seq *seq, const struct k
 
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                   const int32_t *tokens) {
-    uint32_t n_tokens = kv_seq_committed(seq) / p->view->page_tokens * p->view->page_tokens;
-    uint32_t n = useful(p, share, tokens, n_tokens) / p->view->page_tokens;
+    uint32_t n_tokens = kv_seq_committed(seq) / p->page_tokens * p->page_tokens;
+    uint32_t n = useful(p, share, tokens, n_tokens) / p->page_tokens;
 
     if (n_tokens == 0)
         return;
     if (p->host && n > 0 && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
-        p->view->stats->n_swapped++;
+        p->counts.n_swapped++;
     else
-        p->view->stats->n_not_swapped++;
+        p->counts.n_not_swapped++;
 }
 
 /* Saves the next pages of @j. Returns false when the job is finished. */
 static bool work_on(struct offload *p, const struct kv_pager *device, struct offload_job *j,
                     uint32_t *left) {
     kv_page page[OFFLOAD_IDLE_PAGES];
-    uint32_t t = p->view->page_tokens;
+    uint32_t t = p->page_tokens;
 
     if (!j->saved) {
         j->n_tokens = useful(p, &j->share, j->tokens, j->n_tokens);
@@ -256,7 +239,7 @@ uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                        uint32_t max_pages, uint32_t reserve) {
-    uint32_t t = p->view->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
+    uint32_t t = p->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
     struct kv_seq *saved = p->host ? open_saved(p, share, tokens, n_tokens) : NULL;
 
     if (!saved)
@@ -268,12 +251,12 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);
 
         for (uint32_t i = from; i < end; i++)
-            add_copy(p, COPY_H2D, src[i], dst[i]);
+            add_copy(p, false, src[i], dst[i]);
         kv_seq_commit(seq, tokens, end * t);
         for (uint32_t i = from; p->states && i < end; i++)
             kv_seq_share_snapshot(seq, i, src[i]);
         p->n_fetched += end - from;
-        p->view->stats->n_fetched_tokens += (end - from) * t;
+        p->counts.n_fetched_tokens += (end - from) * t;
     }
     kv_seq_free(saved);
     return kv_seq_committed(seq);

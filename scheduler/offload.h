@@ -6,9 +6,7 @@
  * describe it.
  */
 
-#include "engine/engine.h"
 #include "kvpager/kvpager.h"
-#include "scheduler/cost.h"
 
 #define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; beyond it the oldest is dropped */
 #define OFFLOAD_SAVE_PAGES 16u  /* most pages saved in a step that has rows */
@@ -24,11 +22,33 @@ struct offload_job {
     bool returns; /* the session is expected to return, so the disk gets the pages too */
 };
 
+/* A copy of a page between device and host memory. */
+struct kv_copy {
+    kv_page src, dst;
+    bool to_host;
+};
+
+/* Expected times, in ns, which change while steps are measured. */
+struct kv_prices {
+    void *ctx;
+    /* time that computing tokens [from, to) adds to steps */
+    double (*compute_ns)(void *ctx, uint32_t from, uint32_t to);
+    /* time of copying @n_pages between device and host memory */
+    double (*copy_ns)(void *ctx, uint32_t n_pages);
+};
+
+/* Counters since the start: saved to host memory, copied back from there, preempted sequences that
+ * were saved and that were not. */
+struct offload_counts {
+    uint64_t n_saved_tokens, n_fetched_tokens, n_swapped, n_not_swapped;
+};
+
 struct disk;
-struct sched_view;
 
 struct offload {
-    const struct sched_view *view;
+    struct kv_prices prices;
+    struct offload_counts counts;
+    uint32_t page_tokens;
     struct disk *disk;     /* tier that gets saved turns, or NULL */
     struct kv_pager *host; /* NULL: no host memory */
     /* Device's pager of a hybrid model, whose snapshots are copied with the pages; else NULL. */
@@ -37,16 +57,15 @@ struct offload {
     struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
     uint32_t n_jobs;
     /* Copies for the next batch, in order. */
-    struct engine_copy *copy;
+    struct kv_copy *copy;
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages among them that come from the host */
 };
 
-/* Initialises @p with page_tokens, stats and cost (which has the time of copies) of @view.
- * @n_host_pages 0: nothing is saved. device->peer: the device's pager, of a hybrid model. Returns 0
- * or a negative errno. */
-int offload_init(struct offload *p, const struct sched_view *view, const struct kv_opts *device,
-                 uint32_t n_host_pages);
+/* Initialises @p. @n_host_pages 0: nothing is saved. device->peer: the device's pager, of a hybrid
+ * model, whose states have the size of @state_pages pages. Returns 0 or a negative errno. */
+int offload_init(struct offload *p, const struct kv_prices *prices, const struct kv_opts *device,
+                 uint32_t n_host_pages, uint32_t state_pages);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
 /* Queues the pages of @tokens[0, n_tokens) to be saved when there is time. @returns: the session is

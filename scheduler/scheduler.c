@@ -130,9 +130,8 @@ static int init_pager(struct sched *s) {
     s->view.pager = s->pager;
     TRY(states_init(&s->states, &s->view));
     o.peer = i->n_states > 0 ? s->pager : NULL;
-    TRY(offload_init(&s->offload, &s->view, &o, i->n_host_pages));
-    s->offload.state_pages = s->states.pages;
-    return 0;
+    struct kv_prices prices = tier_prices(&s->cost);
+    return offload_init(&s->offload, &prices, &o, i->n_host_pages, s->states.pages);
 }
 
 static int init_plan(struct sched *s) {

@@ -104,6 +104,11 @@ void features_finish(struct sched *s, struct request *r, enum finish_reason why)
 
 /* tier.c */
 
+/* Returns the prices of steps that @cost learns. */
+struct kv_prices tier_prices(struct cost *cost);
+/* Adds to @t, which has no copies yet, those of pages: a few queued ones with more where @idle, no
+ * rows follow, and those that were decided for this step. Returns 0 or -ENOMEM. */
+int tier_build(struct sched *s, struct batch *t, bool idle);
 /* Opens the disk tier if @use and the model can use it. A fault of the file goes to opts.disk.note,
  * and there is no disk tier then. */
 void tier_init(struct sched *s, bool use);
@@ -118,7 +123,7 @@ void tier_cancel_load(struct sched *s, struct request *r);
 void tier_step(struct sched *s);
 /* Returns when tier_step() must be called again, or INT64_MAX. */
 int64_t tier_wake_ns(const struct sched *s);
-/* Sets the counters and gauges of the file. */
+/* Sets the counters of host memory, and counters and gauges of the file. */
 void tier_stats(const struct sched *s, struct msg_stats *out);
 
 /* step.c */

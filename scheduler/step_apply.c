@@ -123,10 +123,7 @@ int step_build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->step + 1);
-    offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
-    t->shape.copies = s->offload.n_copies;
-    TRY(batch_copy(t, s->offload.copy, s->offload.n_copies));
-    offload_taken(&s->offload);
+    TRY(tier_build(s, t, p->n_rows == 0));
     TRY(states_build(&s->states, t, p, s->planned));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];

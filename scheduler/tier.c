@@ -89,6 +89,49 @@ static void end_loads(struct sched *s, int64_t since_ns) {
     }
 }
 
+/* ---- copies of a step ---- */
+
+static double tier_compute_ns(void *ctx, uint32_t from, uint32_t to) {
+    const struct cost *cost = ctx;
+    const struct cost_shape none = {0};
+    struct cost_shape all = none;
+
+    cost_add(&all, from, to - from);
+    return (double)(cost_expect_ns(cost, &all) - cost_expect_ns(cost, &none));
+}
+
+static double tier_copy_ns(void *ctx, uint32_t n_pages) {
+    return (double)cost_copies_ns(ctx, n_pages);
+}
+
+struct kv_prices tier_prices(struct cost *cost) {
+    return (struct kv_prices){cost, tier_compute_ns, tier_copy_ns};
+}
+
+/* Adds @c to @t. Returns 0 or -ENOMEM. */
+static int tier_add_copy(const struct sched *s, struct batch *t, const struct kv_copy *c) {
+    const struct engine_copy copy = {
+        .src = c->src,
+        .dst = c->dst,
+        .n_tokens = (uint16_t)s->info->page_tokens,
+        .cls = KV_GLOBAL,
+        .dir = c->to_host ? COPY_D2H : COPY_H2D,
+    };
+
+    return batch_copy(t, &copy, 1);
+}
+
+int tier_build(struct sched *s, struct batch *t, bool idle) {
+    struct offload *o = &s->offload;
+
+    offload_work(o, s->pager, idle, s->n_launched + 1);
+    for (uint32_t i = 0; i < o->n_copies; i++)
+        TRY(tier_add_copy(s, t, &o->copy[i]));
+    t->shape.copies = o->n_copies;
+    offload_taken(o);
+    return 0;
+}
+
 /* ---- life ---- */
 
 /* Adds everything that the bytes of a page depend on. Returns 0 or a negative errno. */
@@ -259,8 +302,13 @@ static void tier_disk_pages(const struct disk *d, struct msg_stats *out) {
 }
 
 void tier_stats(const struct sched *s, struct msg_stats *out) {
+    const struct offload_counts *h = &s->offload.counts;
     const struct disk_counts *c = &s->disk_counts;
 
+    out->n_saved_tokens = h->n_saved_tokens;
+    out->n_fetched_tokens = h->n_fetched_tokens;
+    out->n_swapped = h->n_swapped;
+    out->n_not_swapped = h->n_not_swapped;
     out->n_disk_bad = c->n_bad;
     out->n_disk_saved_tokens = c->n_saved_tokens;
     out->n_disk_loaded_tokens = c->n_loaded_tokens;

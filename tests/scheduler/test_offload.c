@@ -1,9 +1,8 @@
 /* Order in which pages are copied to host memory, and whether they are. */
 
 #include <criterion/criterion.h>
-#include "proto/messages.h"
+#include "scheduler/cost.h"
 #include "scheduler/offload.h"
-#include "scheduler/view.h"
 
 #define T 4u /* tokens of a page */
 #define PAGES 64u
@@ -12,17 +11,28 @@ static const struct kv_isolation share;
 static struct kv_pager *device;
 static struct offload offload;
 static struct cost cost;
-static struct msg_stats stats;
-static const struct sched_view view = {.page_tokens = T, .cost = &cost, .stats = &stats};
+
+static double compute_ns(void *ctx, uint32_t from, uint32_t to) {
+    const struct cost_shape none = {0};
+    struct cost_shape all = none;
+
+    cost_add(&all, from, to - from);
+    return (double)(cost_expect_ns(ctx, &all) - cost_expect_ns(ctx, &none));
+}
+
+static double copy_ns(void *ctx, uint32_t n_pages) {
+    return (double)cost_copies_ns(ctx, n_pages);
+}
+
+static const struct kv_prices prices = {&cost, compute_ns, copy_ns};
 
 static void setup(void) {
     struct kv_opts o = {
         .n_pages = PAGES, .page_tokens = T, .max_seqs = 32, .max_seq_tokens = PAGES * T};
 
     cost_init(&cost);
-    stats = (struct msg_stats){0};
     cr_assert_eq(kv_pager_new(&device, &o), 0);
-    cr_assert_eq(offload_init(&offload, &view, &o, 2 * PAGES), 0);
+    cr_assert_eq(offload_init(&offload, &prices, &o, 2 * PAGES, 0), 0);
 }
 
 static void teardown(void) {
@@ -126,17 +136,17 @@ Test(offload, swapped_or_computed_again_as_is_faster) {
     learn_copies(500000);
     cr_expect_not(offload_pays(&offload, 0, 40 * T));
     offload_swap(&offload, s, &share, tokens);
-    cr_expect_eq(stats.n_not_swapped, 1);
+    cr_expect_eq(offload.counts.n_not_swapped, 1);
     cr_expect_eq(n_saved(1000, 40), 0);
     learn_copies(300000);
     cr_expect(offload_pays(&offload, 0, 40 * T));
     offload_swap(&offload, s, &share, tokens);
-    cr_expect_eq(stats.n_swapped, 1);
+    cr_expect_eq(offload.counts.n_swapped, 1);
     cr_expect_eq(n_saved(1000, 40), 40);
     learn_copies(1000000);
     cr_expect_not(offload_pays(&offload, 0, 40 * T));
     /* the pages are in host memory, so nothing is copied */
     offload_swap(&offload, s, &share, tokens);
-    cr_expect_eq(stats.n_swapped, 2);
+    cr_expect_eq(offload.counts.n_swapped, 2);
     kv_seq_free(s);
 }
