@@ -119,15 +119,15 @@ void host_store_halves(const float *x, size_t n, uint8_t *to);
     X(LOGITS, logits)                                                                              \
     X(DEEP, deep)                                                                                  \
     X(KDA, kda)                                                                                    \
-    X(SPREAD, spread)                                                                              \
+    X(HC_OUT, hc_out)                                                                              \
     X(MIX, mix)                                                                                    \
     X(NGRAM, ngram)                                                                                \
     X(INDEX, index)                                                                                \
-    X(BLEND, blend)                                                                                \
-    X(LEAN_IN, lean_in)                                                                            \
-    X(LEAN_KEYS, lean_keys)                                                                        \
-    X(LEAN_Q, lean_q)                                                                              \
-    X(CONDENSE, condense)                                                                          \
-    X(PICK, pick)                                                                                  \
-    X(LEAN_ATTEND, lean_attend)                                                                    \
-    X(LEAN_OUT, lean_out)
+    X(HC_IN, hc_in)                                                                                \
+    X(CSA_IN, csa_in)                                                                              \
+    X(CSA_KEYS, csa_keys)                                                                          \
+    X(CSA_Q, csa_q)                                                                                \
+    X(COMPRESS, compress)                                                                          \
+    X(CSA_INDEX, csa_index)                                                                        \
+    X(CSA_ATTEND, csa_attend)                                                                      \
+    X(CSA_OUT, csa_out)

@@ -63,7 +63,7 @@ void model_measure(struct model *m) {
 
         if (op->kind == OP_GATE_UP || op->kind == OP_GATE_IN)
             s->n_ff = MAX(s->n_ff, op->w[0] ? (uint32_t)op->w[0]->ne[1] : 0);
-        if (op->kind != OP_ATTEND && op->kind != OP_LEAN_ATTEND)
+        if (op->kind != OP_ATTEND && op->kind != OP_CSA_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
         assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
@@ -117,12 +117,12 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_BLOCK_IN] = "block drafters",     [OP_BLOCK_OUT] = "block drafters",
         [OP_SELECT] = "block drafters",       [OP_CHAIN] = "block drafters",
         [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
-        [OP_SPREAD] = "residual streams",     [OP_MIX] = "residual streams",
+        [OP_HC_OUT] = "residual streams",     [OP_MIX] = "residual streams",
         [OP_NGRAM] = "tables of n-grams",     [OP_INDEX] = "sparse attention",
-        [OP_BLEND] = "residual streams",      [OP_LEAN_IN] = "condensed keys",
-        [OP_LEAN_Q] = "condensed keys",       [OP_CONDENSE] = "condensed keys",
-        [OP_PICK] = "condensed keys",         [OP_LEAN_ATTEND] = "condensed keys",
-        [OP_LEAN_OUT] = "condensed keys",     [OP_LEAN_KEYS] = "drafts behind condensed keys",
+        [OP_HC_IN] = "residual streams",      [OP_CSA_IN] = "condensed keys",
+        [OP_CSA_Q] = "condensed keys",        [OP_COMPRESS] = "condensed keys",
+        [OP_CSA_INDEX] = "condensed keys",    [OP_CSA_ATTEND] = "condensed keys",
+        [OP_CSA_OUT] = "condensed keys",      [OP_CSA_KEYS] = "drafts behind condensed keys",
     };
 
     if (ops->run[op->kind])

@@ -172,16 +172,16 @@ enum op_kind {
     OP_CHAIN,
     /* Adds a branch to the residual streams: s[i] += weight[i] b with the weights of the preceding
      * MIX, or s[i] = weight[i] b + the sum over j of share[j][i] s[j] with those of the preceding
-     * BLEND. @begins: s[i] = x. */
-    OP_SPREAD,
+     * HC_IN. @begins: s[i] = x. */
+    OP_HC_OUT,
     /* f = q_norm of each stream; g = sigmoid(w[0] silu(w[1] f / n)), n streams; x = the mean of the
      * streams of f g; weight = 2 sigmoid(w[2] f / n), one for each stream; b = 0 */
     OP_MIX,
     /* Forms x from the residual streams: m = w[0] s / sqrt(mean of s^2 + eps), where s is all
      * streams concatenated; sinkhorn.h turns m into weights, with scales @weigh and biases
      * @pick_bias; x = weighted sum of the streams; b = 0. After the last layer, m has only the
-     * weights of this sum, and none for SPREAD. */
-    OP_BLEND,
+     * weights of this sum, and none for HC_OUT. */
+    OP_HC_IN,
     /* e = the token's rows of the table, concatenated; for each stream, norms by stream:
      *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
      *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v
@@ -199,11 +199,11 @@ enum op_kind {
     /* Down projections of attention to condensed keys: r = q_norm(w[0] y), k = rope(k_norm(w[1]
      * y)), and for the indexer t = w[2] y / sqrt(index_dim n_index). w[2] NULL: the layer has no
      * indexer. */
-    OP_LEAN_IN,
+    OP_CSA_IN,
     /* Stores k in the window of the op's layer, for rows without queries in that layer. */
-    OP_LEAN_KEYS,
+    OP_CSA_KEYS,
     /* q = rope(RMS norm, without weights, of w[0] r), per head */
-    OP_LEAN_Q,
+    OP_CSA_Q,
     /* Writes the condensed keys of the blocks that end in this step to the pages. For each channel:
      * the mean of u = w[0] y over the block's tokens, weighted by the softmax of w[1] y +
      * weigh[index of the token in the block]; then rope(k_norm(mean)) at the block's first
@@ -211,17 +211,17 @@ enum op_kind {
      * blocks in one softmax: the second half belongs to tokens of the block itself, the first half
      * to tokens of the block before. State, at @more: u and w[1] y of the last tokens (two short
      * blocks or one long block), at index position % number of tokens. */
-    OP_CONDENSE,
-    /* Picks the short blocks that each row sees in the following LEAN_ATTEND: the n_block blocks
+    OP_COMPRESS,
+    /* Picks the short blocks that each row sees in the following CSA_ATTEND: the n_block blocks
      * with the largest sums over heads of t max(0, q . key), q = rope(w[0] r) (ties: the first
      * block). */
-    OP_PICK,
+    OP_CSA_INDEX,
     /* o = attention of q to k of the positions in the window and to the keys of the complete blocks
      * up to the row's position. As keys are values too, the rotation of the output's rotary values
      * is undone by the row's position. */
-    OP_LEAN_ATTEND,
+    OP_CSA_ATTEND,
     /* d[part n, (part + 1) n) = w[0] times part @part of o; n is the number of rows of w[0] */
-    OP_LEAN_OUT,
+    OP_CSA_OUT,
     /* For the rows with a want: c = scale (w[0] y + b), then cap tanh(c / cap) if @cap is not 0. A
      * want of WANT_HIDDEN gets y instead. w[0] NULL: only WANT_HIDDEN may be asked for. */
     OP_LOGITS,
@@ -279,22 +279,22 @@ struct model_op {
     struct kv_layer kv;
     struct heads heads; /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;       /* QKV, KEYS: index into model_shape.rope */
-    /* DELTA, KDA, CONV, MAMBA, LEAN_ATTEND: index of the layer among those with a state */
+    /* DELTA, KDA, CONV, MAMBA, CSA_ATTEND: index of the layer among those with a state */
     uint32_t state;
     uint32_t index; /* INDEX: index of the layer among those of model_shape.sparse */
-    /* NGRAM, INDEX, CONDENSE; LEAN_KEYS and LEAN_ATTEND of a draft pass: offset of its part of
+    /* NGRAM, INDEX, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
      * state_shape.n_more, in floats */
     uint64_t more;
-    /* CONDENSE, PICK, LEAN_ATTEND: values that the keys of earlier layers take of a block */
+    /* COMPRESS, CSA_INDEX, CSA_ATTEND: values that the keys of earlier layers take of a block */
     uint64_t first_value;
-    uint32_t part;        /* DEEP, LEAN_OUT, DRAFT_IN */
-    uint32_t block;       /* CONDENSE, PICK, LEAN_ATTEND: positions of a block; 0: no blocks */
+    uint32_t part;        /* DEEP, CSA_OUT, DRAFT_IN */
+    uint32_t block;       /* COMPRESS, CSA_INDEX, CSA_ATTEND: positions of a block; 0: no blocks */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */
     struct temper temper; /* QKV */
     bool joined;          /* EXPERTS; DELTA: STATE_IN has no w[3] */
     bool branch;          /* PROJ, EXPERTS, SHARED */
-    bool begins;          /* SPREAD */
+    bool begins;          /* HC_OUT */
     bool centred;         /* KEEP */
     bool streams;         /* KEEP, DRAFT_IN */
     bool sigmoid;         /* GATE; DELTA: silu(z) is sigmoid(z) instead */
@@ -307,7 +307,7 @@ struct model_op {
     float limit;          /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
     float cap;            /* LOGITS: 0: no cap */
     struct attn attn;     /* ATTEND */
-    /* ATTEND, LEAN_ATTEND: attention sinks: a score for each head that takes part in the softmax
+    /* ATTEND, CSA_ATTEND: attention sinks: a score for each head that takes part in the softmax
      * and has no value */
     const struct tensor *sinks;
     /* Weights of the RMS norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN,
@@ -321,7 +321,7 @@ struct model_op {
      * above */
     const struct tensor *w[OP_MATRICES];
     const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
-    /* EXPERTS: weigh, a factor for each expert; ROUTE: pick_bias, for each expert; BLEND, CONDENSE:
+    /* EXPERTS: weigh, a factor for each expert; ROUTE: pick_bias, for each expert; HC_IN, COMPRESS:
      * see above */
     const struct tensor *weigh, *pick_bias;
     /* Weights of the RMS norm before RoPE: QKV, KEYS (per head, or all heads together), INDEX; MIX,

@@ -60,16 +60,16 @@ struct state_shape {
     uint32_t n_out;    /* values of the output, ACT_D */
     uint64_t n_floats; /* size of a sequence's state in one layer */
     /* floats of a sequence's state after those of the layers: data of NGRAM, INDEX,
-     * CONDENSE, and of drafting blocks LEAN_KEYS */
+     * COMPRESS, and of drafting blocks CSA_KEYS */
     uint64_t n_more;
 };
 
 /* Residual streams (hyper-connections, Zhu et al. 2024): every row has @n residual vectors instead
  * of one. n 0: the model has none. */
 struct stream_shape {
-    uint32_t n, n_low; /* n_low: rank of the matrices of a MIX, or outputs of a BLEND */
-    uint32_t rounds;   /* BLEND: Sinkhorn iterations (sinkhorn.h); 0: the model uses MIX */
-    float eps;         /* BLEND: added to its weights and sums */
+    uint32_t n, n_low; /* n_low: rank of the matrices of a MIX, or outputs of an HC_IN */
+    uint32_t rounds;   /* HC_IN: Sinkhorn iterations (sinkhorn.h); 0: the model uses MIX */
+    float eps;         /* HC_IN: added to its weights and sums */
 };
 
 /* Sparse attention: an indexer scores blocks of @ratio positions, each by one key of @dim values,
@@ -92,7 +92,7 @@ struct sparse_shape {
  */
 struct condensed_shape {
     uint32_t window, q_rank; /* q_rank: rank of the projection of queries */
-    /* groups of heads whose outputs have a projection each (LEAN_OUT) */
+    /* groups of heads whose outputs have a projection each (CSA_OUT) */
     uint32_t n_group;
     /* n_index: queries of the indexer per row; index_dim: a multiple of 16 */
     uint32_t n_index, index_dim;

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * sinkhorn - the weights by which residual streams are blended (OP_BLEND): those of a branch's
+ * sinkhorn - the weights by which residual streams are blended (OP_HC_IN): those of a branch's
  * input, those of its output, and the shares that the streams have in each other, a matrix whose
  * rows and columns add up to about 1 (Sinkhorn and Knopp 1967).
  */

@@ -1,9 +1,9 @@
 /*
- * deepseek4 - the ops of DeepSeek-V4-Flash. A layer consists of two branches between BLEND, which
- * forms the branch's input from the residual streams, and SPREAD, which adds its output to them:
+ * deepseek4 - the ops of DeepSeek-V4-Flash. A layer consists of two branches between HC_IN, which
+ * forms the branch's input from the residual streams, and HC_OUT, which adds its output to them:
  *
- *   BLEND  LEAN_IN LEAN_Q [CONDENSE [CONDENSE PICK]] LEAN_ATTEND LEAN_OUT .. PROJ         SPREAD
- *   BLEND  [GATE_UP PROJ: the shared expert] ROUTE EXPERTS                                SPREAD
+ *   HC_IN  CSA_IN CSA_Q [COMPRESS [COMPRESS CSA_INDEX]] CSA_ATTEND CSA_OUT .. PROJ   HC_OUT
+ *   HC_IN  [GATE_UP PROJ: the shared expert] ROUTE EXPERTS                                 HC_OUT
  *
  * Layers have short blocks of positions, whose condensed keys an indexer picks, long blocks, all of
  * whose condensed keys are seen, or no blocks. The MTP block is one more layer without blocks.
@@ -152,14 +152,14 @@ static void read_all(struct binder *b, struct model_shape *s, struct plan *p) {
     };
 }
 
-/* Adds a BLEND of layer @l with the tensors whose names begin with @name. @ends: the last BLEND,
- * before the logits, which has no weights for SPREAD. */
-static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
+/* Adds an HC_IN of layer @l with the tensors whose names begin with @name. @ends: the last HC_IN,
+ * before the logits, which has no weights for HC_OUT. */
+static void add_hc_in(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
     uint64_t n_out = ends ? n : m->shape.stream.n_low;
 
     model_add(m, &(struct model_op){
-                     .kind = OP_BLEND,
+                     .kind = OP_HC_IN,
                      .layer = l,
                      .w = {bind_matrix(b, BIND_MUST, width, n_out, "%s_fn.weight", name)},
                      .weigh = bind_vector(b, BIND_MUST, ends ? 1 : 3, "%s_scale.weight", name),
@@ -167,25 +167,25 @@ static void add_blend(struct binder *b, struct model *m, uint32_t l, const char 
                  });
 }
 
-/* Adds the BLEND before branch @what, "attn" or "ffn", of layer @l. */
+/* Adds the HC_IN before branch @what, "attn" or "ffn", of layer @l. */
 static void add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
     char name[32];
 
     snprintf(name, sizeof(name), "blk.%u.hc_%s", l, what);
-    add_blend(b, m, l, name, false);
+    add_hc_in(b, m, l, name, false);
 }
 
-static void add_spread(struct model *m, uint32_t l, bool begins) {
-    model_add(m, &(struct model_op){.kind = OP_SPREAD, .layer = l, .begins = begins});
+static void add_hc_out(struct model *m, uint32_t l, bool begins) {
+    model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
 }
 
 static const struct tensor *attn_norm(struct binder *b, const struct model *m, uint32_t l) {
     return layer_vector(b, l, "attn_norm", m->shape.n_embd);
 }
 
-/* Adds a CONDENSE of layer @l: keys of @dim values for blocks of @block positions, from the tensors
+/* Adds a COMPRESS of layer @l: keys of @dim values for blocks of @block positions, from the tensors
  * whose names begin with @what. Returns the op's first_value. */
-static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint32_t block,
+static uint64_t add_compress(struct binder *b, struct model *m, uint32_t l, uint32_t block,
                              uint32_t dim, const char *what) {
     struct model_shape *s = &m->shape;
     bool is_short = block == BLOCK_SHORT;
@@ -195,7 +195,7 @@ static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint
 
     model_add(
         m, &(struct model_op){
-               .kind = OP_CONDENSE,
+               .kind = OP_COMPRESS,
                .layer = l,
                .rope = 1,
                .block = block,
@@ -212,13 +212,13 @@ static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint
     return first;
 }
 
-/* Adds the indexer of layer @l: the keys of its short blocks, and PICK. */
-static void add_pick(struct binder *b, struct model *m, uint32_t l) {
+/* Adds the indexer of layer @l: the keys of its short blocks, and CSA_INDEX. */
+static void add_csa_index(struct binder *b, struct model *m, uint32_t l) {
     const struct condensed_shape *c = &m->shape.condensed;
-    uint64_t first = add_condense(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
+    uint64_t first = add_compress(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
 
     model_add(m, &(struct model_op){
-                     .kind = OP_PICK,
+                     .kind = OP_CSA_INDEX,
                      .layer = l,
                      .rope = 1,
                      .block = BLOCK_SHORT,
@@ -237,7 +237,7 @@ static void add_output(struct binder *b, struct model *m, const struct plan *p, 
 
     for (uint32_t i = 0; i < n_group; i++)
         model_add(m, &(struct model_op){
-                         .kind = OP_LEAN_OUT,
+                         .kind = OP_CSA_OUT,
                          .layer = l,
                          .part = i,
                          .w = {bind_rows(b, all, (uint64_t)i * p->n_out, p->n_out)},
@@ -252,13 +252,13 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
     uint32_t block = p->block[l];
     uint8_t rope = block > 0;
     bool drafts = l >= s->n_layer;
-    const struct model_op keys = {.kind = OP_LEAN_KEYS, .layer = l, .more = s->state.n_more};
+    const struct model_op keys = {.kind = OP_CSA_KEYS, .layer = l, .more = s->state.n_more};
     uint64_t first = 0, n_q = (uint64_t)s->n_head * s->head_dim;
     enum bind_need index = block == BLOCK_SHORT ? BIND_MUST : BIND_NEVER;
 
     model_add(
         m, &(struct model_op){
-               .kind = OP_LEAN_IN,
+               .kind = OP_CSA_IN,
                .layer = l,
                .rope = rope,
                .norm = attn_norm(b, m, l),
@@ -273,17 +273,17 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
         s->state.n_more += (uint64_t)window_rows(s, &keys) * s->head_dim;
     }
     model_add(m, &(struct model_op){
-                     .kind = OP_LEAN_Q,
+                     .kind = OP_CSA_Q,
                      .layer = l,
                      .rope = rope,
                      .w = {layer_matrix(b, l, "attn_q_b", c->q_rank, n_q)},
                  });
     if (block)
-        first = add_condense(b, m, l, block, s->head_dim, "attn_compressor");
+        first = add_compress(b, m, l, block, s->head_dim, "attn_compressor");
     if (block == BLOCK_SHORT)
-        add_pick(b, m, l);
+        add_csa_index(b, m, l);
     model_add(m, &(struct model_op){
-                     .kind = OP_LEAN_ATTEND,
+                     .kind = OP_CSA_ATTEND,
                      .layer = l,
                      .rope = rope,
                      .block = block,
@@ -356,10 +356,10 @@ static void add_experts(struct binder *b, struct model *m, const struct plan *p,
 static void add_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     add_branch(b, m, l, "attn");
     add_attention(b, m, p, l);
-    add_spread(m, l, false);
+    add_hc_out(m, l, false);
     add_branch(b, m, l, "ffn");
     add_experts(b, m, p, l);
-    add_spread(m, l, false);
+    add_hc_out(m, l, false);
 }
 
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -371,16 +371,16 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
     count_layers(b->file, m);
     read_all(b, s, &p);
     decoder_ends(b, m, d, &logits);
-    add_spread(m, 0, true);
+    add_hc_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++)
         add_layer(b, m, &p, i);
-    add_blend(b, m, s->n_layer, "output_hc", true);
+    add_hc_in(b, m, s->n_layer, "output_hc", true);
     model_add(m, &logits);
 }
 
 /* -- the MTP block ----------------------------------------------------------------------------- */
 
-/* Adds the end of MTP block @l: @end, the last BLEND, KEEP and LOGITS of the model, with the
+/* Adds the end of MTP block @l: @end, the last HC_IN, KEEP and LOGITS of the model, with the
  * block's own tensors where the file has them. */
 static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
                           const struct model_op end[3]) {
@@ -395,7 +395,7 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
     snprintf(name, sizeof(name), "blk.%u.nextn.hc_head", l);
     snprintf(own, sizeof(own), "%s_fn.weight", name);
     if (gguf_find(b->file, own))
-        add_blend(b, m, l, name, true);
+        add_hc_in(b, m, l, name, true);
     else
         model_add(m, &end[0]);
     logits.norm = norm ? norm : logits.norm;
@@ -405,11 +405,11 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
 }
 
 /* Divides the ops into passes. The MTP block begins at op @begin; pass 0 computes its ops up to
- * LEAN_KEYS, and the draft pass all of them. */
+ * CSA_KEYS, and the draft pass all of them. */
 static void divide(struct model *m, uint32_t begin) {
     uint32_t queries = begin;
 
-    while (m->op[queries].kind != OP_LEAN_Q)
+    while (m->op[queries].kind != OP_CSA_Q)
         queries++;
     m->pass[PASS_MODEL].run[0].end = queries;
     m->pass[PASS_HOLES] = m->pass[PASS_MODEL];

@@ -1,11 +1,11 @@
 /*
  * qwen4exp - the ops of Qwen3.8-Flash-Next. A layer consists of two branches between MIX, which
- * forms the branch's input from the residual streams, and SPREAD, which adds its output to them.
+ * forms the branch's input from the residual streams, and HC_OUT, which adds its output to them.
  * The first branch is a gated delta net or attention:
  *
- *   MIX  STATE_IN DELTA PROJ                 SPREAD
- *   MIX  INDEX QKV ATTEND GATE PROJ          SPREAD
- *   MIX  ROUTE EXPERTS [SHARED]              SPREAD
+ *   MIX  STATE_IN DELTA PROJ                 HC_OUT
+ *   MIX  INDEX QKV ATTEND GATE PROJ          HC_OUT
+ *   MIX  ROUTE EXPERTS [SHARED]              HC_OUT
  *
  * NGRAM, which adds the rows of the table for the last tokens to the streams, precedes one layer.
  */
@@ -116,7 +116,7 @@ static const struct tensor *stream_norm(struct binder *b, const struct model *m,
 }
 
 /* Adds the MIX before branch @what, "attn" or "ffn", of layer @l. With @l = n_layer adds the last
- * MIX, before the logits, which has no weights for SPREAD. */
+ * MIX, before the logits, which has no weights for HC_OUT. */
 static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *what) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd, low = m->shape.stream.n_low;
     bool ends = l == m->shape.n_layer;
@@ -181,9 +181,9 @@ static void add_index(struct binder *b, struct model *m, uint32_t l) {
     m->shape.state.n_more += (uint64_t)p->ratio * p->dim;
 }
 
-/* Adds a SPREAD, which adds the preceding branch to the streams, or (@begins) sets them to x. */
-static void add_spread(struct model *m, uint32_t l, bool begins) {
-    model_add(m, &(struct model_op){.kind = OP_SPREAD, .layer = l, .begins = begins});
+/* Adds an HC_OUT, which adds the preceding branch to the streams, or (@begins) sets them to x. */
+static void add_hc_out(struct model *m, uint32_t l, bool begins) {
+    model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
 }
 
 void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) {
@@ -205,7 +205,7 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
     if (b->r == 0 && s->n_picture)
         bind_refuse(b, "pictures are not supported for %s models", b->arch);
     decoder_ends(b, m, d, &logits);
-    add_spread(m, 0, true);
+    add_hc_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
@@ -219,10 +219,10 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
             add_index(b, m, i);
             decoder_attention(b, m, d, &l);
         }
-        add_spread(m, i, false);
+        add_hc_out(m, i, false);
         add_mix(b, m, i, "ffn");
         decoder_experts(b, m, d, i);
-        add_spread(m, i, false);
+        add_hc_out(m, i, false);
     }
     add_mix(b, m, s->n_layer, "");
     model_add(m, &logits);

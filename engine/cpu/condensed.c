@@ -9,7 +9,7 @@
 
 /*
  * condensed - attention to condensed keys (DeepSeek-V4; struct condensed_shape). The letters are
- * those of the formulas of OP_LEAN_IN to OP_LEAN_OUT (op.h).
+ * those of the formulas of OP_CSA_IN to OP_CSA_OUT (op.h).
  *
  * All heads share one key for each position, which is also the value. A row sees two kinds of keys:
  *
@@ -20,33 +20,33 @@
  *
  * The ops of a layer run in this order:
  *
- *     LEAN_IN      r (the queries' input), k (keys of the step's rows), t (weights of the indexer)
- *     LEAN_Q       q of all heads
- *     CONDENSE     keys of the blocks that end in this step: means over the tokens of the block,
+ *     CSA_IN       r (the queries' input), k (keys of the step's rows), t (weights of the indexer)
+ *     CSA_Q        q of all heads
+ *     COMPRESS     keys of the blocks that end in this step: means over the tokens of the block,
  *                  weighted by a softmax for each channel. Tokens of earlier steps are in the state
  *                  (keep_tokens()).
- *     PICK         layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
+ *     CSA_INDEX    layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
  *                  in parts that threads share, and picks the best blocks of each row
- *     LEAN_ATTEND  attention; then the last keys are copied to the window (keep_window())
- *     LEAN_OUT     projections of groups of heads
+ *     CSA_ATTEND   attention; then the last keys are copied to the window (keep_window())
+ *     CSA_OUT      projections of groups of heads
  *
- * A work item of attention is a row and LEAN_HEADS of its heads, which share the conversion of the
+ * A work item of attention is a row and CSA_HEADS of its heads, which share the conversion of the
  * keys to floats. All scores of the item are computed before any value is added, in an order that
  * depends only on the row's position: the keys of the window from the oldest on, then those of the
  * blocks. The bits of a row therefore do not depend on the other rows of the step.
  */
 
 enum {
-    LEAN_HEADS = 8,     /* heads of a work item */
-    LEAN_KEYS = 32,     /* keys that are converted to floats at a time */
+    CSA_HEADS = 8,      /* heads of a work item */
+    CSA_KEYS = 32,      /* keys that are converted to floats at a time */
     CHOOSE_ROWS = 16,   /* rows whose blocks are scored at a time */
     CHOOSE_PART = 1024, /* blocks of a row that a thread scores at a time */
 };
 
 /* Buffers for the largest batch, in the order in which the ops fill them. */
 struct condensed {
-    float *r, *key, *t;          /* [max_rows] r, k and t of LEAN_IN */
-    float *u, *g;                /* [max_rows][2 * widest] u of CONDENSE, and w[1] y */
+    float *r, *key, *t;          /* [max_rows] r, k and t of CSA_IN */
+    float *u, *g;                /* [max_rows][2 * widest] u of COMPRESS, and w[1] y */
     float *q;                    /* [max_rows][n_index][index_dim] queries of the indexer */
     float *score;                /* [CHOOSE_ROWS][max_blocks] */
     uint32_t *pick, *n_pick;     /* [max_rows][n_block] picked blocks, [max_rows] their number */
@@ -59,8 +59,8 @@ struct condensed {
 struct run {
     struct step *step;
     const struct model_op *op;
-    /* PICK: the first of the rows that are scored. PICK, LEAN_ATTEND: parts, or groups of heads, of
-     * each row. */
+    /* CSA_INDEX: the first of the rows that are scored. CSA_INDEX, CSA_ATTEND: parts, or groups of
+     * heads, of each row. */
     uint32_t row0, n_parts;
 };
 
@@ -84,7 +84,7 @@ int condensed_open(struct be *b, uint32_t max_context) {
     /* scratch memory of a thread: converted keys, then the scores of an item's heads or the
      * products of the indexer */
     d->part_width =
-        LEAN_KEYS * d->widest + MAX(LEAN_HEADS * score_width(b), (size_t)c->n_index * LEAN_KEYS);
+        CSA_KEYS * d->widest + MAX(CSA_HEADS * score_width(b), (size_t)c->n_index * CSA_KEYS);
     d->r = be_rows(b, c->q_rank);
     d->key = be_rows(b, b->shape.head_dim);
     d->t = be_rows(b, c->n_index);
@@ -113,7 +113,7 @@ static float *part_of(const struct be *b, uint32_t thread) {
 
 /* -- keys and queries of tokens ---------------------------------------------------------------- */
 
-/* Finishes r, k and t of a row (LEAN_IN). */
+/* Finishes r, k and t of a row (CSA_IN). */
 static void finish_in(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -131,7 +131,7 @@ static void finish_in(void *ctx, uint32_t row, uint32_t thread) {
         t[i] *= by;
 }
 
-int ops_lean_in(struct step *s, const struct model_op *op) {
+int ops_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct condensed *d = b->condensed;
     struct run k = {.step = s, .op = op};
@@ -142,7 +142,7 @@ int ops_lean_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Norms and rotates the queries of a row (LEAN_Q). */
+/* Norms and rotates the queries of a row (CSA_Q). */
 static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -155,7 +155,7 @@ static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-int ops_lean_q(struct step *s, const struct model_op *op) {
+int ops_csa_q(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.step = s, .op = op};
     ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, b->shape.condensed.q_rank),
@@ -220,7 +220,7 @@ static void mean_of(const struct tokens *t, uint32_t n, float *out) {
 }
 
 /* Computes and stores the key of the block that ends with row @row, if one does. */
-static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
+static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
@@ -261,13 +261,13 @@ static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
     }
 }
 
-int ops_condense(struct step *s, const struct model_op *op) {
+int ops_compress(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.step = s, .op = op};
 
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->condensed->u, b->condensed->g});
-    be_each(b, s->n_rows, condense_row, &k);
+    be_each(b, s->n_rows, compress_row, &k);
     be_each(b, s->host.batch->n_seqs, keep_tokens, &k);
     return 0;
 }
@@ -285,7 +285,7 @@ static void turn_q(void *ctx, uint32_t row, uint32_t thread) {
         turn(b, k->op, be_rope_row(b, row, k->op->rope), c->index_dim, q);
 }
 
-/* Scores a part of the blocks of a row, LEAN_KEYS at a time. Rows that see all blocks need no
+/* Scores a part of the blocks of a row, CSA_KEYS at a time. Rows that see all blocks need no
  * scores. */
 static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
@@ -295,21 +295,21 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     uint32_t whole = (k->step->host.row_pos[row] + 1) / k->op->block, dim = c->index_dim;
     uint32_t end = MIN(whole, first + CHOOSE_PART);
     float *score = b->condensed->score + nth * b->condensed->max_blocks;
-    float *keys = part_of(b, thread), *z = keys + LEAN_KEYS * b->condensed->widest;
-    const float *key[LEAN_KEYS], *t = b->condensed->t + (size_t)row * c->n_index;
+    float *keys = part_of(b, thread), *z = keys + CSA_KEYS * b->condensed->widest;
+    const float *key[CSA_KEYS], *t = b->condensed->t + (size_t)row * c->n_index;
 
     for (uint32_t i = first, n; i < end && whole > c->n_block; i += n) {
-        n = MIN((uint32_t)LEAN_KEYS, end - i);
+        n = MIN((uint32_t)CSA_KEYS, end - i);
         for (uint32_t j = 0; j < n; j++) {
             key[j] = keys + (size_t)j * dim;
             b->kernels->halves(key_at(k, row, i + j, dim), keys + (size_t)j * dim, dim);
         }
         b->kernels->dots(b->condensed->q + (size_t)row * c->n_index * dim, c->n_index, dim, key, n,
-                         1, z, LEAN_KEYS);
+                         1, z, CSA_KEYS);
         memset(score + i, 0, n * sizeof(*score));
         for (uint32_t h = 0; h < c->n_index; h++)
             for (uint32_t j = 0; j < n; j++)
-                score[i + j] += z[h * LEAN_KEYS + j] > 0 ? z[h * LEAN_KEYS + j] * t[h] : 0;
+                score[i + j] += z[h * CSA_KEYS + j] > 0 ? z[h * CSA_KEYS + j] * t[h] : 0;
     }
 }
 
@@ -324,7 +324,7 @@ static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
                                             n_block, b->condensed->pick + (size_t)row * n_block);
 }
 
-int ops_pick(struct step *s, const struct model_op *op) {
+int ops_csa_index(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape.condensed;
     struct run k = {.step = s, .op = op};
@@ -395,14 +395,14 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
     const struct rope_set *set = &b->shape.rope[op->rope];
     uint32_t dim = b->shape.head_dim, n_pad = (uint32_t)round_up(v->n + 1, LANES);
     size_t stride = score_width(b);
-    float *score = part + LEAN_KEYS * b->condensed->widest, back[1024];
+    float *score = part + CSA_KEYS * b->condensed->widest, back[1024];
     const float *q = b->act[ACT_Q] + v->row * b->act_width[ACT_Q] + (size_t)head * dim;
-    const float *cs = be_rope_row(b, v->row, op->rope), *key[LEAN_KEYS];
+    const float *cs = be_rope_row(b, v->row, op->rope), *key[CSA_KEYS];
     float *o = b->act[ACT_O] + v->row * b->act_width[ACT_O] + (size_t)head * dim;
 
     assert(n_pad <= stride && set->n_rot <= ARRAY_SIZE(back));
     for (uint32_t i = 0, n; i < v->n; i += n) {
-        n = MIN((uint32_t)LEAN_KEYS, v->n - i);
+        n = MIN((uint32_t)CSA_KEYS, v->n - i);
         find_keys(v, i, n, part, key);
         b->kernels->dots(q, n_head, dim, key, n, b->shape.attn_scale, score + i, stride);
     }
@@ -418,7 +418,7 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
     }
     memset(o, 0, (size_t)n_head * dim * sizeof(*o));
     for (uint32_t i = 0, n; i < v->n; i += n) {
-        n = MIN((uint32_t)LEAN_KEYS, v->n - i);
+        n = MIN((uint32_t)CSA_KEYS, v->n - i);
         find_keys(v, i, n, part, key);
         b->kernels->weigh_keys(score + i, stride, n_head, dim, key, n, o);
     }
@@ -432,7 +432,7 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
 static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
-    uint32_t row = item / k->n_parts, head = item % k->n_parts * LEAN_HEADS;
+    uint32_t row = item / k->n_parts, head = item % k->n_parts * CSA_HEADS;
     uint32_t pos = k->step->host.row_pos[row], window = b->shape.condensed.window;
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
     uint32_t first = pos + 1 > window ? pos + 1 - window : 0;
@@ -440,7 +440,7 @@ static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
 
     if (k->op->block)
         v.n += k->op->block == BLOCK_SHORT ? b->condensed->n_pick[row] : (pos + 1) / k->op->block;
-    attend_heads(&v, head, MIN((uint32_t)LEAN_HEADS, b->shape.n_head - head), part_of(b, thread));
+    attend_heads(&v, head, MIN((uint32_t)CSA_HEADS, b->shape.n_head - head), part_of(b, thread));
 }
 
 /* Copies the keys of the last positions of sequence @i to the window in its state. */
@@ -456,23 +456,22 @@ static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
                b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
 }
 
-int ops_lean_keys(struct step *s, const struct model_op *op) {
+int ops_csa_keys(struct step *s, const struct model_op *op) {
     struct run k = {.step = s, .op = op};
 
     be_each(s->be, s->host.batch->n_seqs, keep_window, &k);
     return 0;
 }
 
-int ops_lean_attend(struct step *s, const struct model_op *op) {
+int ops_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct run k = {
-        .step = s, .op = op, .n_parts = (b->shape.n_head + LEAN_HEADS - 1) / LEAN_HEADS};
+    struct run k = {.step = s, .op = op, .n_parts = (b->shape.n_head + CSA_HEADS - 1) / CSA_HEADS};
 
     be_each(b, s->n_rows * k.n_parts, attend_item, &k);
-    return ops_lean_keys(s, op);
+    return ops_csa_keys(s, op);
 }
 
-int ops_lean_out(struct step *s, const struct model_op *op) {
+int ops_csa_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct mat *m = &op->weights->m[0];
     ops_store(s,

@@ -11,7 +11,7 @@
 
 /*
  * streams - residual streams (hyper-connections) and the n-gram table. The letters are those of the
- * formulas of OP_SPREAD, OP_MIX, OP_BLEND and OP_NGRAM (op.h). Everything except the products is
+ * formulas of OP_HC_OUT, OP_MIX, OP_HC_IN and OP_NGRAM (op.h). Everything except the products is
  * computed row by row, so the bits of a row do not depend on the other rows.
  *
  * The n-gram table is not loaded. It may have tens of gigabytes, of which a token reads a few
@@ -23,9 +23,9 @@
 
 /* Buffers for the largest batch. */
 struct streams {
-    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: the model uses BLEND */
+    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: the model uses HC_IN */
     float *low;          /* [max_rows][n_low] */
-    float *weight;       /* [max_rows][n_weights()] weights of the preceding MIX or BLEND */
+    float *weight;       /* [max_rows][n_weights()] weights of the preceding MIX or HC_IN */
 };
 
 /* Context of the row functions. */
@@ -42,7 +42,7 @@ static size_t width_of(const struct be *b) {
     return (size_t)b->shape.stream.n * b->shape.n_embd;
 }
 
-/* Returns the number of weights of a row: one for each stream, and for BLEND the shares of the
+/* Returns the number of weights of a row: one for each stream, and for HC_IN the shares of the
  * streams in each other. */
 static size_t n_weights(const struct stream_shape *s) {
     return s->rounds ? (size_t)s->n * (s->n + 1) : s->n;
@@ -71,8 +71,8 @@ static void norm_streams(const struct be *b, const float *x, const float *norm, 
         b->kernels->norm(x + at, norm + at, y + at, n, b->shape.rms_eps);
 }
 
-/* Adds the branch b to the streams of a row, or sets the streams to x (SPREAD after MIX). */
-static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
+/* Adds the branch b to the streams of a row, or sets the streams to x (HC_OUT after MIX). */
+static void hc_out_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
@@ -86,7 +86,7 @@ static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
                                    b->streams->weight[row * n_stream + i], n);
 }
 
-/* Mixes the streams of a row by their shares, and adds the branch b (SPREAD after BLEND). */
+/* Mixes the streams of a row by their shares, and adds the branch b (HC_OUT after HC_IN). */
 static void share_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -112,8 +112,8 @@ static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
                      (uint32_t)width_of(b), b->shape.rms_eps);
 }
 
-/* Computes x of a row, and the weights for the next SPREAD, from m in low[] (BLEND). */
-static void blend_row(void *ctx, uint32_t row, uint32_t thread) {
+/* Computes x of a row, and the weights for the next HC_OUT, from m in low[] (HC_IN). */
+static void hc_in_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     const struct stream_shape *s = &b->shape.stream;
@@ -130,14 +130,14 @@ static void blend_row(void *ctx, uint32_t row, uint32_t thread) {
     memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
 }
 
-int ops_blend(struct step *s, const struct model_op *op) {
+int ops_hc_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.be = b, .op = op};
 
     be_each(b, s->n_rows, norm_together, &k);
     ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, width_of(b)),
               b->streams->low, op->weights->m[0].n_out);
-    be_each(b, s->n_rows, blend_row, &k);
+    be_each(b, s->n_rows, hc_in_row, &k);
     return 0;
 }
 
@@ -180,10 +180,10 @@ static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
     memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
 }
 
-int ops_spread(struct step *s, const struct model_op *op) {
+int ops_hc_out(struct step *s, const struct model_op *op) {
     struct run k = {.be = s->be, .op = op};
 
-    be_each(s->be, s->n_rows, s->be->shape.stream.rounds && !op->begins ? share_row : spread_row,
+    be_each(s->be, s->n_rows, s->be->shape.stream.rounds && !op->begins ? share_row : hc_out_row,
             &k);
     return 0;
 }

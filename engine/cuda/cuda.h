@@ -663,8 +663,8 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_gate_in, step_layer_input, step_join, step_route, step_experts, step_shared, step_gate,
     step_in, step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes,
     step_tap, step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv,
-    step_mla_out, step_logits, step_spread, step_blend, step_mix, step_ngram, step_lean_in,
-    step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out,
+    step_mla_out, step_logits, step_hc_out, step_hc_in, step_mix, step_ngram, step_csa_in,
+    step_csa_keys, step_csa_q, step_compress, step_csa_index, step_csa_attend, step_csa_out,
     step_index;
 struct batch_head;
 /* Chooses the blocks of all rows of the step, with the @n_head queries in be.indexer.q. @weight,

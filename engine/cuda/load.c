@@ -396,20 +396,20 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
                                                                                b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
     const struct condensed *c = &b->condensed;
-    float *const lean_in[3] = {c->r, c->key, c->t}, *const mix[3] = {b->streams.gate, c->low,
-                                                                     c->weight};
+    float *const csa_in[3] = {c->r, c->key, c->t}, *const mix[3] = {b->streams.gate, c->low,
+                                                                    c->weight};
     float *const index[2] = {b->indexer.q, b->sparse.k};
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return cuda_counts(b)           ? NULL
            : kind == OP_MIX         ? mix[i]
            : kind == OP_NGRAM       ? (i ? b->act.q : b->streams.gate)
-           : kind == OP_BLEND       ? c->low
-           : kind == OP_LEAN_IN     ? lean_in[i]
-           : kind == OP_LEAN_Q      ? b->act.q
-           : kind == OP_CONDENSE    ? (i ? c->g : c->u)
-           : kind == OP_PICK        ? b->indexer.q
-           : kind == OP_LEAN_OUT    ? b->recurrent.out
+           : kind == OP_HC_IN       ? c->low
+           : kind == OP_CSA_IN      ? csa_in[i]
+           : kind == OP_CSA_Q       ? b->act.q
+           : kind == OP_COMPRESS    ? (i ? c->g : c->u)
+           : kind == OP_CSA_INDEX   ? b->indexer.q
+           : kind == OP_CSA_OUT     ? b->recurrent.out
            : kind == OP_QKV         ? qkv[i]
            : kind == OP_INDEX       ? index[i]
            : kind == OP_KEYS        ? qkv[1 + i]
@@ -606,7 +606,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     TRY(load_vector(b, op->q_norm, &w->q_norm, err));
     TRY(load_vector(b, op->k_norm, &w->k_norm, err));
     TRY(load_vector(b, op->pick_bias, &w->pick_bias, err));
-    TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT || op->kind == OP_CONDENSE
+    TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT || op->kind == OP_COMPRESS
             ? load_decoded(b, &op->weigh, 1, &w->weigh, err)
             : load_vector(b, op->weigh, &w->weigh, err));
     TRY(load_vector(b, op->sinks, &w->sinks, err));
@@ -631,7 +631,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         TRY(load_table(b, op->w[1], &w->raw, err));
         return load_table(b, op->w[0], &w->after_raw, err);
     }
-    if (op->kind == OP_LEAN_OUT)
+    if (op->kind == OP_CSA_OUT)
         return load_output_parts(b, w, op, err);
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;

@@ -1,5 +1,5 @@
 /*
- * condensed - attention to condensed keys in the reference backend (OP_LEAN_IN to OP_LEAN_OUT).
+ * condensed - attention to condensed keys in the reference backend (OP_CSA_IN to OP_CSA_OUT).
  * engine/cpu/condensed.c explains where keys are stored.
  */
 
@@ -12,8 +12,8 @@
 
 /* Buffers, in the order in which the ops fill them. */
 struct ref_condensed {
-    float *r, *key, *weight; /* [max_rows] r, k and t of LEAN_IN */
-    float *value, *gate;     /* [max_rows][2 * width] u of CONDENSE, and w[1] y */
+    float *r, *key, *weight; /* [max_rows] r, k and t of CSA_IN */
+    float *value, *gate;     /* [max_rows][2 * width] u of COMPRESS, and w[1] y */
     float *q;                /* [max_rows][n_index][index_dim] queries of the indexer */
     float *score;            /* [blocks of the longest context, and the window] */
     uint32_t *pick, *n_pick; /* [max_rows][n_block] picked blocks, [max_rows] their number */
@@ -55,7 +55,7 @@ static void turn(struct be *b, const struct model_op *op, uint32_t pos, bool bac
     ref_rotate(b, set, x + n - set->n_rot);
 }
 
-int ref_lean_in(struct step *s, const struct model_op *op) {
+int ref_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape->condensed;
     struct ref_condensed *d = b->condensed;
@@ -86,7 +86,7 @@ static float *window_of(const struct be *b, const struct model_op *op, const str
 }
 
 /* Copies k of the last rows of each sequence to the window in its state. */
-int ref_lean_keys(struct step *s, const struct model_op *op) {
+int ref_csa_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
     uint32_t n_kept = window_rows(b->shape, op);
@@ -103,7 +103,7 @@ int ref_lean_keys(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-int ref_lean_q(struct step *s, const struct model_op *op) {
+int ref_csa_q(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows, n_head = b->shape->n_head;
     size_t dim = b->shape->head_dim;
@@ -170,7 +170,7 @@ static const float *source_at(const struct be *b, const struct source *from, uin
 
 /* Returns channel @i of the key of the block that begins at @first: a weighted mean over its
  * tokens, and for a short block also over those of the block before it. */
-static float condense(const struct be *b, const struct model_op *op, const struct source *from,
+static float compress(const struct be *b, const struct model_op *op, const struct source *from,
                       uint32_t first, size_t i) {
     bool is_short = op->block == BLOCK_SHORT;
     size_t n = op->k_norm->ne[0], own = is_short ? n : 0;
@@ -196,7 +196,7 @@ static float condense(const struct be *b, const struct model_op *op, const struc
     return out / sum;
 }
 
-int ref_condense(struct step *s, const struct model_op *op) {
+int ref_compress(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct ref_condensed *d = b->condensed;
     const struct engine_batch *batch = s->host.batch;
@@ -217,7 +217,7 @@ int ref_condense(struct step *s, const struct model_op *op) {
             if ((pos + 1) % op->block)
                 continue;
             for (size_t i = 0; i < n; i++)
-                d->line[i] = condense(b, op, &from, first, i);
+                d->line[i] = compress(b, op, &from, first, i);
             ref_rms_norm(d->line, op->k_norm, b->shape->rms_eps, n, d->line);
             turn(b, op, first, false, n, d->line);
             store_key(b, d->line, n, key_at(s, op, r, pos / op->block, n));
@@ -230,7 +230,7 @@ int ref_condense(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-int ref_pick(struct step *s, const struct model_op *op) {
+int ref_csa_index(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape->condensed;
     struct ref_condensed *d = b->condensed;
@@ -309,7 +309,7 @@ static void attend(const struct view *v, uint32_t h) {
     turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
 }
 
-int ref_lean_attend(struct step *s, const struct model_op *op) {
+int ref_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape->condensed;
     const struct state_shape *t = &b->shape->state;
@@ -331,10 +331,10 @@ int ref_lean_attend(struct step *s, const struct model_op *op) {
                 attend(&v, h);
         }
     }
-    return ref_lean_keys(s, op);
+    return ref_csa_keys(s, op);
 }
 
-int ref_lean_out(struct step *s, const struct model_op *op) {
+int ref_csa_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n_in = op->w[0]->ne[0], n_out = op->w[0]->ne[1];
     size_t in_width = n_in * b->shape->condensed.n_group, out_width = b->shape->state.n_out;

@@ -67,7 +67,7 @@ struct be {
     /* Residual streams, else NULL. */
     float *mixed, *stream_gate; /* [max_rows][streams][n_embd] */
     float *low;                 /* [max_rows][stream.n_low] */
-    /* weights of the preceding MIX: [max_rows][streams]; of the preceding BLEND: [max_rows] with
+    /* weights of the preceding MIX: [max_rows][streams]; of the preceding HC_IN: [max_rows] with
      * [streams] weights and [streams][streams] shares each */
     float *stream_weight;
 

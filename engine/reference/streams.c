@@ -1,6 +1,6 @@
 /*
- * streams - residual streams and the table of n-grams in the reference backend (OP_SPREAD, OP_MIX,
- * OP_BLEND, OP_NGRAM).
+ * streams - residual streams and the table of n-grams in the reference backend (OP_HC_OUT, OP_MIX,
+ * OP_HC_IN, OP_NGRAM).
  */
 
 #include <string.h>
@@ -19,8 +19,8 @@ static void norm_streams(const struct be *b, const float *x, const struct tensor
         y[i] *= ref_vector_at(norm, i);
 }
 
-/* Mixes the streams of row @r by their shares, and adds the weighted branch b (SPREAD after
- * BLEND). */
+/* Mixes the streams of row @r by their shares, and adds the weighted branch b (HC_OUT after
+ * HC_IN). */
 static void share_row(struct be *b, size_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
     const float *weight = b->stream_weight + r * n_stream * (n_stream + 1);
@@ -37,7 +37,7 @@ static void share_row(struct be *b, size_t r) {
         }
 }
 
-int ref_blend(struct step *s, const struct model_op *op) {
+int ref_hc_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows, n_stream = b->shape->stream.n;
     size_t n = b->shape->n_embd, width = n * n_stream, n_out = op->w[0]->ne[1];
@@ -70,7 +70,7 @@ int ref_blend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-int ref_spread(struct step *s, const struct model_op *op) {
+int ref_hc_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
 

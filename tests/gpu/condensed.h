@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * condensed - checks blending of residual streams (BLEND), the choice of blocks (PICK) and
- * attention to condensed keys (LEAN_ATTEND) with the sizes of DeepSeek V4 against double
+ * condensed - checks blending of residual streams (HC_IN), the choice of blocks (CSA_INDEX) and
+ * attention to condensed keys (CSA_ATTEND) with the sizes of DeepSeek V4 against double
  * precision. Part of kernels.c.
  */
 
@@ -10,11 +10,11 @@
 #include "engine/sinkhorn.h"
 #include "engine/sparse.h"
 
-#define LEAN_ROWS 3u
-#define LEAN_PAGE 16u /* tokens of a page */
+#define CSA_ROWS 3u
+#define CSA_PAGE 16u /* tokens of a page */
 
 /* Returns |got - right| / |right|. */
-static double lean_distance(const float *got, const double *right, size_t n) {
+static double csa_distance(const float *got, const double *right, size_t n) {
     double d = 0, norm = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -24,25 +24,25 @@ static double lean_distance(const float *got, const double *right, size_t n) {
     return sqrt(d / norm);
 }
 
-static float *lean_random(size_t n) {
+static float *csa_random(size_t n) {
     float *x = host_new(n * 4);
 
     fill_floats(x, n);
     return x;
 }
 
-/* Returns a batch of LEAN_ROWS rows of one sequence at positions @pos0 and on. Its state is in slot
+/* Returns a batch of CSA_ROWS rows of one sequence at positions @pos0 and on. Its state is in slot
  * 1, and its pages are in descending order. */
-static const struct batch_head *lean_batch(uint32_t pos0) {
-    const struct plan_seq seq = {.n_rows = LEAN_ROWS, .pos0 = pos0, .state = 1};
-    uint32_t n_pages = (pos0 + LEAN_ROWS) / LEAN_PAGE + 1, pos[LEAN_ROWS], zero[LEAN_ROWS] = {0};
+static const struct batch_head *csa_batch(uint32_t pos0) {
+    const struct plan_seq seq = {.n_rows = CSA_ROWS, .pos0 = pos0, .state = 1};
+    uint32_t n_pages = (pos0 + CSA_ROWS) / CSA_PAGE + 1, pos[CSA_ROWS], zero[CSA_ROWS] = {0};
     uint32_t *page = host_new(n_pages * 4);
 
     for (uint32_t i = 0; i < n_pages; i++)
         page[i] = n_pages - 1 - i;
-    for (uint32_t i = 0; i < LEAN_ROWS; i++)
+    for (uint32_t i = 0; i < CSA_ROWS; i++)
         pos[i] = pos0 + i;
-    const struct batch_head head = {.n_rows = LEAN_ROWS,
+    const struct batch_head head = {.n_rows = CSA_ROWS,
                                     .n_seqs = 1,
                                     .pos = device_of(pos, sizeof(pos)),
                                     .row_seq = device_of(zero, sizeof(zero)),
@@ -54,18 +54,18 @@ static const struct batch_head *lean_batch(uint32_t pos0) {
 
 /* Returns random keys of @n values for the complete blocks of @block positions up to @end, in half
  * precision in pages. Sets *host to the rounded keys, [blocks][n]. */
-static struct block_keys lean_keys(uint32_t end, uint32_t block, uint32_t n, float **host) {
-    struct block_keys k = {.page_tokens = LEAN_PAGE, .block = block, .n = n, .at = 64};
-    uint32_t n_blocks = end / block, n_pages = end / LEAN_PAGE + 1;
-    uint32_t slots = (LEAN_PAGE + block - 1) / block;
+static struct block_keys csa_keys(uint32_t end, uint32_t block, uint32_t n, float **host) {
+    struct block_keys k = {.page_tokens = CSA_PAGE, .block = block, .n = n, .at = 64};
+    uint32_t n_blocks = end / block, n_pages = end / CSA_PAGE + 1;
+    uint32_t slots = (CSA_PAGE + block - 1) / block;
 
     k.page_bytes = (k.at + (size_t)slots * n) * 2;
     uint16_t *pages = host_new(n_pages * k.page_bytes);
-    *host = lean_random((size_t)n_blocks * n);
+    *host = csa_random((size_t)n_blocks * n);
     for (uint32_t i = 0; i < n_blocks; i++) {
-        uint32_t last = (i + 1) * block - 1, page = n_pages - 1 - last / LEAN_PAGE;
+        uint32_t last = (i + 1) * block - 1, page = n_pages - 1 - last / CSA_PAGE;
         uint16_t *to =
-            pages + page * k.page_bytes / 2 + k.at + (size_t)(last % LEAN_PAGE / block) * n;
+            pages + page * k.page_bytes / 2 + k.at + (size_t)(last % CSA_PAGE / block) * n;
 
         for (uint32_t j = 0; j < n; j++) {
             float *x = *host + (size_t)i * n + j;
@@ -79,32 +79,32 @@ static struct block_keys lean_keys(uint32_t end, uint32_t block, uint32_t n, flo
     return k;
 }
 
-/* Checks x of BLEND, and the streams after SPREAD with the weights of BLEND. */
+/* Checks x of HC_IN, and the streams after HC_OUT with the weights of HC_IN. */
 static void check_streams(uint32_t n, uint32_t n_stream) {
     const struct stream_shape shape = {
         .n = n_stream, .n_low = n_stream * (n_stream + 2), .rounds = 20, .eps = 1e-6f};
     uint32_t n_weights = n_stream * (n_stream + 1);
-    size_t n_s = (size_t)LEAN_ROWS * n_stream * n, n_x = (size_t)LEAN_ROWS * n;
-    float *s = lean_random(n_s), *low = lean_random((size_t)LEAN_ROWS * shape.n_low);
-    float *base = lean_random(shape.n_low), *branch = lean_random(n_x), scale[3] = {1, 0.5f, 2};
+    size_t n_s = (size_t)CSA_ROWS * n_stream * n, n_x = (size_t)CSA_ROWS * n;
+    float *s = csa_random(n_s), *low = csa_random((size_t)CSA_ROWS * shape.n_low);
+    float *base = csa_random(shape.n_low), *branch = csa_random(n_x), scale[3] = {1, 0.5f, 2};
     float *x = host_new(n_x * 4), *after = host_new(n_s * 4), in[MAX_STREAMS];
     float weight[MAX_STREAMS * (MAX_STREAMS + 1)], *m = host_new(shape.n_low * 4);
     double *right_x = host_new(n_x * 8), *right = host_new(n_s * 8);
-    struct blend_args a = {.batch = lean_batch(0),
+    struct hc_in_args a = {.batch = csa_batch(0),
                            .s = device_of(s, n_s * 4),
-                           .low = device_of(low, (size_t)LEAN_ROWS * shape.n_low * 4),
+                           .low = device_of(low, (size_t)CSA_ROWS * shape.n_low * 4),
                            .scale = device_of(scale, sizeof(scale)),
                            .base = device_of(base, shape.n_low * 4),
                            .x = device_new(n_x * 4),
                            .b = device_new(n_x * 4),
-                           .weight = device_new((size_t)LEAN_ROWS * n_weights * 4),
+                           .weight = device_new((size_t)CSA_ROWS * n_weights * 4),
                            .n = n,
                            .n_stream = n_stream,
                            .rounds = shape.rounds,
                            .n_low = shape.n_low,
                            .eps = shape.eps,
                            .rms_eps = 1e-6f};
-    const struct spread_args spread = {.batch = a.batch,
+    const struct hc_out_args spread = {.batch = a.batch,
                                        .x = device_of(branch, n_x * 4),
                                        .weight = a.weight,
                                        .s = (float *)a.s,
@@ -112,12 +112,12 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
                                        .n_stream = n_stream,
                                        .shares = true};
 
-    launch(kernel_blend, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "blend");
-    launch(kernel_spread, LEAN_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
-           &spread, "spread");
+    launch(kernel_hc_in, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "hc_in");
+    launch(kernel_hc_out, CSA_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
+           &spread, "hc_out");
     fetch(x, a.x, n_x * 4);
     fetch(after, a.s, n_s * 4);
-    for (uint32_t r = 0; r < LEAN_ROWS; r++) {
+    for (uint32_t r = 0; r < CSA_ROWS; r++) {
         const float *from = s + (size_t)r * n_stream * n;
         double sum = 0;
 
@@ -138,10 +138,10 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
             }
     }
     char name[80];
-    snprintf(name, sizeof(name), "blend of %u streams of %u", n_stream, n);
-    report_check(name, lean_distance(x, right_x, n_x), 1e-5);
+    snprintf(name, sizeof(name), "hc_in of %u streams of %u", n_stream, n);
+    report_check(name, csa_distance(x, right_x, n_x), 1e-5);
     snprintf(name, sizeof(name), "spread to %u streams of %u", n_stream, n);
-    report_check(name, lean_distance(after, right, n_s), 1e-5);
+    report_check(name, csa_distance(after, right, n_s), 1e-5);
     void *const held[] = {s, low, base, branch, x, after, m, right_x, right};
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         free(held[i]);
@@ -150,18 +150,18 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
 /* Checks the scores of short blocks, and that the device chooses the blocks that the host chooses
  * by the same scores. */
 static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t pos0) {
-    uint32_t end = pos0 + LEAN_ROWS, n = end / 4, *pick = host_new((size_t)LEAN_ROWS * n_best * 4);
-    uint32_t *best = host_new(n_best * 4), n_pick[LEAN_ROWS], n_wrong = 0;
-    float *q = lean_random((size_t)LEAN_ROWS * n_head * dim), *keys;
-    float *weight = lean_random(LEAN_ROWS * n_head), *score = host_new((size_t)LEAN_ROWS * n * 4);
+    uint32_t end = pos0 + CSA_ROWS, n = end / 4, *pick = host_new((size_t)CSA_ROWS * n_best * 4);
+    uint32_t *best = host_new(n_best * 4), n_pick[CSA_ROWS], n_wrong = 0;
+    float *q = csa_random((size_t)CSA_ROWS * n_head * dim), *keys;
+    float *weight = csa_random(CSA_ROWS * n_head), *score = host_new((size_t)CSA_ROWS * n * 4);
     double *right = host_new(n * 8), worst = 0;
-    struct pick_args a = {.batch = lean_batch(pos0),
-                          .q = device_of(q, (size_t)LEAN_ROWS * n_head * dim * 4),
-                          .weight = device_of(weight, LEAN_ROWS * n_head * 4),
-                          .score = device_new((size_t)LEAN_ROWS * n * 4),
-                          .pick = device_new((size_t)LEAN_ROWS * n_best * 4),
+    struct pick_args a = {.batch = csa_batch(pos0),
+                          .q = device_of(q, (size_t)CSA_ROWS * n_head * dim * 4),
+                          .weight = device_of(weight, CSA_ROWS * n_head * 4),
+                          .score = device_new((size_t)CSA_ROWS * n * 4),
+                          .pick = device_new((size_t)CSA_ROWS * n_best * 4),
                           .n_pick = device_new(sizeof(n_pick)),
-                          .keys = lean_keys(end, 4, dim, &keys),
+                          .keys = csa_keys(end, 4, dim, &keys),
                           .n_head = n_head,
                           .n_best = n_best,
                           .stride = n,
@@ -170,10 +170,10 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
 
     launch(kernel_score_blocks, PICK_ROWS, 2, CUDA_THREADS, &a, "score_blocks");
     launch(kernel_choose_blocks, PICK_ROWS, 1, CUDA_THREADS, &a, "choose_blocks");
-    fetch(score, a.score, (size_t)LEAN_ROWS * n * 4);
-    fetch(pick, a.pick, (size_t)LEAN_ROWS * n_best * 4);
+    fetch(score, a.score, (size_t)CSA_ROWS * n * 4);
+    fetch(pick, a.pick, (size_t)CSA_ROWS * n_best * 4);
     fetch(n_pick, a.n_pick, sizeof(n_pick));
-    for (uint32_t r = 0; r < LEAN_ROWS; r++) {
+    for (uint32_t r = 0; r < CSA_ROWS; r++) {
         uint32_t whole = (pos0 + r + 1) / 4;
 
         for (uint32_t i = 0; i < whole; i++) {
@@ -187,7 +187,7 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
                 right[i] += z > 0 ? z * (double)weight[r * n_head + h] * 0.25 : 0;
             }
         }
-        worst = fmax(worst, lean_distance(score + (size_t)r * n, right, whole));
+        worst = fmax(worst, csa_distance(score + (size_t)r * n, right, whole));
         n_wrong += sparse_best(score + (size_t)r * n, whole, n_best, best) != n_pick[r] ||
                    memcmp(best, pick + (size_t)r * n_best, n_pick[r] * 4) != 0;
     }
@@ -202,32 +202,32 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
 
 /* Checks attention, without RoPE, to the keys of the window, in the state and in the step, and to
  * all complete blocks. */
-static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t pos0) {
-    const uint32_t block = 4, end = pos0 + LEAN_ROWS, n = LEAN_ROWS * n_head * dim;
+static void check_csa(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t pos0) {
+    const uint32_t block = 4, end = pos0 + CSA_ROWS, n = CSA_ROWS * n_head * dim;
     const uint32_t n_kept = window + 8; /* an MTP block keeps more keys than it sees */
-    float *q = lean_random(n), *key = lean_random(LEAN_ROWS * dim), *keys, *o = host_new(n * 4);
-    float *sinks = lean_random(n_head), *state = lean_random(2ull * n_kept * dim);
+    float *q = csa_random(n), *key = csa_random(CSA_ROWS * dim), *keys, *o = host_new(n * 4);
+    float *sinks = csa_random(n_head), *state = csa_random(2ull * n_kept * dim);
     double *right = host_new(n * 8), *z = host_new((window + end) * 8);
-    struct lean_args a = {.batch = lean_batch(pos0),
-                          .q = device_of(q, n * 4),
-                          .key = device_of(key, LEAN_ROWS * dim * 4),
-                          .sinks = device_of(sinks, n_head * 4),
-                          .state = device_of(state, 2ull * n_kept * dim * 4),
-                          .rope = device_new(64),
-                          .o = device_new(n * 4),
-                          .stride = (size_t)n_kept * dim,
-                          .keys = lean_keys(end, block, dim, &keys),
-                          .turn = {.dim = dim},
-                          .n_head = n_head,
-                          .window = window,
-                          .n_kept = n_kept,
-                          .scale = 0.05f};
+    struct csa_args a = {.batch = csa_batch(pos0),
+                         .q = device_of(q, n * 4),
+                         .key = device_of(key, CSA_ROWS * dim * 4),
+                         .sinks = device_of(sinks, n_head * 4),
+                         .state = device_of(state, 2ull * n_kept * dim * 4),
+                         .rope = device_new(64),
+                         .o = device_new(n * 4),
+                         .stride = (size_t)n_kept * dim,
+                         .keys = csa_keys(end, block, dim, &keys),
+                         .turn = {.dim = dim},
+                         .n_head = n_head,
+                         .window = window,
+                         .n_kept = n_kept,
+                         .scale = 0.05f};
     char name[100];
 
-    launch(kernel_attend_condensed, LEAN_ROWS + 1, (n_head + LEAN_HEADS - 1) / LEAN_HEADS,
+    launch(kernel_attend_condensed, CSA_ROWS + 1, (n_head + CSA_HEADS - 1) / CSA_HEADS,
            CUDA_THREADS, &a, "attend_condensed");
     fetch(o, a.o, n * 4);
-    for (uint32_t i = 0; i < LEAN_ROWS * n_head; i++) {
+    for (uint32_t i = 0; i < CSA_ROWS * n_head; i++) {
         uint32_t r = i / n_head, pos = pos0 + r, first = pos + 1 > window ? pos + 1 - window : 0;
         uint32_t n_window = pos + 1 - first, n_keys = n_window + (pos + 1) / block;
         double sum = exp((double)sinks[i % n_head]);
@@ -250,7 +250,7 @@ static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t 
     }
     snprintf(name, sizeof(name), "attention to condensed keys, %u heads of %u, position %u", n_head,
              dim, pos0);
-    report_check(name, lean_distance(o, right, n), 1e-3);
+    report_check(name, csa_distance(o, right, n), 1e-3);
     void *const held[] = {q, key, keys, o, sinks, state, right, z};
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         free(held[i]);
@@ -265,7 +265,7 @@ static void check_condensed_kernels(const void *arg) {
     check_streams(tiny ? 300 : 4096, tiny ? 8 : 4);
     check_pick(6, 64, 5, 30);
     check_pick(64, 128, 512, tiny ? 2100 : 70000);
-    check_lean(4, 32, 8, 3);
-    check_lean(9, 512, 128, 130);
-    check_lean(64, 512, 128, tiny ? 5 : 2000);
+    check_csa(4, 32, 8, 3);
+    check_csa(9, 512, 128, 130);
+    check_csa(64, 512, 128, tiny ? 5 : 2000);
 }

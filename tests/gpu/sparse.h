@@ -11,31 +11,31 @@
 /* Checks, without RoPE, the keys of blocks that end in the step, whose tokens are in the state and
  * in the step; and that other blocks keep their keys. */
 static void check_mean(uint32_t block, uint32_t dim, uint32_t pos0) {
-    uint32_t end = pos0 + LEAN_ROWS, last = end / block, n_wrong = 0;
-    float *k = lean_random(LEAN_ROWS * dim), *state = lean_random(2ull * block * dim);
-    float *norm = lean_random(dim), *keys, *got = host_new(dim * 4);
+    uint32_t end = pos0 + CSA_ROWS, last = end / block, n_wrong = 0;
+    float *k = csa_random(CSA_ROWS * dim), *state = csa_random(2ull * block * dim);
+    float *norm = csa_random(dim), *keys, *got = host_new(dim * 4);
     double *right = host_new(dim * 8), worst = 0, square = 0;
-    struct mean_args a = {.batch = lean_batch(pos0),
-                          .k = device_of(k, LEAN_ROWS * dim * 4),
+    struct mean_args a = {.batch = csa_batch(pos0),
+                          .k = device_of(k, CSA_ROWS * dim * 4),
                           .state = device_of(state, 2ull * block * dim * 4),
                           .stride = (size_t)block * dim,
                           .end = {.norm = device_of(norm, dim * 4),
-                                  .keys = lean_keys(end, block, dim, &keys),
+                                  .keys = csa_keys(end, block, dim, &keys),
                                   .turn = {.dim = dim},
                                   .eps = 1e-6f,
                                   .mscale = 1}};
-    uint32_t n_pages = end / LEAN_PAGE + 1;
+    uint32_t n_pages = end / CSA_PAGE + 1;
     uint16_t *before = host_new(n_pages * a.end.keys.page_bytes);
     uint16_t *pages = host_new(n_pages * a.end.keys.page_bytes);
     char name[80];
 
     fetch(before, a.end.keys.pages, n_pages * a.end.keys.page_bytes);
-    launch(kernel_mean_keys, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "mean_keys");
+    launch(kernel_mean_keys, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "mean_keys");
     fetch(pages, a.end.keys.pages, n_pages * a.end.keys.page_bytes);
     for (uint32_t i = 0; i < last; i++) {
-        uint32_t first = i * block, page = n_pages - 1 - (first + block - 1) / LEAN_PAGE;
+        uint32_t first = i * block, page = n_pages - 1 - (first + block - 1) / CSA_PAGE;
         size_t at = page * a.end.keys.page_bytes / 2 + a.end.keys.at +
-                    (size_t)(first % LEAN_PAGE / block) * dim;
+                    (size_t)(first % CSA_PAGE / block) * dim;
 
         if (first + block <= pos0) { /* a block of an earlier step */
             n_wrong += memcmp(pages + at, before + at, dim * 2) != 0;
@@ -53,7 +53,7 @@ static void check_mean(uint32_t block, uint32_t dim, uint32_t pos0) {
         }
         for (uint32_t j = 0; j < dim; j++)
             right[j] *= (double)norm[j] / sqrt(square / dim + 1e-6);
-        worst = fmax(worst, lean_distance(got, right, dim));
+        worst = fmax(worst, csa_distance(got, right, dim));
     }
     snprintf(name, sizeof(name), "keys of blocks of %u, dim %u, position %u", block, dim, pos0);
     report_check(name, square > 0 ? worst : 1, 1e-3);
@@ -75,14 +75,14 @@ static float dot_or_0(const float *x, const float *y, uint32_t n) {
 /* Checks that the device chooses the blocks that the host chooses, with small integers, whose sums
  * are exact and often equal. */
 static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t pos0) {
-    uint32_t end = pos0 + LEAN_ROWS, n = end / 4, *pick = host_new((size_t)LEAN_ROWS * n_best * 4);
-    uint32_t *best = host_new(n_best * 4), n_pick[LEAN_ROWS], n_wrong = 0;
-    float *q = lean_random((size_t)LEAN_ROWS * n_head * dim), *keys, *score = host_new(n * 4);
-    struct block_keys on = lean_keys(end, 4, dim, &keys);
-    uint32_t n_pages = end / LEAN_PAGE + 1;
+    uint32_t end = pos0 + CSA_ROWS, n = end / 4, *pick = host_new((size_t)CSA_ROWS * n_best * 4);
+    uint32_t *best = host_new(n_best * 4), n_pick[CSA_ROWS], n_wrong = 0;
+    float *q = csa_random((size_t)CSA_ROWS * n_head * dim), *keys, *score = host_new(n * 4);
+    struct block_keys on = csa_keys(end, 4, dim, &keys);
+    uint32_t n_pages = end / CSA_PAGE + 1;
     uint16_t *pages = host_new(n_pages * on.page_bytes);
 
-    for (uint32_t i = 0; i < LEAN_ROWS * n_head * dim; i++)
+    for (uint32_t i = 0; i < CSA_ROWS * n_head * dim; i++)
         q[i] = rintf(q[i] * 2);
     fetch(pages, on.pages, n_pages * on.page_bytes);
     for (size_t i = 0; i < n_pages * on.page_bytes / 2; i++)
@@ -90,10 +90,10 @@ static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t
     for (uint32_t i = 0; i < n * dim; i++)
         keys[i] = rintf(keys[i]);
     on.pages = device_of(pages, n_pages * on.page_bytes);
-    struct pick_args a = {.batch = lean_batch(pos0),
-                          .q = device_of(q, (size_t)LEAN_ROWS * n_head * dim * 4),
-                          .score = device_new((size_t)LEAN_ROWS * n * 4),
-                          .pick = device_new((size_t)LEAN_ROWS * n_best * 4),
+    struct pick_args a = {.batch = csa_batch(pos0),
+                          .q = device_of(q, (size_t)CSA_ROWS * n_head * dim * 4),
+                          .score = device_new((size_t)CSA_ROWS * n * 4),
+                          .pick = device_new((size_t)CSA_ROWS * n_best * 4),
                           .n_pick = device_new(sizeof(n_pick)),
                           .keys = on,
                           .n_head = n_head,
@@ -101,11 +101,11 @@ static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t
                           .stride = n};
     char name[100];
 
-    launch(kernel_score_blocks, LEAN_ROWS + 1, 2, CUDA_THREADS, &a, "score_blocks");
-    launch(kernel_choose_blocks, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "choose_blocks");
-    fetch(pick, a.pick, (size_t)LEAN_ROWS * n_best * 4);
+    launch(kernel_score_blocks, CSA_ROWS + 1, 2, CUDA_THREADS, &a, "score_blocks");
+    launch(kernel_choose_blocks, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "choose_blocks");
+    fetch(pick, a.pick, (size_t)CSA_ROWS * n_best * 4);
     fetch(n_pick, a.n_pick, sizeof(n_pick));
-    for (uint32_t r = 0; r < LEAN_ROWS; r++) {
+    for (uint32_t r = 0; r < CSA_ROWS; r++) {
         uint32_t whole = (pos0 + r + 1) / 4;
 
         for (uint32_t i = 0; i < whole; i++) {
@@ -170,7 +170,7 @@ static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
     const struct attention *t = &c->t;
     const struct page_shape *s = &t->shape;
     uint32_t n_head = s->n_head_kv * t->group, quads = n_head * s->head_dim / 4;
-    uint32_t groups = (t->group + LEAN_HEADS - 1) / LEAN_HEADS;
+    uint32_t groups = (t->group + CSA_HEADS - 1) / CSA_HEADS;
     size_t n = (size_t)t->n_rows * n_head * s->head_dim;
     struct sparse_args a = {.of = {.batch = c->batch,
                                    .q = t->q_on,
@@ -228,7 +228,7 @@ static double chosen_error(const struct chosen *c, const float *o) {
         for (uint32_t j = 0; j < dim; j++)
             right[(size_t)i * dim + j] /= sum;
     }
-    double d = lean_distance(o, right, n);
+    double d = csa_distance(o, right, n);
     free(right);
     free(z);
     return d;
@@ -247,9 +247,9 @@ static void check_chosen(struct page_shape shape, uint32_t group, uint32_t block
     float *o = host_new(n_q * 4), *one = host_new(n_q * 4);
     char name[120];
 
-    t->q = lean_random(n_q);
-    t->k = lean_random(n_kv);
-    t->v = lean_random(n_kv);
+    t->q = csa_random(n_q);
+    t->k = csa_random(n_kv);
+    t->v = csa_random(n_kv);
     c.pick = host_new((size_t)n_rows * n_best * 4);
     c.n_pick = host_new(n_rows * 4);
     store_keys(t);

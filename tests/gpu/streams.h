@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * streams - checks the mixing of residual streams (MIX, SPREAD) and the table of n-grams (NGRAM)
+ * streams - checks the mixing of residual streams (MIX, HC_OUT) and the table of n-grams (NGRAM)
  * with the sizes of Qwen3.8-Flash-Next against double precision. Part of kernels.c, after
  * condensed.h.
  */
@@ -41,14 +41,14 @@ static double *stream_doubles(const float *x, size_t n) {
     return y;
 }
 
-/* Checks f, the results of the products, x of MIX, and the streams after SPREAD. */
+/* Checks f, the results of the products, x of MIX, and the streams after HC_OUT. */
 static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
-    size_t width = (size_t)n_stream * n, n_s = LEAN_ROWS * width, n_x = (size_t)LEAN_ROWS * n;
-    size_t lows = (size_t)LEAN_ROWS * n_low, weights = (size_t)LEAN_ROWS * n_stream;
-    float *s = lean_random(n_s), *norm = lean_random(width), *gate = lean_random(n_s);
-    float *low = lean_random(lows), *weight = lean_random(weights), *got = host_new(n_s * 4);
+    size_t width = (size_t)n_stream * n, n_s = CSA_ROWS * width, n_x = (size_t)CSA_ROWS * n;
+    size_t lows = (size_t)CSA_ROWS * n_low, weights = (size_t)CSA_ROWS * n_stream;
+    float *s = csa_random(n_s), *norm = csa_random(width), *gate = csa_random(n_s);
+    float *low = csa_random(lows), *weight = csa_random(weights), *got = host_new(n_s * 4);
     double *from = stream_doubles(s, n_s), *right = host_new(n_s * 8), *f = host_new(n_s * 8);
-    struct mix_args a = {.batch = lean_batch(0),
+    struct mix_args a = {.batch = csa_batch(0),
                          .s = device_of(s, n_s * 4),
                          .norm = device_of(norm, width * 4),
                          .gate = device_of(gate, n_s * 4),
@@ -62,7 +62,7 @@ static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
                          .n_low = n_low,
                          .eps = 1e-6f};
     uint32_t parts = (n + CUDA_THREADS - 1) / CUDA_THREADS;
-    const struct spread_args spread = {.batch = a.batch,
+    const struct hc_out_args spread = {.batch = a.batch,
                                        .x = a.x,
                                        .weight = a.weight,
                                        .s = (float *)a.s,
@@ -70,31 +70,31 @@ static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
                                        .n_stream = n_stream};
     char name[80];
 
-    launch(kernel_mix_norm, LEAN_ROWS + 1, n_stream, CUDA_THREADS, &a, "mix_norm");
-    launch(kernel_mix_bend, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "mix_bend");
-    launch(kernel_mix_mean, LEAN_ROWS + 1, parts, CUDA_THREADS, &a, "mix_mean");
-    launch(kernel_spread, LEAN_ROWS + 1, parts, CUDA_THREADS, &spread, "spread");
+    launch(kernel_mix_norm, CSA_ROWS + 1, n_stream, CUDA_THREADS, &a, "mix_norm");
+    launch(kernel_mix_bend, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "mix_bend");
+    launch(kernel_mix_mean, CSA_ROWS + 1, parts, CUDA_THREADS, &a, "mix_mean");
+    launch(kernel_hc_out, CSA_ROWS + 1, parts, CUDA_THREADS, &spread, "hc_out");
     for (size_t i = 0; i < n_s; i += n)
         stream_norm(from + i, norm + i % width, n, f + i);
     fetch(got, a.f, n_s * 4);
     snprintf(name, sizeof(name), "norms of %u streams of %u", n_stream, n);
-    report_check(name, lean_distance(got, f, n_s), 1e-5);
+    report_check(name, csa_distance(got, f, n_s), 1e-5);
     for (size_t i = 0; i < lows; i++)
         right[i] = stream_silu((double)low[i] / n_stream);
     fetch(got, a.low, lows * 4);
-    report_check("what a mix makes of its first product", lean_distance(got, right, lows), 1e-5);
+    report_check("what a mix makes of its first product", csa_distance(got, right, lows), 1e-5);
     memset(right, 0, n_x * 8);
     for (size_t i = 0; i < n_s; i++)
         right[i / width * n + i % n] += f[i] * stream_logistic((double)gate[i]) / n_stream;
     fetch(got, a.x, n_x * 4);
     snprintf(name, sizeof(name), "mix of %u streams of %u", n_stream, n);
-    report_check(name, lean_distance(got, right, n_x), 1e-5);
+    report_check(name, csa_distance(got, right, n_x), 1e-5);
     for (size_t i = 0; i < n_s; i++)
         from[i] += 2 * stream_logistic((double)weight[i / n] / n_stream) *
                    (double)got[i / width * n + i % n];
     fetch(got, a.s, n_s * 4);
     snprintf(name, sizeof(name), "mixed spread to %u streams of %u", n_stream, n);
-    report_check(name, lean_distance(got, from, n_s), 1e-5);
+    report_check(name, csa_distance(got, from, n_s), 1e-5);
     void *const held[] = {s, norm, gate, low, weight, got, from, right, f};
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
         free(held[i]);
@@ -124,23 +124,23 @@ static void gram_weigh(const struct gram *g, size_t at, double *v, double *c) {
     free(q);
 }
 
-/* Checks NGRAM with LEAN_ROWS rows at positions @pos0 and on. The token of the first row is the
+/* Checks NGRAM with CSA_ROWS rows at positions @pos0 and on. The token of the first row is the
  * sample of the step before (feed), and c of the rows before is in slot 1. */
 static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
-    size_t width = (size_t)n_stream * n, n_s = LEAN_ROWS * width, n_x = (size_t)LEAN_ROWS * n;
-    size_t stride = NGRAM_STATE + GRAM_PAST * width, n_table = LEAN_ROWS * (size_t)n;
-    const int32_t tokens[LEAN_ROWS] = {-1, 21, 22}, feeds[LEAN_ROWS] = {1, -1, -1};
+    size_t width = (size_t)n_stream * n, n_s = CSA_ROWS * width, n_x = (size_t)CSA_ROWS * n;
+    size_t stride = NGRAM_STATE + GRAM_PAST * width, n_table = CSA_ROWS * (size_t)n;
+    const int32_t tokens[CSA_ROWS] = {-1, 21, 22}, feeds[CSA_ROWS] = {1, -1, -1};
     const int32_t sampled[2] = {-1, 20};
-    const struct plan_seq seq = {.n_rows = LEAN_ROWS, .pos0 = pos0, .state = 1};
-    const uint32_t zero[LEAN_ROWS] = {0};
-    struct gram g = {lean_random(n_s),
-                     lean_random(n_x),
-                     lean_random(n_s),
-                     lean_random(width),
-                     lean_random(width),
-                     lean_random(width),
-                     lean_random(GRAM_TAPS * width),
-                     lean_random(2 * stride),
+    const struct plan_seq seq = {.n_rows = CSA_ROWS, .pos0 = pos0, .state = 1};
+    const uint32_t zero[CSA_ROWS] = {0};
+    struct gram g = {csa_random(n_s),
+                     csa_random(n_x),
+                     csa_random(n_s),
+                     csa_random(width),
+                     csa_random(width),
+                     csa_random(width),
+                     csa_random(GRAM_TAPS * width),
+                     csa_random(2 * stride),
                      n,
                      n_stream};
     uint16_t *table = host_new(n_table * 2);
@@ -154,7 +154,7 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
         g.state[stride + k] = (float)(18 - k);
     for (size_t i = 0; i < n_table; i++)
         table[i] = mx_float_to_half(g.value[i]);
-    const struct batch_head head = {.n_rows = LEAN_ROWS,
+    const struct batch_head head = {.n_rows = CSA_ROWS,
                                     .n_seqs = 1,
                                     .token = device_of(tokens, sizeof(tokens)),
                                     .feed = device_of(feeds, sizeof(feeds)),
@@ -171,7 +171,7 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
                                            .type = TENSOR_F16,
                                            .block = 1,
                                            .block_bytes = 2,
-                                           .n_rows = LEAN_ROWS * GRAM_ROWS,
+                                           .n_rows = CSA_ROWS * GRAM_ROWS,
                                            .n_in = n / GRAM_ROWS},
                                  .k_norm = device_of(g.k_norm, width * 4),
                                  .q_norm = device_of(g.q_norm, width * 4),
@@ -195,9 +195,9 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
     uint32_t parts = (uint32_t)((width + CUDA_THREADS - 1) / CUDA_THREADS);
 
     launch(kernel_ngram_ask, 1, 1, CUDA_THREADS, &ask, "ngram_ask");
-    launch(kernel_ngram_decode, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "ngram_decode");
-    launch(kernel_ngram_weigh, LEAN_ROWS + 1, n_stream, CUDA_THREADS, &a, "ngram_weigh");
-    launch(kernel_ngram_add, LEAN_ROWS + 1, parts, CUDA_THREADS, &a, "ngram_add");
+    launch(kernel_ngram_decode, CSA_ROWS + 1, 1, CUDA_THREADS, &a, "ngram_decode");
+    launch(kernel_ngram_weigh, CSA_ROWS + 1, n_stream, CUDA_THREADS, &a, "ngram_weigh");
+    launch(kernel_ngram_add, CSA_ROWS + 1, parts, CUDA_THREADS, &a, "ngram_add");
     launch(kernel_ngram_keep, 2, parts, CUDA_THREADS, &a, "ngram_keep");
     fetch(&known, ask.known, sizeof(known));
     report_check("tokens before a step",
@@ -205,7 +205,7 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
     for (size_t i = 0; i < n_x; i++)
         right[i] = (double)mx_half_to_float(table[i]);
     fetch(got, a.e, n_x * 4);
-    report_check("rows of a table of n-grams", lean_distance(got, right, n_x), 0);
+    report_check("rows of a table of n-grams", csa_distance(got, right, n_x), 0);
     for (size_t i = 0; i < GRAM_PAST * width && pos0; i++)
         past[i] = (double)g.state[stride + NGRAM_STATE + i];
     for (size_t at = 0; at < n_s; at += n)
@@ -220,11 +220,11 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
     }
     fetch(got, a.s, n_s * 4);
     snprintf(name, sizeof(name), "n-grams to %u streams of %u, position %u", n_stream, n, pos0);
-    report_check(name, lean_distance(got, right, n_s), 1e-5);
+    report_check(name, csa_distance(got, right, n_s), 1e-5);
     fetch(got, a.state + stride, stride * 4);
     report_check("tokens behind a step", got[0] != 22 || got[1] != 21, 0);
     snprintf(name, sizeof(name), "state of n-grams, position %u", pos0);
-    report_check(name, lean_distance(got + NGRAM_STATE, c + LEAN_ROWS * width, GRAM_PAST * width),
+    report_check(name, csa_distance(got + NGRAM_STATE, c + CSA_ROWS * width, GRAM_PAST * width),
                  1e-5);
     void *const held[] = {g.s,     g.value, g.c, g.k_norm, g.q_norm, g.c_norm, g.taps,
                           g.state, table,   got, v,        c,        right};

@@ -25,18 +25,18 @@ const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->condensed;
 
-    static_assert(BLEND_STREAMS == 8, "as the texts say");
-    if (op->kind == OP_SPREAD && s->stream.rounds && s->stream.n > BLEND_STREAMS)
+    static_assert(HC_STREAMS == 8, "as the texts say");
+    if (op->kind == OP_HC_OUT && s->stream.rounds && s->stream.n > HC_STREAMS)
         return "more than 8 residual streams";
-    return op->kind == OP_PICK ? indexer_lacks(c->n_index, c->index_dim) : NULL;
+    return op->kind == OP_CSA_INDEX ? indexer_lacks(c->n_index, c->index_dim) : NULL;
 }
 
 /* -- residual streams -------------------------------------------------------------------------- */
 
-/* Computes OP_SPREAD. The buffer of the queries has b, a branch's sum (residual.c). */
-int step_spread(struct step *s, const struct model_op *op) {
+/* Computes OP_HC_OUT. The buffer of the queries has b, a branch's sum (residual.c). */
+int step_hc_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct spread_args a = {
+    const struct hc_out_args a = {
         .batch = b->head,
         .x = op->begins ? b->act.x : b->act.q,
         .weight = op->begins ? NULL : b->condensed.weight,
@@ -47,15 +47,15 @@ int step_spread(struct step *s, const struct model_op *op) {
     };
 
     assert(!s->due && !s->packed);
-    return CUDA_LAUNCH(b, spread, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
+    return CUDA_LAUNCH(b, hc_out, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
                        CUDA_THREADS, &a);
 }
 
-int step_blend(struct step *s, const struct model_op *op) {
+int step_hc_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
     const struct stream_shape *t = &b->shape->stream;
-    const struct blend_args a = {
+    const struct hc_in_args a = {
         .batch = b->head,
         .s = b->condensed.s,
         .low = b->condensed.low,
@@ -75,15 +75,15 @@ int step_blend(struct step *s, const struct model_op *op) {
     assert(!s->due && !s->packed && w->n_mats == 1 && w->n_in == a.n * a.n_stream);
     TRY(step_pack(s, PACK_PLAIN, a.s, NULL, w->n_in));
     TRY(step_multiply(s, w, false));
-    return CUDA_LAUNCH(b, blend, s->grid.rows, 1, CUDA_THREADS, &a);
+    return CUDA_LAUNCH(b, hc_in, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 /* -- keys and queries -------------------------------------------------------------------------- */
 
-static struct lean_rope rope_of(const struct be *b, const struct model_op *op, uint32_t dim) {
+static struct csa_rope rope_of(const struct be *b, const struct model_op *op, uint32_t dim) {
     uint32_t n_rot = b->shape->rope[op->rope].n_rot;
 
-    return (struct lean_rope){dim, dim - n_rot, n_rot, b->shape->rope_type == ROPE_NEOX};
+    return (struct csa_rope){dim, dim - n_rot, n_rot, b->shape->rope_type == ROPE_NEOX};
 }
 
 /* Rotates the @n_head heads of @dim values of each row of @x; with @normed, divides them by their
@@ -105,8 +105,8 @@ static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_
     return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (n_head + 7) / 8, CUDA_THREADS, &a);
 }
 
-/* Computes OP_LEAN_IN, except for the norm of r, which is applied when r is packed. */
-int step_lean_in(struct step *s, const struct model_op *op) {
+/* Computes OP_CSA_IN, except for the norm of r, which is applied when r is packed. */
+int step_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
 
@@ -125,7 +125,7 @@ static int multiply_low(struct step *s, const struct weights *w) {
     return step_multiply(s, w, false);
 }
 
-int step_lean_q(struct step *s, const struct model_op *op) {
+int step_csa_q(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
 
     TRY(multiply_low(s, op->weights));
@@ -155,12 +155,12 @@ static int keep(struct step *s, const struct keep_rows_args *a) {
     return CUDA_LAUNCH(s->be, keep_rows, s->grid.seqs, a->n_kept, CUDA_THREADS, a);
 }
 
-int step_condense(struct step *s, const struct model_op *op) {
+int step_compress(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
     bool is_short = op->block == BLOCK_SHORT;
     uint32_t n = (uint32_t)op->k_norm->ne[0];
-    const struct condense_args a = {
+    const struct compress_args a = {
         .batch = b->head,
         .u = b->condensed.u,
         .g = b->condensed.g,
@@ -187,10 +187,10 @@ int step_condense(struct step *s, const struct model_op *op) {
         .n_kept = a.n_kept,
     };
 
-    assert(w->n_mats == 2 && a.width == (is_short ? 2 * n : n) && n <= LEAN_DIM);
+    assert(w->n_mats == 2 && a.width == (is_short ? 2 * n : n) && n <= CSA_DIM);
     TRY(step_norm(s, w->norm));
     TRY(step_multiply(s, w, false));
-    TRY(CUDA_LAUNCH(b, condense, s->grid.rows, 1, CUDA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &a));
     return keep(s, &kept);
 }
 
@@ -226,7 +226,7 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
     return 0;
 }
 
-int step_pick(struct step *s, const struct model_op *op) {
+int step_csa_index(struct step *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->be->shape->condensed;
     const struct block_keys keys = keys_of(s->be, op, c->index_dim);
 
@@ -239,7 +239,7 @@ int step_pick(struct step *s, const struct model_op *op) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* Keeps the keys of the step's last rows in the window of the op's layer. */
-int step_lean_keys(struct step *s, const struct model_op *op) {
+int step_csa_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct keep_rows_args a = {
         .batch = b->head,
@@ -254,11 +254,11 @@ int step_lean_keys(struct step *s, const struct model_op *op) {
     return keep(s, &a);
 }
 
-int step_lean_attend(struct step *s, const struct model_op *op) {
+int step_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     bool picks = op->block == BLOCK_SHORT;
-    const struct lean_args a = {
+    const struct csa_args a = {
         .batch = b->head,
         .q = b->act.q,
         .key = b->condensed.key,
@@ -277,16 +277,16 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
         .n_best = b->indexer.n_best,
         .scale = m->attn_scale,
     };
-    uint32_t groups = (a.n_head + LEAN_HEADS - 1) / LEAN_HEADS;
+    uint32_t groups = (a.n_head + CSA_HEADS - 1) / CSA_HEADS;
 
-    assert(m->head_dim <= LEAN_DIM && !s->due);
+    assert(m->head_dim <= CSA_DIM && !s->due);
     TRY(CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a));
-    return step_lean_keys(s, op);
+    return step_csa_keys(s, op);
 }
 
-/* Computes OP_LEAN_OUT: one product for all parts, at the first part, whose weights include the
+/* Computes OP_CSA_OUT: one product for all parts, at the first part, whose weights include the
  * others' (load.c). */
-int step_lean_out(struct step *s, const struct model_op *op) {
+int step_csa_out(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
 
     return op->part ? 0 : latent_multiply(s, w, s->be->act.o, w->n_in);

@@ -4,11 +4,11 @@
  * sums are added in a fixed order, and keys have one order, the window's first, whether they are
  * read from the state or from the step.
  *
- * blend            one block for each row; its first warp computes the weights, one lane for each
+ * hc_in            one block for each row; its first warp computes the weights, one lane for each
  *                  stream
- * spread           one thread for each column of a row
+ * hc_out           one thread for each column of a row
  * turn_heads       one warp for each head
- * condense         one block for each row; it works only where a block of positions ends
+ * compress         one block for each row; it works only where a block of positions ends
  * keep_rows        one block for each row that is kept; a launch of its own, after all that read
  *                  the old rows
  * score_blocks     a row's queries in shared memory; a warp holds 16 keys in registers
@@ -27,7 +27,7 @@
 
 /* Computes the weights of row @r by one warp; m (shared): [n_low]. The first n_stream are those of
  * x. */
-DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse, float *m) {
+DEVICE void hc_in_weights(const struct hc_in_args &a, uint32_t r, float inverse, float *m) {
     uint32_t lane = threadIdx.x % 32, n = a.n_stream;
 
     for (uint32_t i = lane; i < a.n_low; i += 32) {
@@ -54,8 +54,8 @@ DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse,
         a.weight[(size_t)r * n * (n + 1) + i] = m[n + i];
 }
 
-ROW_KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
-    SHARED float shared[WARPS], m[BLEND_STREAMS * (BLEND_STREAMS + 2)];
+ROW_KERNEL(hc_in, struct hc_in_args, CUDA_THREADS, 2) {
+    SHARED float shared[WARPS], m[HC_STREAMS * (HC_STREAMS + 2)];
     uint32_t n = a.n_stream * a.n;
     float sum = 0;
 
@@ -69,7 +69,7 @@ ROW_KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
     }
     float all = block_sum<WARPS>(sum, shared);
     if (threadIdx.x < 32)
-        blend_weights(a, r, 1.0f / sqrtf(all / (float)n + a.rms_eps), m);
+        hc_in_weights(a, r, 1.0f / sqrtf(all / (float)n + a.rms_eps), m);
     sync_block();
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
         float x = 0;
@@ -81,12 +81,12 @@ ROW_KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
     }
 }
 
-ROW_KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
+ROW_KERNEL(hc_out, struct hc_out_args, CUDA_THREADS, 2) {
     uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, n = a.n_stream;
 
     if (i >= a.n)
         return;
-    float x = a.x[(size_t)r * a.n + i], was[BLEND_STREAMS];
+    float x = a.x[(size_t)r * a.n + i], was[HC_STREAMS];
     float *s = a.s + (size_t)r * n * a.n + i;
     const float *w = a.weight ? a.weight + (size_t)r * n * (a.shares ? n + 1 : 1) : NULL;
 
@@ -96,13 +96,13 @@ ROW_KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
         return;
     }
 #pragma unroll
-    for (uint32_t j = 0; j < BLEND_STREAMS; j++)
+    for (uint32_t j = 0; j < HC_STREAMS; j++)
         was[j] = w && j < n ? s[(size_t)j * a.n] : 0;
     for (uint32_t d = 0; d < n; d++) {
         float v = w ? w[d] * x : x;
 
 #pragma unroll
-        for (uint32_t j = 0; j < BLEND_STREAMS; j++)
+        for (uint32_t j = 0; j < HC_STREAMS; j++)
             if (w && j < n)
                 v += w[n + j * n + d] * was[j];
         s[(size_t)d * a.n] = v;
@@ -112,7 +112,7 @@ ROW_KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
 /* -- keys and queries -------------------------------------------------------------------------- */
 
 ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
-    SHARED float heads[WARPS][LEAN_DIM];
+    SHARED float heads[WARPS][CSA_DIM];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
     uint32_t h = blockIdx.y * WARPS + warp;
     float *head = heads[warp], sum = 0, inverse = 1;
@@ -137,7 +137,7 @@ ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
 /* Returns u of position @pos; with @which 1 its raw weights. */
-DEVICE const float *token_of(const struct condense_args &a, const struct plan_seq &seq,
+DEVICE const float *token_of(const struct compress_args &a, const struct plan_seq &seq,
                              uint32_t pos, uint32_t which) {
     if (pos < seq.pos0)
         return a.state + seq.state * a.stride + (2 * (size_t)(pos % a.n_kept) + which) * a.width;
@@ -146,7 +146,7 @@ DEVICE const float *token_of(const struct condense_args &a, const struct plan_se
 
 /* Returns channel @c of the weighted mean of the block that begins at @first: of the block's own
  * tokens and of the @before tokens preceding it, whose channels are in the first half of u. */
-DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, uint32_t first,
+DEVICE float mean_of(const struct compress_args &a, const struct plan_seq &seq, uint32_t first,
                      uint32_t before, uint32_t c) {
     uint32_t block = a.end.keys.block, own = a.overlaps ? a.end.keys.n + c : c;
     uint32_t end = first + block;
@@ -169,8 +169,8 @@ DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, 
     return mean / sum;
 }
 
-ROW_KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
-    SHARED float key[LEAN_DIM], sums[WARPS];
+ROW_KERNEL(compress, struct compress_args, CUDA_THREADS, 2) {
+    SHARED float key[CSA_DIM], sums[WARPS];
     auto mean = [&](const struct plan_seq &seq, uint32_t first, uint32_t i) {
         return mean_of(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
     };
@@ -369,13 +369,13 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* Keys of a row, @n in all: @n_window of positions from @first on, then keys of blocks. */
-struct lean_view {
+struct csa_view {
     struct plan_seq seq;
     uint32_t row, first, n_window, n;
 };
 
-DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
-    struct lean_view v;
+DEVICE struct csa_view view_of(const struct csa_args &a, uint32_t r) {
+    struct csa_view v;
     uint32_t end = a.batch->pos[r] + 1;
 
     v.seq = a.batch->seq[a.batch->row_seq[r]];
@@ -389,21 +389,21 @@ DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
 }
 
 /* halves of a key in shared memory; padded so that eight rows begin on different banks */
-#define LEAN_ROW (LEAN_DIM + 8)
-#define LEAN_HALF (LEAN_DIM / 64 / 2) /* HALF of take_heads() */
+#define CSA_ROW (CSA_DIM + 8)
+#define CSA_HALF (CSA_DIM / 64 / 2) /* HALF of take_heads() */
 
 /* A tile of keys, partial scores over either half of their values, and weights. */
-struct alignas(16) lean_shared {
-    uint16_t key[LEAN_TILE][LEAN_ROW];
-    float score[2][LEAN_HEADS][LEAN_TILE + 8];
-    uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
-    float back[LEAN_HEADS], sum[LEAN_HEADS]; /* back: factor that rescales o; sum: of the weights */
+struct alignas(16) csa_shared {
+    uint16_t key[CSA_TILE][CSA_ROW];
+    float score[2][CSA_HEADS][CSA_TILE + 8];
+    uint16_t weight[CSA_HEADS][CSA_TILE + 8];
+    float back[CSA_HEADS], sum[CSA_HEADS]; /* back: factor that rescales o; sum: of the weights */
 };
 
 /* Copies the tile of keys from @i on to shared memory, eight threads for each key; zeros after the
  * last key and after a key's last value. */
-DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uint32_t i,
-                       struct lean_shared &s) {
+DEVICE void bring_keys(const struct csa_args &a, const struct csa_view &v, uint32_t i,
+                       struct csa_shared &s) {
     uint32_t nth = threadIdx.x / 8, at = i + nth, n = a.turn.dim, pos = v.first + at;
     uint32_t end = (n + 63) / 64 * 64, block = at - v.n_window;
     uint16_t *to = s.key[nth];
@@ -427,7 +427,7 @@ DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uin
 
 /* Adds the tile's values, multiplied by their weights, to the warp's 64 of the @n values of each
  * head. */
-DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
+DEVICE void add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
@@ -449,12 +449,12 @@ DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
 
 /* Divides by the sums of weights, rotates back and stores the heads from @head0 on. They are
  * exchanged in the shared memory of the keys. */
-DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, const float o[8][4],
-                      struct lean_shared &s) {
-    float(*head)[LEAN_ROW] = (float(*)[LEAN_ROW])s.key;
+DEVICE void put_heads(const struct csa_args &a, uint32_t r, uint32_t head0, const float o[8][4],
+                      struct csa_shared &s) {
+    float(*head)[CSA_ROW] = (float(*)[CSA_ROW])s.key;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
 
-    static_assert(sizeof(float[LEAN_HEADS][LEAN_ROW]) <= sizeof(s.key), "the heads' place");
+    static_assert(sizeof(float[CSA_HEADS][CSA_ROW]) <= sizeof(s.key), "the heads' place");
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++)
 #pragma unroll
@@ -465,28 +465,28 @@ DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, con
                 head[h][d] = o[j][k] / s.sum[h];
         }
     sync_block();
-    for (uint32_t h = warp; h < LEAN_HEADS && head0 + h < a.n_head; h += WARPS) {
+    for (uint32_t h = warp; h < CSA_HEADS && head0 + h < a.n_head; h += WARPS) {
         turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, -1, head[h]);
         for (uint32_t i = lane; i < n; i += 32)
             a.o[((size_t)r * a.n_head + head0 + h) * n + i] = head[h][i];
     }
 }
 
-ROW_KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
-    SHARED struct lean_shared s;
-    uint32_t head0 = blockIdx.y * LEAN_HEADS, head = head0 + threadIdx.x / 16;
-    struct vec4 q[LEAN_HALF][4];
+ROW_KERNEL(attend_condensed, struct csa_args, CUDA_THREADS, 2) {
+    SHARED struct csa_shared s;
+    uint32_t head0 = blockIdx.y * CSA_HEADS, head = head0 + threadIdx.x / 16;
+    struct vec4 q[CSA_HALF][4];
     float o[8][4] = {};
 
-    const struct lean_view v = view_of(a, r);
-    struct lean_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
-    take_heads<LEAN_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,
-                          a.turn.dim, a.scale, q);
-    for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
+    const struct csa_view v = view_of(a, r);
+    struct csa_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
+    take_heads<CSA_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,
+                         a.turn.dim, a.scale, q);
+    for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
         sync_block();
         bring_keys(a, v, i, s);
         sync_block();
-        score_tile<LEAN_HALF>(q, a.turn.dim, s);
+        score_tile<CSA_HALF>(q, a.turn.dim, s);
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();

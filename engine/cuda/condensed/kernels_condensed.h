@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * kernels_condensed - arguments and grids of the kernels for blended residual streams (OP_SPREAD,
- * OP_BLEND) and attention to condensed keys (OP_LEAN_IN to OP_LEAN_OUT). engine/op.h gives the
+ * kernels_condensed - arguments and grids of the kernels for blended residual streams (OP_HC_OUT,
+ * OP_HC_IN) and attention to condensed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h gives the
  * formulas and names their symbols.
  */
 
@@ -10,19 +10,19 @@
 #include <stdint.h>
 #include "engine/cuda/kernels.h"
 
-#define BLEND_STREAMS 8u /* most residual streams */
+#define HC_STREAMS 8u    /* most residual streams */
 #define PICK_ROWS 64u    /* rows whose blocks are scored at a time */
 #define PICK_HEADS 256u  /* most queries of an indexer */
 #define PICK_DIM 128u    /* most values of a query */
 #define PICK_QUERY 8192u /* most values of a row's queries, padded to 16 queries of 32 values */
-#define LEAN_TILE 32u    /* keys in shared memory at a time */
-#define LEAN_HEADS 16u   /* heads of a block */
-#define LEAN_DIM 512u    /* most values of a head */
+#define CSA_TILE 32u     /* keys in shared memory at a time */
+#define CSA_HEADS 16u    /* heads of a block */
+#define CSA_DIM 512u     /* most values of a head */
 
-/* Argument of blend: x = sum of a row's streams times their weights, b = 0; the weights that SPREAD
+/* Argument of hc_in: x = sum of a row's streams times their weights, b = 0; the weights that HC_OUT
  * needs are stored in @weight. Weights come from low, the product of the streams, by division by
  * the rms of all streams together and Sinkhorn's rounds (engine/sinkhorn.h). Grid: x rows. */
-struct blend_args {
+struct hc_in_args {
     const struct batch_head *batch;
     const float *s;            /* [rows][n_stream][n] */
     const float *low;          /* [rows][n_low] */
@@ -34,18 +34,18 @@ struct blend_args {
     float eps, rms_eps;
 };
 
-/* Argument of spread: s[i] = weight[i] x + sum over j of weight[n_stream + j n_stream + i] s[j].
+/* Argument of hc_out: s[i] = weight[i] x + sum over j of weight[n_stream + j n_stream + i] s[j].
  * Without @shares: s[i] += weight[i] x, with weights [rows][n_stream]. Without weights: s[i] = x.
  * Grid: x rows, y n / CUDA_THREADS, rounded up. */
-struct spread_args {
+struct hc_out_args {
     const struct batch_head *batch;
-    const float *x, *weight; /* [rows][n]; blend_args.weight or NULL */
+    const float *x, *weight; /* [rows][n]; hc_in_args.weight or NULL */
     float *s;
     uint32_t n, n_stream, shares;
 };
 
 /* Rotary embedding of @n_rot of the @dim values of a head, from @first on. */
-struct lean_rope {
+struct csa_rope {
     uint32_t dim, first, n_rot, neox;
 };
 
@@ -55,7 +55,7 @@ struct turn_args {
     const struct batch_head *batch;
     float *x;                 /* [rows][n_head][dim] */
     const float *norm, *rope; /* [dim] or NULL; [rows][n_rot / 2][2] */
-    struct lean_rope turn;
+    struct csa_rope turn;
     uint32_t n_head, normed;
     float eps;
 };
@@ -73,14 +73,14 @@ struct key_end {
     const float *norm;  /* [keys.n] */
     const double *freq; /* [turn.n_rot / 2] */
     struct block_keys keys;
-    struct lean_rope turn;
+    struct csa_rope turn;
     float eps, mscale;
 };
 
-/* Argument of condense, which stores the keys of the blocks that end at a row in their pages.
+/* Argument of compress, which stores the keys of the blocks that end at a row in their pages.
  * Tokens before the step are read from the state: for slot s at state + s stride, position p at 2
  * (p % n_kept) width, u and then g. Grid: x rows. */
-struct condense_args {
+struct compress_args {
     const struct batch_head *batch;
     const float *u, *g; /* [rows][width] */
     const float *place; /* [width][block] */
@@ -118,8 +118,8 @@ struct pick_args {
 
 /* Argument of attend_condensed: o = attention of q to the last @window keys, of the state and of
  * the step, and to the row's blocks, the chosen ones or, if pick is NULL, all; then rotated back. A
- * key is also its value. Grid: x rows, y n_head / LEAN_HEADS, rounded up. */
-struct lean_args {
+ * key is also its value. Grid: x rows, y n_head / CSA_HEADS, rounded up. */
+struct csa_args {
     const struct batch_head *batch;
     const float *q, *key, *sinks; /* [rows][n_head][dim], [rows][dim], [n_head] */
     const float *state, *rope;    /* keep_rows_args.state; [rows][n_rot / 2][2] */
@@ -127,7 +127,7 @@ struct lean_args {
     const uint32_t *pick, *n_pick;
     size_t stride;
     struct block_keys keys; /* block 0: no blocks */
-    struct lean_rope turn;
+    struct csa_rope turn;
     uint32_t n_head, window, n_best, n_kept; /* n_kept: keys of the window in the state */
     float scale;
 };

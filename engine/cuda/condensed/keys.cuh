@@ -3,7 +3,7 @@
 /*
  * keys - common parts of attention to chosen keys (condensed.cu, sparse/sparse.cu). For keys of
  * blocks of positions: their places in the pages, rotation, and the steps from a block's mean to
- * its key. For attention: scores and weights of LEAN_TILE keys in shared memory for LEAN_HEADS
+ * its key. For attention: scores and weights of CSA_TILE keys in shared memory for CSA_HEADS
  * heads of a row. Each warp computes the scores of eight keys over one half of their values, HALF
  * blocks of 64, with its queries in registers. Then sixteen threads compute the weights of a head's
  * keys.
@@ -15,12 +15,12 @@
 #define WARPS (CUDA_THREADS / 32)
 
 /* Rotates pair @i of a head (shared) by an angle, given by cosine and sine. */
-DEVICE void turn_pair(const struct lean_rope &t, uint32_t i, float c, float s, float *head) {
+DEVICE void turn_pair(const struct csa_rope &t, uint32_t i, float c, float s, float *head) {
     turn_pair(t.n_rot, t.neox, i, c, s, head + t.first);
 }
 
 /* Rotates a head (shared) by one warp; @sign -1 rotates it back. */
-DEVICE void turn_head(const struct lean_rope &t, const float *rope, float sign, float *head) {
+DEVICE void turn_head(const struct csa_rope &t, const float *rope, float sign, float *head) {
     for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
         turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
     sync_warp();
@@ -125,18 +125,18 @@ DEVICE void score_tile(const struct vec4 q[HALF][4], uint32_t n, S &s) {
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++)
-        to[j / 2 * 8 * (LEAN_TILE + 8) + j % 2] = c[0][j] + c[1][j];
+        to[j / 2 * 8 * (CSA_TILE + 8) + j % 2] = c[0][j] + c[1][j];
 }
 
 /* Running values of a head, equal in the 16 threads that weigh its keys: the largest score so far,
  * in powers of two, and the sum of weights relative to it. */
-struct lean_head {
+struct csa_head {
     float max, sum;
 };
 
 /* Computes the weights 2^(score - max) of the tile's @n keys; each thread has two keys of one head.
  * s.back is the factor that rescales earlier sums to the new maximum. */
-template <class S> DEVICE void weigh_keys(uint32_t n, struct lean_head &h, S &s) {
+template <class S> DEVICE void weigh_keys(uint32_t n, struct csa_head &h, S &s) {
     uint32_t head = threadIdx.x / 16, key = threadIdx.x % 16 * 2;
     float z[2], max = h.max, sum;
 

@@ -134,7 +134,7 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs";
-    if (op->kind == OP_SPREAD)
+    if (op->kind == OP_HC_OUT)
         return "residual streams";
     return weft_backend_cuda.lacks(s, op);
 }

@@ -27,7 +27,7 @@ struct mean_args {
  * blocks, in ascending order, then to all keys after the last whole block. This list is divided
  * into parts of SPARSE_PART keys (split-K).
  *   attend_sparse  computes each part: o without its divisor, then m and l (attention.cu); grid x
- *                  n_parts, y rows times key heads times groups of LEAN_HEADS heads
+ *                  n_parts, y rows times key heads times groups of CSA_HEADS heads
  *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /
  *                  CUDA_THREADS, rounded up */
 struct sparse_args {

@@ -51,7 +51,7 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op) 
 /* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
  * state, for the next block. */
 static int store_keys(struct step *s, const struct model_op *op, const struct block_keys *keys,
-                      const struct lean_rope *turn) {
+                      const struct csa_rope *turn) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     const struct mean_args a = {
@@ -84,7 +84,7 @@ int step_index(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     const struct sparse_shape *p = &m->sparse;
-    const struct lean_rope turn = {p->dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
+    const struct csa_rope turn = {p->dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
     const struct turn_args queries = {
         .batch = b->head,
         .x = b->indexer.q,
@@ -120,7 +120,7 @@ int sparse_attend(struct step *s, const struct model_op *op, const struct attend
         .n_best = b->indexer.n_best,
         .n_parts = b->sparse.n_parts,
     };
-    uint32_t groups = (of->group + LEAN_HEADS - 1) / LEAN_HEADS, quads = h->n * h->dim / 4;
+    uint32_t groups = (of->group + CSA_HEADS - 1) / CSA_HEADS, quads = h->n * h->dim / 4;
     struct launch l = {
         *kernels[attend_format(&of->shape)], a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
 

@@ -33,17 +33,17 @@ ROW_KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 #define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* HALF of take_heads() */
-#define QUADS (LEAN_TILE / 4)
+#define QUADS (CSA_TILE / 4)
 
 /* A tile of keys, [key][d], and of values, transposed: [d][key]. Scores are partial sums over
  * either half of a key's values. Rows are padded so that eight consecutive ones begin on different
  * banks. */
 struct alignas(16) sparse_shared {
-    uint16_t key[LEAN_TILE][SPARSE_DIM + 8];
-    uint16_t value[SPARSE_DIM][LEAN_TILE + 8];
-    float score[2][LEAN_HEADS][LEAN_TILE + 8];
-    uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
-    float back[LEAN_HEADS];
+    uint16_t key[CSA_TILE][SPARSE_DIM + 8];
+    uint16_t value[SPARSE_DIM][CSA_TILE + 8];
+    float score[2][CSA_HEADS][CSA_TILE + 8];
+    uint16_t weight[CSA_HEADS][CSA_TILE + 8];
+    float back[CSA_HEADS];
     struct Group at[SPARSE_PART]; /* places of the part's keys in the pages */
 };
 
@@ -61,13 +61,13 @@ DEVICE uint32_t count_keys(const struct sparse_args &a, uint32_t r) {
 
 /* Finds the work of the thread block. Returns false if there is no such row or part. */
 DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
-    uint32_t groups = (a.of.group + LEAN_HEADS - 1) / LEAN_HEADS, n_kv = a.of.shape.n_head_kv;
-    uint32_t first = blockIdx.y % groups * LEAN_HEADS, left = a.of.group - first;
+    uint32_t groups = (a.of.group + CSA_HEADS - 1) / CSA_HEADS, n_kv = a.of.shape.n_head_kv;
+    uint32_t first = blockIdx.y % groups * CSA_HEADS, left = a.of.group - first;
 
     v->row = a.row0 + blockIdx.y / groups / n_kv;
     v->kv = blockIdx.y / groups % n_kv;
     v->head0 = v->kv * a.of.group + first;
-    v->n_head = left < LEAN_HEADS ? left : LEAN_HEADS;
+    v->n_head = left < CSA_HEADS ? left : CSA_HEADS;
     v->first = blockIdx.x * SPARSE_PART;
     if (v->row >= a.of.batch->n_rows)
         return false;
@@ -155,7 +155,7 @@ DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint3
     struct vec4 k[SPARSE_DIM / 64];
     struct Quad v[QUADS];
 
-    static_assert(CUDA_THREADS == SPARSE_DIM && CUDA_THREADS == 8 * LEAN_TILE, "shares of threads");
+    static_assert(CUDA_THREADS == SPARSE_DIM && CUDA_THREADS == 8 * CSA_TILE, "shares of threads");
 #pragma unroll
     for (uint32_t e = 0; e < SPARSE_DIM / 64; e++) {
         uint32_t at = threadIdx.x % 8 * 8 + e * 64;
@@ -212,7 +212,7 @@ DEVICE float *part_at(const struct sparse_args &a, uint32_t row, uint32_t head, 
 
 /* Stores the results of the block's part: o, then m and l of each head. */
 DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
-                     const struct lean_head &h, const float o[SPARSE_EACH / 8][4]) {
+                     const struct csa_head &h, const float o[SPARSE_EACH / 8][4]) {
     uint32_t lane = threadIdx.x % 32, n = a.of.shape.head_dim, head = threadIdx.x / 16;
 
 #pragma unroll
@@ -235,7 +235,7 @@ template <int K, int V>
 DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
     struct vec4 q[SPARSE_HALF][4];
     float o[SPARSE_EACH / 8][4] = {};
-    struct lean_head h = {-INFINITY, 0};
+    struct csa_head h = {-INFINITY, 0};
     struct sparse_view v;
     struct Place p;
 
@@ -245,7 +245,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
     find_keys(a, v, p, s.at);
     take_heads<SPARSE_HALF>(a.of.q + ((size_t)v.row * a.of.n_head + v.head0) * p.dim, v.n_head,
                             p.dim, a.of.scale, q);
-    for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
+    for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
         sync_block();
         bring_tile<K, V>(a, p, i, s);
         sync_block();

@@ -16,10 +16,10 @@
 struct be;
 struct step;
 
-/* Residual streams and attention to condensed keys. in: the weights of the last LEAN_IN. */
+/* Residual streams and attention to condensed keys. in: the weights of the last CSA_IN. */
 struct condensed {
     float *s, *low, *weight; /* of the streams */
-    float *r, *key, *t;      /* results of LEAN_IN; r and t before norm and factor */
+    float *r, *key, *t;      /* results of CSA_IN; r and t before norm and factor */
     float *u, *g;            /* [max_rows][2 widest key] */
     const struct weights *in;
 };

@@ -27,11 +27,11 @@ static void try_kernels(const char *name, const char *const *kernels, size_t n,
 }
 
 Test(cuda_condensed_proof, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"blend",         "spread",          "turn_heads",
-                                          "condense",      "keep_rows",       "score_blocks",
+    static const char *const kernels[] = {"hc_in",         "hc_out",          "turn_heads",
+                                          "compress",      "keep_rows",       "score_blocks",
                                           "choose_blocks", "attend_condensed"};
 
-    try_kernels("deepseek4", kernels, ARRAY_SIZE(kernels), "condense");
+    try_kernels("deepseek4", kernels, ARRAY_SIZE(kernels), "compress");
 }
 
 /* without a choice of blocks no keys would be read */

@@ -249,7 +249,7 @@ Test(cuda_streams, several_devices_are_refused_by_name) {
 /* Opens with self-test and proof, which must find each kernel that does nothing. */
 Test(cuda_streams, a_device_that_is_wrong_is_refused) {
     static const char *const kernels[] = {"mix_norm",    "mix_bend",  "mix_mean",
-                                          "spread",      "ngram_ask", "ngram_decode",
+                                          "hc_out",      "ngram_ask", "ngram_decode",
                                           "ngram_weigh", "ngram_add", "ngram_keep"};
     struct fake_cuda *fake = fake_find();
     char path[64];

@@ -342,7 +342,7 @@ static void plan_kda(struct planner *p, uint32_t i) {
 
 /* Adds the tensors that make one key of @dim values of a block of tokens, in two halves for short
  * blocks, which overlap. */
-static void plan_condense(struct planner *p, uint32_t i, uint32_t dim, const char *what) {
+static void plan_compress(struct planner *p, uint32_t i, uint32_t dim, const char *what) {
     uint32_t block = synth_block(p->shape, i);
     uint64_t E = p->shape->n_embd, width = block == 4 ? 2ull * dim : dim;
 
@@ -368,9 +368,9 @@ static void plan_condensed(struct planner *p, uint32_t i) {
     vector(p, 1.4, 0.2, s->head_dim, "blk.%u.attn_kv_a_norm.weight", i);
     vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);
     if (synth_block(s, i))
-        plan_condense(p, i, s->head_dim, "attn_compressor");
+        plan_compress(p, i, s->head_dim, "attn_compressor");
     if (synth_block(s, i) == 4) {
-        plan_condense(p, i, s->index_dim, "indexer_compressor");
+        plan_compress(p, i, s->index_dim, "indexer_compressor");
         matrix(p, ROLE_MATRIX, 1, E, s->n_index, "blk.%u.indexer.proj.weight", i);
         matrix(p, ROLE_MATRIX, 1, R, (uint64_t)s->n_index * s->index_dim,
                "blk.%u.indexer.attn_q_b.weight", i);
@@ -458,7 +458,7 @@ static void plan_streams(struct planner *p, uint32_t i) {
 }
 
 /* The weights of the streams of deepseek4, @n for a row. They are not quantised. */
-static void plan_blend(struct planner *p, const char *name, uint32_t n, bool ends) {
+static void plan_hc_in(struct planner *p, const char *name, uint32_t n, bool ends) {
     uint64_t width = (uint64_t)p->shape->n_stream * p->shape->n_embd;
 
     matrix(p, ROLE_MATRIX, 1, width, n, "%s_fn.weight", name);
@@ -467,14 +467,14 @@ static void plan_blend(struct planner *p, const char *name, uint32_t n, bool end
     vector(p, 1, 0.1, ends ? 1 : 3, "%s_scale.weight", name);
 }
 
-static void plan_blends(struct planner *p, uint32_t i) {
+static void plan_hc_ins(struct planner *p, uint32_t i) {
     uint32_t n = p->shape->n_stream;
     char name[32];
 
     snprintf(name, sizeof(name), "blk.%u.hc_attn", i);
-    plan_blend(p, name, n * (n + 2), false);
+    plan_hc_in(p, name, n * (n + 2), false);
     snprintf(name, sizeof(name), "blk.%u.hc_ffn", i);
-    plan_blend(p, name, n * (n + 2), false);
+    plan_hc_in(p, name, n * (n + 2), false);
 }
 
 /* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
@@ -490,7 +490,7 @@ static void plan_layer(struct planner *p, uint32_t i) {
     else
         vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
     if (s->arch == SYNTH_DEEPSEEK4)
-        plan_blends(p, i);
+        plan_hc_ins(p, i);
     if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
     else if (s->arch == SYNTH_DEEPSEEK4)
@@ -546,7 +546,7 @@ static void plan_ends(struct planner *p) {
         vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
     }
     if (s->arch == SYNTH_DEEPSEEK4)
-        plan_blend(p, "output_hc", s->n_stream, true);
+        plan_hc_in(p, "output_hc", s->n_stream, true);
     if (!s->tied)
         matrix(p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     if (s->arch == SYNTH_ASSISTANT) {
