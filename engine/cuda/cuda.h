@@ -753,6 +753,9 @@ float *residual_target(const struct be *b, const struct model_op *op);
 /* Adds the branch in step.due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several
  * devices, x = t of an EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
+/* Launches residual() for a branch whose columns the ranks share (own_t), or that the rank has
+ * completely. Returns 0 or -EIO. */
+int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a);
 /* Computes b = t of a PROJ op with @branch, or b += t of an EXPERTS op with @branch, whose sum is
  * in be.act.o. */
 int residual_branch(struct step *s, const struct model_op *op);

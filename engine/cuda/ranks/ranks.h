@@ -25,9 +25,6 @@ struct meeting {
 /* Enqueues a meeting; afterwards the device of one of @by is current. Returns 0 or an error of the
  * runtime, after which no device is marked lost yet; *failed, if not NULL: the rank that failed. */
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed);
-/* Launches residual() for a branch whose columns the ranks share (own_t), or that the rank has
- * completely. Returns 0 or -EIO. */
-int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a);
 /* Implements step_logit_rows() without scale and cap; afterwards the first device has all logits.
  * Returns 0 or -EIO. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);

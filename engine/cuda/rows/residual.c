@@ -5,7 +5,6 @@
  */
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <math.h>
