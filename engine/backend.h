@@ -12,7 +12,7 @@
 #include "engine/shape.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 15u
+#define BACKEND_ABI 16u
 /* steps between two copies of the pick counters from a device (be_ops.picks); a copy is 48 KiB for
  * 48 layers of 128 experts */
 #define PICKS_STEPS 64
@@ -88,6 +88,16 @@ struct be_opts {
     const struct host_experts_ops *host_experts; /* set if has_host_part(shape) */
 };
 
+/* What a backend has for a kind of op. */
+struct op_code {
+    /* Computes the op. NULL: not supported; models with such an op are refused. */
+    int (*run)(struct step *s, const struct model_op *op);
+    /* Returns the name of a feature of @op that the backend lacks although it has the op's kind;
+     * models that need it are refused. Returns NULL if it can compute the op. The pointer is NULL
+     * if that is always so. */
+    const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
+};
+
 /* The functions of a backend. Those that return int return 0 or -errno; -EIO once a device is
  * lost. */
 struct be_ops {
@@ -113,15 +123,11 @@ struct be_ops {
      * there is nothing to complete. */
     int (*loaded)(struct be *b, enum engine_weights *out, struct err *err);
 
-    /* A step: begin(), run[], mask(), sample() and end() are called in this order for one batch. A
-     * host backend computes inside the ops; a device backend enqueues work on its stream. */
+    /* A step: begin(), op[].run(), mask(), sample() and end() are called in this order for one
+     * batch. A host backend computes inside the ops; a device backend enqueues work on its
+     * stream. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
-    /* Functions by kind of op. NULL: not supported; models with such an op are refused. */
-    int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
-    /* Returns the name of a feature of @op that the backend lacks although it has the op's kind;
-     * models that need it are refused. Returns NULL if it can compute the op. The pointer is NULL
-     * if that is always so. */
-    const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
+    const struct op_code *op; /* [OP_KINDS] */
     /* In the table for several devices: the table for one device, which may support more. Else
      * NULL. */
     const struct be_ops *one;

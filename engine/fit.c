@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/kept.h"
+#include "engine/op_table.h"
 
 /* Returns the part of @memory that stays free for the front, tokenizers, stacks and everything that
  * is not counted. */
@@ -61,18 +62,8 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
 static uint64_t token_weights(const struct model *m, const struct op_run *run) {
     uint64_t n = 0;
 
-    for (uint32_t i = run->begin; i < run->end; i++) {
-        const struct model_op *op = &m->op[i];
-        uint64_t bytes = 0;
-
-        for (int k = 0; k < OP_MATRICES; k++)
-            bytes += op->w[k] ? op->w[k]->n_bytes : 0;
-        if (op->kind == OP_EXPERTS)
-            bytes = bytes / m->shape.n_expert * m->shape.n_expert_used;
-        if (op->kind == OP_CHAIN) /* other matrices are tables, of which single rows are read */
-            bytes = op->w[0]->n_bytes;
-        n += op->kind == OP_EMBED || op->kind == OP_SELECT ? 0 : bytes;
-    }
+    for (uint32_t i = run->begin; i < run->end; i++)
+        n += op_measure(&m->shape, &m->op[i]).read;
     return n;
 }
 
@@ -113,27 +104,17 @@ static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
            sizeof(float);
 }
 
-/* Returns true if an op has no output of its own: rows of tables, and logits, which are counted by
- * want. */
-static bool has_no_output(enum op_kind kind) {
-    return kind == OP_EMBED || kind == OP_LOGITS || kind == OP_SELECT || kind == OP_CHAIN;
-}
-
 /* Counts for each kind of op the outputs of its widest instance, and its inputs with eight bits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     uint64_t width[OP_KINDS] = {0}, in = 0, values = 0, fixed = FIXED_BYTES;
     uint64_t context = MIN(m->shape.max_context, CONTEXT_LIMIT);
 
     for (uint32_t i = 0; i < m->n_ops; i++) {
-        const struct model_op *op = &m->op[i];
-        uint64_t n = op->kind == OP_EXPERTS ? m->shape.n_expert_used : 1, out = 0;
+        enum op_kind kind = m->op[i].kind;
+        struct op_cost cost = op_measure(&m->shape, &m->op[i]);
 
-        for (int k = 0; k < OP_MATRICES; k++)
-            if (op->w[k] && !has_no_output(op->kind)) {
-                out += n * op->w[k]->ne[1];
-                in = MAX(in, n * op->w[k]->ne[0]);
-            }
-        width[op->kind] = MAX(width[op->kind], out);
+        in = MAX(in, cost.in);
+        width[kind] = MAX(width[kind], cost.out);
     }
     for (int k = 0; k < OP_KINDS; k++)
         values += width[k];

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include "engine/bind.h"
+#include "engine/op_table.h"
 
 void model_add(struct model *m, const struct model_op *op) {
     assert((unsigned)op->kind < OP_KINDS && !op->weights);
@@ -102,33 +103,11 @@ static uint64_t bytes_of(const struct model_op *op) {
 /* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
 static const char *lacks(const struct model *m, const struct be_ops *ops,
                          const struct model_op *op) {
-    static const char *const part[OP_KINDS] = {
-        [OP_GATE] = "gated attention",        [OP_ROUTE] = "mixtures of experts",
-        [OP_EXPERTS] = "mixtures of experts", [OP_SHARED] = "mixtures of experts",
-        [OP_STATE_IN] = "recurrent layers",   [OP_DELTA] = "gated delta nets",
-        [OP_JOIN] = "norms behind branches",  [OP_LAYER_INPUT] = "inputs of layers",
-        [OP_GATE_IN] = "inputs of layers",    [OP_CONV] = "short convolutions",
-        [OP_MLA_IN] = "latent attention",     [OP_MLA_Q] = "latent attention",
-        [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
-        [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "norms outside of branches",
-        [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
-        [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
-        [OP_TAP] = "block drafters",          [OP_FUSE] = "block drafters",
-        [OP_BLOCK_IN] = "block drafters",     [OP_BLOCK_OUT] = "block drafters",
-        [OP_SELECT] = "block drafters",       [OP_CHAIN] = "block drafters",
-        [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
-        [OP_HC_OUT] = "residual streams",     [OP_MIX] = "residual streams",
-        [OP_NGRAM] = "tables of n-grams",     [OP_INDEX] = "sparse attention",
-        [OP_HC_IN] = "residual streams",      [OP_CSA_IN] = "condensed keys",
-        [OP_CSA_Q] = "condensed keys",        [OP_COMPRESS] = "condensed keys",
-        [OP_CSA_INDEX] = "condensed keys",    [OP_CSA_ATTEND] = "condensed keys",
-        [OP_CSA_OUT] = "condensed keys",      [OP_CSA_KEYS] = "drafts behind condensed keys",
-    };
+    const struct op_code *code = &ops->op[op->kind];
 
-    if (ops->run[op->kind])
-        return ops->lacks ? ops->lacks(&m->shape, op) : NULL;
-    assert(part[op->kind]);
-    return part[op->kind];
+    if (!code->run)
+        return op_feature(op->kind);
+    return code->lacks ? code->lacks(&m->shape, op) : NULL;
 }
 
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err) {
@@ -183,7 +162,7 @@ int model_forward(const struct model *m, const struct be_ops *ops, struct step *
     assert(pass < PASSES && m->pass[pass].run[0].begin < m->pass[pass].run[0].end);
     for (int k = 0; k < 2; k++)
         for (uint32_t i = m->pass[pass].run[k].begin; i < m->pass[pass].run[k].end && r == 0; i++) {
-            r = ops->run[m->op[i].kind](s, &m->op[i]);
+            r = ops->op[m->op[i].kind].run(s, &m->op[i]);
             if (progress)
                 __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
         }

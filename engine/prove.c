@@ -122,7 +122,7 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     page[n_pages - 1] += p->moved; /* window pages are never copied */
     int r = ops->begin(judge ? p->judge : p->be, &batch, &s);
     for (uint32_t i = 0; i < p->n_ops && r == 0; i++)
-        r = ops->run[p->op[i].kind](s, &p->op[i]);
+        r = ops->op[p->op[i].kind].run(s, &p->op[i]);
     r = r < 0 ? r : ops->sample(s);
     return r < 0 ? r : ops->end(s, out);
 }

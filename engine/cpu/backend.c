@@ -656,7 +656,9 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape.n_vocab;
 }
 
-#define OP_ROW(kind, name) [OP_##kind] = ops_##name,
+#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {ops_##name},
+
+static const struct op_code cpu_code[] = {OPS(OP_ROW)};
 
 const struct be_ops backend_cpu = {
     .abi = BACKEND_ABI,
@@ -671,7 +673,7 @@ const struct be_ops backend_cpu = {
     .load = load,
     .loaded = loaded,
     .begin = ops_begin,
-    .run = {HOST_OPS(OP_ROW)},
+    .op = cpu_code,
     .mask = ops_mask,
     .sample = ops_sample,
     .end = ops_end,

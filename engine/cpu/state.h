@@ -10,6 +10,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/host.h"
 #include "engine/keep.h"
+#include "engine/op_table.h"
 
 /* A large block of memory for weights, in huge pages if the system provides them. */
 struct block {
@@ -241,8 +242,9 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
 /* Functions of be_ops for a step. They return 0, because all memory is allocated at open; only
  * ops_ngram() can fail, with -EIO, when its table cannot be read or the file has changed. */
-#define DECLARE_OP(kind, name) int ops_##name(struct step *s, const struct model_op *op);
-HOST_OPS(DECLARE_OP)
+#define DECLARE_OP(kind, name, feature, cost)                                                      \
+    int ops_##name(struct step *s, const struct model_op *op);
+OPS(DECLARE_OP)
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 /* Prepares a product of the rows of @in with matrices [first, first + n_mats) of @w, which have the
  * same n_in: norms the rows if @w has a norm, and converts them to activations. The caller sets

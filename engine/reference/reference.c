@@ -207,7 +207,9 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 
-#define OP_ROW(kind, name) [OP_##kind] = ref_##name,
+#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {ref_##name},
+
+static const struct op_code ref_code[] = {OPS(OP_ROW)};
 
 const struct be_ops backend_reference = {
     .abi = BACKEND_ABI,
@@ -219,7 +221,7 @@ const struct be_ops backend_reference = {
     .isa = isa,
     .n_threads = n_threads,
     .begin = begin,
-    .run = {HOST_OPS(OP_ROW)},
+    .op = ref_code,
     .mask = mask,
     .sample = sample,
     .end = end,

@@ -12,6 +12,7 @@
 #include "base/mathx.h"
 #include "engine/experts.h"
 #include "engine/host.h"
+#include "engine/op_table.h"
 
 /* The step. There is one at a time, because ops compute in the caller's thread. */
 struct step {
@@ -121,9 +122,10 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
 /* gate[i] = glu(gate[i], up[i]) for @n values, as enum glu and @limit say (op.h). */
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
-/* Functions of be_ops.run, which implement the formulas of op.h. */
-#define DECLARE_OP(kind, name) int ref_##name(struct step *s, const struct model_op *op);
-HOST_OPS(DECLARE_OP)
+/* Functions of be_ops.op, which implement the formulas of op.h. */
+#define DECLARE_OP(kind, name, feature, cost)                                                      \
+    int ref_##name(struct step *s, const struct model_op *op);
+OPS(DECLARE_OP)
 /* Allocates the buffers for a block drafter, if the model has one. */
 void ref_blocks_alloc(struct be *b, const struct be_opts *o);
 /* Allocates the buffers for condensed keys, if the model has them. */

@@ -136,7 +136,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "layers that share keys or inputs";
     if (op->kind == OP_HC_OUT)
         return "residual streams";
-    return weft_backend_cuda.lacks(s, op);
+    return weft_backend_cuda.op[op->kind].lacks(s, op);
 }
 
 /* Returns the first op of the model, which HOLES ops may precede. */
@@ -243,7 +243,7 @@ static int begin_on(struct ranks *k, uint32_t at) {
 }
 
 static int compute(struct ranks *k, const struct model_op *op) {
-    int r = weft_backend_cuda.run[op->kind](step_now(k), op);
+    int r = weft_backend_cuda.op[op->kind].run(step_now(k), op);
 
     return r < 0 ? ranks_lose(k, k->be[k->at]) : 0;
 }
@@ -481,13 +481,16 @@ static bool proving(struct be *b, bool on) {
 }
 
 void layers_ops(struct be_ops *all) {
+    static struct op_code code[OP_KINDS];
+
+    for (uint32_t i = 0; i < OP_KINDS; i++)
+        if (weft_backend_cuda.op[i].run)
+            code[i] = (struct op_code){run, lacks};
     all->divide = divide;
     all->room = room_layers;
-    all->lacks = lacks;
     all->load = load;
     all->begin = begin;
-    for (uint32_t i = 0; i < OP_KINDS; i++)
-        all->run[i] = all->run[i] ? run : NULL;
+    all->op = code;
     all->sample = sample;
     all->end = end;
     all->copy = copy;

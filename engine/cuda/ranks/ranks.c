@@ -59,9 +59,9 @@ static bool is_plain(const struct model_op *op) {
     return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 }
 
-/* Returns the name of a property of an op that several devices do not support, or NULL; the op's
- * kind is supported. */
-static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
+/* Returns the name of a property of an op that several devices do not support although each of them
+ * does, or NULL; the op's kind is supported. */
+static const char *division_lacks(const struct model_shape *s, const struct model_op *op) {
     switch (op->kind) {
     case OP_EMBED:
         return op->w[1] || op->w[2] ? "learned positions" : NULL;
@@ -87,6 +87,12 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
     default:
         return NULL;
     }
+}
+
+const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
+    const char *what = division_lacks(s, op);
+
+    return what ? what : weft_backend_cuda.op[op->kind].lacks(s, op);
 }
 
 /* Checks that key heads, or heads that share one key, can be divided. Returns 0 or -EINVAL. */
@@ -252,12 +258,6 @@ static const char *address(const struct be *b, uint32_t i) {
     return i < b->group.ranks->n ? b->group.ranks->be[i]->device.address : "";
 }
 
-static const char *lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = ranks_lack(s, op);
-
-    return what ? what : weft_backend_cuda.lacks(s, op);
-}
-
 /* Finds out whether all devices are of one kind and can access each other's memory.
  * WEFT_CUDA_PEERS=0: they are treated as if they cannot. Returns 0 or an error of the runtime. */
 static int find_ways(const uint32_t *number, uint32_t n, bool *direct) {
@@ -302,7 +302,6 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
         return &all;
     }
     all.room = room_ranks;
-    all.lacks = lacks;
     all.load = ranks_load;
     ranks_step_ops(&all);
     return &all;

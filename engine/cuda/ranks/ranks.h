@@ -74,6 +74,9 @@ int ranks_load(struct be *b, const struct model_op *op, struct weights **out, st
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Sets the functions of be_ops that a step consists of. */
 void ranks_step_ops(struct be_ops *all);
+/* Returns the name of a property of an op that several devices do not support, or NULL; the op's
+ * kind is supported. */
+const char *ranks_lack(const struct model_shape *s, const struct model_op *op);
 /* Sets the functions of be_ops for devices that divide the layers. */
 void layers_ops(struct be_ops *all);
 

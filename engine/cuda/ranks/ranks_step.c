@@ -6,7 +6,6 @@
 #include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
-#include <string.h>
 #include "base/try.h"
 
 /* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
@@ -30,11 +29,11 @@ static int each_and_exchange(struct step *s, const struct model_op *op, step_op 
 
 /* Runs an op that needs no exchange, because x is complete on each rank and heads are divided. */
 static int alone(struct step *s, const struct model_op *op) {
-    return each(s, op, weft_backend_cuda.run[op->kind]);
+    return each(s, op, weft_backend_cuda.op[op->kind].run);
 }
 
 static int exchanged(struct step *s, const struct model_op *op) {
-    return each_and_exchange(s, op, weft_backend_cuda.run[op->kind]);
+    return each_and_exchange(s, op, weft_backend_cuda.op[op->kind].run);
 }
 
 /* Launches the whole step, recorded for all ranks, as one graph on the first device. */
@@ -319,25 +318,31 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
-void ranks_step_ops(struct be_ops *all) {
-    static const enum op_kind by_themselves[] = {OP_DEEP,  OP_QKV,    OP_STATE_IN, OP_MLA_IN,
-                                                 OP_MLA_Q, OP_MLA_KV, OP_ROUTE};
+/* Kinds without a row are not divided between devices. */
+static const struct op_code ranks_code[OP_KINDS] = {
+    [OP_DEEP] = {alone, ranks_lack},
+    [OP_QKV] = {alone, ranks_lack},
+    [OP_STATE_IN] = {alone, ranks_lack},
+    [OP_MLA_IN] = {alone, ranks_lack},
+    [OP_MLA_Q] = {alone, ranks_lack},
+    [OP_MLA_KV] = {alone, ranks_lack},
+    [OP_ROUTE] = {alone, ranks_lack},
+    [OP_EMBED] = {embed_ranks, ranks_lack},
+    [OP_ATTEND] = {attend_ranks, ranks_lack},
+    [OP_GATE] = {gate_ranks, ranks_lack},
+    [OP_PROJ] = {proj_ranks, ranks_lack},
+    [OP_JOIN] = {join_ranks, ranks_lack},
+    [OP_GATE_UP] = {gate_up_ranks, ranks_lack},
+    [OP_DELTA] = {exchanged, ranks_lack},
+    [OP_MLA_OUT] = {exchanged, ranks_lack},
+    [OP_EXPERTS] = {experts_ranks, ranks_lack},
+    [OP_SHARED] = {shared_ranks, ranks_lack},
+    [OP_LOGITS] = {logits_ranks, ranks_lack},
+};
 
+void ranks_step_ops(struct be_ops *all) {
     all->begin = begin_ranks;
-    memset(all->run, 0, sizeof(all->run));
-    for (size_t i = 0; i < ARRAY_SIZE(by_themselves); i++)
-        all->run[by_themselves[i]] = alone;
-    all->run[OP_EMBED] = embed_ranks;
-    all->run[OP_ATTEND] = attend_ranks;
-    all->run[OP_GATE] = gate_ranks;
-    all->run[OP_PROJ] = proj_ranks;
-    all->run[OP_JOIN] = join_ranks;
-    all->run[OP_GATE_UP] = gate_up_ranks;
-    all->run[OP_DELTA] = exchanged;
-    all->run[OP_MLA_OUT] = exchanged;
-    all->run[OP_EXPERTS] = experts_ranks;
-    all->run[OP_SHARED] = shared_ranks;
-    all->run[OP_LOGITS] = logits_ranks;
+    all->op = ranks_code;
     all->sample = sample_ranks;
     all->end = end_ranks;
     all->copy = copy_ranks;

@@ -132,28 +132,8 @@ static int end(struct step *s, struct engine_result *out) {
     return 0;
 }
 
-static int embed(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_EMBED](s->real, op);
-}
-
-static int qkv(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_QKV](s->real, op);
-}
-
-static int attend(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_ATTEND](s->real, op);
-}
-
-static int proj(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_PROJ](s->real, op);
-}
-
-static int gate_up(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_GATE_UP](s->real, op);
-}
-
-static int logits(struct step *s, const struct model_op *op) {
-    return backend_reference.run[OP_LOGITS](s->real, op);
+static int run_real(struct step *s, const struct model_op *op) {
+    return backend_reference.op[op->kind].run(s->real, op);
 }
 
 static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
@@ -163,6 +143,11 @@ static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
 static int copy(struct be *b, const struct engine_copy *c) {
     return backend_reference.copy(b->real, c);
 }
+
+static const struct op_code fake_code[OP_KINDS] = {
+    [OP_EMBED] = {run_real}, [OP_QKV] = {run_real},     [OP_ATTEND] = {run_real},
+    [OP_PROJ] = {run_real},  [OP_GATE_UP] = {run_real}, [OP_LOGITS] = {run_real},
+};
 
 struct be_ops weft_backend_cuda = {
     .name = "cuda",
@@ -174,15 +159,7 @@ struct be_ops weft_backend_cuda = {
     .isa = isa,
     .n_threads = n_threads,
     .begin = begin,
-    .run =
-        {
-            [OP_EMBED] = embed,
-            [OP_QKV] = qkv,
-            [OP_ATTEND] = attend,
-            [OP_PROJ] = proj,
-            [OP_GATE_UP] = gate_up,
-            [OP_LOGITS] = logits,
-        },
+    .op = fake_code,
     .mask = mask,
     .sample = sample,
     .end = end,
