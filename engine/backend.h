@@ -88,7 +88,8 @@ struct be_opts {
     const struct host_experts_ops *host_experts; /* set if has_host_part(shape) */
 };
 
-/* What a backend has for a kind of op. */
+/* What a backend has for a kind of op. Backends in host memory have only run: their load() treats
+ * all kinds alike. */
 struct op_code {
     /* Computes the op. NULL: not supported; models with such an op are refused. */
     int (*run)(struct step *s, const struct model_op *op);
@@ -96,6 +97,14 @@ struct op_code {
      * models that need it are refused. Returns NULL if it can compute the op. The pointer is NULL
      * if that is always so. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
+    /* Loads the op's matrices into @w; vectors are loaded before. NULL: matrix by matrix. Returns 0
+     * or -errno with @err. */
+    int (*load)(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+    /* The buffer of the product with w[i]: the offset of its address in struct be, or, if it
+     * depends on more, a function. */
+    size_t out[OP_MATRICES];
+    float *(*place)(const struct be *b, const struct model_op *op, int i);
+    bool decodes; /* op.weigh may be of any format, and becomes floats */
 };
 
 /* The functions of a backend. Those that return int return 0 or -errno; -EIO once a device is
@@ -195,6 +204,14 @@ struct be_ops {
      * @err. NULL: the backend has no such table. */
     const struct be_ops *(*several)(const struct engine_opts *o, struct err *err);
 };
+
+/* Returns the name of a feature of @op, whose kind @ops has, that @ops lacks, or NULL. */
+static inline const char *be_lacks(const struct be_ops *ops, const struct model_shape *s,
+                                   const struct model_op *op) {
+    const struct op_code *code = &ops->op[op->kind];
+
+    return code->lacks ? code->lacks(s, op) : NULL;
+}
 
 /* weft-cuda.so exports its table under this name. */
 #define BACKEND_CUDA_SYMBOL "weft_backend_cuda"

@@ -103,11 +103,7 @@ static uint64_t bytes_of(const struct model_op *op) {
 /* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
 static const char *lacks(const struct model *m, const struct be_ops *ops,
                          const struct model_op *op) {
-    const struct op_code *code = &ops->op[op->kind];
-
-    if (!code->run)
-        return op_feature(op->kind);
-    return code->lacks ? code->lacks(&m->shape, op) : NULL;
+    return ops->op[op->kind].run ? be_lacks(ops, &m->shape, op) : op_feature(op->kind);
 }
 
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err) {

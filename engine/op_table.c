@@ -50,7 +50,10 @@ static const struct op_row {
     const char *feature;
     measure_op *measure;
 } op_rows[] = {OPS(OP_ROW)};
-static_assert(ARRAY_SIZE(op_rows) == OP_KINDS, "a row for each kind");
+
+#define OP_COUNT(kind, name, feature, cost) +1
+
+static_assert(0 OPS(OP_COUNT) == OP_KINDS, "a row for each kind");
 
 const char *op_feature(enum op_kind kind) {
     assert((unsigned)kind < OP_KINDS && op_rows[kind].feature);

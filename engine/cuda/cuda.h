@@ -42,8 +42,9 @@
 #define GRAPHS 8u /* sizes of steps that have a graph (graph.c) */
 
 struct vis_ops;
-extern const struct vis_ops vis_cuda;         /* image encoders on one device (vision/vision.c) */
-extern const struct be_ops weft_backend_cuda; /* of one device; BACKEND_CUDA_SYMBOL */
+extern const struct vis_ops vis_cuda;            /* image encoders (vision/vision.c) */
+extern const struct be_ops weft_backend_cuda;    /* of one device; BACKEND_CUDA_SYMBOL */
+extern const struct op_code cuda_code[OP_KINDS]; /* ops.c */
 
 struct region { /* an allocation */
     void **where;

@@ -136,7 +136,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "layers that share keys or inputs";
     if (op->kind == OP_HC_OUT)
         return "residual streams";
-    return weft_backend_cuda.op[op->kind].lacks(s, op);
+    return be_lacks(&weft_backend_cuda, s, op);
 }
 
 /* Returns the first op of the model, which HOLES ops may precede. */
@@ -485,7 +485,7 @@ void layers_ops(struct be_ops *all) {
 
     for (uint32_t i = 0; i < OP_KINDS; i++)
         if (weft_backend_cuda.op[i].run)
-            code[i] = (struct op_code){run, lacks};
+            code[i] = (struct op_code){.run = run, .lacks = lacks};
     all->divide = divide;
     all->room = room_layers;
     all->load = load;

@@ -92,7 +92,7 @@ static const char *division_lacks(const struct model_shape *s, const struct mode
 const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     const char *what = division_lacks(s, op);
 
-    return what ? what : weft_backend_cuda.op[op->kind].lacks(s, op);
+    return what ? what : be_lacks(&weft_backend_cuda, s, op);
 }
 
 /* Checks that key heads, or heads that share one key, can be divided. Returns 0 or -EINVAL. */

@@ -1,0 +1,425 @@
+/*
+ * ops - the table of the kinds of ops: for each, what the backend lacks, how its weights are
+ * loaded, where its products go, and its function.
+ */
+
+#include "engine/cuda/load.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/try.h"
+#include "engine/experts.h"
+
+/* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
+
+static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
+    const struct heads *h = &op->heads;
+
+    if (h->dim % 8 && h->dim != s->widest.head) /* the widest head is refused with its size */
+        return "heads whose size 8 does not divide";
+    if (op->kind == OP_QKV && op->gated && op->bias[0])
+        return "gated queries with biases";
+    if (op->gated && h->dim % TILE_ROWS)
+        return "gated heads whose size 16 does not divide";
+    if (op->gated && !s->delta.n_key_head)
+        return "gated queries without delta nets";
+    return NULL;
+}
+
+static const char *attend_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->mla.rank)
+        return latent_lacks(s);
+    const char *what = attention_lacks(s, op);
+    return !what && op->attn.sparse ? sparse_lacks(s, op) : what;
+}
+
+static const char *mla_in_lacks(const struct model_shape *s, const struct model_op *op) {
+    return latent_lacks(s);
+}
+
+static const char *keys_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->norm_all ? "drafting blocks with norms over all heads together" : NULL;
+}
+
+static const char *norm_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->norm_bias ? "norms with biases" : NULL;
+}
+
+static const char *tap_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->mla.rank)
+        return "block drafters beside latent attention";
+    return s->n_embd % 4 ? "block drafters beside rows whose width 4 does not divide" : NULL;
+}
+
+/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only
+ * supported without gates, where w[1] is w[0]. */
+static bool ops_has_relu_gates(const struct model_op *op) {
+    return op->glu == GLU_RELU && op->w[0] != op->w[1];
+}
+
+static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
+    return ops_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
+}
+
+static const char *picks_lack(const struct model_shape *s) {
+    static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
+                      ROUTE_PICKS == 32,
+                  "as the texts say");
+    return s->n_expert_used > ROUTE_PICKS ? "more than 32 experts for a token" : NULL;
+}
+
+static const char *route_lacks(const struct model_shape *s, const struct model_op *op) {
+    const char *what = picks_lack(s);
+
+    if (!what && !op->norm && !s->stream.n)
+        what = "experts without a norm before them";
+    return what;
+}
+
+static const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
+    const char *what = picks_lack(s);
+
+    if (!what && ops_has_relu_gates(op))
+        what = "experts with rectified gates";
+    return what;
+}
+
+static const char *experts_lacks(const struct model_shape *s, const struct model_op *op) {
+    const char *what = picks_lack(s);
+
+    if (!what && op->post_norm && !op->branch)
+        what = "experts with a norm behind them";
+    return what ? what : shared_lacks(s, op);
+}
+
+/* -- where products go: op_code.place ---------------------------------------------------------- */
+
+static float *place_proj(const struct be *b, const struct model_op *op, int i) {
+    return residual_target(b, op);
+}
+
+static float *place_state_in(const struct be *b, const struct model_op *op, int i) {
+    return op->parts ? recurrent_part(b, (uint32_t)i) : b->recurrent.in[op->first + i];
+}
+
+static float *place_mla_in(const struct be *b, const struct model_op *op, int i) {
+    if (i == 0)
+        return b->act.k;
+    return b->shape->mla.q_rank ? b->latent.r : b->latent.q;
+}
+
+static float *place_logits(const struct be *b, const struct model_op *op, int i) {
+    return b->group.n > 1 ? b->sampling.z : b->sampling.logits;
+}
+
+/* -- weights: op_code.load --------------------------------------------------------------------- */
+
+/* Returns true if @t is also the output matrix. In a model without one the embedding serves as
+ * both, so only tiles are stored, unless several devices share the model. */
+static bool comes_as_output(const struct be *b, const struct tensor *t) {
+    return b->group.n == 1 && has_last_layer(b) && !gguf_find(b->opts->file, "output.weight") &&
+           t == gguf_find(b->opts->file, "token_embd.weight") &&
+           tile_is_legible((uint32_t)t->format->type);
+}
+
+/* Loads the rows of the embedding unchanged, unless the tiles of the output matrix serve as
+ * both. */
+static int load_embedding(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
+    const struct tensor *t = op->w[0];
+    void *d = NULL;
+
+    if (!comes_as_output(b, t))
+        TRY(load_own(b, t->data, t->n_bytes, &d, err));
+    w->n_in = (uint32_t)t->ne[0];
+    w->embedding = t;
+    w->raw = load_source(b, t, d, (uint32_t)t->ne[1]);
+    return 0;
+}
+
+/* Gives the tiles of the output matrix to an embedding without rows of its own. */
+static void lend_tiles(struct be *b, const struct weights *from, const struct tensor *t) {
+    for (struct weights *w = b->weights; w; w = w->next)
+        if (w->embedding == t && !w->raw.data)
+            w->m[0] = from->m[0];
+}
+
+/* Returns the queries of all heads, or the gates, which follow the queries of each head. */
+static struct parts half_of_heads(const struct heads *h, bool gates) {
+    return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0, 0};
+}
+
+/* Returns matrix @i of all experts that the device has or fetches; of each only the rank's rows. */
+static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
+    uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->group.rank, b->group.n);
+    uint32_t n = rank_cut(n_out, b->group.rank + 1, b->group.n) - first;
+
+    if (b->group.n > 1)
+        return (struct parts){b->shape->n_expert, n, n_out, first, 0};
+    if (!n_host_experts(b->shape, op->layer))
+        return load_all_rows(op->w[i]);
+    if (b->shape->fetches) {
+        struct parts p = load_all_rows(op->w[i]);
+
+        p.layer = 1 + op->layer;
+        return p;
+    }
+    return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
+}
+
+/* Returns the gates (@half 0) or the ups of all experts, if the tensor has both for each expert; of
+ * each only the rank's rows. */
+static struct parts half_of_experts(const struct be *b, const struct model_op *op, uint32_t half) {
+    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->group.rank, b->group.n);
+    uint32_t own = rank_cut(n, b->group.rank + 1, b->group.n) - first;
+
+    return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
+}
+
+/* Loads a shared expert. Its down projection has rows of another size, and its gate is a vector. */
+static int load_shared(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    struct weights *down = load_weights_new(b);
+
+    if (!down)
+        return -ENOMEM;
+    w->down = down;
+    TRY(load_matrix(b, w, op->w[0], NULL, b->act.gate, err));
+    TRY(load_matrix(b, w, op->w[1], NULL, b->act.up, err));
+    TRY(load_matrix(b, down, op->w[2], NULL, b->experts.shared, err));
+    return load_decoded(b, &op->w[3], 1, &w->gate, err);
+}
+
+/* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank result of w[1], and
+ * becomes @w->down. */
+static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    w->down = load_weights_new(b);
+    if (!w->down)
+        return -ENOMEM;
+    TRY(load_matrix(b, w->down, op->w[0], NULL, load_place(b, op, 0), err));
+    for (int i = 1; i < 3; i++)
+        TRY(op->w[i] ? load_matrix(b, w, op->w[i], NULL, load_place(b, op, i), err) : 0);
+    return 0;
+}
+
+/* Loads queries and their gates, which the file has head by head, as two matrices. */
+static int load_gated(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
+
+    TRY(load_parts(b, w, op->w[0], &q, NULL, b->act.q, err));
+    if (op->w[1])
+        TRY(load_matrix(b, w, op->w[1], op->bias[1], b->act.k, err));
+    if (op->w[2])
+        TRY(load_matrix(b, w, op->w[2], op->bias[2], b->act.v, err));
+    return load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
+}
+
+/* Loads gates and ups that are one tensor as two matrices. */
+static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    const struct parts gate = half_of_experts(b, op, 0), up = half_of_experts(b, op, 1);
+    const struct parts down = expert_rows(b, op, 2);
+
+    TRY(load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err));
+    TRY(load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err));
+    return load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
+}
+
+/* Loads the device's experts, and hands the host's to its backend. */
+static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
+                        struct err *err) {
+    uint32_t n_host = n_host_experts(b->shape, op->layer);
+
+    if (n_host && !cuda_counts(b))
+        TRY(b->shape->fetches ? experts_load_slots(b, op->layer)
+                              : experts_load_host(b, w, op, err));
+    if (n_host == b->shape->n_expert && !b->shape->fetches)
+        return 0;
+    if (op->joined)
+        return load_joined(b, w, op, err);
+    for (int i = 0; i < OP_MATRICES; i++) /* as load_matrices() */
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) {
+            const struct parts p = expert_rows(b, op, i);
+
+            TRY(load_parts(b, w, op->w[i], &p, op->bias[i], load_place(b, op, i), err));
+        }
+    return 0;
+}
+
+/* Loads a table whose rows are decoded when they are used. */
+static int load_table(struct be *b, const struct tensor *t, struct tile_source *out,
+                      struct err *err) {
+    void *d = NULL;
+    int r = load_own(b, t->data, t->n_bytes, &d, err);
+
+    *out = load_source(b, t, d, (uint32_t)t->ne[1]);
+    return r;
+}
+
+/* Loads a matrix that multiplies the row, and one or two tables. */
+static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
+    TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
+}
+
+/* Loads the parts of an output, which are one tensor, with the first of their ops, as matrices of
+ * experts. */
+static int load_output_parts(struct be *b, struct weights *w, const struct model_op *op,
+                             struct err *err) {
+    struct tensor all = *op->w[0];
+    uint32_t n = b->shape->condensed.n_group;
+
+    if (op->part)
+        return 0;
+    all.ne[2] = n;
+    all.n_dims = 3;
+    all.n_bytes *= n;
+    all.scale = NULL; /* one number for all parts, applied below */
+    const struct parts rows = load_all_rows(&all);
+    TRY(load_parts(b, w, &all, &rows, NULL, load_place(b, op, 0), err));
+    w->m[0].inverse *= op->w[0]->scale ? load_first_of(op->w[0]->scale) : 1;
+    return 0;
+}
+
+/* Loads ones as the weights of a norm without weights. */
+static int load_ones(struct be *b, float **out, struct err *err) {
+    size_t n = b->shape->n_embd;
+    CLEANUP(freep) float *ones = malloc(n * sizeof(*ones));
+
+    if (!ones)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        ones[i] = 1;
+    return load_own(b, ones, n * sizeof(*ones), (void **)out, err);
+}
+
+/* Uses the buffer of rows that a step copies (ngram.c) as the table, which stays in the file. */
+static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
+    uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
+
+    w->raw = load_source(b, op->table, b->streams.rows, n);
+}
+
+static int load_norm(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    return op->norm ? 0 : load_ones(b, &w->norm, err);
+}
+
+static int load_ngram(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    name_table(b, w, op);
+    return load_matrices(b, w, op, err);
+}
+
+static int load_chain(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return load_table(b, op->w[0], &w->after_raw, err);
+}
+
+static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    b->experts.norm = op->norm;
+    if (op->table)
+        TRY(load_table(b, op->table, &w->raw, err));
+    return load_matrices(b, w, op, err);
+}
+
+static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    return op->gated ? load_gated(b, w, op, err) : load_matrices(b, w, op, err);
+}
+
+static int load_gate_up(struct be *b, struct weights *w, const struct model_op *op,
+                        struct err *err) {
+    if (!ffn_is_hosts(b->shape, op->layer))
+        return load_matrices(b, w, op, err);
+    return cuda_counts(b) ? 0 : ffn_load_host(b, w, op, err);
+}
+
+static int load_proj(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
+        return 0;
+    return load_matrices(b, w, op, err);
+}
+
+static int load_logits(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    TRY(load_matrices(b, w, op, err));
+    lend_tiles(b, w, op->w[0]);
+    return 0;
+}
+
+/* -- the table --------------------------------------------------------------------------------- */
+
+/* The offset of a member in struct be, for op_code.out. */
+#define AT(member) offsetof(struct be, member)
+
+const struct op_code cuda_code[OP_KINDS] = {
+    [OP_EMBED] = {.run = step_embed, .load = load_embedding},
+    [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = load_norm},
+    [OP_QKV] = {.run = step_qkv,
+                .lacks = attention_lacks,
+                .load = load_qkv,
+                .out = {AT(act.q), AT(act.k), AT(act.v)}},
+    [OP_ATTEND] = {.run = step_attend, .lacks = attend_lacks},
+    [OP_GATE] = {.run = step_gate, .out = {AT(act.q)}},
+    [OP_PROJ] = {.run = step_proj, .load = load_proj, .place = place_proj},
+    [OP_GATE_UP] = {.run = step_gate_up,
+                    .lacks = gate_up_lacks,
+                    .load = load_gate_up,
+                    .out = {AT(act.gate), AT(act.up)}},
+    [OP_GATE_IN] = {.run = step_gate_in, .out = {AT(act.gate)}},
+    [OP_LAYER_INPUT] = {.run = step_layer_input,
+                        .load = load_with_tables,
+                        .out = {AT(act.layer_input)}},
+    [OP_JOIN] = {.run = step_join},
+    [OP_ROUTE] = {.run = step_route,
+                  .lacks = route_lacks,
+                  .load = load_route,
+                  .out = {AT(experts.logits)}},
+    [OP_EXPERTS] = {.run = step_experts,
+                    .lacks = experts_lacks,
+                    .load = load_experts,
+                    .out = {AT(experts.gate), AT(experts.up), AT(experts.y)}},
+    [OP_SHARED] = {.run = step_shared, .lacks = shared_lacks, .load = load_shared},
+    [OP_STATE_IN] = {.run = step_in, .place = place_state_in},
+    [OP_DELTA] = {.run = step_delta, .lacks = recurrent_lacks},
+    [OP_KDA] = {.run = step_delta, .lacks = recurrent_lacks},
+    [OP_CONV] = {.run = step_conv, .lacks = recurrent_lacks},
+    [OP_MAMBA] = {.run = step_mamba, .lacks = recurrent_lacks},
+    [OP_KEEP] = {.run = step_keep},
+    [OP_DRAFT_IN] = {.run = step_draft_in, .out = {AT(act.x)}},
+    [OP_KEYS] = {.run = step_keys, .lacks = keys_lacks, .out = {AT(act.k), AT(act.v)}},
+    [OP_HOLES] = {.run = step_holes},
+    [OP_MLA_IN] = {.run = step_in, .lacks = mla_in_lacks, .place = place_mla_in},
+    [OP_MLA_Q] = {.run = step_mla_q, .out = {AT(latent.q)}},
+    [OP_MLA_KV] = {.run = step_mla_kv, .out = {AT(act.q)}},
+    [OP_MLA_OUT] = {.run = step_mla_out, .out = {AT(act.q)}},
+    [OP_DEEP] = {.run = step_deep},
+    [OP_LOGITS] = {.run = step_logits, .load = load_logits, .place = place_logits},
+    [OP_TAP] = {.run = step_tap, .lacks = tap_lacks},
+    /* after the logits, whose hidden states are in x */
+    [OP_FUSE] = {.run = step_fuse, .out = {AT(act.o)}},
+    [OP_BLOCK_IN] = {.run = step_block_in, .decodes = true, .out = {AT(draft.d)}},
+    [OP_BLOCK_OUT] = {.run = step_block_out, .decodes = true},
+    [OP_SELECT] = {.run = step_select, .load = load_with_tables, .out = {AT(draft.g)}},
+    [OP_CHAIN] = {.run = step_select, .load = load_chain},
+    [OP_HC_OUT] = {.run = step_hc_out, .lacks = condensed_lacks},
+    [OP_HC_IN] = {.run = step_hc_in, .out = {AT(condensed.low)}},
+    [OP_MIX] = {.run = step_mix,
+                .load = load_mix,
+                .out = {AT(streams.gate), AT(condensed.low), AT(condensed.weight)}},
+    [OP_NGRAM] = {.run = step_ngram, .load = load_ngram, .out = {AT(streams.gate), AT(act.q)}},
+    [OP_CSA_IN] = {.run = step_csa_in,
+                   .out = {AT(condensed.r), AT(condensed.key), AT(condensed.t)}},
+    [OP_CSA_Q] = {.run = step_csa_q, .out = {AT(act.q)}},
+    [OP_COMPRESS] = {.run = step_compress,
+                     .decodes = true,
+                     .out = {AT(condensed.u), AT(condensed.g)}},
+    [OP_CSA_INDEX] = {.run = step_csa_index, .lacks = condensed_lacks, .out = {AT(indexer.q)}},
+    [OP_CSA_OUT] = {.run = step_csa_out, .load = load_output_parts, .out = {AT(recurrent.out)}},
+    [OP_CSA_ATTEND] = {.run = step_csa_attend},
+    [OP_CSA_KEYS] = {.run = step_csa_keys},
+    [OP_INDEX] = {.run = step_index, .lacks = sparse_lacks, .out = {AT(indexer.q), AT(sparse.k)}},
+};
