@@ -9,7 +9,7 @@
       packages = each (pkgs: {
         default = pkgs.stdenv.mkDerivation {
           pname = "weft";
-          version = "0.1.0";
+          version = "0.2.0";
           src = self;
           nativeBuildInputs = with pkgs; [ meson ninja pkg-config python3 ];
           # The build turns all features on that are "auto": curl, KV events, probes, systemd and TLS.

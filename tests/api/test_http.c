@@ -205,7 +205,7 @@ Test(http, models_are_found_by_name_and_alias) {
                  "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
                  "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
     world_expect(&w, GET("/"), 200, "is running");
-    world_expect(&w, GET("/version"), 200, "\"version\":\"0.1.0\"");
+    world_expect(&w, GET("/version"), 200, "\"version\":\"0.2.0\"");
     world_stop(&w);
 }
 
