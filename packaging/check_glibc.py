@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 
-GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
+         "ld-linux-aarch64.so.1"}
 
 
 def number(version):
@@ -20,19 +21,20 @@ def is_elf(path):
 
 
 def faults(path, limit, names):
-    said = subprocess.run(["objdump", "-p", "-T", path], check=True, capture_output=True, text=True).stdout
-    for library in re.findall(r"^\s+NEEDED\s+(\S+)", said, re.M):
+    said = subprocess.run(["readelf", "--wide", "--dynamic", "--dyn-syms", path], check=True, capture_output=True, text=True).stdout
+    for library in re.findall(r"\(NEEDED\).*\[(.*)\]", said):
         if library not in GLIBC | names:
             yield f"{path}: needs {library}, which is not in the folder"
     needed, own = set(), set()
-    for line in said.splitlines():
-        version = re.search(r"\bGLIBC_([0-9.]+)", line)
-        if version and "*UND*" in line and number(version[1]) > number(limit):
-            yield f"{path}: needs {line.split()[-1]} of glibc {version[1]}"
-        if version and "*UND*" in line:
-            needed.add(line.split()[-1])
-        elif re.search(r"\bDF\b", line):
-            own.add(line.split()[-1])
+    # Number, address, size, type, binding, visibility, section (UND: of another file), name@version.
+    for kind, section, symbol in re.findall(r"^\s*\d+: \S+\s+\S+ (\w+)\s+\w+\s+\w+\s+(\w+) (\S+)", said, re.M):
+        name, _, version = symbol.replace("@@", "@").partition("@")
+        if section != "UND":
+            own |= {name} if kind in ("FUNC", "IFUNC") else set()
+        elif version.startswith("GLIBC_"):
+            needed.add(name)
+            if version != "GLIBC_PRIVATE" and number(version[6:]) > number(limit):
+                yield f"{path}: needs {name} of glibc {version[6:]}"
     for name in sorted(needed & own):
         yield f"{path}: exports {name}, which it takes from glibc"
 

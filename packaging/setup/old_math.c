@@ -18,11 +18,17 @@ double old_exp2(double x);
 double old_log(double x);
 double old_log2(double x);
 double old_pow(double x, double y);
-__asm__(".symver old_exp, exp@GLIBC_2.2.5");
-__asm__(".symver old_exp2, exp2@GLIBC_2.2.5");
-__asm__(".symver old_log, log@GLIBC_2.2.5");
-__asm__(".symver old_log2, log2@GLIBC_2.2.5");
-__asm__(".symver old_pow, pow@GLIBC_2.2.5");
+// The first version that glibc has for the processor.
+#ifdef __aarch64__
+#define FIRST "GLIBC_2.17"
+#else
+#define FIRST "GLIBC_2.2.5"
+#endif
+__asm__(".symver old_exp, exp@" FIRST);
+__asm__(".symver old_exp2, exp2@" FIRST);
+__asm__(".symver old_log, log@" FIRST);
+__asm__(".symver old_log2, log2@" FIRST);
+__asm__(".symver old_pow, pow@" FIRST);
 
 double exp(double x) {
     return old_exp(x);
