@@ -1,6 +1,7 @@
-"""Writes the list of a release's parts as CycloneDX 1.5: the packages themselves, and the libraries that they depend on
-with the versions and licences that this system has of them. The same packages on the same system give the same bytes.
-The programs of an archive (FILE.tar.gz) have libraries linked in (LINKED).
+"""Writes the list of a release's parts as CycloneDX 1.5: the packages and archives themselves, and the libraries that they
+depend on or have linked in (LINKED). Versions of libraries are those of the file "versions" beside a package (of the
+tree in which it answered), of share/licenses/versions in an archive, or of this system; licences are those of this
+system. The same files on the same system give the same bytes.
 usage: sbom.py VERSION FILE...      FILE: a package (.deb) or an archive of programs
        sbom.py --linked             prints the packages of what is linked into the archive's programs"""
 import datetime
@@ -10,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import uuid
 
 SPDX = {  # names in Debian's copyright files: identifiers of SPDX
@@ -36,9 +38,28 @@ def libraries(depends):
     return {name for name in names if name and not name.startswith("weft")}
 
 
-def installed_version(package):
-    done = subprocess.run(["dpkg-query", "-W", "-f", "${Version}\n", package], capture_output=True, text=True)
-    return done.stdout.split("\n")[0] if done.returncode == 0 else None
+def listed(text):
+    """Versions by package, of lines "NAME[:ARCHITECTURE] VERSION"."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0].partition(":")[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def installed():
+    return listed(subprocess.run(["dpkg-query", "-W"], check=True, capture_output=True, text=True).stdout)
+
+
+def versions_beside(path):
+    file = os.path.join(os.path.dirname(path), "versions")
+    if not os.path.exists(file):
+        return installed()
+    with open(file, encoding="utf-8") as text:
+        return listed(text.read())
+
+
+def versions_in(path):
+    with tarfile.open(path) as archive:
+        name = next((name for name in archive.getnames() if name.endswith("share/licenses/versions")), None)
+        return listed(archive.extractfile(name).read().decode()) if name else installed()
 
 
 def licences(package):
@@ -51,13 +72,17 @@ def licences(package):
     return [{"license": {"id": SPDX[n]} if n in SPDX else {"name": n}} for n in sorted(names) if n]
 
 
-def library(package):
-    version = installed_version(package)
-    if package in LATE:
-        return {"type": "library", "name": package, "bom-ref": package, "licenses": [{"license": {"id": LATE[package]}}]}
-    part = {"type": "library", "name": package, "bom-ref": package, "licenses": licences(package)}
+def reference(package, versions):
+    return f"{package}@{versions[package]}" if package in versions else package
+
+
+def library(ref):
+    package, _, version = ref.partition("@")
+    names = [{"license": {"id": LATE[package]}}] if package in LATE else licences(package)
+    part = {"type": "library", "name": package, "bom-ref": ref, "licenses": names}
     if version:
-        part |= {"version": version, "purl": f"pkg:deb/debian/{package}@{version}"}
+        distribution = "ubuntu" if "ubuntu" in version else "debian"
+        part |= {"version": version, "purl": f"pkg:deb/{distribution}/{package}@{version}"}
     return part
 
 
@@ -67,14 +92,18 @@ def sha256(path):
 
 
 def own_part(path, version):
-    """A file of the release, and the names of the libraries that it uses or contains."""
+    """A file of the release, and references to the libraries that it uses or contains."""
     part = {"type": "application", "hashes": sha256(path), "licenses": [{"license": {"id": "Apache-2.0"}}]}
     if not path.endswith(".deb"):
         name = os.path.basename(path).removesuffix(".tar.gz")
-        return {"name": name, "version": version, "bom-ref": name} | part, {*LINKED, *LATE}
+        versions = versions_in(path)
+        return {"name": name, "version": version, "bom-ref": name} | part, {reference(p, versions) for p in (*LINKED, *LATE)}
     name = field(path, "Package")
+    versions = versions_beside(path)
     names = libraries(field(path, "Depends") + "," + field(path, "Pre-Depends"))
-    return {"name": name, "version": field(path, "Version"), "bom-ref": f"{name}-{field(path, 'Architecture')}"} | part, names
+    own = {"name": name, "version": field(path, "Version")}
+    own |= {"bom-ref": f"{name}-{own['version']}-{field(path, 'Architecture')}"}
+    return own | part, {reference(p, versions) for p in names}
 
 
 def main(version, files):
@@ -84,7 +113,7 @@ def main(version, files):
         part, names = own_part(path, version)
         packages.append(part)
         needed[part["bom-ref"]] = names
-    parts = packages + [library(name) for name in sorted(set().union(*needed.values()))]
+    parts = packages + [library(ref) for ref in sorted(set().union(*needed.values()))]
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(parts, sort_keys=True))
     json.dump({
         "bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{serial}", "version": 1,

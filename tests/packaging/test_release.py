@@ -1,6 +1,7 @@
 """packaging/release in a clone, with a package made here in place of the real ones: the same bytes twice, right checksums, the
 whole source, the changelog's section, a list of libraries; and no release of a tree that is not in order. Argument: the
 source folder. Exit status 77 where that is no git repository."""
+import io
 import json
 import pathlib
 import re
@@ -30,7 +31,11 @@ def make_package(folder):
 
 def make_programs(folder):
     folder.mkdir()
-    (folder / f"{PROGRAMS}.tar.gz").write_bytes(b"an archive")
+    with tarfile.open(folder / f"{PROGRAMS}.tar.gz", "w:gz") as archive:
+        header = tarfile.TarInfo(f"{PROGRAMS}/share/licenses/versions")
+        text = f"{LINKED} 9.8.7\n".encode()
+        header.size = len(text)
+        archive.addfile(header, io.BytesIO(text))
 
 
 def release(clone, debs, out):
@@ -58,11 +63,12 @@ def check_list(out):
     assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.5")
     by_name = {c["name"]: c for c in parts["components"]}
     assert {"weft", PROGRAMS, LIBRARY, LINKED, "libyyjson-dev"} <= set(by_name), set(by_name)
+    version = run("dpkg-query", "-W", "-f", "${Version}\n", LIBRARY).stdout.split("\n")[0]
     of = {d["ref"]: d["dependsOn"] for d in parts["dependencies"]}
-    assert of["weft-amd64"] == [LIBRARY] and LINKED in of[PROGRAMS] and PROGRAMS in of["weft"], of
+    assert of[f"weft-{VERSION}-amd64"] == [f"{LIBRARY}@{version}"] and PROGRAMS in of["weft"], of
+    assert f"{LINKED}@9.8.7" in of[PROGRAMS], of
     digest = run("sha256sum", out / f"weft_{VERSION}_amd64.deb").stdout.split()[0]
     assert by_name["weft"]["hashes"] == [{"alg": "SHA-256", "content": digest}]
-    version = run("dpkg-query", "-W", "-f", "${Version}\n", LIBRARY).stdout.split("\n")[0]
     assert by_name[LIBRARY]["version"] == version and by_name[LIBRARY]["licenses"], by_name[LIBRARY]
     refs = {c["bom-ref"] for c in parts["components"]} | {"weft"}
     assert all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in parts["dependencies"])
@@ -88,18 +94,20 @@ def main(source):
         if run("git", "clone", "-q", source, clone).returncode != 0:
             print("skipped: the source is no git repository")
             return 77
-        make_package(folder)
-        make_programs(folder / "programs")
+        debs = folder / "debs"
+        debs.mkdir()
+        make_package(debs)
+        make_programs(debs / "programs")
         for name in ("first", "second"):
-            done = release(clone, folder, folder / name)
+            done = release(clone, debs, folder / name)
             assert done.returncode == 0, done.stderr
         for one in (folder / "first").iterdir():
             assert one.read_bytes() == (folder / "second" / one.name).read_bytes(), one.name
         check_files(clone, folder / "first")
         check_list(folder / "first")
-        done = release(clone, folder, folder / "first")
+        done = release(clone, debs, folder / "first")
         assert done.returncode == 1 and "not empty" in done.stderr, done
-        check_refusals(clone, folder, folder)
+        check_refusals(clone, debs, folder)
     return 0
 
 
