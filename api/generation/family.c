@@ -217,8 +217,7 @@ void family_init(struct family *f, const struct api_model *m) {
     if (m->template_source)
         source = family_source(m->template_source, m->template_len);
     f->format = family_find_format(m->template, &source, NULL);
-    if (source.len)
-        f->reasoning = toolcall_detect_reasoning(source.data, source.len);
+    f->reasoning = family_find_reasoning(m->template, &source);
     f->varies = may_vary(&source);
     f->mark = mark_of(f->reasoning, m->tokenizer);
     if (m->tokenizer)

@@ -1,6 +1,7 @@
 #include "api/generation/family_format.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
 #include "api/http/json_build.h"
@@ -146,6 +147,109 @@ const struct toolcall_format *family_find_format(const struct template *t, const
     rendered_deinit(&asked);
     rendered_deinit(&called);
     return f;
+}
+
+/* ---- reasoning ---- */
+
+/* Renders a JSON text of variables. Returns false if the template refuses it. */
+static bool probe_text(const struct template *t, const char *vars, struct rendered *out) {
+    struct template_opts o = {.fuel = PROBE_FUEL, .max_output = PROBE_OUTPUT};
+    struct err err = {0};
+    yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
+    bool ok = doc && template_render(t, yyjson_doc_get_root(doc), &o, out, &err) == 0;
+
+    yyjson_doc_free(doc);
+    return ok && out->text.len;
+}
+
+#define PROBE_BASE                                                                                 \
+    "\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "             \
+    "\"functions\": \"\", \"datetime\": \"\", "
+#define PROBE_ASKS "{\"role\": \"user\", \"content\": \"x\"}"
+#define PROBE_NEEDLE "qzjxqzjx"
+
+/* Returns the reasoning that a prompt opens or closes where an answer begins. */
+static const struct toolcall_reasoning *reasoning_of_prompt(const struct template *t) {
+    static const char *const variables[] = {"", "\"enable_thinking\": true, \"thinking\": true, ",
+                                            "\"enable_thinking\": false, \"thinking\": false, "};
+    const struct toolcall_reasoning *found = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(variables) && !found; i++) {
+        CLEANUP(rendered_deinit) struct rendered out = {0};
+        char vars[400];
+
+        snprintf(vars, sizeof(vars),
+                 "{" PROBE_BASE "%s\"add_generation_prompt\": true, \"messages\": [" PROBE_ASKS
+                 "]}",
+                 variables[i]);
+        if (!probe_text(t, vars, &out))
+            continue;
+        for (size_t k = 0; toolcall_reasoning_at(k) && !found; k++)
+            if (toolcall_opens_reasoning(toolcall_reasoning_at(k), out.text.data, out.text.len) ||
+                toolcall_closes_reasoning(toolcall_reasoning_at(k), out.text.data, out.text.len))
+                found = toolcall_reasoning_at(k);
+    }
+    return found;
+}
+
+/* Returns the reasoning between whose markers the template writes that of a message with a call. */
+static const struct toolcall_reasoning *reasoning_of_past(const struct template *t) {
+    static const char *const members[] = {
+        "\"reasoning_content\": \"" PROBE_NEEDLE "\"", "\"reasoning\": \"" PROBE_NEEDLE "\"",
+        "\"thinking\": \"" PROBE_NEEDLE "\"", "\"thought\": \"" PROBE_NEEDLE "\""};
+    const struct toolcall_reasoning *found = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(members) && !found; i++) {
+        CLEANUP(rendered_deinit) struct rendered out = {0};
+        char vars[900];
+
+        snprintf(vars, sizeof(vars),
+                 "{" PROBE_BASE "\"add_generation_prompt\": false, \"enable_thinking\": true, "
+                 "\"thinking\": true, \"messages\": [" PROBE_ASKS ", {\"role\": \"assistant\", "
+                 "\"content\": \"y\", %s, \"tool_calls\": [{\"id\": \"call12345\", \"type\": "
+                 "\"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}]}]}",
+                 members[i]);
+        if (!probe_text(t, vars, &out))
+            continue;
+        for (size_t k = 0; toolcall_reasoning_at(k) && !found; k++)
+            if (toolcall_encloses(toolcall_reasoning_at(k), out.text.data, out.text.len,
+                                  PROBE_NEEDLE))
+                found = toolcall_reasoning_at(k);
+    }
+    return found;
+}
+
+/* Returns the reasoning that the template takes out of the content of an earlier answer. */
+static const struct toolcall_reasoning *reasoning_taken_out(const struct template *t) {
+    for (size_t k = 0; toolcall_reasoning_at(k); k++) {
+        CLEANUP(rendered_deinit) struct rendered out = {0};
+        const struct toolcall_reasoning *r = toolcall_reasoning_at(k);
+        char vars[700];
+
+        snprintf(vars, sizeof(vars),
+                 "{" PROBE_BASE "\"add_generation_prompt\": true, \"messages\": [" PROBE_ASKS
+                 ", {\"role\": \"assistant\", \"content\": \"%s\\n" PROBE_NEEDLE
+                 "\\n%s\\n\\nanswer\"}, " PROBE_ASKS "]}",
+                 r->open, r->close);
+        if (probe_text(t, vars, &out) &&
+            memmem(out.text.data, out.text.len, "answer", strlen("answer")) &&
+            !memmem(out.text.data, out.text.len, PROBE_NEEDLE, strlen(PROBE_NEEDLE)))
+            return r;
+    }
+    return NULL;
+}
+
+const struct toolcall_reasoning *family_find_reasoning(const struct template *t,
+                                                       const struct buf *source) {
+    const struct toolcall_reasoning *r = reasoning_of_prompt(t);
+
+    if (!r)
+        r = reasoning_of_past(t);
+    if (!r)
+        r = reasoning_taken_out(t);
+    if (!r && source->len)
+        r = toolcall_detect_reasoning(source->data, source->len);
+    return r;
 }
 
 /* ---- ends ---- */

@@ -5,7 +5,7 @@
  * with a tool and a call of it is rendered, with the variables of the request: what the template
  * writes there decides, not what stands in its comments or in branches that are not taken. Only a
  * template whose rendering shows no known marker is looked at as a source. The same conversations
- * show which tokens end a turn.
+ * show which tokens end a turn, and others the markers of reasoning.
  */
 
 #include <pthread.h>
@@ -33,6 +33,12 @@ struct buf family_source(const char *source, size_t len);
  * source without comments. NULL: none is known. */
 const struct toolcall_format *family_find_format(const struct template *t, const struct buf *source,
                                                  yyjson_val *kwargs);
+
+/* Returns the markers of reasoning that @t writes: where it begins an answer, around the reasoning
+ * of an earlier message, or by which it takes that out of a content; if it shows none, those that
+ * its source has. NULL: none. */
+const struct toolcall_reasoning *family_find_reasoning(const struct template *t,
+                                                       const struct buf *source);
 
 /* Fills @ends with the tokens with which @t ends an assistant's turn, an answer or a call, that are
  * no ends for the vocabulary. Returns their number. */

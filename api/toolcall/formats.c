@@ -83,6 +83,10 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name) {
     return NULL;
 }
 
+const struct toolcall_reasoning *toolcall_reasoning_at(size_t i) {
+    return i < ARRAY_SIZE(reasonings) ? &reasonings[i] : NULL;
+}
+
 /* Returns true if @prompt ends with @marker, but for white space behind it. */
 static bool prompt_ends_with(const char *prompt, size_t len, const char *marker) {
     size_t n = strlen(marker);
@@ -90,6 +94,17 @@ static bool prompt_ends_with(const char *prompt, size_t len, const char *marker)
     while (len && strchr(" \n\t\r", prompt[len - 1]) && prompt[len - 1])
         len--;
     return n && len >= n && memcmp(prompt + len - n, marker, n) == 0;
+}
+
+bool toolcall_encloses(const struct toolcall_reasoning *r, const char *text, size_t len,
+                       const char *needle) {
+    const char *at = memmem(text, len, needle, strlen(needle)), *end = text + len;
+
+    if (!at || !prompt_ends_with(text, (size_t)(at - text), r->open))
+        return false;
+    for (at += strlen(needle); at < end && strchr(" \n\t\r", *at) && *at;)
+        at++;
+    return (size_t)(end - at) >= strlen(r->close) && memcmp(at, r->close, strlen(r->close)) == 0;
 }
 
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len) {

@@ -90,6 +90,10 @@ const struct toolcall_format *toolcall_find(const char *name);
 const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
 const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len);
 const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
+const struct toolcall_reasoning *toolcall_reasoning_at(size_t i); /* as toolcall_at() */
+/* Returns true if @needle stands between the markers of @r, but for white space. */
+bool toolcall_encloses(const struct toolcall_reasoning *r, const char *text, size_t len,
+                       const char *needle);
 /* Returns true if a rendered prompt ends inside reasoning, so that the output starts there. */
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 /* The same for a format that defines its own reasoning. */

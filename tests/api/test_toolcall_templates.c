@@ -25,13 +25,14 @@ enum {
     THINKS = 8, /* it writes the reasoning, too */
     REPR = 16,  /* it writes lists as Python does */
     IDS = 32,   /* its ids are longer than weft's */
+    HIDES = 64, /* only its source shows the markers of reasoning */
 };
 
 static const struct {
     const char *file, *format, *reasoning;
     unsigned flags;
 } rows[] = {
-    {"Apertus-8B-Instruct", "apertus", "apertus", CALLS},
+    {"Apertus-8B-Instruct", "apertus", "apertus", CALLS | HIDES},
     {"ByteDance-Seed-OSS", "seed", "seed", CALLS | THINKS | REPR},
     {"CohereForAI-c4ai-command-r-plus-tool_use", "command-r", NULL, CALLS},
     {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "command-r7b", "command-r7b", CALLS | THINKS},
@@ -41,7 +42,7 @@ static const struct {
     {"Kimi-K2-Instruct", "kimi-k2", NULL, CALLS},
     {"Kimi-K3", "kimi-k3", "kimi-k3", CALLS | THINKS},
     {"LFM2-8B-A1B", "lfm2", NULL, 0},
-    {"LFM2.5-Instruct", "lfm2", "think", 0},
+    {"LFM2.5-Instruct", "lfm2", "think", HIDES},
     {"MiniMax-M1", "minimax-m1", NULL, CALLS},
     {"MiniMax-M2", "minimax-m2", "think", CALLS | THINKS},
     {"MiniMind2-Small", "hermes", "think", CALLS},
@@ -62,7 +63,7 @@ static const struct {
     {"fireworks-ai-llama-3-firefunction-v2", "firefunction", NULL, 0},
     {"google-gemma-2-2b-it", NULL, NULL, 0},
     {"google-gemma-4-31B-it", "gemma4", "gemma4", CALLS},
-    {"ibm-granite-granite-3.3-2B-Instruct", "granite", "think", 0},
+    {"ibm-granite-granite-3.3-2B-Instruct", "granite", "think", HIDES},
     {"ibm-granite-granite-4.0", "hermes", NULL, CALLS},
     {"inclusionai-ling-3.0-flash", "glm", "think", CALLS | THINKS},
     {"llama-cpp-deepseek-r1", "deepseek-v3", "think", CALLS | SILENT},
@@ -78,7 +79,7 @@ static const struct {
     {"poolside-Laguna-S-2.1", "glm", "think", CALLS | THINKS},
     {"poolside-Laguna-XS.2", "glm", "think", CALLS | THINKS},
     {"tencent-Hy3", "hunyuan", "hunyuan", CALLS | THINKS},
-    {"unsloth-Apriel-1.5", "apriel", "thinking", CALLS},
+    {"unsloth-Apriel-1.5", "apriel", "thinking", CALLS | HIDES},
     {"unsloth-mistral-Devstral-Small-2507", "mistral-args", NULL, CALLS},
     {"upstage-Solar-Open-100B", "solar", "solar", CALLS | IDS},
 };
@@ -104,12 +105,15 @@ Test(toolcall_templates, every_template_is_known) {
 
         cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
         const struct toolcall_format *f = family_find_format(t, &own, NULL);
-        const struct toolcall_reasoning *r = toolcall_detect_reasoning(own.data, own.len);
+        const struct toolcall_reasoning *r = family_find_reasoning(t, &own);
+        const struct toolcall_reasoning *written = family_find_reasoning(t, &(struct buf){0});
 
         cr_expect_str_eq(f ? f->name : "-", rows[i].format ? rows[i].format : "-", "%s: %s",
                          rows[i].file, f ? f->name : "-");
         cr_expect_str_eq(r ? r->name : "-", rows[i].reasoning ? rows[i].reasoning : "-", "%s: %s",
                          rows[i].file, r ? r->name : "-");
+        cr_expect_eq(written, rows[i].flags & HIDES ? NULL : r, "%s: %s", rows[i].file,
+                     written ? written->name : "-");
     }
 }
 
@@ -162,6 +166,39 @@ Test(toolcall_templates, what_a_template_shows_decides) {
 
         cr_expect_str_eq(f ? f->name : "-", shown[i].format ? shown[i].format : "-", "%s", text);
         yyjson_doc_free(doc);
+    }
+}
+
+/* Markers in branches that are not taken decide nothing, if the template shows others. */
+Test(toolcall_templates, what_a_template_shows_is_its_reasoning) {
+#define NOT_TAKEN "{% if false %}<seed:think></seed:think>{% endif %}"
+#define ASSISTANT "{% for m in messages if m.role == 'assistant' %}"
+    static const struct {
+        const char *source, *reasoning;
+    } table[] = {
+        {NOT_TAKEN TURNS "{% if add_generation_prompt %}<think>\n{% endif %}", "think"},
+        {NOT_TAKEN TURNS "{% if add_generation_prompt and enable_thinking is false %}<think>\n\n"
+                         "</think>\n\n{% endif %}",
+         "think"},
+        {NOT_TAKEN "{{ messages[0].content }}" ASSISTANT
+                   "{% if m.reasoning %}[THINK]{{ m.reasoning }}[/THINK]{% endif %}{{ m.content }}"
+                   "{% endfor %}",
+         "mistral"},
+        {NOT_TAKEN ASSISTANT "{{ m.content.split('</think>')[-1] }}{% endfor %}x", "think"},
+        {NOT_TAKEN TURNS, "seed"}, /* it shows none */
+        {"{# </think> #}" TURNS, NULL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        const char *text = table[i].source;
+        CLEANUP(template_freep) struct template *t = NULL;
+        CLEANUP(buf_deinit) struct buf own = family_source(text, strlen(text));
+        struct err err = {0};
+
+        cr_assert_eq(template_new(&t, text, strlen(text), &err), 0, "%s", err.message);
+        const struct toolcall_reasoning *r = family_find_reasoning(t, &own);
+        cr_expect_str_eq(r ? r->name : "-", table[i].reasoning ? table[i].reasoning : "-", "%s",
+                         text);
     }
 }
 
