@@ -23,11 +23,13 @@ void force_point(struct force *f, const char *keyword, const char *name) {
     n = (size_t)snprintf(f->place, GRAMMAR_PLACE_MAX, "%s%s%s", keyword ? "/" : "",
                          or_empty(keyword), name ? "/" : "");
     for (; name && *name && n + 3 < GRAMMAR_PLACE_MAX; name++) {
-        bool escaped = *name == '~' || *name == '/';
+        char c = *name;
 
-        if (escaped)
+        if (c == '~' || c == '/') {
             f->place[n++] = '~';
-        f->place[n++] = *name == '~' ? '0' : *name == '/' ? '1' : *name;
+            c = c == '~' ? '0' : '1';
+        }
+        f->place[n++] = c;
     }
     f->place[n] = 0;
 }
@@ -348,9 +350,12 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     } else {
         r = put_calls(&f, o, all);
     }
-    *out = all;
     if (n->too_large && (r == 0 || r == -ENOMEM))
         r = err_set_code(err, 400, "grammar_too_complex", o->n_tools > 1 ? NULL : f.tool->param,
                          "the grammar of the tools has more than %u values", NODES_MAX);
-    return r < 0 ? r : n->failed ? -ENOMEM : 0;
+    TRY(r);
+    if (n->failed)
+        return -ENOMEM;
+    *out = all;
+    return 0;
 }
