@@ -145,9 +145,8 @@ static int close_bracket(struct scan *s, char c, struct buf *out) {
     assert(s->depth <= SCAN_DEPTH && !s->is_key);
     s->comma = false;
     s->n_ws = 0;
-    int r = close_level(s, out);
-
-    return r < 0 ? r : finish_value(s);
+    TRY(close_level(s, out));
+    return finish_value(s);
 }
 
 static int open_string(struct scan *s, char c, struct buf *out) {
@@ -159,8 +158,6 @@ static int open_string(struct scan *s, char c, struct buf *out) {
 }
 
 static int begin_key(struct scan *s, char c, struct buf *out) {
-    int r;
-
     if (c == '}' || (c == ']' && s->mends))
         return close_bracket(s, c, out);
     TRY(put_comma(s, out));
@@ -173,8 +170,8 @@ static int begin_key(struct scan *s, char c, struct buf *out) {
     s->state = c == '<' ? IN_OPEN : IN_BARE;
     if (c == '<')
         return 0;
-    r = put_char(out, '"');
-    return r < 0 ? r : put_byte(out, c);
+    TRY(put_char(out, '"'));
+    return put_byte(out, c);
 }
 
 static int begin_value(struct scan *s, char c, struct buf *out) {
@@ -191,7 +188,11 @@ static int begin_value(struct scan *s, char c, struct buf *out) {
         return 0;
     }
     if (c == '-' || (c >= '0' && c <= '9')) {
-        s->state = c == '-' ? NUM_MINUS : c == '0' ? NUM_ZERO : NUM_INT;
+        s->state = NUM_INT;
+        if (c == '-')
+            s->state = NUM_MINUS;
+        else if (c == '0')
+            s->state = NUM_ZERO;
         return put_char(out, c);
     }
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
@@ -215,16 +216,12 @@ static int put_lone(struct scan *s, struct buf *out) {
 }
 
 static int close_string(struct scan *s, struct buf *out) {
-    int r = put_lone(s, out);
-
-    if (r == 0)
-        r = put_char(out, '"');
-    return r < 0 ? r : finish_value(s);
+    TRY(put_lone(s, out));
+    TRY(put_char(out, '"'));
+    return finish_value(s);
 }
 
 static int gemma_byte(struct scan *s, char c, struct buf *out) {
-    int r = 0;
-
     assert(s->n_quote < sizeof(gemma_quote) - 1);
     if (c == gemma_quote[s->n_quote]) {
         if (++s->n_quote < sizeof(gemma_quote) - 1)
@@ -232,10 +229,10 @@ static int gemma_byte(struct scan *s, char c, struct buf *out) {
         s->n_quote = 0;
         return close_string(s, out);
     }
-    for (size_t i = 0; i < s->n_quote && r == 0; i++)
-        r = put_byte(out, gemma_quote[i]);
+    for (size_t i = 0; i < s->n_quote; i++)
+        TRY(put_byte(out, gemma_quote[i]));
     s->n_quote = c == '<';
-    return r < 0 || c == '<' ? r : put_byte(out, c);
+    return c == '<' ? 0 : put_byte(out, c);
 }
 
 static int string_byte(struct scan *s, char c, struct buf *out) {
@@ -247,14 +244,12 @@ static int string_byte(struct scan *s, char c, struct buf *out) {
     }
     if (c == s->quote)
         return close_string(s, out);
-    int r = put_lone(s, out);
-
-    return r < 0 ? r : put_byte(out, c);
+    TRY(put_lone(s, out));
+    return put_byte(out, c);
 }
 
 static int escape_byte(struct scan *s, char c, struct buf *out) {
     char text[2] = {'\\', c};
-    int r;
 
     if (c == 'u' || (c == 'x' && s->mode == SCAN_PYTHON)) {
         s->state = IN_HEX;
@@ -270,16 +265,12 @@ static int escape_byte(struct scan *s, char c, struct buf *out) {
         return put_char(out, c);
     if (c == '\n' && s->mode == SCAN_PYTHON)
         return 0;
-    r = put(out, "\\\\", 2); /* "\d" can only mean a backslash and a d */
-    return r < 0 ? r : put_byte(out, c);
+    TRY(put(out, "\\\\", 2)); /* "\d" can only mean a backslash and a d */
+    return put_byte(out, c);
 }
 
 static int hex_byte(struct scan *s, char c, struct buf *out) {
-    int v = c >= '0' && c <= '9'   ? c - '0'
-            : c >= 'a' && c <= 'f' ? c - 'a' + 10
-            : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                   : -1;
-    int r = 0;
+    int v = hex_digit(c);
 
     assert(s->n_hex > 0);
     if (v < 0)
@@ -289,9 +280,11 @@ static int hex_byte(struct scan *s, char c, struct buf *out) {
         return 0;
     s->state = IN_STRING;
     if (s->hex >= 0xDC00 && s->hex < 0xE000 && s->high) {
-        r = put_hex(out, s->high);
+        int r = put_hex(out, s->high);
+
         s->high = 0;
-        return r < 0 ? r : put_hex(out, s->hex);
+        TRY(r);
+        return put_hex(out, s->hex);
     }
     TRY(put_lone(s, out));
     if (s->hex >= 0xD800 && s->hex < 0xDC00) {
@@ -311,14 +304,12 @@ static int open_gemma(struct scan *s, char c, struct buf *out) {
 }
 
 static int bare_byte(struct scan *s, char c, struct buf *out) {
-    int r;
-
     if (c != ':')
         return (unsigned char)c < 0x20 || strchr("{}[],", c) ? SCAN_BAD : put_byte(out, c);
-    r = put_char(out, '"');
     s->is_key = false;
     s->state = WANT_VALUE;
-    return r < 0 ? r : put_char(out, ':');
+    TRY(put_char(out, '"'));
+    return put_char(out, ':');
 }
 
 /* ---- words and numbers: they end before a byte that is not theirs ---- */
@@ -337,9 +328,8 @@ static int end_word(struct scan *s, struct buf *out) {
         if (strlen(words[i].text) != s->n_word || memcmp(words[i].text, s->word, s->n_word) != 0 ||
             (words[i].python && s->mode == SCAN_JSON))
             continue;
-        int r = put(out, words[i].json, strlen(words[i].json));
-
-        return r < 0 ? r : finish_value(s);
+        TRY(put(out, words[i].json, strlen(words[i].json)));
+        return finish_value(s);
     }
     return SCAN_BAD;
 }
@@ -351,19 +341,25 @@ static uint8_t next_number(uint8_t state, char c) {
 
     switch (state) {
     case NUM_MINUS:
-        return !digit ? 0 : c == '0' ? NUM_ZERO : NUM_INT;
+        if (!digit)
+            return 0;
+        return c == '0' ? NUM_ZERO : NUM_INT;
     case NUM_ZERO:
     case NUM_INT:
         if (digit)
             return state == NUM_INT ? NUM_INT : 0;
-        return c == '.' ? NUM_POINT : c == 'e' || c == 'E' ? NUM_E : 0;
+        if (c == '.')
+            return NUM_POINT;
+        return c == 'e' || c == 'E' ? NUM_E : 0;
     case NUM_POINT:
     case NUM_FRACTION:
         if (digit)
             return NUM_FRACTION;
         return state == NUM_FRACTION && (c == 'e' || c == 'E') ? NUM_E : 0;
     case NUM_E:
-        return c == '+' || c == '-' ? NUM_SIGN : digit ? NUM_EXPONENT : 0;
+        if (c == '+' || c == '-')
+            return NUM_SIGN;
+        return digit ? NUM_EXPONENT : 0;
     default:
         return digit ? NUM_EXPONENT : 0;
     }
