@@ -56,7 +56,9 @@ static int decode(struct toolcall_parser *p, char *out, size_t max) {
     if (fits)
         memcpy(out, json_cstr(v), json_len(v) + 1);
     yyjson_doc_free(doc);
-    return r == -ENOMEM ? r : fits ? TC_MOVED : TC_BROKEN;
+    if (r == -ENOMEM)
+        return r;
+    return fits ? TC_MOVED : TC_BROKEN;
 }
 
 static int decode_name(struct toolcall_parser *p) {
@@ -97,8 +99,10 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
         events_out(p);
     p->n_text += used;
     *done = r == SCAN_DONE;
+    if (r == SCAN_BAD)
+        return TC_BROKEN;
     /* A feed that the limit cut is no error yet: the next step finds the value too long. */
-    return r == SCAN_BAD ? TC_BROKEN : *done || used < there ? TC_MOVED : TC_MORE;
+    return *done || used < there ? TC_MOVED : TC_MORE;
 }
 
 static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
@@ -186,10 +190,11 @@ static int value_start(struct toolcall_parser *p, char c) {
         if (o->has_args)
             return TC_BROKEN;
         o->has_args = true;
-        return c == '{'   ? begin(p, IN_ARGS)
-               : c == '"' ? begin(p, IN_ARGS_STRING)
-               : c == 'n' ? begin(p, IN_OTHER)
-                          : TC_BROKEN;
+        if (c == '{')
+            return begin(p, IN_ARGS);
+        if (c == '"')
+            return begin(p, IN_ARGS_STRING);
+        return c == 'n' ? begin(p, IN_OTHER) : TC_BROKEN;
     default:
         return begin(p, IN_OTHER);
     }
@@ -232,14 +237,29 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
     return TC_MOVED;
 }
 
+/* Feeds the scanner; what it reads goes where the step wants it: to the client, to the text that
+ * is decoded, or nowhere. */
+static int object_scan(struct toolcall_parser *p, bool *done) {
+    struct tc_object *o = &p->object;
+
+    switch (o->step) {
+    case IN_KEY:
+    case IN_STRING:
+        return scan_more(p, TC_KEY_MAX, &o->text, done);
+    case IN_ARGS_STRING:
+        return scan_more(p, p->opts.max_held, &o->text, done);
+    case IN_ARGS:
+        return scan_more(p, SIZE_MAX, &p->out, done);
+    default:
+        assert(o->step == IN_OTHER);
+        return scan_more(p, SIZE_MAX, NULL, done);
+    }
+}
+
 static int inside(struct toolcall_parser *p, const struct tc_state *s) {
     struct tc_object *o = &p->object;
-    size_t max = o->step == IN_ARGS_STRING                   ? p->opts.max_held
-                 : o->step == IN_KEY || o->step == IN_STRING ? TC_KEY_MAX
-                                                             : SIZE_MAX;
-    struct buf *out = o->step == IN_ARGS ? &p->out : o->step == IN_OTHER ? NULL : &o->text;
     bool done = false;
-    int r = scan_more(p, max, out, &done);
+    int r = object_scan(p, &done);
 
     if (r != TC_MOVED || !done)
         return r;

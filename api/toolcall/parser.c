@@ -60,9 +60,9 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
     buf_init(&p->args, 8 * most + SLICE);
     buf_init(&p->object.text, 8 * p->opts.max_held + SLICE);
     buf_init(&p->value.text, p->opts.max_held);
-    p->state = opts->in_reasoning && (p->reason_close.text || has_own(opts)) ? TC_REASON
-               : opts->format                                                ? opts->format->start
-                                                                             : TC_CONTENT;
+    p->state = opts->format ? opts->format->start : TC_CONTENT;
+    if (opts->in_reasoning && (p->reason_close.text || has_own(opts)))
+        p->state = TC_REASON;
     p->spaced = p->state == TC_REASON;
     *out = p;
     return 0;
@@ -215,7 +215,8 @@ static bool parser_close_arguments(struct toolcall_parser *p, const struct tc_st
     if (r == SCAN_DONE)
         events_out(p);
     buf_clear(&p->out);
-    p->error = r < 0 ? r : p->error;
+    if (r < 0)
+        p->error = r;
     return r == SCAN_DONE;
 }
 

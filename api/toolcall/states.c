@@ -19,7 +19,9 @@ static enum match match_text(const struct toolcall_parser *p, const char *text, 
 
     if (memcmp(text, at, MIN(n, len)) != 0)
         return NONE;
-    return len >= n ? FULL : p->final ? NONE : PARTIAL;
+    if (len >= n)
+        return FULL;
+    return p->final ? NONE : PARTIAL;
 }
 
 /* Matches the text behind a closing literal: white space, then one of @follow, or the end of the
@@ -120,11 +122,13 @@ static enum match match_late(struct toolcall_parser *p, struct ahead *a, const c
 /* Matches the markers that count in text at byte @i: those of the format and those of reasoning. */
 static enum match match_marker(struct toolcall_parser *p, const struct tc_state *s, struct ahead *a,
                                const char *at, size_t len, size_t i, const struct tc_edge **out) {
-    const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
-                                : p->state == TC_REASON ? &p->reason_close
-                                                        : NULL;
+    const struct tc_edge *own = NULL;
     enum match m = match_edges(p, s, at + i, len - i, p->seen, 0, out);
 
+    if (p->state == TC_CONTENT)
+        own = &p->reason_open;
+    else if (p->state == TC_REASON)
+        own = &p->reason_close;
     if (m == NONE && p->state == TC_REASON && p->opts.format && p->opts.format->ends_reasoning)
         m = match_edges(p, &p->opts.format->states[TC_CONTENT], at + i, len - i, p->seen, TC_OPEN,
                         out);
@@ -273,14 +277,19 @@ static bool settle(struct toolcall_parser *p, const struct tc_state *s, char *te
 
 /* Collects a name, an id or a key. */
 static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
-    char *text = s->kind == TC_NAME ? p->call.name : s->kind == TC_ID ? p->call.id : p->key;
-    size_t max = s->kind == TC_NAME ? TOOLCALL_NAME_MAX
-                 : s->kind == TC_ID ? TOOLCALL_ID_MAX
-                                    : TC_KEY_MAX;
+    char *text = p->key;
+    size_t max = TC_KEY_MAX;
     const struct tc_edge *e;
     size_t n = find_edge(p, s, SIZE_MAX, &e), i, len;
     const char *at = parser_at(p, &len);
 
+    if (s->kind == TC_NAME) {
+        text = p->call.name;
+        max = TOOLCALL_NAME_MAX;
+    } else if (s->kind == TC_ID) {
+        text = p->call.id;
+        max = TOOLCALL_ID_MAX;
+    }
     assert(p->call.open && p->n_text <= max && n <= len);
     for (i = 0; i < n && p->n_text < max && !is_bad(s, at[i]); i++) {
         if (p->n_text || !is_space(at[i]))

@@ -47,12 +47,20 @@ static unsigned named_type(const char *name) {
 }
 
 static unsigned type_of(yyjson_val *v) {
-    return yyjson_is_str(v)    ? VALUE_STRING
-           : yyjson_is_num(v)  ? VALUE_NUMBER
-           : yyjson_is_bool(v) ? VALUE_BOOLEAN
-           : yyjson_is_null(v) ? VALUE_NULL
-           : yyjson_is_obj(v)  ? VALUE_OBJECT
-                               : VALUE_ARRAY;
+    switch (yyjson_get_type(v)) {
+    case YYJSON_TYPE_STR:
+        return VALUE_STRING;
+    case YYJSON_TYPE_NUM:
+        return VALUE_NUMBER;
+    case YYJSON_TYPE_BOOL:
+        return VALUE_BOOLEAN;
+    case YYJSON_TYPE_NULL:
+        return VALUE_NULL;
+    case YYJSON_TYPE_OBJ:
+        return VALUE_OBJECT;
+    default:
+        return VALUE_ARRAY;
+    }
 }
 
 yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema) {
@@ -196,9 +204,11 @@ void value_key(struct toolcall_parser *p) {
 void value_begin(struct toolcall_parser *p) {
     struct tc_value *v = &p->value;
 
-    v->types = v->forced_string ? VALUE_STRING
-               : v->forced_json ? 0
-                                : value_types(p->opts.tools, p->call.name, p->key);
+    v->types = 0;
+    if (v->forced_string)
+        v->types = VALUE_STRING;
+    else if (!v->forced_json)
+        v->types = value_types(p->opts.tools, p->call.name, p->key);
     v->string = v->types == VALUE_STRING;
     v->forced_string = v->forced_json = false;
     v->quotes = (struct tc_quotes){0};
@@ -232,17 +242,29 @@ static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *te
     return r == SCAN_DONE && used == len;
 }
 
+/* Returns the type of the JSON text that begins with @first. */
+static unsigned value_type_at(char first) {
+    switch (first) {
+    case '{':
+        return VALUE_OBJECT;
+    case '[':
+        return VALUE_ARRAY;
+    case '"':
+        return VALUE_STRING;
+    case 't':
+    case 'f':
+        return VALUE_BOOLEAN;
+    case 'n':
+        return VALUE_NULL;
+    default:
+        return VALUE_NUMBER;
+    }
+}
+
 /* Returns true if a schema of these types accepts the JSON text, rather than the same text as a
  * string. */
 static bool suits(unsigned types, char first) {
-    unsigned type = first == '{'                   ? VALUE_OBJECT
-                    : first == '['                 ? VALUE_ARRAY
-                    : first == '"'                 ? VALUE_STRING
-                    : first == 't' || first == 'f' ? VALUE_BOOLEAN
-                    : first == 'n'                 ? VALUE_NULL
-                                                   : VALUE_NUMBER;
-
-    return !(types & VALUE_STRING) || (types & type);
+    return !(types & VALUE_STRING) || (types & value_type_at(first));
 }
 
 void value_end(struct toolcall_parser *p) {
