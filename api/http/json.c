@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/json_value.h"
 #include "base/loop_bytes.h"
+#include "base/printable.h"
 
 /*
  * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always
@@ -66,24 +67,18 @@ void json_more(struct json *j) {
  * one U+FFFD replaces (the longest beginning of a valid sequence, as the Unicode standard
  * recommends). */
 static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
-    unsigned char c = s[0], lo = 0x80, hi = 0xBF;
-    size_t n = c >= 0xC2 && c <= 0xDF   ? 2
-               : c >= 0xE0 && c <= 0xEF ? 3
-               : c >= 0xF0 && c <= 0xF4 ? 4
-                                        : 0;
+    struct utf8_lead lead = utf8_lead(s[0]);
 
     *bad = 1;
-    if (n == 0)
-        return 0;
-    lo = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : lo;
-    hi = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : hi;
-    for (size_t i = 1; i < n; i++, lo = 0x80, hi = 0xBF) {
-        if (i >= len || s[i] < lo || s[i] > hi) {
+    for (size_t i = 1; i < lead.n; i++) {
+        if (i >= len || s[i] < lead.low || s[i] > lead.high) {
             *bad = i;
             return 0;
         }
+        lead.low = 0x80;
+        lead.high = 0xBF;
     }
-    return n;
+    return lead.n;
 }
 
 bool json_begins(const char *text, size_t i) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/base64.h"
+#include "base/printable.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -53,9 +54,11 @@ static void sha1_block(uint32_t h[5], const uint8_t *block) {
 
         w[i] = i < 16 ? (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]
                       : rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
-        uint32_t f = i < 20              ? (v[1] & v[2]) | (~v[1] & v[3])
-                     : i >= 40 && i < 60 ? (v[1] & v[2]) | (v[1] & v[3]) | (v[2] & v[3])
-                                         : v[1] ^ v[2] ^ v[3];
+        uint32_t f = v[1] ^ v[2] ^ v[3];
+        if (i < 20)
+            f = (v[1] & v[2]) | (~v[1] & v[3]);
+        else if (i >= 40 && i < 60)
+            f = (v[1] & v[2]) | (v[1] & v[3]) | (v[2] & v[3]);
         uint32_t next = rotate(v[0], 5) + f + v[4] + k[i / 20] + w[i];
         v[4] = v[3];
         v[3] = v[2];
@@ -102,11 +105,28 @@ void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]) {
 
 /* ---- frames to the client ---- */
 
-size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode, size_t len) {
-    unsigned n_size = len < 126 ? 0 : len <= UINT16_MAX ? 2 : 8;
+/* Returns the number of bytes of the length that follow a second byte with the low bits @code. */
+static unsigned websocket_n_size(unsigned code) {
+    switch (code) {
+    case 126:
+        return 2;
+    case 127:
+        return 8;
+    default:
+        return 0; /* @code is the length */
+    }
+}
 
+size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode, size_t len) {
+    uint8_t code = 127;
+
+    if (len < 126)
+        code = (uint8_t)len;
+    else if (len <= UINT16_MAX)
+        code = 126;
     out[0] = (uint8_t)(FIN | opcode);
-    out[1] = (uint8_t)(n_size == 0 ? len : n_size == 2 ? 126 : 127);
+    out[1] = code;
+    unsigned n_size = websocket_n_size(code);
     for (unsigned i = 0; i < n_size; i++)
         out[2 + i] = (uint8_t)((uint64_t)len >> (8 * (n_size - 1 - i)));
     return 2 + n_size;
@@ -138,13 +158,15 @@ static int fail(struct websocket *w, uint16_t code) {
 
 /* Begins the character whose first byte is @c. Returns false if none begins with it. */
 static bool text_begin(struct websocket_text *t, uint8_t c) {
+    struct utf8_lead lead = utf8_lead(c);
+
     if (c < 0x80)
         return true;
-    if (c < 0xC2 || c > 0xF4)
+    if (lead.n == 0)
         return false;
-    t->n_left = c >= 0xF0 ? 3 : c >= 0xE0 ? 2 : 1;
-    t->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
-    t->high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    t->n_left = lead.n - 1;
+    t->low = lead.low;
+    t->high = lead.high;
     return true;
 }
 
@@ -189,23 +211,23 @@ static bool is_control(const struct websocket *w) {
 
 /* Returns the length of the frame's header, or of the part that tells it. */
 static size_t head_length(const struct websocket *w) {
-    unsigned n = w->head[1] & 127;
-
     if (w->n_head < 2 || !(w->head[1] & MASKED))
         return 2;
-    return 6 + (n == 127 ? 8u : n == 126 ? 2u : 0u);
+    return 6 + websocket_n_size(w->head[1] & 127);
 }
 
 /* Returns the length of the payload; UINT64_MAX: it is not written in the shortest form, or has
  * more than 63 bits. */
 static uint64_t payload_length(const struct websocket *w) {
-    unsigned n = w->head[1] & 127, n_size = n == 127 ? 8 : n == 126 ? 2 : 0;
-    uint64_t len = n_size ? 0 : n;
+    unsigned n = w->head[1] & 127, n_size = websocket_n_size(n);
+    uint64_t len = 0;
 
+    if (n_size == 0)
+        return n;
     for (unsigned i = 0; i < n_size; i++)
         len = len << 8 | w->head[2 + i];
-    bool shortest = len >= (n_size == 8 ? UINT16_MAX + 1u : n_size == 2 ? 126u : 0u);
-    return shortest && len <= INT64_MAX ? len : UINT64_MAX;
+    uint64_t least = n_size == 2 ? 126u : UINT16_MAX + 1u;
+    return len >= least && len <= INT64_MAX ? len : UINT64_MAX;
 }
 
 /* Begins the frame whose header is complete. */

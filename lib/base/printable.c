@@ -10,36 +10,23 @@
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
     assert(len > 0);
     const uint8_t *p = (const uint8_t *)in;
+    struct utf8_lead lead = utf8_lead(p[0]);
     uint32_t v = p[0];
-    size_t n = 2;
-    uint8_t low = 0x80, high = 0xBF;
 
-    if (v >= 0xE0)
-        n = v >= 0xF0 ? 4 : 3;
-    /* The range of the first continuation byte excludes overlong forms, surrogates and numbers
-     * beyond the last plane. */
-    if (v == 0xE0)
-        low = 0xA0;
-    else if (v == 0xED)
-        high = 0x9F;
-    else if (v == 0xF0)
-        low = 0x90;
-    else if (v == 0xF4)
-        high = 0x8F;
     if (v < 0x80) {
         *c = v;
         return 1;
     }
-    if (v < 0xC2 || v > 0xF4 || len < n || p[1] < low || p[1] > high)
+    if (lead.n == 0 || len < lead.n || p[1] < lead.low || p[1] > lead.high)
         return 0;
-    v = (v & (0x7Fu >> n)) << 6 | (p[1] & 0x3F);
-    for (size_t i = 2; i < n; i++) {
+    v = (v & (0x7Fu >> lead.n)) << 6 | (p[1] & 0x3F);
+    for (size_t i = 2; i < lead.n; i++) {
         if ((p[i] & 0xC0) != 0x80)
             return 0;
         v = v << 6 | (p[i] & 0x3F);
     }
     *c = v;
-    return n;
+    return lead.n;
 }
 
 void utf8_repair(char *text, size_t len) {

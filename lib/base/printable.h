@@ -12,6 +12,41 @@
 
 #define PRINTABLE_MAX 8 /* most bytes that one character becomes; an escaped one becomes 6 */
 
+/* Length of a UTF-8 character of several bytes, 0 for none, and the range of its second byte. */
+struct utf8_lead {
+    uint8_t n, low, high;
+};
+
+/* Returns what the first byte @c of a character says. The range excludes overlong forms, surrogates
+ * and numbers beyond the last plane. */
+static inline struct utf8_lead utf8_lead(uint8_t c) {
+    struct utf8_lead lead = {.n = 2, .low = 0x80, .high = 0xBF};
+
+    if (c < 0xC2 || c > 0xF4)
+        lead.n = 0;
+    else if (c >= 0xF0)
+        lead.n = 4;
+    else if (c >= 0xE0)
+        lead.n = 3;
+    switch (c) {
+    case 0xE0:
+        lead.low = 0xA0;
+        break;
+    case 0xED:
+        lead.high = 0x9F;
+        break;
+    case 0xF0:
+        lead.low = 0x90;
+        break;
+    case 0xF4:
+        lead.high = 0x8F;
+        break;
+    default:
+        break;
+    }
+    return lead;
+}
+
 /* Returns the length of the UTF-8 character at @in, which has @len > 0 bytes, and sets *c to its
  * code point. Returns 0 if there is none. */
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c);
