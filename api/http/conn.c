@@ -388,8 +388,7 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     int r = http_feed(&c->http, data, len, &used, &err);
     if (c->http.ws)
         send_replies(c);
-    int charged = r < 0 ? r : charge_body(c, &err);
-    if (charged < 0) {
+    if (r < 0 || charge_body(c, &err) < 0) {
         conn_answer_early(c, &err);
         return len;
     }
@@ -470,11 +469,12 @@ static size_t parse_busy(struct conn *c, const char *data, size_t len) {
 /* Handles HTTP, or frames, that have arrived. */
 static void receive(struct conn *c, const char *data, size_t n) {
     bool busy = c->http.ws && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH);
-    size_t used = c->ahead.len > 0 ? 0
-                  : is_reading(c)  ? parse(c, data, n)
-                  : busy           ? parse_busy(c, data, n)
-                                   : 0;
+    size_t used = 0; /* bytes that were kept come first */
 
+    if (c->ahead.len == 0 && is_reading(c))
+        used = parse(c, data, n);
+    else if (c->ahead.len == 0 && busy)
+        used = parse_busy(c, data, n);
     if (used < n && c->state < CONN_LINGER)
         keep(c, data + used, n - used);
 }

@@ -73,8 +73,13 @@ static int on_url_complete(llhttp_t *p) {
     authority += 3;
     char *path = authority + strcspn(authority, "/?#");
     h->head.len = 0;
-    if ((*path != '/' && (r = add(h, "/", 1)) != 0) || (r = add(h, path, strlen(path) + 1)) != 0 ||
-        (r = add(h, ":authority", sizeof(":authority"))) != 0)
+    if (*path != '/')
+        r = add(h, "/", 1);
+    if (r == 0)
+        r = add(h, path, strlen(path) + 1);
+    if (r == 0)
+        r = add(h, ":authority", sizeof(":authority"));
+    if (r != 0)
         return r;
     *path = 0;
     return add(h, authority, strlen(authority) + 1);
@@ -298,6 +303,19 @@ int http_begin_websocket(struct http *h) {
     return 0;
 }
 
+/* Returns what a frame that ends the connection with @code had wrong. */
+static const char *http_frame_fault(uint16_t code) {
+    switch (code) {
+    case WEBSOCKET_NOT_TEXT:
+        return "Messages must be text, not binary.";
+    case WEBSOCKET_BAD_TEXT:
+        return "The message is not valid UTF-8.";
+    default:
+        return "Malformed WebSocket frame: it needs a mask, a known opcode in its place and a "
+               "length that fits.";
+    }
+}
+
 /* Says what was wrong with the client's frames. Returns -EINVAL. */
 static int explain_frame(const struct http *h, int r, struct err *err) {
     if (r == -ENOMEM)
@@ -306,13 +324,7 @@ static int explain_frame(const struct http *h, int r, struct err *err) {
     if (h->ws->code == WEBSOCKET_TOO_LARGE)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The message is larger than %zu bytes (max-body).", h->body.max);
-    return err_set_code(
-        err, 400, "malformed_frame", NULL,
-        h->ws->code == WEBSOCKET_NOT_TEXT ? "Messages must be text, not binary."
-        : h->ws->code == WEBSOCKET_BAD_TEXT
-            ? "The message is not valid UTF-8."
-            : "Malformed WebSocket frame: it needs a mask, a known opcode in its place and a "
-              "length that fits.");
+    return err_set_code(err, 400, "malformed_frame", NULL, "%s", http_frame_fault(h->ws->code));
 }
 
 static int feed_frames(struct http *h, const char *data, size_t len, bool busy, size_t *used,

@@ -31,7 +31,14 @@ static bool matches(const struct route *r, const char *path, const char **arg, s
 
 /* Returns the methods of @r for the Allow header. */
 static const char *methods_of(const struct route *r) {
-    return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";
+    switch (r->method) {
+    case HTTP_GET:
+        return "GET, HEAD";
+    case HTTP_DELETE:
+        return "DELETE";
+    default:
+        return "POST";
+    }
 }
 
 /* Looks for @path in @table (NULL: empty). Returns 1 and sets x->route; or 0, and *allow has the

@@ -35,8 +35,12 @@
 static int refuse(struct err *err, const char *param, const char *path) {
     int r = errno == ENOMEM ? -ENOMEM : -EINVAL;
     unsigned long e = ERR_peek_last_error();
-    const char *why = r == -ENOMEM ? strerror(ENOMEM) : e ? ERR_reason_error_string(e) : NULL;
+    const char *why = NULL;
 
+    if (r == -ENOMEM)
+        why = strerror(ENOMEM);
+    else if (e)
+        why = ERR_reason_error_string(e);
     err_set(err, 0, param, "%s: %.200s: %.120s", param, path, why ? why : "cannot be used");
     ERR_clear_error();
     return r;
