@@ -117,7 +117,9 @@ int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n) {
     for (uint32_t i = 0; i < ts->n; i++) {
         const struct api_tenant *row = row_of(rows, n, ts->list[i]->conf.name);
 
-        configure(ts->list[i], row ? row : i == 0 ? &ts->defaults : &rest);
+        if (!row)
+            row = i == 0 ? &ts->defaults : &rest;
+        configure(ts->list[i], row);
     }
     return 0;
 }

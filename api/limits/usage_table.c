@@ -190,8 +190,12 @@ static uint32_t age_of(const struct used *u, const struct usage_row *row) {
  * before. Returns false if the row is too old to be kept. */
 static bool fold_row(struct usage_row *row, const struct used *u, uint32_t level) {
     uint32_t age = age_of(u, row), today = u->today;
-    bool sums_days = level == 0 ? age > 1 : level == 1 ? age > 0 : row->date < today;
+    bool sums_days = row->date < today;
 
+    if (level == 0)
+        sums_days = age > 1;
+    else if (level == 1)
+        sums_days = age > 0;
     if (sums_days)
         row->date = month_of(row->date);
     if (level >= 3 && row->date < today)
@@ -232,8 +236,9 @@ struct field {
     size_t len;
 };
 
+/* Returns the value of a hexadecimal digit as this file writes it, with capital letters; or -1. */
 static int hex(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= 'a' ? -1 : hex_digit(c);
 }
 
 static bool read_name(const struct field *f, char *out, size_t size) {
