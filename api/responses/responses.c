@@ -139,18 +139,33 @@ bool responses_is_native(const struct writer *w, const struct output_run *run) {
     return t && t->native;
 }
 
+/* What a client knows an item by: its type, and the prefix of its id. */
+struct item_kind {
+    const char *type, *prefix;
+};
+
+/* Returns the kind of the item that @run is; NULL: the message of an output without text. */
+static struct item_kind responses_kind(const struct writer *w, const struct output_run *run) {
+    const struct responses_tool *t = run ? tool_of(w, run) : NULL;
+
+    if (!run || run->kind == OUTPUT_CONTENT) {
+        if (responses_of(w)->compacts)
+            return (struct item_kind){"compaction", "cmp"};
+        return (struct item_kind){"message", "msg"};
+    }
+    if (run->kind == OUTPUT_REASONING)
+        return (struct item_kind){"reasoning", "rs"};
+    if (t && t->native)
+        return (struct item_kind){t->native->call, t->native->prefix};
+    if (t && t->custom)
+        return (struct item_kind){"custom_tool_call", "ctc"};
+    return (struct item_kind){"function_call", "fc"};
+}
+
 void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size) {
-    const struct responses_tool *t = run ? tool_of(w, run) : NULL;
-    bool text = !run || run->kind == OUTPUT_CONTENT;
-    const char *prefix = text && responses_of(w)->compacts ? "cmp"
-                         : text                            ? "msg"
-                         : run->kind == OUTPUT_REASONING   ? "rs"
-                         : t && t->native                  ? t->native->prefix
-                         : t && t->custom                  ? "ctc"
-                                                           : "fc";
-
-    snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(RESPONSES_ID_PREFIX), i);
+    snprintf(out, size, "%s_%s_%u", responses_kind(w, run).prefix,
+             w->id + strlen(RESPONSES_ID_PREFIX), i);
 }
 
 void responses_put_logprobs(struct json *j, const struct writer *w, const struct output_run *run,
@@ -235,17 +250,6 @@ static const char *status_of(const struct writer *w, uint32_t run, bool finished
     return !is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
 }
 
-/* Returns the type under which the client knows an item. */
-static const char *type_of(const struct writer *w, const struct output_run *run) {
-    const struct responses_tool *t = tool_of(w, run);
-
-    if (run->kind == OUTPUT_CONTENT)
-        return responses_of(w)->compacts ? "compaction" : "message";
-    if (run->kind == OUTPUT_REASONING)
-        return "reasoning";
-    return t && t->native ? t->native->call : t && t->custom ? "custom_tool_call" : "function_call";
-}
-
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished) {
     const struct output_parser *s = gen_of(w)->output;
@@ -256,7 +260,8 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
     char id[64];
 
     responses_item_id(w, r, i, id, sizeof(id));
-    json_print(j, "{id:%s, type:%s, status:%s", id, type_of(w, r), status_of(w, run, finished));
+    json_print(j, "{id:%s, type:%s, status:%s", id, responses_kind(w, r).type,
+               status_of(w, run, finished));
     if (responses_of(w)->compacts) {
         put_sealed(j, text, finished ? len : 0);
     } else if (r->kind == OUTPUT_CALL) {
@@ -381,14 +386,13 @@ static void put_usage(struct json *j, const struct writer *w) {
 
 /* Writes an error. Clients know few codes; codes that tell them what to do are kept. */
 static void put_error(struct json *j, const struct err *err) {
-    bool full = err->status == 429;
-    bool known = strcmp(err->code, "context_length_exceeded") == 0;
+    const char *code = "server_error";
 
-    json_print(j, "error:{code:%s, message:%s}",
-               full    ? "rate_limit_exceeded"
-               : known ? err->code
-                       : "server_error",
-               err->message);
+    if (err->status == 429)
+        code = "rate_limit_exceeded";
+    else if (strcmp(err->code, "context_length_exceeded") == 0)
+        code = err->code;
+    json_print(j, "error:{code:%s, message:%s}", code, err->message);
 }
 
 static const char *status_word(const struct writer *w, enum responses_status status) {
