@@ -161,7 +161,9 @@ static const struct words *words_of(const struct writer *w, const struct output_
         return &message;
     if (run->kind == OUTPUT_REASONING)
         return responses_of(w)->summary ? &summary : &reasoning;
-    return responses_is_native(w, run) ? &native : responses_is_custom(w, run) ? &custom : &call;
+    if (responses_is_native(w, run))
+        return &native;
+    return responses_is_custom(w, run) ? &custom : &call;
 }
 
 /* ---- items ---- */
