@@ -90,15 +90,17 @@ static int read_compaction(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     TRY(buf_add_str(&text, "Summary of the conversation until here:\n\n"));
-    int r =
-        opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))
-            ? opaque_reasoning_read(&text, json_text(sealed), json_len(sealed))
-            : buf_add_str(&text, "(It was written by another service and cannot be read here.)");
+    if (!opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))) {
+        TRY(buf_add_str(&text, "(It was written by another service and cannot be read here.)"));
+        return responses_add_user(b, &text);
+    }
+    int r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
     if (r == -EINVAL)
         return responses_refuse_item(b, ".encrypted_content",
                                      "was not written by this server; send it back as it was "
                                      "received");
-    return r < 0 ? r : responses_add_user(b, &text);
+    TRY(r);
+    return responses_add_user(b, &text);
 }
 
 /* Reads a message from one agent to another. */

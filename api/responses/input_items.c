@@ -139,12 +139,14 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
 static void put_id(struct json *j, const char *key, const struct conversation *c,
                    const struct place *p) {
     const struct segment *s = p ? &c->segment[p->segment] : NULL;
-    const char *own = s ? item_list_id(s->list, item_list_get(s->list, p->item)) : NULL;
+    const char *id = s ? item_list_id(s->list, item_list_get(s->list, p->item)) : NULL;
     char name[80];
 
-    if (s && !own)
+    if (s && !id) {
         name_item(s, p->item, name);
-    json_print(j, "%s:%s", key, own ? own : s ? name : NULL);
+        id = name;
+    }
+    json_print(j, "%s:%s", key, id);
 }
 
 /* Writes the page of at most @limit items behind the first @from. */

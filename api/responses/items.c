@@ -250,12 +250,11 @@ static int read_message(struct responses_build *b, yyjson_val *item) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     bool system = json_is(role, "system developer"), user = json_is(role, "user");
     bool assistant = json_is(role, "assistant");
+    enum says says = user ? SAYS_USER : SAYS_OTHER;
 
-    TRY(add_content(b, item, "content",
-                    user        ? SAYS_USER
-                    : assistant ? SAYS_MODEL
-                                : SAYS_OTHER,
-                    &all));
+    if (assistant)
+        says = SAYS_MODEL;
+    TRY(add_content(b, item, "content", says, &all));
     if (assistant)
         return responses_say(b, &all.text);
     if (system && !b->begun)
@@ -348,12 +347,12 @@ static int read_native_call(struct responses_build *b, yyjson_val *item) {
     const struct responses_native *n = responses_native_item(yyjson_obj_get(item, "type"));
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     char place[44];
-    int r = need_name(b, item, yyjson_is_str(id) ? "call_id" : "id", &id);
 
+    TRY(need_name(b, item, yyjson_is_str(id) ? "call_id" : "id", &id));
     snprintf(place, sizeof(place), ".%s", n->member);
-    if (r == 0 && !yyjson_is_obj(yyjson_obj_get(item, n->member)))
-        r = refuse(b, place, "must be an object");
-    return r < 0 ? r : add_call(b, id, n->type, responses_native_args(b->doc, n, item));
+    if (!yyjson_is_obj(yyjson_obj_get(item, n->member)))
+        return refuse(b, place, "must be an object");
+    return add_call(b, id, n->type, responses_native_args(b->doc, n, item));
 }
 
 /* Writes a tool's output: a shell reports the result of each command, a patch perhaps only whether

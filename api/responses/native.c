@@ -174,9 +174,10 @@ int responses_native_output(yyjson_val *output, struct buf *text) {
         TRY(add_line(text, yyjson_obj_get(one, "stdout")));
         TRY(add_line(text, yyjson_obj_get(one, "stderr")));
         TRY(end_line(text));
-        TRY(json_has(outcome, "type", "timeout") ? buf_add_str(text, "timed out")
-            : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
-                                  : 0);
+        if (json_has(outcome, "type", "timeout"))
+            TRY(buf_add_str(text, "timed out"));
+        else if (yyjson_is_int(code))
+            TRY(buf_printf(text, "exit code %d", yyjson_get_int(code)));
     }
     return 0;
 }

@@ -255,11 +255,12 @@ void responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
 static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
     const struct responses_native *n = responses_native_tool(choice);
     yyjson_val *name = yyjson_obj_get(choice, "name");
-    const char *flat = n ? n->type
-                       : json_cstr(name)
-                           ? responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name)
-                           : NULL;
+    const char *flat = NULL;
 
+    if (n)
+        flat = n->type;
+    else if (json_cstr(name))
+        flat = responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name);
     b->failed |= !flat;
     return json_make(b->doc, "{type:'function', function:{name:%}}",
                      yyjson_mut_strcpy(b->doc, flat));
