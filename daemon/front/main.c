@@ -499,7 +499,8 @@ static int open_stores(struct front *f, struct err *err) {
     if (*f->config.kv_disk)
         TRY(kvdisk_open(f->config.kv_disk, !takeover_is_pending(), &f->disk_fd, f->share_secret,
                         err));
-    TRY(*k.endpoint ? kv_events_new(&f->kv_events, &k, err) : 0);
+    if (*k.endpoint)
+        TRY(kv_events_new(&f->kv_events, &k, err));
     f->config.api.kv_events = kv_events_counts(f->kv_events);
     f->config.api.on_salt = f->kv_events ? kv_events_salt : NULL;
     f->config.api.salt_ctx = f->kv_events;
@@ -523,7 +524,8 @@ static int open_models(struct front *f, struct err *err) {
         .waits = takeover_waits(),
     };
 
-    return models_new(&f->models, &o, err);
+    TRY(models_new(&f->models, &o));
+    return models_open(f->models, err);
 }
 
 static int open_admin(struct front *f) {
@@ -620,10 +622,24 @@ static int serve(struct front *f) {
     return r;
 }
 
+/* Reads and checks the options and the files that they name. */
+static int read_options(struct front *f, struct err *err) {
+    CLEANUP(freep) struct api_tenant *rows = NULL;
+    uint32_t n_rows;
+
+    TRY(config_init(&f->config));
+    TRY(args_read(&f->config, f->argc, f->argv, stderr, err));
+    TRY(config_check(&f->config, err));
+    TRY(api_check_otlp(f->config.api.otlp_endpoint, err));
+    TRY(picture_fetch_check_hosts((const char *const *)f->config.picture_hosts, err));
+    if (!*f->config.tenants)
+        return 0;
+    return process_name_key(tenants_read(f->config.tenants, &rows, &n_rows, err), "tenants", err);
+}
+
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
-    int r;
 
     files_open_standard();
     process_forbid_cores();
@@ -646,19 +662,13 @@ int main(int argc, char **argv) {
     bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;
     f.argv = argv;
-    if ((r = config_init(&f.config)) < 0 ||
-        (r = args_read(&f.config, f.argc, argv, stderr, &err)) < 0 ||
-        (r = config_check(&f.config, &err)) < 0 ||
-        (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0 ||
-        (r = picture_fetch_check_hosts((const char *const *)f.config.picture_hosts, &err)) < 0)
+    int r = read_options(&f, &err);
+    if (r < 0)
         return fail(&err, r);
-    CLEANUP(freep) struct api_tenant *rows = NULL;
-    uint32_t n_rows;
-    if (*f.config.tenants &&
-        (r = process_name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants",
-                              &err)) < 0)
+    if (!check)
+        return serve(&f);
+    r = check_start(&f.config, &err);
+    if (r < 0)
         return fail(&err, r);
-    if (check)
-        return (r = check_start(&f.config, &err)) < 0 ? fail(&err, r) : !files_flush();
-    return serve(&f);
+    return !files_flush();
 }

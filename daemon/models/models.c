@@ -690,9 +690,8 @@ static int open_first(struct served *s, struct err *err) {
     return 0;
 }
 
-int models_new(struct models **out, const struct models_opts *o, struct err *err) {
+int models_new(struct models **out, const struct models_opts *o) {
     struct models *m = calloc(1, sizeof(*m));
-    int r = 0;
 
     if (!m)
         return -ENOMEM;
@@ -706,48 +705,49 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     list_init(&m->pulls);
     list_init(&m->changes);
     list_init(&m->guest_links);
-    if (*o->config->model)
-        r = add_first(m);
-    if (r == 0)
-        r = models_find_all(o->config, add, NULL, m, err);
-    if (r == 0 && m->n == 0)
-        r = models_refuse_none(err);
     m->several = *o->config->models || *o->config->models_dir;
     m->on_demand = m->several || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;
     m->kv_bytes = m->several ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
-    if (r == 0 && m->served[0]->first)
-        r = open_first(m->served[0], err);
+    *out = m;
+    return 0;
+}
+
+int models_open(struct models *m, struct err *err) {
+    if (*m->opts.config->model)
+        TRY(add_first(m));
+    TRY(models_find_all(m->opts.config, add, NULL, m, err));
+    if (m->n == 0)
+        return models_refuse_none(err);
+    if (m->served[0]->first)
+        TRY(open_first(m->served[0], err));
     /* Allows the only model to be loaded again after it was unloaded. */
-    if (r == 0 && !m->several && !o->config->models_memory)
+    if (!m->several && !m->opts.config->models_memory)
         m->budget = MAX(m->budget, m->served[0]->opened->memory_bytes);
-    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+    for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        r = prepare(s, err);
-        if (r == 0 && s->opened)
+        TRY(prepare(s, err));
+        if (s->opened)
             take_front(s);
     }
-    *out = m; /* set even after an error, for models_free() */
-    return r;
+    return 0;
 }
 
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out) {
-    int r = api_new(out, m->opts.loop, o, &m->served[0]->info, workers_port(m->served[0]->workers),
-                    m->opts.clock);
+    struct served *first = m->served[0];
 
+    TRY(api_new(out, m->opts.loop, o, &first->info, workers_port(first->workers), m->opts.clock));
     m->api = *out;
-    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+    first->model = api_first_model(*out);
+    workers_attach(first->workers, first->model);
+    for (uint32_t i = 1; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (i == 0)
-            s->model = api_first_model(*out);
-        else
-            r = api_add_model(*out, &s->info, workers_port(s->workers), &s->model);
-        if (r == 0)
-            workers_attach(s->workers, s->model);
+        TRY(api_add_model(*out, &s->info, workers_port(s->workers), &s->model));
+        workers_attach(s->workers, s->model);
     }
-    return r;
+    return 0;
 }
 
 int models_start(struct models *m) {

@@ -54,9 +54,11 @@ struct models_opts {
     void (*on_refused)(void *ctx, const char *why, int error);
 };
 
+/* Returns 0 or -ENOMEM; models_open() follows. */
+int models_new(struct models **out, const struct models_opts *o);
 /* Reads presets and folder, and opens the model of the option model. Returns 0, or -errno with
  * @err. */
-int models_new(struct models **out, const struct models_opts *o, struct err *err);
+int models_open(struct models *m, struct err *err);
 /* Creates the api that serves the models. Returns 0 or -errno. */
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out);
 /* Implements api_opts.rescan for a daemon with folders: adds new presets and files and withdraws

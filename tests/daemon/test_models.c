@@ -89,7 +89,8 @@ static void start(void) {
                             .disk_fd = -1,
                             .on_ready = on_ready,
                             .on_refused = on_refused};
-    cr_assert_eq(models_new(&models, &o, &err), 0, "%s", err.message);
+    cr_assert_eq(models_new(&models, &o), 0);
+    cr_assert_eq(models_open(models, &err), 0, "%s", err.message);
     w.opts.rescan = models_rescan;
     w.opts.models_ctx = models;
     cr_assert_eq(models_open_api(models, &w.opts, &w.api), 0);
