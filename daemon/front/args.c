@@ -137,13 +137,15 @@ static void add_listen(struct reading *d) {
         return;
     for (size_t n; *host; host += n + (host[n] == ',')) {
         const char *comma = list.len ? "," : "", *tls = d->p->tls ? "tls:" : "";
+        int r;
 
         n = strcspn(host, ",");
-        bool is_path = n > 5 && memcmp(host + n - 5, ".sock", 5) == 0;
-        int r = is_path
-                    ? buf_printf(&list, "%sunix:%.*s", comma, (int)n, host)
-                    : buf_printf(&list, memchr(host, ':', n) ? "%s%s[%.*s]:%llu" : "%s%s%.*s:%llu",
-                                 comma, tls, (int)n, host, port);
+        if (n > 5 && memcmp(host + n - 5, ".sock", 5) == 0)
+            r = buf_printf(&list, "%sunix:%.*s", comma, (int)n, host);
+        else if (memchr(host, ':', n))
+            r = buf_printf(&list, "%s%s[%.*s]:%llu", comma, tls, (int)n, host, port);
+        else
+            r = buf_printf(&list, "%s%s%.*s:%llu", comma, tls, (int)n, host, port);
         if (r < 0)
             d->r = r;
     }
@@ -610,7 +612,8 @@ static int resolve_folder(struct config *c, const char *key, const char *path, s
 
     if (r == -EINVAL)
         return err_set(err, 0, key, "%s: %s", key, why.message);
-    return r < 0 ? r : config_set(c, key, file, err);
+    TRY(r);
+    return config_set(c, key, file, err);
 }
 
 /* Returns the name of a model that contains @text, or that @text contains, without regard to case;

@@ -7,8 +7,10 @@
 
 int audit_admin(const char *client, const char *action, const char *target, const char *detail,
                 int r, const struct err *err) {
-    const char *why = r == 0 ? "" : *err->message ? err->message : strerror(-r);
+    const char *why = "";
 
+    if (r != 0)
+        why = *err->message ? err->message : strerror(-r);
     log_event(WLOG_NOTICE, "audit",
               "action=%s target=%s detail=%s by=admin client=%s result=%s reason=%s", action,
               quoted(target ? target : "").s, quoted(detail ? detail : "").s, client,

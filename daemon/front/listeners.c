@@ -251,12 +251,19 @@ int listeners_open(struct listeners *l, struct err *err) {
     return open_admin(l, err);
 }
 
+/* Returns the name under which the next daemon gets @s; an address shows whether there is TLS. */
+static const char *listeners_name(const struct front_socket *s) {
+    if (s->admin)
+        return "admin";
+    return s->tls && !s->address ? "tls" : "http";
+}
+
 int listeners_pass(const struct listeners *l, struct upgrade_files *f) {
     for (uint32_t i = 0; i < l->n; i++) {
         const struct front_socket *s = &l->sockets[i];
-        const char *name = s->admin ? "admin" : s->tls && !s->address ? "tls" : "http";
 
-        TRY(s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address));
+        if (!s->unwanted)
+            TRY(upgrade_add(f, s->fd, listeners_name(s), s->address));
     }
     return 0;
 }
