@@ -144,7 +144,7 @@ struct item_kind {
     const char *type, *prefix;
 };
 
-/* Returns the kind of the item that @run is; NULL: the message of an output without text. */
+/* Returns the kind of the item that @run is; NULL for the empty message. */
 static struct item_kind responses_kind(const struct writer *w, const struct output_run *run) {
     const struct responses_tool *t = run ? tool_of(w, run) : NULL;
 
