@@ -12,10 +12,10 @@ int audit_client(const struct exchange *x, const char *action, const char *targe
     struct gen_env *env = env_of(x);
     struct tenant *t = tenants_get(&env->tenants, x->tenant);
     const char *key = x->key ? env->auth.names[x->key - 1] : "";
-    const char *why = *err->message ? err->message : strerror(-r);
+    const char *why = "";
 
-    if (r == 0)
-        why = "";
+    if (r != 0)
+        why = *err->message ? err->message : strerror(-r);
     if (!log_limit_take(&env->log_limit, x->tenant ? &t->log : NULL, x, clock_now(env->clock)))
         return r;
     log_event(WLOG_NOTICE, "audit",
