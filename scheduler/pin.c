@@ -18,7 +18,6 @@
 
 #include <assert.h>
 #include "base/buggify.h"
-#include "scheduler/offload.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"

@@ -23,11 +23,11 @@
 
 #include <assert.h>
 #include <string.h>
-#include "scheduler/offload.h"
 #include "scheduler/pictures.h"
 #include "scheduler/pin.h"
 #include "scheduler/plan.h"
 #include "scheduler/fair_share.h"
+#include "scheduler/tier.h"
 
 void prewarm_init(struct prewarm *p, const struct sched_view *view) {
     p->view = view;
@@ -90,8 +90,7 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
         pin_prewarmed(p->view->pins, r);
-        offload_save(p->view->offload, &r->share, request_keys(r), n_tokens,
-                     pin_returns(p->view->pins, r->session, r->tenant));
+        tier_save(p->view, r, n_tokens);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);

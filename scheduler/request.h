@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include "base/err.h"
 #include "engine/engine.h"
-#include "kvpager/kvpager.h"
+#include "kvpager/tier.h"
 #include "proto/messages.h"
 #include "scheduler/queue.h"
 
@@ -91,8 +91,7 @@ struct request {
     uint32_t payer;                      /* number of the tenant in the front */
     size_t charged;                      /* bytes charged to the tenant for matcher */
     bool compiling;                      /* waits for its constraint before it is queued */
-    bool loading; /* waits for pages from the disk, since loading_ns, before it is queued */
-    int64_t loading_ns;
+    bool loading;                        /* waits for pages from the disk before it is queued */
 
     /* Progress of the generation. */
     /* retired: the previous array, which a step in flight may still read */
@@ -184,6 +183,11 @@ void request_finish(struct request *r, enum finish_reason why);
  * (kvpager/media.h). */
 static inline const int32_t *request_keys(const struct request *r) {
     return r->keys ? r->keys : r->tokens;
+}
+
+/* Returns the first @n_tokens of @r as pagers find pages by them. */
+static inline struct kv_keys request_prefix(const struct request *r, uint32_t n_tokens) {
+    return (struct kv_keys){&r->share, request_keys(r), n_tokens};
 }
 
 /* Returns whether samples of @r may need masks. */

@@ -16,7 +16,6 @@
 #include "base/buggify.h"
 #include "base/try.h"
 #include "scheduler/constrain.h"
-#include "scheduler/disk.h"
 #include "scheduler/events.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"
@@ -99,7 +98,6 @@ static void init_view(struct sched *s) {
         .pins = &s->pins,
         .media = &s->media,
         .pictures = &s->pictures,
-        .offload = &s->offload,
         .stats = &s->stats,
     };
 }
@@ -118,8 +116,7 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     o.watch = s->opts.tells_blocks;
-    s->pager_opts = o;
-    /* Options of the device's pager only. A slot for the hidden state that drafts begin with counts
+    /* A slot for the hidden state that drafts begin with counts
      * as a slot for a recurrent state. */
     o.n_states = i->n_states ? i->n_states : i->n_slots;
     o.n_snapshots = i->n_snapshots;
@@ -130,8 +127,7 @@ static int init_pager(struct sched *s) {
     s->view.pager = s->pager;
     TRY(states_init(&s->states, &s->view));
     o.peer = i->n_states > 0 ? s->pager : NULL;
-    struct kv_prices prices = tier_prices(&s->cost);
-    return offload_init(&s->offload, &prices, &o, i->n_host_pages, s->states.pages);
+    return tier_init(s, &o);
 }
 
 static int init_plan(struct sched *s) {
@@ -210,7 +206,8 @@ static int init(struct sched *s) {
     TRY(init_drafter(s));
     TRY(fair_init(&s->fair, &s->view));
     s->leave_disk_ns = INT64_MAX;
-    tier_init(s, !s->opts.disk.waits);
+    if (!s->opts.disk.waits)
+        tier_open(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++) {
         TRY(batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        n_mask_tokens(s), s->info->n_windows > 0));
@@ -283,7 +280,6 @@ struct sched *sched_free(struct sched *s) {
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
     tier_deinit(s);
-    offload_deinit(&s->offload);
     states_deinit(&s->states);
     fair_deinit(&s->fair);
     pin_deinit(&s->pins);
@@ -583,15 +579,6 @@ static void window_stats(const struct sched *s, const struct kv_stats *kv, struc
     out->n_window_missed_tokens = kv->n_missed_tokens;
 }
 
-static void host_stats(const struct kv_pager *host, struct msg_stats *out) {
-    struct kv_stats kv;
-
-    kv_pager_stats(host, &kv);
-    out->n_host_pages = kv.n_pages;
-    out->n_host_used = kv.n_pages - kv.n_free;
-    out->n_host_held = kv.n_owned + kv.n_shared;
-}
-
 enum { MOST = 64, MOST_PICTURES = 256 };
 
 /* Holds the arrays of a BLOCKS payload: few changes, because a step waits meanwhile. */
@@ -647,7 +634,7 @@ static bool take_changes(const struct sched *s, struct kv_pager *p, bool ends, s
 }
 
 int sched_blocks(struct sched *s, struct buf *out) {
-    struct kv_pager *tier[] = {s->pager, s->offload.host, disk_pages(s->offload.disk)};
+    struct kv_pager *tier[] = {s->pager, kv_tier_host_pages(s->tier), kv_tier_file_pages(s->tier)};
     struct changes x;
     struct msg_blocks m = {
         .page_tokens = s->info->page_tokens,
@@ -699,8 +686,6 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_evicted = kv.n_evicted;
     out->n_lookup_tokens = kv.n_lookup_tokens - s->prewarm.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens - s->prewarm.n_hit_tokens;
-    if (s->offload.host)
-        host_stats(s->offload.host, out);
     tier_stats(s, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);

@@ -5,7 +5,6 @@
 
 #include "kvpager/media.h"
 #include "scheduler/batch.h"
-#include "scheduler/disk.h"
 #include "scheduler/drafter.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/plan.h"
@@ -16,7 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
 #include "scheduler/state.h"
-#include "scheduler/offload.h"
+#include "scheduler/tier.h"
 #include "scheduler/view.h"
 
 #define SCHED_DEPTH_MAX 2u
@@ -47,9 +46,7 @@ struct sched {
     struct estimate estimate;
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
-    struct offload offload;
-    struct disk_counts disk_counts;
-    struct kv_opts pager_opts;
+    struct kv_tier *tier;
     int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is used */
     struct states states;
     struct fair_share fair;
@@ -101,30 +98,6 @@ struct feature_end {
 void features_submit(struct sched *s, struct request *r, const struct submit *m);
 void features_step(struct sched *s);
 void features_finish(struct sched *s, struct request *r, enum finish_reason why);
-
-/* tier.c */
-
-/* Returns the prices of steps that @cost learns. */
-struct kv_prices tier_prices(struct cost *cost);
-/* Adds to @t, which has no copies yet, those of pages: a few queued ones with more where @idle, no
- * rows follow, and those that were decided for this step. Returns 0 or -ENOMEM. */
-int tier_build(struct sched *s, struct batch *t, bool idle);
-/* Opens the disk tier if @use and the model can use it. A fault of the file goes to opts.disk.note,
- * and there is no disk tier then. */
-void tier_init(struct sched *s, bool use);
-void tier_deinit(struct sched *s);
-/* Starts to read pages of @r from the disk if that pays. Returns true if it did; @r is then queued
- * when they have been read. */
-bool tier_begin_load(struct sched *s, struct request *r);
-/* Cancels the read for @r, which has ended. */
-void tier_cancel_load(struct sched *s, struct request *r);
-/* Takes finished reads and writes before a step. Leaves the file, if that was asked for and
- * everything is written. */
-void tier_step(struct sched *s);
-/* Returns when tier_step() must be called again, or INT64_MAX. */
-int64_t tier_wake_ns(const struct sched *s);
-/* Sets the counters of host memory, and counters and gauges of the file. */
-void tier_stats(const struct sched *s, struct msg_stats *out);
 
 /* step.c */
 

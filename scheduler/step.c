@@ -164,9 +164,8 @@ static int plan(struct sched *s, int64_t now) {
         recorder_plan(&s->recorder, p, s->planned, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
-        if (p->n_preempted + p->n_admitted + s->offload.n_fetched == 0)
+        if (p->n_preempted + p->n_admitted + tier_fetch_more(s) == 0)
             break;
-        s->offload.n_fetched = 0; /* no request waits for the step: copy more pages back */
     }
     /* plan_step() guarantees that some request can make progress, is in flight, or waits for its
      * mask or its picture. */
@@ -220,7 +219,7 @@ int step_copies(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;
 
-    if (sched_n_in_flight(s) > 0 || !offload_has_work(&s->offload))
+    if (sched_n_in_flight(s) > 0 || !tier_has_copies(s))
         return 1;
     p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
     p->n_admitted = p->n_preempted = 0;

@@ -10,7 +10,7 @@
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
     recorder_note(&s->recorder, r, WHY_PREEMPTED, kv_seq_exclusive(r->seq));
-    offload_swap(&s->offload, r->seq, &r->share, request_keys(r));
+    tier_swap(s, r);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = 0;
@@ -57,21 +57,9 @@ bool step_look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
     bool found = false;
 
-    for (uint32_t i = p->n_running; s->offload.host && i < p->n_running + p->n_waiting; i++) {
-        struct request *r = s->planned[i];
-
-        if (!p->req[i].admitted)
-            continue;
-        r->n_host = offload_has(&s->offload, &r->share, request_keys(r), request_shareable(r));
-        r->n_host = request_cut(r, r->n_host, s->view.page_tokens);
-        if (r->n_host > p->req[i].n_hit && !offload_pays(&s->offload, p->req[i].n_hit, r->n_host)) {
-            s->stats.n_left_tokens += r->n_host - p->req[i].n_hit;
-            r->n_host = 0;
-        }
-        if (r->n_host <= p->req[i].n_hit)
-            r->n_host = 0;
-        found |= r->n_host > 0;
-    }
+    for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting; i++)
+        if (p->req[i].admitted)
+            found |= tier_look(s, s->planned[i], p->req[i].n_hit);
     return found;
 }
 

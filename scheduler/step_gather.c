@@ -69,11 +69,11 @@ static void fetch(struct sched *s, struct request *r) {
     uint32_t before = kv_seq_committed(r->seq), most = UINT32_MAX, n;
 
     if (!alone)
-        most = offload_fetch_room(&s->offload);
+        most = kv_tier_fetch_room(s->tier);
     if (most == 0)
         return;
-    n = offload_fetch(&s->offload, s->pager, r->seq, &r->share, request_keys(r), r->n_host, most,
-                      s->plan.n_running);
+    struct kv_keys k = request_prefix(r, r->n_host);
+    n = kv_tier_fetch(s->tier, r->seq, &k, most, s->plan.n_running);
     if (s->states.on) {
         go_on_at(s, r, n, n > before);
         return;

@@ -1,7 +1,7 @@
 /*
- * tier - opens, leaves and flushes the disk tier. A request waits for pages in the file if the file
- * has more of them than device and host memory, and if reading is faster than computing. Meanwhile
- * the request is in `compiling` and not in the queue.
+ * tier - the scheduler's side of host memory and of the file behind it (kvpager/tier.h): what steps
+ * cost, copies as the engine makes them, and requests that wait for pages of the file. Meanwhile a
+ * request is in `compiling` and not in the queue.
  */
 
 #include <assert.h>
@@ -9,10 +9,9 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/try.h"
-#include "scheduler/disk.h"
 #include "scheduler/scheduler_private.h"
 
-#define PATIENCE_NS INT64_C(2000000000) /* longest wait for reads from the disk */
+#define TIER_IDENTITY 256u /* bytes, at most */
 #define FLUSH_SLEEP_MS 50
 #define LEAVE_LOOK_NS 10000000 /* time between two checks whether the disk tier can be left */
 
@@ -26,86 +25,76 @@ static void put_into_queue(struct sched *s, struct request *r) {
     queue_insert(&s->waiting, &r->queued);
 }
 
-/* disk_opts.loaded */
-static void on_loaded(void *ctx, uint64_t id) {
-    struct request *r = *sched_slot(ctx, id);
-
-    if (r && r->loading)
-        put_into_queue(ctx, r);
+/* Returns the tokens that @r could take from pages of the device. */
+static uint32_t tier_on_device(const struct sched *s, const struct request *r) {
+    return request_match(r, s->pager, request_shareable(r), s->view.page_tokens).n_tokens;
 }
 
 bool tier_begin_load(struct sched *s, struct request *r) {
-    struct offload *o = &s->offload;
-    uint32_t n = request_shareable(r);
-    uint32_t on_disk = o->disk ? disk_has(o->disk, &r->share, request_keys(r), n) : 0;
+    struct kv_keys k = request_prefix(r, request_shareable(r));
 
-    if (on_disk == 0)
-        return false;
-    uint32_t host = offload_has(o, &r->share, request_keys(r), n);
-    uint32_t device = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
-    uint32_t have = MAX(host, device);
-    if (on_disk <= have)
-        return false;
-    double read_ns = disk_read_ns(o->disk, (on_disk - host) / s->view.page_tokens);
-    if (read_ns > (double)PATIENCE_NS || !offload_pays_with(o, have, on_disk, read_ns)) {
-        s->stats.n_disk_left_tokens += on_disk - have;
-        disk_left(o->disk);
-        return false;
-    }
-    if (disk_load(o->disk, r->id, &r->share, request_keys(r), on_disk) < 0)
+    if (!kv_tier_has_file(s->tier) || !kv_tier_want(s->tier, &k, tier_on_device(s, r), r->id))
         return false;
     assert(!r->loading && !r->compiling && list_empty(&r->queued.link));
     r->loading = r->compiling = true;
-    r->loading_ns = clock_now(s->clock);
     list_push_back(&s->compiling, &r->queued.link);
     return true;
 }
 
 void tier_cancel_load(struct sched *s, struct request *r) {
-    assert(s->offload.disk && r->loading);
-    disk_cancel(s->offload.disk, r->id);
+    assert(r->loading);
+    kv_tier_cancel(s->tier, r->id);
     r->loading = r->compiling = false;
 }
 
-/* Counts the tokens of @r that are in the file and were not read. */
-static void count_left(struct sched *s, const struct request *r) {
-    const struct offload *o = &s->offload;
-    uint32_t n = request_shareable(r);
-    uint32_t on_disk = disk_has(o->disk, &r->share, request_keys(r), n);
-    uint32_t host = offload_has(o, &r->share, request_keys(r), n);
-    uint32_t device = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
+/* Queues the requests that need not wait any longer. */
+static void tier_end_loads(struct sched *s) {
+    kv_ticket id;
+    bool late;
 
-    s->stats.n_disk_left_tokens += on_disk - MIN(on_disk, MAX(host, device));
-}
+    while (kv_tier_poll(s->tier, &id, &late)) {
+        struct request *r = *sched_slot(s, id);
+        struct kv_keys k = request_prefix(r, request_shareable(r));
 
-/* Lets requests that have waited since @since_ns or longer continue without the disk. */
-static void end_loads(struct sched *s, int64_t since_ns) {
-    LIST_FOREACH_ENTRY(r, &s->compiling, struct request, queued.link) {
-        if (!r->loading || r->loading_ns > since_ns)
-            continue;
-        count_left(s, r);
-        disk_cancel(s->offload.disk, r->id);
+        if (late)
+            kv_tier_leave(s->tier, &k, tier_on_device(s, r));
         put_into_queue(s, r);
     }
 }
 
-/* ---- copies of a step ---- */
+/* ---- copies ---- */
 
-static double tier_compute_ns(void *ctx, uint32_t from, uint32_t to) {
-    const struct cost *cost = ctx;
-    const struct cost_shape none = {0};
-    struct cost_shape all = none;
+void tier_save(const struct sched_view *v, const struct request *r, uint32_t n_tokens) {
+    struct kv_keys k = request_prefix(r, n_tokens);
 
-    cost_add(&all, from, to - from);
-    return (double)(cost_expect_ns(cost, &all) - cost_expect_ns(cost, &none));
+    kv_tier_save(v->tier, &k, pin_returns(v->pins, r->session, r->tenant));
 }
 
-static double tier_copy_ns(void *ctx, uint32_t n_pages) {
-    return (double)cost_copies_ns(ctx, n_pages);
+void tier_swap(struct sched *s, const struct request *r) {
+    struct kv_keys k = request_prefix(r, r->n_tokens);
+
+    kv_tier_swap(s->tier, r->seq, &k);
 }
 
-struct kv_prices tier_prices(struct cost *cost) {
-    return (struct kv_prices){cost, tier_compute_ns, tier_copy_ns};
+bool tier_look(struct sched *s, struct request *r, uint32_t n_hit) {
+    struct kv_keys k = request_prefix(r, request_shareable(r));
+
+    r->n_host = request_cut(r, kv_tier_in_host(s->tier, &k), s->view.page_tokens);
+    if (r->n_host > n_hit && !kv_tier_pays(s->tier, n_hit, r->n_host)) {
+        s->stats.n_left_tokens += r->n_host - n_hit;
+        r->n_host = 0;
+    }
+    if (r->n_host <= n_hit)
+        r->n_host = 0;
+    return r->n_host > 0;
+}
+
+bool tier_has_copies(const struct sched *s) {
+    return kv_tier_has_copies(s->tier);
+}
+
+uint32_t tier_fetch_more(struct sched *s) {
+    return kv_tier_fetch_more(s->tier);
 }
 
 /* Adds @c to @t. Returns 0 or -ENOMEM. */
@@ -122,17 +111,74 @@ static int tier_add_copy(const struct sched *s, struct batch *t, const struct kv
 }
 
 int tier_build(struct sched *s, struct batch *t, bool idle) {
-    struct offload *o = &s->offload;
+    uint32_t n;
+    const struct kv_copy *copy = kv_tier_copies(s->tier, s->n_launched + 1, idle, &n);
 
-    offload_work(o, s->pager, idle, s->n_launched + 1);
-    for (uint32_t i = 0; i < o->n_copies; i++)
-        TRY(tier_add_copy(s, t, &o->copy[i]));
-    t->shape.copies = o->n_copies;
-    offload_taken(o);
+    for (uint32_t i = 0; i < n; i++)
+        TRY(tier_add_copy(s, t, &copy[i]));
+    t->shape.copies = n;
+    kv_tier_taken(s->tier);
     return 0;
 }
 
+/* ---- prices and memory ---- */
+
+static double tier_compute_ns(void *ctx, uint32_t from, uint32_t to) {
+    const struct cost *cost = ctx;
+    const struct cost_shape none = {0};
+    struct cost_shape all = none;
+
+    cost_add(&all, from, to - from);
+    return (double)(cost_expect_ns(cost, &all) - cost_expect_ns(cost, &none));
+}
+
+static double tier_copy_ns(void *ctx, uint32_t n_pages) {
+    return (double)cost_copies_ns(ctx, n_pages);
+}
+
+static void *tier_page(void *ctx, uint32_t page) {
+    return engine_host_page(ctx, page);
+}
+
+static void *tier_snapshot(void *ctx, uint32_t snapshot) {
+    return engine_host_snapshot(ctx, snapshot);
+}
+
+static void tier_set_snapshot(void *ctx, uint32_t snapshot, uint32_t n_tokens) {
+    engine_set_snapshot(ctx, snapshot, n_tokens);
+}
+
 /* ---- life ---- */
+
+int tier_init(struct sched *s, const struct kv_opts *device) {
+    struct kv_tier_opts o = {
+        .device = s->pager,
+        .pager = *device,
+        .n_host_pages = s->info->n_host_pages,
+        .prices = {&s->cost, tier_compute_ns, tier_copy_ns},
+        .memory =
+            {
+                .ctx = s->engine,
+                .page_bytes = s->info->page_bytes,
+                .state_bytes = s->info->state_bytes,
+                .page = tier_page,
+                .snapshot = tier_snapshot,
+                .set_snapshot = tier_set_snapshot,
+            },
+        .media = s->info->picture_width > 0 ? &s->media : NULL,
+        .clock = s->clock,
+        .note_ctx = s->opts.disk.ctx,
+        .note = s->opts.disk.note,
+    };
+
+    TRY(kv_tier_new(&s->tier, &o));
+    s->view.tier = s->tier;
+    return 0;
+}
+
+void tier_deinit(struct sched *s) {
+    s->tier = kv_tier_free(s->tier);
+}
 
 /* Adds everything that the bytes of a page depend on. Returns 0 or a negative errno. */
 static int add_identity(struct buf *b, const struct sched *s) {
@@ -149,81 +195,31 @@ static int add_identity(struct buf *b, const struct sched *s) {
     return buf_printf(b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
 }
 
-static void identify(const struct sched *s, struct disk_opts *o) {
-    struct buf b = {.max = sizeof(o->identity)};
-
-    if (add_identity(&b, s) == 0) {
-        memcpy(o->identity, b.data, b.len);
-        o->n_identity = b.len;
-    }
-    buf_deinit(&b);
-}
-
-static void *tier_page(void *ctx, uint32_t page) {
-    return engine_host_page(ctx, page);
-}
-
-static void *tier_snapshot(void *ctx, uint32_t snapshot) {
-    return engine_host_snapshot(ctx, snapshot);
-}
-
-static void tier_set_snapshot(void *ctx, uint32_t snapshot, uint32_t n_tokens) {
-    engine_set_snapshot(ctx, snapshot, n_tokens);
-}
-
-void tier_init(struct sched *s, bool use) {
+void tier_open(struct sched *s) {
     const struct sched_disk *k = &s->opts.disk;
-    bool off = !use || s->opts.no_prefix_sharing;
-    struct disk_opts d = {
+    struct buf id = {.max = TIER_IDENTITY};
+    struct kv_tier_file file = {
         .fd = k->fd,
         .n_bytes = k->n_bytes,
         .daily_bytes = k->daily_bytes,
-        .clock = s->clock,
-        .pager = s->pager_opts,
-        .host = s->offload.host,
-        .media = s->info->picture_width > 0 ? &s->media : NULL,
-        .memory =
-            {
-                .ctx = s->engine,
-                .page_bytes = s->info->page_bytes,
-                .state_bytes = s->info->state_bytes,
-                .page = tier_page,
-                .snapshot = tier_snapshot,
-                .set_snapshot = tier_set_snapshot,
-            },
         .in_step = k->in_step,
-        .counts = &s->disk_counts,
-        .ctx = s,
-        .loaded = on_loaded,
-        .note_ctx = k->ctx,
-        .note = k->note,
     };
 
-    assert(!s->offload.disk);
-    if (off || k->n_bytes == 0)
+    if (s->opts.no_prefix_sharing || k->n_bytes == 0)
         return;
-    identify(s, &d);
-    int e = disk_new(&s->offload.disk, &d);
+    int e = add_identity(&id, s);
+    file.identity = id.data;
+    file.n_identity = id.len;
+    if (e == 0)
+        e = kv_tier_open(s->tier, &file);
+    buf_deinit(&id);
     if (e < 0 && k->note)
         k->note(k->ctx, "the file cannot be used", e);
 }
 
-void tier_deinit(struct sched *s) {
-    s->offload.disk = disk_free(s->offload.disk);
-}
-
 static void take(struct sched *s) {
-    bool waits = s->offload.n_copies + s->states.n_loads > 0; /* copies for the next step */
-
-    if (!s->offload.disk)
-        return;
-    disk_step(s->offload.disk, s->n_launched + waits, s->n_waited);
-    if (!list_empty(&s->compiling))
-        end_loads(s, clock_now(s->clock) - PATIENCE_NS);
-}
-
-static bool has_written(const struct sched *s) {
-    return !offload_has_work(&s->offload) && !disk_is_saving(s->offload.disk);
+    kv_tier_step(s->tier, s->n_launched, s->n_waited, s->states.n_loads > 0);
+    tier_end_loads(s);
 }
 
 /* Leaves the disk tier if that was requested and everything is written. */
@@ -232,14 +228,14 @@ static void leave(struct sched *s) {
 
     if (s->leave_disk_ns == INT64_MAX)
         return;
-    bool late = sched_uses_disk(s) && !has_written(s);
+    bool late = sched_uses_disk(s) && kv_tier_is_saving(s->tier);
     if (late && clock_now(s->clock) < s->leave_disk_ns)
         return;
     if (late && k->note)
         k->note(k->ctx, "the file was left before all pages were written", 0);
-    if (s->offload.disk)
-        end_loads(s, INT64_MAX);
-    tier_deinit(s);
+    kv_tier_end_reads(s->tier);
+    tier_end_loads(s);
+    kv_tier_close(s->tier);
     s->leave_disk_ns = INT64_MAX;
 }
 
@@ -251,31 +247,28 @@ void tier_step(struct sched *s) {
 int64_t tier_wake_ns(const struct sched *s) {
     int64_t at = s->leave_disk_ns == INT64_MAX ? INT64_MAX : clock_now(s->clock) + LEAVE_LOOK_NS;
 
-    LIST_FOREACH_ENTRY(r, &s->compiling, const struct request, queued.link) {
-        at = r->loading ? MIN(at, r->loading_ns + PATIENCE_NS) : at;
-    }
-    return at;
+    return MIN(at, kv_tier_wake_ns(s->tier));
 }
 
 void sched_flush(struct sched *s, int64_t until_ns) {
-    int r = s->offload.disk ? sched_settle(s) : -ENODEV;
+    int r = sched_uses_disk(s) ? sched_settle(s) : -ENODEV;
 
     while (r >= 0 && clock_now(s->clock) < until_ns) {
         r = step_copies(s);
         if (r == 0)
             r = sched_settle(s);
         take(s);
-        if (has_written(s))
+        if (!kv_tier_is_saving(s->tier))
             return;
         if (r == 1)
-            disk_sleep(s->offload.disk, FLUSH_SLEEP_MS);
+            kv_tier_sleep(s->tier, FLUSH_SLEEP_MS);
     }
 }
 
 void sched_use_disk(struct sched *s) {
     s->leave_disk_ns = INT64_MAX;
     if (!sched_uses_disk(s))
-        tier_init(s, true);
+        tier_open(s);
 }
 
 void sched_leave_disk(struct sched *s, int64_t until_ns) {
@@ -283,41 +276,38 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     if (!sched_uses_disk(s))
         return;
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
-        offload_save(&s->offload, &r->share, request_keys(r), kv_seq_committed(r->seq),
-                     pin_returns(&s->pins, r->session, r->tenant));
+        tier_save(&s->view, r, kv_seq_committed(r->seq));
     }
 }
 
 bool sched_uses_disk(const struct sched *s) {
-    return s->offload.disk != NULL;
-}
-
-static void tier_disk_pages(const struct disk *d, struct msg_stats *out) {
-    struct kv_stats kv;
-
-    kv_pager_stats(disk_pages(d), &kv);
-    out->n_disk_pages = disk_n_pages(d);
-    out->n_disk_used = kv.n_shared + kv.n_cached;
-    out->n_disk_snapshots = kv.n_snapshots;
-}
-
-void tier_stats(const struct sched *s, struct msg_stats *out) {
-    const struct offload_counts *h = &s->offload.counts;
-    const struct disk_counts *c = &s->disk_counts;
-
-    out->n_saved_tokens = h->n_saved_tokens;
-    out->n_fetched_tokens = h->n_fetched_tokens;
-    out->n_swapped = h->n_swapped;
-    out->n_not_swapped = h->n_not_swapped;
-    out->n_disk_bad = c->n_bad;
-    out->n_disk_saved_tokens = c->n_saved_tokens;
-    out->n_disk_loaded_tokens = c->n_loaded_tokens;
-    out->n_disk_saved_snapshots = c->n_saved_snapshots;
-    out->n_disk_loaded_snapshots = c->n_loaded_snapshots;
-    if (s->offload.disk)
-        tier_disk_pages(s->offload.disk, out);
+    return kv_tier_has_file(s->tier);
 }
 
 int sched_fd(const struct sched *s) {
-    return s->offload.disk ? disk_fd(s->offload.disk) : -1;
+    return kv_tier_fd(s->tier);
+}
+
+/* ---- statistics ---- */
+
+void tier_stats(const struct sched *s, struct msg_stats *out) {
+    struct kv_tier_stats t;
+
+    kv_tier_stats(s->tier, &t);
+    out->n_host_pages = t.n_host_pages;
+    out->n_host_used = t.n_host_used;
+    out->n_host_held = t.n_host_held;
+    out->n_saved_tokens = t.n_saved_tokens;
+    out->n_fetched_tokens = t.n_fetched_tokens;
+    out->n_swapped = t.n_swapped;
+    out->n_not_swapped = t.n_not_swapped;
+    out->n_disk_pages = t.n_disk_pages;
+    out->n_disk_used = t.n_disk_used;
+    out->n_disk_snapshots = t.n_disk_snapshots;
+    out->n_disk_bad = t.n_bad;
+    out->n_disk_saved_tokens = t.n_disk_saved_tokens;
+    out->n_disk_loaded_tokens = t.n_disk_loaded_tokens;
+    out->n_disk_saved_snapshots = t.n_disk_saved_snapshots;
+    out->n_disk_loaded_snapshots = t.n_disk_loaded_snapshots;
+    out->n_disk_left_tokens = t.n_left_tokens;
 }

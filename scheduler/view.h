@@ -33,6 +33,6 @@ struct sched_view {
     struct pins *pins;
     struct kv_media *media;
     struct pictures *pictures;
-    struct offload *offload; /* takes the pages of dropped pins */
+    struct kv_tier *tier;    /* takes the pages of ended turns */
     struct msg_stats *stats; /* counters since the start */
 };

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "scheduler/disk_io.h"
+#include "kvpager/disk_io.h"
 
 #define PAGE (2u << 20)
 #define STATE (150u << 20)

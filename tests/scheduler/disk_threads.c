@@ -4,7 +4,7 @@
  */
 
 #include <stdio.h>
-#include "scheduler/disk.h"
+#include "kvpager/tier_private.h"
 #include "tests/support/sched_sim.h"
 
 #define FILE_BYTES (4096u + 60 * 8192u) /* 60 pages */
@@ -16,7 +16,7 @@ static struct sim sim;
 
 static void step(void) {
     if (sim_step(&sim) == SCHED_NO_STEP)
-        disk_sleep(sim.sched->offload.disk, SLEEP_MS);
+        disk_sleep(sim.sched->tier->offload.disk, SLEEP_MS);
 }
 
 static struct sim_client *submit(uint32_t family) {

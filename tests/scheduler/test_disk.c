@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "scheduler/disk.h"
-#include "scheduler/disk_io.h"
-#include "scheduler/disk_room.h"
+#include "kvpager/tier_private.h"
+#include "kvpager/disk_io.h"
+#include "kvpager/disk_room.h"
 #include "tests/support/sched_sim.h"
 
 #define SLOT 8192u /* bytes of a slot: a block for the head, one for the bytes */
@@ -317,7 +317,7 @@ static struct sim_client *ask_and_wait(uint32_t family) {
     sim_submit(&sim, c, 0);
     while (c->n_ends == 0)
         if (sim_step(&sim) == SCHED_NO_STEP)
-            disk_sleep(sim.sched->offload.disk, 1000);
+            disk_sleep(sim.sched->tier->offload.disk, 1000);
     sched_flush(sim.sched, INT64_MAX);
     return c;
 }
@@ -350,7 +350,7 @@ Test(disk, what_is_left_lets_the_time_of_reading_be_forgotten) {
     for (uint32_t i = 0; i < 3; i++)
         ask_and_wait(i);
     sim_restart(&sim);
-    const struct disk *d = sim.sched->offload.disk;
+    const struct disk *d = sim.sched->tier->offload.disk;
     double first = disk_read_ns(d, 1);
     ask_and_wait(0);
     double measured = disk_read_ns(d, 1);
@@ -422,7 +422,7 @@ Test(disk, an_end_in_between_is_no_harm) {
         ask_and_wait(1);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
-                disk_sleep(sim.sched->offload.disk, 1000);
+                disk_sleep(sim.sched->tier->offload.disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }
@@ -748,13 +748,13 @@ Test(disk, with_states_an_end_in_between_is_no_harm) {
          * reading. */
         const struct sim_client *c = ask_and_wait(4);
         const struct kv_isolation all = {{0}};
-        uint32_t n = disk_has(sim.sched->offload.disk, &all, c->tokens, CUT);
+        uint32_t n = disk_has(sim.sched->tier->offload.disk, &all, c->tokens, CUT);
         cr_expect(n == CUT || (n == 0 && o.n_snapshots == 1), "%u in the file, round %u", n, k);
         n = c->n_cached;
         cr_expect(n == CUT || (n == 0 && o.n_snapshots <= 2), "%u of round %u", n, k);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
-                disk_sleep(sim.sched->offload.disk, 1000);
+                disk_sleep(sim.sched->tier->offload.disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }

@@ -2,7 +2,7 @@
 
 #include <criterion/criterion.h>
 #include "scheduler/cost.h"
-#include "scheduler/offload.h"
+#include "kvpager/offload.h"
 
 #define T 4u /* tokens of a page */
 #define PAGES 64u

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/util.h"
+#include "kvpager/tier_private.h"
 #include "tests/support/sched_sim.h"
 
 static struct sim sim;
@@ -72,7 +73,7 @@ Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
         const struct sim_client *c = &sim.client[sim.n_clients - 1];
         cr_expect_eq(c->n_cached, 192);
         cr_expect_eq(rows_computed() - rows, 200 - 192 + 19);
-        cr_expect_geq(sim.sched->offload.counts.n_fetched_tokens, 192);
+        cr_expect_geq(sim.sched->tier->offload.counts.n_fetched_tokens, 192);
         sim_deinit(&sim);
     }
 }
@@ -84,8 +85,8 @@ Test(scheduler, an_idle_device_saves_what_has_ended) {
     sim_init(&sim, &o);
     sim_submit(&sim, sim_client(&sim, 1600, 1, 1600, 20), 0);
     sim_run(&sim, 500);
-    cr_expect_geq(sim.sched->offload.counts.n_saved_tokens, 1600);
-    cr_expect_eq(sim.sched->offload.n_jobs, 0);
+    cr_expect_geq(sim.sched->tier->offload.counts.n_saved_tokens, 1600);
+    cr_expect_eq(sim.sched->tier->offload.n_jobs, 0);
     sched_stats(sim.sched, &sim.stats);
     cr_expect_eq(sim.stats.n_host_pages, 400);
     cr_expect_geq(sim.stats.n_host_used, 1600 / 16);
@@ -105,7 +106,7 @@ Test(scheduler, what_is_faster_computed_is_computed) {
             sim_run(&sim, 500);
         }
     cr_expect_geq(sim.stats.n_left_tokens, 4 * 192);
-    cr_expect_eq(sim.sched->offload.counts.n_fetched_tokens, 0);
+    cr_expect_eq(sim.sched->tier->offload.counts.n_fetched_tokens, 0);
     sim_deinit(&sim);
 }
 
@@ -127,7 +128,7 @@ static void preempt_some(int64_t copy_ns) {
 Test(scheduler, a_request_that_yields_is_swapped_or_computed_again_as_is_faster) {
     preempt_some(1000);
     cr_expect_geq(sim.stats.n_swapped, 2);
-    cr_expect_geq(sim.sched->offload.counts.n_fetched_tokens, 16);
+    cr_expect_geq(sim.sched->tier->offload.counts.n_fetched_tokens, 16);
     sim_deinit(&sim);
     preempt_some(20000000);
     cr_expect_geq(sim.stats.n_not_swapped, 2);
@@ -151,10 +152,10 @@ Test(scheduler, what_comes_back_does_not_hold_others_up) {
     sim_submit(&sim, sim_client(&sim, 400, 1, 399, 2), 0);
     uint32_t most = 0;
     while (sim.n_live > 0) {
-        uint64_t before = sim.sched->offload.counts.n_fetched_tokens;
+        uint64_t before = sim.sched->tier->offload.counts.n_fetched_tokens;
 
         cr_assert_geq(sim_step(&sim), 0);
-        most = MAX(most, (uint32_t)(sim.sched->offload.counts.n_fetched_tokens - before));
+        most = MAX(most, (uint32_t)(sim.sched->tier->offload.counts.n_fetched_tokens - before));
     }
     cr_expect_eq(most, OFFLOAD_FETCH_PAGES);
     cr_expect_eq(sim.client[sim.n_clients - 1].n_cached, 399);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "kvpager/private.h"
-#include "scheduler/disk.h"
+#include "kvpager/tier_private.h"
 #include "scheduler/draft/draft.h"
 #include "scheduler/policy.h"
 #include "tests/support/sched_sim.h"
@@ -329,7 +329,7 @@ static void check_draft_pages(struct sim *s) {
 /* Checks that copied bytes are in the page, and that the copy came after the steps that it
  * needs. */
 static void check_host_page(const struct sim *s, uint32_t i) {
-    const struct pool *pool = &s->sched->offload.host->pool;
+    const struct pool *pool = &s->sched->tier->offload.host->pool;
     const struct page *page = &pool->page[i];
     int64_t parent = page->parent == NO_PAGE ? -1 : (int64_t)page->parent;
 
@@ -352,12 +352,12 @@ static uint32_t count_kept(const struct kv_pager *p) {
  * one in the file, which withholds none: where the file cannot grow, pages are withheld first,
  * since there are at least as many. */
 static void check_held_snapshots(const struct sim *s, const struct disk *d) {
-    HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held(d, true));
+    HOLD(s, NULL, HELD, count_kept(s->sched->tier->offload.host) == disk_held(d, true));
     HOLD(s, NULL, HELD, count_kept(disk_pages(d)) == disk_held(d, true));
 }
 
 static void check_host(struct sim *s) {
-    const struct offload *p = &s->sched->offload;
+    const struct offload *p = &s->sched->tier->offload;
     uint32_t n = 0;
 
     if (!p->host)
@@ -365,10 +365,10 @@ static void check_host(struct sim *s) {
     bool changed = check_pager(&s->was.host, p->host, 2 * CHECK_PARTS);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
-    if (s->sched->offload.disk) {
-        n += disk_held(s->sched->offload.disk, false);
-        check_pager(&s->was.disk, disk_pages(s->sched->offload.disk), CHECK_PARTS);
-        check_held_snapshots(s, s->sched->offload.disk);
+    if (s->sched->tier->offload.disk) {
+        n += disk_held(s->sched->tier->offload.disk, false);
+        check_pager(&s->was.disk, disk_pages(s->sched->tier->offload.disk), CHECK_PARTS);
+        check_held_snapshots(s, s->sched->tier->offload.disk);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (!changed || sched_n_in_flight(s->sched) > 0 ||
@@ -411,8 +411,8 @@ static void check_snapshots(struct sim *s) {
     }
     /* Pages of host memory, and pages that come from there, have their bytes once the copies are
      * made. */
-    const struct kv_pager *host = d->offload.host;
-    bool copied = !host || (sched_n_in_flight(d) == 0 && d->offload.n_copies == 0);
+    const struct kv_pager *host = d->tier->offload.host;
+    bool copied = !host || (sched_n_in_flight(d) == 0 && d->tier->offload.n_copies == 0);
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
         n_written -= p->snapshot[i].taken;
         if (copied && p->snapshot[i].page != KV_NO_PAGE)

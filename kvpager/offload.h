@@ -6,7 +6,7 @@
  * describe it.
  */
 
-#include "kvpager/kvpager.h"
+#include "kvpager/tier.h"
 
 #define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; beyond it the oldest is dropped */
 #define OFFLOAD_SAVE_PAGES 16u  /* most pages saved in a step that has rows */
@@ -20,21 +20,6 @@ struct offload_job {
     int32_t *tokens;
     uint32_t n_tokens;
     bool returns; /* the session is expected to return, so the disk gets the pages too */
-};
-
-/* A copy of a page between device and host memory. */
-struct kv_copy {
-    kv_page src, dst;
-    bool to_host;
-};
-
-/* Expected times, in ns, which change while steps are measured. */
-struct kv_prices {
-    void *ctx;
-    /* time that computing tokens [from, to) adds to steps */
-    double (*compute_ns)(void *ctx, uint32_t from, uint32_t to);
-    /* time of copying @n_pages between device and host memory */
-    double (*copy_ns)(void *ctx, uint32_t n_pages);
 };
 
 /* Counters since the start: saved to host memory, copied back from there, preempted sequences that

@@ -18,13 +18,13 @@
  * Pages after the last snapshot of a prefix are of no use, and neither saved nor fetched.
  */
 
-#include "scheduler/offload.h"
+#include "kvpager/offload.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
-#include "scheduler/disk.h"
+#include "kvpager/disk.h"
 
 int offload_init(struct offload *p, const struct kv_prices *prices, const struct kv_opts *device,
                  uint32_t n_host_pages, uint32_t state_pages) {

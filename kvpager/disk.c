@@ -19,7 +19,7 @@
  * before.
  */
 
-#include "scheduler/disk.h"
+#include "kvpager/disk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -30,8 +30,8 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "kvpager/store.h"
-#include "scheduler/disk_io.h"
-#include "scheduler/disk_room.h"
+#include "kvpager/disk_io.h"
+#include "kvpager/disk_room.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* rate of reading before anything was read */
 /* Weight of the time of one job, up to 8 pages, in the running mean: one job that is ten times as
@@ -125,22 +125,22 @@ static int init_room(struct disk *d, const struct kv_opts *k) {
         .page_tokens = k->page_tokens,
         .max_seq_tokens = k->max_seq_tokens,
         .slot_bytes = MAX(page, state),
-        .daily_bytes = d->opts.daily_bytes,
+        .daily_bytes = d->opts.file.daily_bytes,
     };
 
     return disk_room_init(&d->room, &o);
 }
 
 static int init(struct disk *d) {
-    const struct disk_memory *m = &d->opts.memory;
+    const struct kv_memory *m = &d->opts.memory;
     struct store_opts s = {
-        .fd = d->opts.fd,
-        .n_bytes = d->opts.n_bytes,
+        .fd = d->opts.file.fd,
+        .n_bytes = d->opts.file.n_bytes,
         .page_tokens = d->opts.pager.page_tokens,
         .page_bytes = m->page_bytes,
         .state_bytes = m->state_bytes,
-        .identity = d->opts.identity,
-        .n_identity = d->opts.n_identity,
+        .identity = d->opts.file.identity,
+        .n_identity = d->opts.file.n_identity,
     };
     struct kv_opts k = d->opts.pager;
 
@@ -187,7 +187,7 @@ int disk_new(struct disk **out, const struct disk_opts *o) {
     d->read_ns = first_read_ns(d);
     list_init(&d->saves);
     list_init(&d->loads);
-    disk_thread_init(&d->thread, o->in_step);
+    disk_thread_init(&d->thread, o->file.in_step);
     int r = init(d);
     if (r < 0) {
         disk_free(d);
@@ -691,7 +691,7 @@ void disk_step(struct disk *d, uint64_t decided, uint64_t waited) {
             ;
         begin_loads(d, decided, waited);
         begin_save(d, waited);
-    } while (d->opts.in_step && take_mail(d));
+    } while (d->opts.file.in_step && take_mail(d));
 }
 
 bool disk_is_saving(const struct disk *d) {

@@ -1,4 +1,4 @@
-#include "scheduler/disk_io.h"
+#include "kvpager/disk_io.h"
 
 #include <assert.h>
 #include <errno.h>

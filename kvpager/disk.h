@@ -6,14 +6,11 @@
  * and docs/design/prefix-tiers.md describe it. Private.
  */
 
-#include "base/clock.h"
-#include "kvpager/kvpager.h"
-#include "kvpager/media.h"
+#include "kvpager/tier.h"
 
 #define DISK_SAVES 32u /* prefixes that wait to be written; further ones are dropped */
 /* requests whose pages are read at the same time; further requests wait */
 #define DISK_LOADS 8u
-#define DISK_IDENTITY 256u /* bytes, at most */
 
 struct disk;
 
@@ -22,30 +19,13 @@ struct disk_counts {
     uint64_t n_bad, n_saved_tokens, n_loaded_tokens, n_saved_snapshots, n_loaded_snapshots;
 };
 
-/* Host memory, whose owner is not known here. */
-struct disk_memory {
-    void *ctx;
-    uint64_t page_bytes, state_bytes; /* state_bytes 0: there are no states */
-    /* Return the address of a page and of a snapshot; NULL: they are not in host memory. */
-    void *(*page)(void *ctx, uint32_t page);
-    void *(*snapshot)(void *ctx, uint32_t snapshot);
-    /* Notes that @snapshot was filled with the state behind @n_tokens tokens. */
-    void (*set_snapshot)(void *ctx, uint32_t snapshot, uint32_t n_tokens);
-};
-
 struct disk_opts {
-    int fd;
-    uint64_t n_bytes;
-    uint64_t daily_bytes; /* bytes written per day at most; 0: no limit */
+    struct kv_tier_file file;
     struct clock *clock;
-    /* identifies everything besides its tokens that the bytes of a page depend on */
-    uint8_t identity[DISK_IDENTITY];
-    size_t n_identity;
-    struct kv_opts pager; /* options of the device's pager */
+    struct kv_opts pager; /* of the slots, but for their numbers */
     struct kv_pager *host;
     struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
-    struct disk_memory memory;
-    bool in_step; /* tests: no thread, the file is read and written in disk_step() */
+    struct kv_memory memory;
     void *ctx, *note_ctx;
     struct disk_counts *counts;
     /* Reports a fault of the file; the worker goes on. */

@@ -1,4 +1,4 @@
-#include "scheduler/disk_room.h"
+#include "kvpager/disk_room.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,0 +1,24 @@
+#pragma once
+
+/* tier_private - the object of tier.c. Private to kvpager/ and its tests. */
+
+#include "base/list.h"
+#include "kvpager/disk.h"
+#include "kvpager/offload.h"
+#include "kvpager/tier.h"
+
+/* A read that somebody waits for. */
+struct tier_ticket {
+    struct list link; /* kv_tier.tickets */
+    kv_ticket id;
+    int64_t since_ns;
+    bool read; /* its pages are in host memory, or cannot be read */
+};
+
+struct kv_tier {
+    struct kv_tier_opts opts;
+    struct offload offload; /* offload.disk: the file, or NULL */
+    struct disk_counts disk_counts;
+    uint64_t n_left_tokens;
+    struct list tickets; /* tier_ticket.link, the oldest first */
+};
