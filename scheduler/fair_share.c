@@ -444,8 +444,6 @@ static double prompt_ns(const struct fair_share *f, const struct request *r) {
 }
 
 static void count_held(struct fair_share *f) {
-    uint32_t n;
-
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         f->tenant[i].n_running = f->tenant[i].n_pages = 0;
         f->tenant[i].coming_ns = 0;
@@ -454,9 +452,8 @@ static void count_held(struct fair_share *f) {
         struct fair_tenant *t = &f->tenant[r->tenant];
 
         assert(r->entered && t->n_running < t->n_live);
-        kv_seq_pages(r->seq, &n);
         t->n_running++;
-        t->n_pages += n;
+        t->n_pages += request_n_pages(r);
         t->coming_ns = fmax(t->coming_ns, prompt_ns(f, r) / t->weight);
     }
 }

@@ -91,7 +91,7 @@ static void feature_save_pages(struct sched *s, struct request *r, const struct 
 static void feature_free_pages(struct sched *s, struct request *r, const struct feature_end *end) {
     (void)s;
     (void)end;
-    r->seq = kv_seq_free(r->seq);
+    request_free_pages(r);
     drafter_drop(r);
 }
 
@@ -156,7 +156,7 @@ void features_finish(struct sched *s, struct request *r, enum finish_reason why)
     struct feature_end end = {
         .why = why,
         .well = well,
-        .n_stored = well && r->seq ? kv_seq_committed(r->seq) : 0,
+        .n_stored = well ? request_n_stored(r) : 0,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(features); i++)

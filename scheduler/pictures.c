@@ -149,7 +149,7 @@ static void let_go(struct pictures *p, struct request *r, struct request_picture
 }
 
 void pictures_release(struct pictures *p, struct request *r) {
-    uint32_t done = r->seq ? kv_seq_committed(r->seq) : 0;
+    uint32_t done = request_n_stored(r);
 
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *q = &r->pictures[i];

@@ -131,15 +131,21 @@ static void count_end(struct pins *t, uint16_t tenant) {
     f->turns.n_returned /= 2;
 }
 
-static bool has_room(const struct pins *t, const struct request *r) {
+struct pin_pages pin_pages(const struct pins *t) {
     struct kv_stats kv;
 
     kv_pager_stats(t->view->pager, &kv);
-    return kv.n_pinned + kv_seq_exclusive(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
+    return (struct pin_pages){kv.n_free + kv.n_cached, kv.n_pinned, kv.n_pages};
+}
+
+static bool has_room(const struct pins *t, const struct request *r) {
+    struct pin_pages p = pin_pages(t);
+
+    return p.n_pinned + kv_seq_exclusive(r->seq) <= p.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
 static bool is_worth_pinning(const struct pins *t, const struct request *r) {
-    return kv_seq_committed(r->seq) >= t->view->page_tokens && !t->view->no_sharing &&
+    return request_n_stored(r) >= t->view->page_tokens && !t->view->no_sharing &&
            pin_returns(t, r->session, r->tenant);
 }
 
@@ -203,7 +209,7 @@ void pin_turn(struct pins *t, struct request *r, int64_t now) {
     }
     if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r) ||
         !has_room(t, r)) {
-        r->seq = kv_seq_free(r->seq);
+        request_free_pages(r);
         return;
     }
     if (list_empty(&t->unused))

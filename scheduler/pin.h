@@ -34,9 +34,17 @@ struct pins {
     uint64_t spare_pages;  /* exclusive pages of spare pins */
 };
 
+/* The pages of the pool: those that requests can take without a drop of pins, and those that only
+ * pins hold. */
+struct pin_pages {
+    uint32_t n_available, n_pinned, n_pages;
+};
+
 /* Initialises @t without pins and without known pauses. */
 void pin_init(struct pins *t, const struct sched_view *view);
 void pin_deinit(struct pins *t); /* frees all pins */
+
+struct pin_pages pin_pages(const struct pins *t);
 
 /* Notes that the next turn of @session arrives. */
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now);

@@ -38,7 +38,7 @@ void prewarm_init(struct prewarm *p, const struct sched_view *view) {
 
 /* Remembers the pages that @r has computed for its session. */
 static void note_done(struct prewarm *p, const struct request *r) {
-    uint32_t t = p->view->page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
+    uint32_t t = p->view->page_tokens, n = request_n_stored(r) / t;
     struct session *own = sessions_use(p->view->sessions, r->session);
 
     n = MIN(n, r->n_hashes);
@@ -87,12 +87,12 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
     note_done(p, r);
     leave_queue(p, r);
     if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
-        uint32_t n_tokens = kv_seq_committed(r->seq);
+        uint32_t n_tokens = request_n_stored(r);
 
         pin_prewarmed(p->view->pins, r);
         tier_save(p->view, r, n_tokens);
     }
-    r->seq = kv_seq_free(r->seq);
+    request_free_pages(r);
     request_finish(r, why);
     pictures_release(p->view->pictures, r);
     request_note_pending(r, p->view->pending);
@@ -139,15 +139,10 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
 
 /* ---- when a prewarm runs ---- */
 
-uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens) {
-    struct kv_stats before, after;
-
-    kv_pager_stats(p->view->pager, &before);
-    uint32_t n = kv_seq_attach(r->seq, request_keys(r), n_tokens);
-    kv_pager_stats(p->view->pager, &after);
-    p->n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
-    p->n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;
-    return n;
+void prewarm_count(struct prewarm *p, uint32_t before, uint32_t n_asked, uint32_t n) {
+    if (before == 0)
+        p->n_lookup_tokens += n_asked;
+    p->n_hit_tokens += n - before;
 }
 
 static void take_back(struct prewarm *p, struct request *r) {
@@ -155,7 +150,7 @@ static void take_back(struct prewarm *p, struct request *r) {
     note_done(p, r);
     leave_queue(p, r);
     if (r->state == REQUEST_RUNNING) {
-        r->seq = kv_seq_free(r->seq);
+        request_free_pages(r);
         r->n_computed = r->n_host = 0;
         r->n_preempted++;
         r->stalled = false;
@@ -179,7 +174,7 @@ static bool fits(const struct prewarm *p, const struct request *r) {
     uint32_t need = plan_pages(p->view->plan, r->max_tokens) + 1;
 
     return need - m.n_tokens / p->view->page_tokens + m.n_idle <=
-           kv_pager_available(p->view->pager);
+           pin_pages(p->view->pins).n_available;
 }
 
 static void start(struct prewarm *p, struct request *r) {

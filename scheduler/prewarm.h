@@ -27,8 +27,9 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
 void prewarm_note_turn(struct prewarm *p, const struct request *r);
 /* Counts the prewarmed tokens that client's request @r, just admitted, has found. */
 void prewarm_found(struct prewarm *p, const struct request *r);
-/* Attaches up to @n_tokens of the prefix cache to running prewarm @r, as kv_seq_attach(). */
-uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens);
+/* Counts, as the pager does, that a prewarm with @before tokens of the prefix cache has asked for
+ * @n_asked of them and has @n now. */
+void prewarm_count(struct prewarm *p, uint32_t before, uint32_t n_asked, uint32_t n);
 /* Starts the next prewarm if no other request runs or waits, and stops it once one does. Called
  * before a plan. */
 void prewarm_turn(struct prewarm *p);

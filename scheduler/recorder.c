@@ -4,9 +4,9 @@
 #include "base/clock.h"
 #include "base/probe.h"
 #include "proto/flight_tape.h"
-#include "kvpager/kvpager.h"
 #include "scheduler/batch.h"
 #include "scheduler/pictures.h"
+#include "scheduler/pin.h"
 #include "scheduler/plan_tape.h"
 #include "scheduler/request.h"
 #include "scheduler/view.h"
@@ -86,12 +86,10 @@ void recorder_decided(struct recorder *c, const struct plan *p) {
 
 void recorder_step(struct recorder *c, const struct plan *p, const struct batch *t,
                    uint32_t plan_us, int64_t ns, int64_t now) {
-    struct kv_stats kv;
-
     PROBE3(step__end, t->b.step, t->b.n_rows, ns);
     if (!c->flight)
         return;
-    kv_pager_stats(c->view->pager, &kv);
+    struct pin_pages pages = pin_pages(c->view->pins);
     struct flight_step f = {
         .step = t->b.step,
         .at_ns = now,
@@ -105,8 +103,8 @@ void recorder_step(struct recorder *c, const struct plan *p, const struct batch 
         .waiting = p->n_waiting,
         .admitted = p->n_admitted,
         .preempted = p->n_preempted,
-        .available = kv.n_free + kv.n_cached,
-        .pinned = kv.n_pinned,
+        .available = pages.n_available,
+        .pinned = pages.n_pinned,
     };
     flight_note_step(c->flight, &f);
 }

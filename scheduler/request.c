@@ -438,6 +438,24 @@ void request_trim(struct request *r) {
         r->out_base = r->acked.n_out;
 }
 
+/* ---- pages ---- */
+
+uint32_t request_n_stored(const struct request *r) {
+    return r->seq ? kv_seq_committed(r->seq) : 0;
+}
+
+uint32_t request_n_pages(const struct request *r) {
+    uint32_t n = 0;
+
+    if (r->seq)
+        kv_seq_pages(r->seq, &n);
+    return n;
+}
+
+void request_free_pages(struct request *r) {
+    r->seq = kv_seq_free(r->seq);
+}
+
 uint32_t request_shareable(const struct request *r) {
     if (r->n_hashes == 0)
         return 0;

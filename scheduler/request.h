@@ -228,6 +228,12 @@ static inline uint32_t request_target(const struct request *r, const struct esti
            estimate_output(e, r->session, request_n_out(r), r->max_tokens - r->n_prompt);
 }
 
+/* Return the number of tokens and of pages of its sequence; 0: it has none. */
+uint32_t request_n_stored(const struct request *r);
+uint32_t request_n_pages(const struct request *r);
+/* Frees the sequence of @r, if it has one; its full pages stay cached. */
+void request_free_pages(struct request *r);
+
 /* Returns how many tokens of @r may come from pages of other requests. It always computes its last
  * token, and the positions whose log probabilities or vectors it returns. */
 uint32_t request_shareable(const struct request *r);

@@ -268,7 +268,7 @@ struct sched *sched_free(struct sched *s) {
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (struct request *r = s->by_id[i], *next; r; r = next) {
             next = r->next_id;
-            r->seq = kv_seq_free(r->seq);
+            request_free_pages(r);
             r->n_in_flight = 0;
             pictures_release(&s->pictures, r);
             free_request(r);

@@ -95,7 +95,7 @@ struct kv_match states_match(const struct states *s, struct request *r) {
 
 bool states_follows(const struct states *s, const struct request *r, const struct request *o) {
     uint32_t t = s->view->page_tokens, n = MIN(r->n_hashes, o->n_hashes), cut = r->seen_hit, i;
-    uint32_t done = o->seq ? kv_seq_committed(o->seq) : 0;
+    uint32_t done = request_n_stored(o);
 
     if (!s->keeps || request_pools(o) || o->stalled || o->tenant != r->tenant)
         return false;
@@ -231,7 +231,7 @@ void states_take(struct states *s, struct batch_item *it) {
     }
     if (it->snapshot == KV_NO_SNAPSHOT)
         return;
-    assert(!r->seq || kv_seq_committed(r->seq) == it->pos0 + it->n_rows);
+    assert(!r->seq || request_n_stored(r) == it->pos0 + it->n_rows);
     if (r->seq)
         kv_seq_put_snapshot(r->seq, it->snapshot, it->passes);
     else

@@ -11,7 +11,7 @@ static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
     recorder_note(&s->recorder, r, WHY_PREEMPTED, kv_seq_exclusive(r->seq));
     tier_swap(s, r);
-    r->seq = kv_seq_free(r->seq);
+    request_free_pages(r);
     drafter_drop(r);
     r->n_computed = 0;
     r->n_replay = 0;

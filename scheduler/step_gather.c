@@ -13,12 +13,9 @@
 /* Returns whether published pages can be attached to @r now: it has computed nothing of its next
  * page. */
 static bool can_attach(const struct sched *s, const struct request *r) {
-    uint32_t n_pages;
-
     assert(r->seq);
-    kv_seq_pages(r->seq, &n_pages);
     return r->n_in_flight == 0 && !BUGGIFY(step_attaches_late) &&
-           r->n_computed == n_pages * s->view.page_tokens;
+           r->n_computed == request_n_pages(r) * s->view.page_tokens;
 }
 
 /* Notes that @r has its first @n tokens from pages, without computing them. */
@@ -38,9 +35,12 @@ void step_attach(struct sched *s, struct request *r) {
 
     if (r->two_way)
         n = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
-    note_cached(s, r,
-                request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r, n)
-                                      : kv_seq_attach(r->seq, request_keys(r), n));
+    uint32_t before = request_n_stored(r);
+    uint32_t has = kv_seq_attach(r->seq, request_keys(r), n);
+
+    if (request_is_prewarm(r))
+        prewarm_count(&s->prewarm, before, n, has);
+    note_cached(s, r, has);
     if (!s->states.on || r->n_computed == 0)
         return;
     bool found = states_load(&s->states, r);
@@ -66,7 +66,7 @@ static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) 
  */
 static void fetch(struct sched *s, struct request *r) {
     bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
-    uint32_t before = kv_seq_committed(r->seq), most = UINT32_MAX, n;
+    uint32_t before = request_n_stored(r), most = UINT32_MAX, n;
 
     if (!alone)
         most = kv_tier_fetch_room(s->tier);
@@ -130,10 +130,8 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .group = s->fair.group[r->tenant],
         .pace = r->class, /* enum plan_pace is in the same order */
     };
-    if (r->seq) {
-        q->n_stored = kv_seq_committed(r->seq);
-        kv_seq_pages(r->seq, &q->n_pages);
-    }
+    q->n_stored = request_n_stored(r);
+    q->n_pages = request_n_pages(r);
     if (s->states.on)
         states_describe(&s->states, r, r->n_computed, q);
     /* No row can be computed before the pages are copied back or the mask is made. */

@@ -276,7 +276,7 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     if (!sched_uses_disk(s))
         return;
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
-        tier_save(&s->view, r, kv_seq_committed(r->seq));
+        tier_save(&s->view, r, request_n_stored(r));
     }
 }
 
