@@ -62,7 +62,7 @@ struct kv_tier_opts {
     struct kv_memory memory;
     struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
     struct clock *clock;
-    /* Reports a fault of the file; the tier goes on. NULL: nobody is told. */
+    /* Reports a fault of the file; the tier goes on. May be NULL. */
     void (*note)(void *ctx, const char *what, int error);
     void *note_ctx;
 };

@@ -7,7 +7,7 @@
 #include "kvpager/offload.h"
 #include "kvpager/tier.h"
 
-/* A read that somebody waits for. */
+/* A read from the file that has not been polled. */
 struct tier_ticket {
     struct list link; /* kv_tier.tickets */
     kv_ticket id;

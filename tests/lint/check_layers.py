@@ -81,6 +81,8 @@ ROOMS = {
 # Folders without rows: rooms are then all their subfolders, and so many pairs of rooms at most may
 # include each other. A number is only ever lowered; at 0 the folder gets rows.
 MOST_PAIRS = {"engine": 4, "scheduler": 0, "text": 0, "cmd": 0, "kvpager": 0, "vision": 0}
+# What few files of a folder may call, and how many at most: the number is only ever lowered.
+MOST_CALLERS = {"scheduler": (r"\bkv_\w+\(", 9)}
 # A library's header may be included only below these paths.
 LIBRARIES = {
     r"uv\.h": ("api/", "daemon/"),
@@ -153,9 +155,24 @@ def check_pairs(folder, includes):
         yield f"{folder}: {len(pairs)} pairs of rooms include each other, at most {most}: {pairs}"
 
 
+def callers(pattern, files):
+    """The C sources among @files, from path to text, that call what @pattern matches, comments aside."""
+    code = {path: re.sub(r"/\*.*?\*/", "", text, flags=re.S) for path, text in files.items() if path.endswith(".c")}
+    return sorted(path for path, text in code.items() if re.search(pattern, text))
+
+
+def check_callers(folder, files):
+    pattern, most = MOST_CALLERS[folder]
+    found = callers(pattern, files)
+    if len(found) > most:
+        yield f"{folder}: {len(found)} files call {pattern}, at most {most}: {found}"
+
+
 def self_check():
     assert mutual_pairs({"e/a.c": ["e/r/b.h"], "e/r/b.c": ["e/a.h"], "e/s/c.c": ["e/a.h", "e/s/c.h"]}) == [("e", "e/r")]
     assert mutual_pairs({"e/a.c": ["e/r/b.h"], "e/r/b.c": ["f/a.h"]}) == []
+    texts = {"s/a.c": "kv_new(p);", "s/b.c": "/* kv_new() */ kv_page x;", "s/c.h": "kv_free(p);"}
+    assert callers(r"\bkv_\w+\(", texts) == ["s/a.c"]
 
 
 def check_own(path, folder, target):
@@ -187,14 +204,14 @@ def main():
         problems += 1
         print(problem)
     for folder in MAY_USE:
-        includes = {}
+        includes, texts = {}, {}
         home = root if (root / folder).exists() else root / "lib"
         for file in sorted((home / folder).rglob("*")):
             if file.suffix not in {".c", ".h", ".cu", ".cuh"}:
                 continue
             n += 1
             path = str(file.relative_to(home))
-            text = file.read_text()
+            text = texts[path] = file.read_text()
             found = []
             includes[path] = [own for own, _ in INCLUDE.findall(text) if own.startswith(folder + "/")]
             for own, library in INCLUDE.findall(text):
@@ -208,7 +225,9 @@ def main():
             for problem in filter(None, found):
                 problems += 1
                 print(f"{path}: {problem}")
-        for problem in check_pairs(folder, includes) if folder in MOST_PAIRS else []:
+        counted = [*check_pairs(folder, includes)] if folder in MOST_PAIRS else []
+        counted += check_callers(folder, texts) if folder in MOST_CALLERS else []
+        for problem in counted:
             problems += 1
             print(problem)
     print(f"{n} files, {problems} problems")
