@@ -67,10 +67,12 @@ void model_measure(struct model *m) {
         if (op->kind != OP_ATTEND && op->kind != OP_CSA_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
-        assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
-        s->two_way |= op->attn.two_way;
-        if (op->kv.cls == KV_WINDOW)
-            s->window = MAX(s->window, op->attn.window);
+        if (op->kind == OP_ATTEND) {
+            assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
+            s->two_way |= op->attn.two_way;
+            if (op->kv.cls == KV_WINDOW)
+                s->window = MAX(s->window, op->attn.window);
+        }
         s->widest.q = MAX(s->widest.q, h->n * h->dim);
         s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
         s->widest.head = MAX(s->widest.head, h->dim);

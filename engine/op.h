@@ -265,6 +265,50 @@ struct temper {
 /* Returns the factor of a query at @pos. */
 float temper_at(const struct temper *t, uint32_t pos);
 
+/* -- arguments: what only some kinds of ops have ----------------------------------------------- */
+
+struct op_qkv {           /* QKV, KEYS */
+    bool gated, v_unit;   /* QKV */
+    bool norm_all;        /* q_norm and k_norm are over all heads together */
+    struct temper temper; /* QKV */
+};
+
+struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
+    enum glu glu;
+    float limit; /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
+    bool joined; /* EXPERTS */
+};
+
+struct op_state_in { /* STATE_IN */
+    bool parts;
+    uint8_t first;
+};
+
+struct op_recurrent { /* DELTA, KDA, CONV, MAMBA */
+    uint32_t state;   /* index of the layer among those with a state */
+    bool joined;      /* DELTA: STATE_IN has no w[3] */
+    bool sigmoid;     /* DELTA: silu(z) is sigmoid(z) instead */
+    /* [channels][kernel], and [channels] */
+    const struct tensor *conv, *conv_bias;
+    const struct tensor *conv_more[2];      /* KDA: the channels that follow those of conv */
+    const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: for each (value) head */
+};
+
+struct op_ngram {               /* NGRAM */
+    const struct tensor *conv;  /* [channels][kernel] */
+    const struct tensor *table; /* stays in the file, from which the rows of each step are read */
+};
+
+struct op_csa {           /* COMPRESS, CSA_INDEX, CSA_ATTEND, CSA_KEYS */
+    uint32_t state;       /* CSA_ATTEND, CSA_KEYS: index of the layer among those with a state */
+    uint32_t block;       /* positions of a block; 0: no blocks */
+    uint64_t first_value; /* values that the keys of earlier layers take of a block */
+};
+
+struct op_keep { /* KEEP, DRAFT_IN */
+    bool centred, streams;
+};
+
 /*
  * One op of a pass: its kind and operands. Only the members that the kind reads are set; comments
  * name the main ones of these kinds. NULL: the model has no such tensor. A layer is a sequence of
@@ -275,38 +319,18 @@ struct model_op {
     uint32_t layer;   /* number of the layer in the file */
     enum act_role in; /* PROJ: ACT_O, ACT_H or ACT_D */
     uint32_t width;   /* width of x: n_embd, or less in pass 1 after DRAFT_IN */
+    uint32_t part;    /* DEEP, CSA_OUT, DRAFT_IN, TAP */
+    uint8_t rope;     /* ops that rotate: index into model_shape.rope */
+    bool branch;      /* PROJ, EXPERTS, SHARED */
+    float scale;      /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
+    float gain;       /* PROJ */
+    float post_eps;   /* PROJ: 0: model_shape.rms_eps */
     /* QKV, KEYS, ATTEND: may be that of an earlier layer whose keys this layer shares */
     struct kv_layer kv;
     struct heads heads; /* QKV, KEYS, ATTEND, GATE */
-    uint8_t rope;       /* QKV, KEYS: index into model_shape.rope */
-    /* DELTA, KDA, CONV, MAMBA, CSA_ATTEND: index of the layer among those with a state */
-    uint32_t state;
-    uint32_t index; /* INDEX: index of the layer among those of model_shape.sparse */
     /* NGRAM, INDEX, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
      * state_shape.n_more, in floats */
     uint64_t more;
-    /* COMPRESS, CSA_INDEX, CSA_ATTEND: values that the keys of earlier layers take of a block */
-    uint64_t first_value;
-    uint32_t part;        /* DEEP, CSA_OUT, DRAFT_IN */
-    uint32_t block;       /* COMPRESS, CSA_INDEX, CSA_ATTEND: positions of a block; 0: no blocks */
-    bool gated, v_unit;   /* QKV */
-    bool norm_all;        /* QKV */
-    struct temper temper; /* QKV */
-    bool joined;          /* EXPERTS; DELTA: STATE_IN has no w[3] */
-    bool branch;          /* PROJ, EXPERTS, SHARED */
-    bool begins;          /* HC_OUT */
-    bool centred;         /* KEEP */
-    bool streams;         /* KEEP, DRAFT_IN */
-    bool sigmoid;         /* GATE; DELTA: silu(z) is sigmoid(z) instead */
-    bool parts;           /* STATE_IN */
-    uint8_t first;        /* STATE_IN */
-    enum glu glu;         /* GATE_UP, GATE_IN, EXPERTS, SHARED */
-    float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
-    float gain;           /* PROJ */
-    float post_eps;       /* PROJ: 0: model_shape.rms_eps */
-    float limit;          /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
-    float cap;            /* LOGITS: 0: no cap */
-    struct attn attn;     /* ATTEND */
     /* ATTEND, CSA_ATTEND: attention sinks: a score for each head that takes part in the softmax
      * and has no value */
     const struct tensor *sinks;
@@ -314,8 +338,6 @@ struct model_op {
      * LOGITS; of the output: DELTA, MAMBA */
     /* post_norm of LAYER_INPUT, PROJ, JOIN, EXPERTS, NGRAM */
     const struct tensor *norm, *post_norm;
-    /* NORM: that is (x - mean) / sqrt(variance + eps) * norm + norm_bias */
-    const struct tensor *norm_bias;
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
      * gate, up, down, and the gate of the output; STATE_IN: see above; other kinds: w[0], or see
      * above */
@@ -327,19 +349,42 @@ struct model_op {
     /* Weights of the RMS norm before RoPE: QKV, KEYS (per head, or all heads together), INDEX; MIX,
      * NGRAM: per stream */
     const struct tensor *q_norm, *k_norm;
-    /* DELTA, KDA, CONV, MAMBA, NGRAM: [channels][kernel], and [channels] */
-    const struct tensor *conv, *conv_bias;
-    const struct tensor *conv_more[2];      /* KDA: the channels that follow those of conv */
-    const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: for each (value) head */
-    /* NGRAM: stays in the file, from which the rows of each step are read; ROUTE: I32 */
-    const struct tensor *table;
+    union { /* by kind */
+        struct op_qkv qkv;
+        struct attn attn; /* ATTEND */
+        bool sigmoid;     /* GATE */
+        struct op_ffn ffn;
+        struct op_state_in state_in;
+        struct op_recurrent recurrent;
+        const struct tensor *picks; /* ROUTE: the table of picks, I32 */
+        struct op_ngram ngram;
+        uint32_t index; /* INDEX: index of the layer among those of model_shape.sparse */
+        struct op_csa csa;
+        bool begins; /* HC_OUT */
+        struct op_keep keep;
+        const struct tensor *norm_bias; /* NORM: (x - mean) / sqrt(variance + eps) * norm + it */
+        float cap;                      /* LOGITS: 0: no cap */
+    };
     struct weights *weights; /* set by load(); NULL before */
 };
 
+/* Returns the arguments of a recurrent op; NULL: the op has another kind. */
+static inline const struct op_recurrent *op_recurrent(const struct model_op *op) {
+    switch (op->kind) {
+    case OP_DELTA:
+    case OP_KDA:
+    case OP_CONV:
+    case OP_MAMBA:
+        return &op->recurrent;
+    default:
+        return NULL;
+    }
+}
+
 /* Returns true if the op has weights to load. */
 static inline bool op_has_weights(const struct model_op *op) {
-    return op->w[0] || op->conv || op->sinks || op->post_norm || op->weigh || op->kind == OP_NORM ||
-           op->kind == OP_KEEP;
+    return op->w[0] || op->sinks || op->post_norm || op->weigh || op_recurrent(op) ||
+           op->kind == OP_NORM || op->kind == OP_KEEP;
 }
 
 /* Returns the number of the op of the model @op that has the weights of op @i: @i, or an earlier
@@ -354,11 +399,11 @@ static inline uint32_t op_weights_of(const struct model_op *op, uint32_t i) {
 }
 
 /* Returns the tensor that has the taps of channel *@c, and sets *@c to the row in that tensor. */
-static inline const struct tensor *op_taps(const struct model_op *op, uint64_t *c) {
-    uint64_t each = op->conv->ne[1] * op->conv->ne[2], part = *c / each;
+static inline const struct tensor *op_taps(const struct op_recurrent *r, uint64_t *c) {
+    uint64_t each = r->conv->ne[1] * r->conv->ne[2], part = *c / each;
 
-    if (!op->conv_more[0])
-        return op->conv;
+    if (!r->conv_more[0])
+        return r->conv;
     *c %= each;
-    return part ? op->conv_more[part - 1] : op->conv;
+    return part ? r->conv_more[part - 1] : r->conv;
 }

@@ -54,6 +54,21 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     return n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
+/* Returns what an op's kernels depend on beside its kind, heads and pages. */
+static uint32_t way_of(const struct model_op *op) {
+    switch (op->kind) {
+    case OP_ROUTE:
+        return op->picks != NULL;
+    case OP_COMPRESS:
+    case OP_CSA_INDEX:
+    case OP_CSA_ATTEND:
+    case OP_CSA_KEYS:
+        return op->csa.block;
+    default:
+        return 0;
+    }
+}
+
 /* Returns true if op @i is the first of its kind with such heads and pages on its device. */
 static bool is_first(const struct proof *p, uint32_t i) {
     const struct model_op *op = &p->m->op[i];
@@ -61,9 +76,9 @@ static bool is_first(const struct proof *p, uint32_t i) {
     for (uint32_t k = 0; k < i; k++) {
         const struct model_op *x = &p->m->op[k];
 
-        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls && x->block == op->block &&
-            !x->table == !op->table && x->heads.n == op->heads.n &&
-            x->heads.n_kv == op->heads.n_kv && x->heads.dim == op->heads.dim &&
+        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls && way_of(x) == way_of(op) &&
+            x->heads.n == op->heads.n && x->heads.n_kv == op->heads.n_kv &&
+            x->heads.dim == op->heads.dim &&
             device_of_layer(&p->m->shape, x->layer) == device_of_layer(&p->m->shape, op->layer))
             return false;
     }

@@ -50,7 +50,7 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
         m, &(struct model_op){
                .kind = OP_STATE_IN,
                .layer = l,
-               .parts = true,
+               .state_in.parts = true,
                .norm = norm,
                .w = {layer_matrix(b, l, "attn_q", e, inner), layer_matrix(b, l, "attn_k", e, inner),
                      layer_matrix(b, l, "attn_v", e, inner)},
@@ -59,21 +59,22 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
         m, &(struct model_op){
                .kind = OP_STATE_IN,
                .layer = l,
-               .first = 1,
+               .state_in.first = 1,
                .norm = norm,
                .w = {layer_matrix(b, l, "ssm_g_a", e, inner),
                      layer_matrix(b, l, "ssm_f_a", e, inner), layer_matrix(b, l, "ssm_beta", e, n)},
            });
-    model_add(m, &(struct model_op){
-                     .kind = OP_KDA,
-                     .layer = l,
-                     .state = m->shape.state.n_layer++,
-                     .norm = layer_vector(b, l, "ssm_norm", s->delta.dim),
-                     .conv = taps(b, s, l, 'q'),
-                     .conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
-                     .dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
-                     .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "blk.%u.ssm_a", l)),
-                 });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_KDA,
+               .layer = l,
+               .recurrent.state = m->shape.state.n_layer++,
+               .norm = layer_vector(b, l, "ssm_norm", s->delta.dim),
+               .recurrent.conv = taps(b, s, l, 'q'),
+               .recurrent.conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
+               .recurrent.dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
+               .recurrent.decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "blk.%u.ssm_a", l)),
+           });
     decoder_project(b, m, l, ACT_D, inner, "attn_output", false);
 }
 

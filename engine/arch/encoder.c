@@ -78,7 +78,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
     const struct tensor *up = layer_matrix(b, l, "ffn_up", n_embd, fused ? 2ull * n : n);
     const struct tensor *up_bias =
         bind_vector(b, d->no_gate ? BIND_MAY : BIND_NEVER, n, "blk.%u.ffn_up.bias", l);
-    struct model_op op = {.kind = OP_GATE_UP, .layer = l, .glu = d->glu};
+    struct model_op op = {.kind = OP_GATE_UP, .layer = l, .ffn.glu = d->glu};
 
     if (d->no_gate) {
         op.w[0] = up;

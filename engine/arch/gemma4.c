@@ -114,8 +114,8 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
     model_add(m, &(struct model_op){
                      .kind = OP_EXPERTS,
                      .layer = l,
-                     .glu = d->glu,
-                     .joined = true,
+                     .ffn.glu = d->glu,
+                     .ffn.joined = true,
                      .branch = true,
                      .norm = layer_vector(b, l, "pre_ffw_norm_2", e),
                      .post_norm = layer_vector(b, l, "post_ffw_norm_2", e),
@@ -138,7 +138,7 @@ static void bind_layer_input(struct binder *b, struct model *m, const struct dec
     model_add(m, &(struct model_op){
                      .kind = OP_GATE_IN,
                      .layer = l,
-                     .glu = d->glu,
+                     .ffn.glu = d->glu,
                      .w = {layer_matrix(b, l, "inp_gate", e, n)},
                  });
     model_add(m, &(struct model_op){

@@ -75,13 +75,14 @@ void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, ui
     model_add(m, &(struct model_op){
                      .kind = OP_DELTA,
                      .layer = l,
-                     .state = m->shape.state.n_layer++,
-                     .joined = both != NULL,
-                     .sigmoid = d->streams,
+                     .recurrent.state = m->shape.state.n_layer++,
+                     .recurrent.joined = both != NULL,
+                     .recurrent.sigmoid = d->streams,
                      .norm = layer_vector(b, l, "ssm_norm", t->dim),
-                     .conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, s->state.n_in[0]),
-                     .dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
-                     .decay = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_a", l),
+                     .recurrent.conv =
+                         layer_matrix(b, l, "ssm_conv1d", s->state.kernel, s->state.n_in[0]),
+                     .recurrent.dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
+                     .recurrent.decay = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_a", l),
                  });
     decoder_project(b, m, l, ACT_D, inner, "ssm_out", d->streams);
 }

@@ -21,8 +21,8 @@ static void bind_conv(struct binder *b, struct model *m, uint32_t l) {
     model_add(m, &(struct model_op){
                      .kind = OP_CONV,
                      .layer = l,
-                     .state = m->shape.state.n_layer++,
-                     .conv = layer_matrix(b, l, "shortconv.conv", s->state.kernel, n),
+                     .recurrent.state = m->shape.state.n_layer++,
+                     .recurrent.conv = layer_matrix(b, l, "shortconv.conv", s->state.kernel, n),
                  });
     decoder_project(b, m, l, ACT_D, n, "shortconv.out_proj", false);
 }

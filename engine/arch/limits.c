@@ -31,8 +31,8 @@ void limits_set(struct model *m, uint32_t first, const struct limits *l, uint32_
         struct model_op *op = &m->op[i];
 
         if (op->kind == OP_GATE_UP)
-            op->limit = l->ffn[layer];
+            op->ffn.limit = l->ffn[layer];
         else if (op->kind == OP_EXPERTS)
-            op->limit = l->experts[layer];
+            op->ffn.limit = l->experts[layer];
     }
 }

@@ -68,7 +68,7 @@ static void split_keys(struct model *m, uint32_t i) {
     memmove(&m->op[i + 2], &m->op[i + 1], (m->n_ops - i - 2) * sizeof(*m->op));
     m->op[i] = qkv;
     m->op[i].kind = OP_KEYS;
-    m->op[i].gated = false;
+    m->op[i].qkv.gated = false;
     m->op[i].q_norm = NULL;
     m->op[i].w[0] = qkv.w[1];
     m->op[i].w[1] = qkv.w[2];
@@ -100,7 +100,7 @@ void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams) {
                      .kind = OP_DRAFT_IN,
                      .layer = l,
                      .part = k,
-                     .streams = streams,
+                     .keep.streams = streams,
                      .q_norm = layer_vector(b, l, "nextn.enorm", n),
                      .k_norm = layer_vector(b, l, "nextn.hnorm", n),
                      .w = {layer_matrix(b, l, "nextn.eh_proj", 2 * n, n)},
@@ -122,7 +122,7 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
 
     if (norm) {
         *(kind == MTP_LATE ? &logits.norm : &keep.norm) = norm;
-        keep.centred = kind == MTP_CENTRED;
+        keep.keep.centred = kind == MTP_CENTRED;
     }
     logits.w[0] = head ? head : logits.w[0];
     model_add(m, &keep);

@@ -52,19 +52,21 @@ static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
                      .w = {bind_rows(b, in, inner, channels), bind_rows(b, in, 0, inner),
                            bind_rows(b, in, inner + channels, heads)},
                  });
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_MAMBA,
-                  .layer = l,
-                  .state = m->shape.state.n_layer++,
-                  .norm = bind_flat(b, bind_vectors(b, BIND_MUST, inner / s->mamba.n_group,
-                                                    s->mamba.n_group, "blk.%u.ssm_norm.weight", l)),
-                  .conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, channels),
-                  .conv_bias = bind_vector(b, BIND_MAY, channels, "blk.%u.ssm_conv1d.bias", l),
-                  .dt = bind_vector(b, BIND_MUST, heads, "blk.%u.ssm_dt.bias", l),
-                  .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_a", l)),
-                  .skip = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_d", l)),
-              });
+    model_add(
+        m,
+        &(struct model_op){
+            .kind = OP_MAMBA,
+            .layer = l,
+            .recurrent.state = m->shape.state.n_layer++,
+            .norm = bind_flat(b, bind_vectors(b, BIND_MUST, inner / s->mamba.n_group,
+                                              s->mamba.n_group, "blk.%u.ssm_norm.weight", l)),
+            .recurrent.conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, channels),
+            .recurrent.conv_bias = bind_vector(b, BIND_MAY, channels, "blk.%u.ssm_conv1d.bias", l),
+            .recurrent.dt = bind_vector(b, BIND_MUST, heads, "blk.%u.ssm_dt.bias", l),
+            .recurrent.decay =
+                bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_a", l)),
+            .recurrent.skip = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_d", l)),
+        });
     decoder_project(b, m, l, ACT_D, inner, "ssm_out", false);
 }
 

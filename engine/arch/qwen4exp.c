@@ -152,13 +152,13 @@ static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
                      .kind = OP_NGRAM,
                      .layer = l,
                      .more = s->state.n_more,
-                     .table = table,
+                     .ngram.table = table,
                      .w = {layer_matrix(b, l, "ple_key", s->n_embd, width),
                            layer_matrix(b, l, "ple_value", s->n_embd, s->n_embd)},
                      .k_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "key"),
                      .q_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "query"),
                      .post_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "conv"),
-                     .conv = layer_matrix(b, l, "ple_conv1d", g->kernel, width),
+                     .ngram.conv = layer_matrix(b, l, "ple_conv1d", g->kernel, width),
                  });
     s->state.n_more += NGRAM_STATE + (uint64_t)(g->kernel - 1) * g->n * width;
 }

@@ -319,7 +319,7 @@ static bool has_expert(const struct be *b, uint32_t layer, uint32_t expert) {
  * that a device computes get no data. Returns 0 or -errno. */
 static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
-    const struct tensor *all = op->w[op->joined && which == 1 ? 0 : which];
+    const struct tensor *all = op->w[op->ffn.joined && which == 1 ? 0 : which];
     uint32_t n = b->shape.n_expert;
     struct tensor t = *all;
     struct mat plan;
@@ -329,7 +329,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
             w->expert[e][1] = w->expert[e][0];
         return 0;
     }
-    if (op->joined && which < 2) { /* a matrix has the rows of the gate, then those of the up */
+    if (op->ffn.joined && which < 2) { /* a matrix has the rows of the gate, then those of the up */
         t.ne[1] /= 2;
         t.data += which * t.ne[1] * t.row_bytes;
     }
@@ -352,7 +352,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     struct pack_experts run = {w->expert, &t, which, all->ne[1] * all->row_bytes};
     if (!b->keep.found)
         pool_each(b->pool, n * plan.n_panels, pack_expert, &run);
-    if (!op->joined || which != 0)
+    if (!op->ffn.joined || which != 0)
         forget(all);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
@@ -424,7 +424,8 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     r = r ? r : be_vector(b, op->sinks, &w->sinks);
     r = r ? r : be_vector(b, op->weigh, &w->weigh);
     r = r ? r : be_vector(b, op->pick_bias, &w->pick_bias);
-    r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
+    if (op->kind == OP_NORM)
+        r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
     if (op->kind == OP_EMBED)
         r = r ? r : load_embeddings(b, w, op);
     else if (op->kind == OP_LAYER_INPUT || op->kind == OP_CHAIN)
@@ -435,15 +436,18 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
         r = r ? r : mla_load(b, w, op->w[0], err);
     else if (op->kind == OP_EXPERTS)
         r = r ? r : load_experts(b, w, op, err);
-    else if (op->conv && op->kind != OP_NGRAM)
+    else if (op_recurrent(op))
         r = r ? r : recurrent_load(b, w, op);
     else
         for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
-    if (op->kind == OP_ROUTE && op->table && !r)
-        r = load_table(b, &w->embedding, op->table);
-    if (op->kind == OP_NGRAM && !r)
-        r = recurrent_load_taps(b, w, op, b->shape.stream.n * b->shape.n_embd);
+    if (op->kind == OP_ROUTE && op->picks && !r)
+        r = load_table(b, &w->embedding, op->picks);
+    if (op->kind == OP_NGRAM && !r) {
+        const struct op_recurrent taps = {.conv = op->ngram.conv};
+
+        r = recurrent_load_taps(b, w, &taps, b->shape.stream.n * b->shape.n_embd);
+    }
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
     if (r)

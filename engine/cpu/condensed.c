@@ -169,10 +169,12 @@ int ops_csa_q(struct step *s, const struct model_op *op) {
 /* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
 static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n) {
     const struct be *b = k->step->be;
-    uint32_t last = (i + 1) * k->op->block - 1;
+    uint32_t last = (i + 1) * k->op->csa.block - 1;
 
     return be_page(b, KV_GLOBAL, host_page(&k->step->host, KV_GLOBAL, row, last)) +
-           condensed_at(&b->shape, b->page_tokens, k->op->block, k->op->first_value, n, last) * 2;
+           condensed_at(&b->shape, b->page_tokens, k->op->csa.block, k->op->csa.first_value, n,
+                        last) *
+               2;
 }
 
 /* The n tokens over which a key is averaged: u, w[1] y (g), and the bias by the token's place in
@@ -189,14 +191,14 @@ static void add_token(const struct run *k, const struct engine_seq *q, uint32_t 
                       struct tokens *t) {
     const struct be *b = k->step->be;
     size_t width = k->op->weights->m[0].n_out;
-    uint32_t n_kept = k->op->block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->block;
+    uint32_t n_kept = k->op->csa.block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->csa.block;
     const float *state = recurrent_more(b, q->state_slot) + k->op->more;
     size_t row = q->row0 + pos - q->pos0;
 
     state += 2 * (pos % n_kept) * width;
     t->u[t->n] = (pos < q->pos0 ? state : b->condensed->u + row * width) + at;
     t->g[t->n] = (pos < q->pos0 ? state + width : b->condensed->g + row * width) + at;
-    t->place[t->n++] = k->op->weights->weigh + pos % k->op->block * width + at;
+    t->place[t->n++] = k->op->weights->weigh + pos % k->op->csa.block * width + at;
 }
 
 /* Computes the weighted means of @n channels over the tokens of @t. */
@@ -224,7 +226,7 @@ static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
-    uint32_t block = k->op->block, pos = k->step->host.row_pos[row], first = pos + 1 - block;
+    uint32_t block = k->op->csa.block, pos = k->step->host.row_pos[row], first = pos + 1 - block;
     uint32_t n = (uint32_t)k->op->k_norm->ne[0];
     float *key = part_of(b, thread), cs[1024];
     struct tokens t = {.n = 0};
@@ -249,7 +251,7 @@ static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
     size_t width = k->op->weights->m[0].n_out;
-    uint32_t n_kept = k->op->block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->block;
+    uint32_t n_kept = k->op->csa.block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->csa.block;
     uint32_t end = q->pos0 + q->n_rows;
 
     for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++) {
@@ -292,7 +294,7 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct be *b = k->step->be;
     const struct condensed_shape *c = &b->shape.condensed;
     uint32_t nth = item / k->n_parts, row = k->row0 + nth, first = item % k->n_parts * CHOOSE_PART;
-    uint32_t whole = (k->step->host.row_pos[row] + 1) / k->op->block, dim = c->index_dim;
+    uint32_t whole = (k->step->host.row_pos[row] + 1) / k->op->csa.block, dim = c->index_dim;
     uint32_t end = MIN(whole, first + CHOOSE_PART);
     float *score = b->condensed->score + nth * b->condensed->max_blocks;
     float *keys = part_of(b, thread), *z = keys + CSA_KEYS * b->condensed->widest;
@@ -320,7 +322,7 @@ static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     uint32_t row = k->row0 + nth, n_block = b->shape.condensed.n_block;
 
     b->condensed->n_pick[row] = sparse_best(b->condensed->score + nth * b->condensed->max_blocks,
-                                            (k->step->host.row_pos[row] + 1) / k->op->block,
+                                            (k->step->host.row_pos[row] + 1) / k->op->csa.block,
                                             n_block, b->condensed->pick + (size_t)row * n_block);
 }
 
@@ -336,7 +338,7 @@ int ops_csa_index(struct step *s, const struct model_op *op) {
 
         n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k.row0);
         for (uint32_t r = k.row0; r < k.row0 + n; r++)
-            most = MAX(most, (s->host.row_pos[r] + 1) / op->block);
+            most = MAX(most, (s->host.row_pos[r] + 1) / op->csa.block);
         k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
         if (most > c->n_block)
             be_each(b, n * k.n_parts, score_part, &k);
@@ -380,7 +382,7 @@ static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room
         } else if (at + j < v->n_window) {
             key[j] = b->condensed->key + (size_t)(q->row0 + pos - q->pos0) * dim;
         } else {
-            if (v->run->op->block == BLOCK_SHORT)
+            if (v->run->op->csa.block == BLOCK_SHORT)
                 i = b->condensed->pick[(size_t)v->row * c->n_block + i];
             b->kernels->halves(key_at(v->run, v->row, i, dim), room, dim);
             key[j] = room;
@@ -438,8 +440,9 @@ static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
     uint32_t first = pos + 1 > window ? pos + 1 - window : 0;
     struct view v = {k, q, window_of(k, q), row, first, pos + 1 - first, pos + 1 - first};
 
-    if (k->op->block)
-        v.n += k->op->block == BLOCK_SHORT ? b->condensed->n_pick[row] : (pos + 1) / k->op->block;
+    if (k->op->csa.block)
+        v.n += k->op->csa.block == BLOCK_SHORT ? b->condensed->n_pick[row]
+                                               : (pos + 1) / k->op->csa.block;
     attend_heads(&v, head, MIN((uint32_t)CSA_HEADS, b->shape.n_head - head), part_of(b, thread));
 }
 

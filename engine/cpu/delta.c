@@ -26,15 +26,15 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     uint32_t n = b->shape.delta.n_value_head, per = n / b->shape.delta.n_key_head;
     const float *beta = d->in[2] + (size_t)row * n, *alpha = d->in[3] + (size_t)row * n;
 
-    if (k->op->joined)
+    if (k->op->recurrent.joined)
         beta = d->in[2] + (size_t)row * 2 * n;
     for (uint32_t h = 0; h < n; h++) {
         /* joined: index of beta; the alphas follow the betas of the key head */
         uint32_t at = h / per * 2 * per + h % per;
-        float x = (k->op->joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
+        float x = (k->op->recurrent.joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
 
         d->mix[0][(size_t)row * n + h] = mx_expf(k->op->weights->decay[h] * mx_softplus(x));
-        d->mix[1][(size_t)row * n + h] = mx_sigmoid(k->op->joined ? beta[at] : beta[h]);
+        d->mix[1][(size_t)row * n + h] = mx_sigmoid(k->op->recurrent.joined ? beta[at] : beta[h]);
     }
 }
 
@@ -112,7 +112,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
         const float *z = d->in[1] + (q->row0 + r) * width + (size_t)h * s->dim;
 
         b->kernels->norm(o, k->op->weights->norm, o, s->dim, b->shape.rms_eps);
-        if (kda || k->op->sigmoid)
+        if (kda || k->op->recurrent.sigmoid)
             b->kernels->gate(o, z, s->dim);
         else
             b->kernels->glu[GLU_SILU](z, o, o, s->dim);

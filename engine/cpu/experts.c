@@ -93,7 +93,7 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
 
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->router[(size_t)row * m->n_expert + i] *= k->op->scale;
-    if (k->op->table) {
+    if (k->op->picks) {
         experts_look_up(&k->w->embedding, (uint32_t)k->step->host.batch->token[row],
                         e->pick + (size_t)row * m->n_expert_used);
         experts_weigh(e->router + (size_t)row * m->n_expert, &k->rule,
@@ -224,8 +224,8 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
         *mm = (struct matmul){
             .kernels = b->kernels,
             .mode = mode,
-            .glu = op->glu,
-            .limit = op->limit,
+            .glu = op->ffn.glu,
+            .limit = op->ffn.limit,
             .n_mats = mode == MATMUL_GLU ? 2 : 1,
             .n_rows = g->n_rows,
             .m = {&w->expert[i][which], &w->expert[i][which + (mode == MATMUL_GLU)]},
@@ -387,7 +387,7 @@ int ops_shared(struct step *s, const struct model_op *op) {
     struct matmul both[2] = {ops_prepare_rows(s, w, 0, 2, e->normed, n_in),
                              ops_prepare_rows(s, w, 3, 1, e->normed, n_in)};
     both[0].mode = MATMUL_GLU;
-    both[0].glu = op->glu;
+    both[0].glu = op->ffn.glu;
     both[0].out[0] = e->common;
     both[0].out_stride[0] = n_ff;
     both[1].mode = MATMUL_STORE;

@@ -193,11 +193,11 @@ static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     uint32_t n_hidden = r->step->host.n_hidden;
     float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n_hidden;
 
-    if (r->op->streams) {
+    if (r->op->keep.streams) {
         memcpy(hidden, act_row(b, ACT_S, row), n_hidden * sizeof(*hidden));
         return;
     }
-    if (r->op->centred)
+    if (r->op->keep.centred)
         b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
     else if (r->w->norm)
         b->kernels->norm(x, r->w->norm, x, n, b->shape.rms_eps);
@@ -309,7 +309,7 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
 }
 
 int ops_keep(struct step *s, const struct model_op *op) {
-    assert(!op->w[0] || !op->centred);
+    assert(!op->w[0] || !op->keep.centred);
     if (op->w[0]) /* preparing the product norms its input; keep_row() then norms x */
         ops_store(s, prepare(s, ACT_X, op->weights), s->host.hidden, s->host.n_hidden);
     return each_row_of(s, op, keep_row);
@@ -326,7 +326,7 @@ static void norm_or_copy(const struct be *b, const float *x, const float *norm, 
 
 /* Returns the number of lines of a row for DRAFT_IN: one, or one for each stream. */
 static uint32_t n_lines(const struct be *b, const struct model_op *op) {
-    return op->streams ? b->shape.stream.n : 1;
+    return op->keep.streams ? b->shape.stream.n : 1;
 }
 
 /* Computes line @i of the input of DRAFT_IN's product: the norm of x, then the norm of the hidden
@@ -349,9 +349,9 @@ static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
 int ops_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = b->shape.n_embd, end = s->n_rows * n_lines(b, op), part;
-    float *to = b->act[op->streams ? ACT_S : ACT_X];
+    float *to = b->act[op->keep.streams ? ACT_S : ACT_X];
 
-    assert(op->w[0]->ne[1] == b->act_width[ACT_X] || !op->streams);
+    assert(op->w[0]->ne[1] == b->act_width[ACT_X] || !op->keep.streams);
     for (uint32_t i = 0; i < end; i += part) {
         part = MIN(end - i, b->max_rows);
         struct rows r = {.step = s, .w = op->weights, .op = op, .first = i, .n = part};
@@ -374,10 +374,10 @@ int ops_layer_input(struct step *s, const struct model_op *op) {
  * cosines and sines of the row. */
 static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n_heads,
                          const float *norm, const float *cs) {
-    if (norm && op->norm_all)
+    if (norm && op->qkv.norm_all)
         b->kernels->norm(x, norm, x, n_heads * op->heads.dim, b->shape.rms_eps);
     for (uint32_t h = 0; h < n_heads; h++, x += op->heads.dim) {
-        if (norm && !op->norm_all)
+        if (norm && !op->qkv.norm_all)
             b->kernels->norm(x, norm, x, op->heads.dim, b->shape.rms_eps);
         b->kernels->rope(x, cs, b->shape.rope[op->rope].n_rot, b->shape.rope_type);
     }
@@ -417,7 +417,7 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
         memcpy(v, k, width * sizeof(*v));
     finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
-    for (uint32_t i = 0; i < h->n_kv && r->op->v_unit; i++)
+    for (uint32_t i = 0; i < h->n_kv && r->op->qkv.v_unit; i++)
         b->kernels->norm(v + i * h->dim, NULL, v + i * h->dim, h->dim, b->shape.rms_eps);
     if (runs.k)
         b->kernels->hadamard(k, (uint32_t)width, runs.k);
@@ -434,13 +434,13 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
     const float *cs = be_rope_row(b, row, r->op->rope);
     uint32_t dim = heads->dim;
 
-    for (uint32_t h = 0; r->op->gated && h < heads->n; h++)
+    for (uint32_t h = 0; r->op->qkv.gated && h < heads->n; h++)
         memcpy(act_row(b, ACT_Q, row) + (size_t)h * dim,
                b->gated + ((size_t)row * heads->n + h) * 2 * dim, dim * sizeof(float));
     float *q = act_row(b, ACT_Q, row);
     finish_heads(b, r->op, q, heads->n, r->w->q_norm, cs);
-    if (r->op->temper.slope != 0) {
-        float factor = temper_at(&r->op->temper, r->step->host.row_pos[row]);
+    if (r->op->qkv.temper.slope != 0) {
+        float factor = temper_at(&r->op->qkv.temper, r->step->host.row_pos[row]);
 
         for (uint32_t i = 0; i < heads->n * dim; i++)
             q[i] *= factor;
@@ -456,15 +456,15 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t kv_width = (size_t)op->heads.n_kv * op->heads.dim;
 
-    assert(!op->gated || b->gated);
+    assert(!op->qkv.gated || b->gated);
     assert(kv_width <= b->shape.widest.kv && op->heads.n * op->heads.dim <= b->shape.widest.q);
     struct matmul mm = prepare(s, ACT_X, op->weights);
 
     mm.mode = MATMUL_STORE;
-    mm.out[0] = op->gated ? b->gated : b->act[ACT_Q];
+    mm.out[0] = op->qkv.gated ? b->gated : b->act[ACT_Q];
     mm.out[1] = b->k;
     mm.out[2] = b->v;
-    mm.out_stride[0] = op->gated ? op->weights->m[0].n_out : b->act_width[ACT_Q];
+    mm.out_stride[0] = op->qkv.gated ? op->weights->m[0].n_out : b->act_width[ACT_Q];
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
     matmul_run(b->pool, &mm, 1);
     return each_row_of(s, op, finish_qkv_row);
@@ -589,10 +589,10 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, ACT_X, op->weights);
     bool gated = op->weights->n_mats == 2;
 
-    assert(gated || op->glu == GLU_GELU);
+    assert(gated || op->ffn.glu == GLU_GELU);
     mm.mode = gated ? MATMUL_GLU : MATMUL_STORE;
-    mm.glu = op->glu;
-    mm.limit = op->limit;
+    mm.glu = op->ffn.glu;
+    mm.limit = op->ffn.limit;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
@@ -607,7 +607,7 @@ static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
     assert(r->op->layer < b->shape.n_layer && r->w->m[0].n_out == n);
     float *h = act_row(b, ACT_H, row);
 
-    b->kernels->glu[r->op->glu](h, act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
+    b->kernels->glu[r->op->ffn.glu](h, act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
 }
 
 int ops_gate_in(struct step *s, const struct model_op *op) {

@@ -51,8 +51,8 @@ float *recurrent_more(const struct be *b, uint32_t state) {
     return b->recurrent->state + state * state_floats(s) + s->n_layer * s->n_floats;
 }
 
-int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n) {
-    uint32_t kernel = (uint32_t)op->conv->ne[0];
+int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurrent *r, uint32_t n) {
+    uint32_t kernel = (uint32_t)r->conv->ne[0];
     float tap[8];
 
     assert(kernel <= ARRAY_SIZE(tap));
@@ -61,7 +61,7 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *
         return -ENOMEM;
     for (uint32_t c = 0; c < n && !b->keep.found; c++) {
         uint64_t row = c;
-        const struct tensor *taps = op_taps(op, &row);
+        const struct tensor *taps = op_taps(r, &row);
         quant_decode_row(taps, row, tap);
         for (uint32_t j = 0; j < kernel; j++)
             w->conv[(size_t)j * n + c] = tap[j];
@@ -70,12 +70,12 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *
 }
 
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
-    int r = be_vector(b, op->dt, &w->dt);
+    int r = be_vector(b, op->recurrent.dt, &w->dt);
 
-    r = r ? r : be_vector(b, op->decay, &w->decay);
-    r = r ? r : be_vector(b, op->skip, &w->skip);
-    r = r ? r : be_vector(b, op->conv_bias, &w->conv_bias);
-    return r ? r : recurrent_load_taps(b, w, op, b->shape.state.n_in[0]);
+    r = r ? r : be_vector(b, op->recurrent.decay, &w->decay);
+    r = r ? r : be_vector(b, op->recurrent.skip, &w->skip);
+    r = r ? r : be_vector(b, op->recurrent.conv_bias, &w->conv_bias);
+    return r ? r : recurrent_load_taps(b, w, &op->recurrent, b->shape.state.n_in[0]);
 }
 
 int ops_state_in(struct step *s, const struct model_op *op) {
@@ -86,10 +86,11 @@ int ops_state_in(struct step *s, const struct model_op *op) {
     assert(b->recurrent && n_mats > 0);
     mm.mode = MATMUL_STORE;
     for (uint32_t i = 0; i < n_mats; i++) {
-        uint32_t n_out = op->weights->m[i].n_out, to = op->parts ? 0 : op->first + i;
+        uint32_t n_out = op->weights->m[i].n_out,
+                 to = op->state_in.parts ? 0 : op->state_in.first + i;
 
-        mm.out[i] = b->recurrent->in[to] + (op->parts ? (size_t)i * n_out : 0);
-        mm.out_stride[i] = op->parts ? (size_t)n_mats * n_out : n_out;
+        mm.out[i] = b->recurrent->in[to] + (op->state_in.parts ? (size_t)i * n_out : 0);
+        mm.out_stride[i] = op->state_in.parts ? (size_t)n_mats * n_out : n_out;
         assert(mm.out_stride[i] <= b->shape.state.n_in[to]);
     }
     matmul_run(b->pool, &mm, 1);
@@ -102,8 +103,8 @@ float *recurrent_state(const struct recurrent_run *k, uint32_t i) {
     const struct state_shape *s = &b->shape.state;
     uint32_t slot = k->step->host.batch->seq[i].state_slot;
 
-    assert(slot < d->n_states && k->op->state < s->n_layer);
-    return d->state + slot * state_floats(s) + k->op->state * s->n_floats;
+    assert(slot < d->n_states && k->op->recurrent.state < s->n_layer);
+    return d->state + slot * state_floats(s) + k->op->recurrent.state * s->n_floats;
 }
 
 void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float *bias, bool silu) {

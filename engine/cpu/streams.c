@@ -214,9 +214,9 @@ static float *state_of(const struct run *k, const struct engine_seq *q) {
 /* Reads row @at of the table and decodes it to @out. @bytes: room for the row in the format of the
  * file. Returns false if it cannot be read. */
 static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *out) {
-    struct tensor row = *k->op->table;
+    struct tensor row = *k->op->ngram.table;
 
-    if (!ngram_read(k->be->file, k->op->table, at, bytes))
+    if (!ngram_read(k->be->file, k->op->ngram.table, at, bytes))
         return false;
     row.data = bytes;
     quant_decode_row(&row, 0, out);

@@ -380,13 +380,6 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     else
         TRY(load_vector(b, op->weigh, &w->weigh, err));
     TRY(load_vector(b, op->sinks, &w->sinks, err));
-    TRY(load_vector(b, op->dt, &w->dt, err));
-    TRY(load_vector(b, op->decay, &w->decay, err));
-    TRY(load_vector(b, op->skip, &w->skip, err));
-    TRY(load_vector(b, op->conv_bias, &w->conv_bias, err));
-    const struct tensor *const conv[] = {op->conv, op->conv_more[0], op->conv_more[1]};
-    if (op->conv)
-        TRY(load_decoded(b, conv, op->conv_more[0] ? 3 : 1, &w->taps, err));
     return code->load ? code->load(b, w, op, err) : load_matrices(b, w, op, err);
 }
 
@@ -404,15 +397,15 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         kv->layer_bytes[op->kv.layer] = page_layer_bytes(&page);
         kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
     }
-    if (op->temper.slope != 0) {
-        assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->temper.slope);
-        b->attention.temper = op->temper;
+    if (op->kind == OP_QKV && op->qkv.temper.slope != 0) {
+        assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->qkv.temper.slope);
+        b->attention.temper = op->qkv.temper;
     }
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
     w->scale = op->scale;
-    w->cap = op->cap;
+    w->cap = op->kind == OP_LOGITS ? op->cap : 0;
     *out = w;
     return r;
 }

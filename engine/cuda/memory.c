@@ -180,7 +180,7 @@ static void add_streams(struct be *b) {
     add_words(b, &b->streams.f, all);
     add_words(b, &b->streams.gate, all);
     const struct model_op *op = ngram_op(b->shape);
-    size_t row = op ? ngram_n_rows(b->shape) * op->table->row_bytes : 0;
+    size_t row = op ? ngram_n_rows(b->shape) * op->ngram.table->row_bytes : 0;
     if (!op)
         return;
     add(b, &b->streams.rows, rows, row, "activations", false);

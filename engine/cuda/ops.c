@@ -15,24 +15,28 @@
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 
-static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
-    const struct heads *h = &op->heads;
+static const char *heads_lack(const struct model_shape *s, const struct heads *h) {
+    bool widest = h->dim == s->widest.head; /* is refused with its size */
 
-    if (h->dim % 8 && h->dim != s->widest.head) /* the widest head is refused with its size */
-        return "heads whose size 8 does not divide";
-    if (op->kind == OP_QKV && op->gated && op->bias[0])
+    return h->dim % 8 && !widest ? "heads whose size 8 does not divide" : NULL;
+}
+
+static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
+    const char *what = heads_lack(s, &op->heads);
+
+    if (what || !op->qkv.gated)
+        return what;
+    if (op->bias[0])
         return "gated queries with biases";
-    if (op->gated && h->dim % TILE_ROWS)
+    if (op->heads.dim % TILE_ROWS)
         return "gated heads whose size 16 does not divide";
-    if (op->gated && !s->delta.n_key_head)
-        return "gated queries without delta nets";
-    return NULL;
+    return s->delta.n_key_head ? NULL : "gated queries without delta nets";
 }
 
 static const char *attend_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank)
         return latent_lacks(s);
-    const char *what = attention_lacks(s, op);
+    const char *what = heads_lack(s, &op->heads);
     return !what && op->attn.sparse ? sparse_lacks(s, op) : what;
 }
 
@@ -41,7 +45,7 @@ static const char *mla_in_lacks(const struct model_shape *s, const struct model_
 }
 
 static const char *keys_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->norm_all ? "drafting blocks with norms over all heads together" : NULL;
+    return op->qkv.norm_all ? "drafting blocks with norms over all heads together" : NULL;
 }
 
 static const char *norm_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -57,7 +61,7 @@ static const char *tap_lacks(const struct model_shape *s, const struct model_op 
 /* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only
  * supported without gates, where w[1] is w[0]. */
 static bool ops_has_relu_gates(const struct model_op *op) {
-    return op->glu == GLU_RELU && op->w[0] != op->w[1];
+    return op->ffn.glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -102,7 +106,8 @@ static float *place_proj(const struct be *b, const struct model_op *op, int i) {
 }
 
 static float *place_state_in(const struct be *b, const struct model_op *op, int i) {
-    return op->parts ? recurrent_part(b, (uint32_t)i) : b->recurrent.in[op->first + i];
+    return op->state_in.parts ? recurrent_part(b, (uint32_t)i)
+                              : b->recurrent.in[op->state_in.first + i];
 }
 
 static float *place_mla_in(const struct be *b, const struct model_op *op, int i) {
@@ -238,7 +243,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
                               : experts_load_host(b, w, op, err));
     if (n_host == b->shape->n_expert && !b->shape->fetches)
         return 0;
-    if (op->joined)
+    if (op->ffn.joined)
         return load_joined(b, w, op, err);
     for (int i = 0; i < OP_MATRICES; i++) /* as load_matrices() */
         if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) {
@@ -302,14 +307,27 @@ static int load_ones(struct be *b, float **out, struct err *err) {
 static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
     uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
 
-    w->raw = load_source(b, op->table, b->streams.rows, n);
+    w->raw = load_source(b, op->ngram.table, b->streams.rows, n);
 }
 
 static int load_norm(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     return op->norm ? 0 : load_ones(b, &w->norm, err);
 }
 
+static int load_recurrent(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
+    const struct op_recurrent *r = &op->recurrent;
+    const struct tensor *const conv[] = {r->conv, r->conv_more[0], r->conv_more[1]};
+
+    TRY(load_vector(b, r->dt, &w->dt, err));
+    TRY(load_vector(b, r->decay, &w->decay, err));
+    TRY(load_vector(b, r->skip, &w->skip, err));
+    TRY(load_vector(b, r->conv_bias, &w->conv_bias, err));
+    return load_decoded(b, conv, r->conv_more[0] ? 3 : 1, &w->taps, err);
+}
+
 static int load_ngram(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    TRY(load_decoded(b, &op->ngram.conv, 1, &w->taps, err));
     name_table(b, w, op);
     return load_matrices(b, w, op, err);
 }
@@ -321,13 +339,13 @@ static int load_chain(struct be *b, struct weights *w, const struct model_op *op
 
 static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     b->experts.norm = op->norm;
-    if (op->table)
-        TRY(load_table(b, op->table, &w->raw, err));
+    if (op->picks)
+        TRY(load_table(b, op->picks, &w->raw, err));
     return load_matrices(b, w, op, err);
 }
 
 static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    return op->gated ? load_gated(b, w, op, err) : load_matrices(b, w, op, err);
+    return op->qkv.gated ? load_gated(b, w, op, err) : load_matrices(b, w, op, err);
 }
 
 static int load_gate_up(struct be *b, struct weights *w, const struct model_op *op,
@@ -359,7 +377,7 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_EMBED] = {.run = step_embed, .load = load_embedding},
     [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = load_norm},
     [OP_QKV] = {.run = step_qkv,
-                .lacks = attention_lacks,
+                .lacks = qkv_lacks,
                 .load = load_qkv,
                 .out = {AT(act.q), AT(act.k), AT(act.v)}},
     [OP_ATTEND] = {.run = step_attend, .lacks = attend_lacks},
@@ -384,10 +402,10 @@ const struct op_code cuda_code[OP_KINDS] = {
                     .out = {AT(experts.gate), AT(experts.up), AT(experts.y)}},
     [OP_SHARED] = {.run = step_shared, .lacks = shared_lacks, .load = load_shared},
     [OP_STATE_IN] = {.run = step_in, .place = place_state_in},
-    [OP_DELTA] = {.run = step_delta, .lacks = recurrent_lacks},
-    [OP_KDA] = {.run = step_delta, .lacks = recurrent_lacks},
-    [OP_CONV] = {.run = step_conv, .lacks = recurrent_lacks},
-    [OP_MAMBA] = {.run = step_mamba, .lacks = recurrent_lacks},
+    [OP_DELTA] = {.run = step_delta, .lacks = recurrent_lacks, .load = load_recurrent},
+    [OP_KDA] = {.run = step_delta, .lacks = recurrent_lacks, .load = load_recurrent},
+    [OP_CONV] = {.run = step_conv, .lacks = recurrent_lacks, .load = load_recurrent},
+    [OP_MAMBA] = {.run = step_mamba, .lacks = recurrent_lacks, .load = load_recurrent},
     [OP_KEEP] = {.run = step_keep},
     [OP_DRAFT_IN] = {.run = step_draft_in, .out = {AT(act.x)}},
     [OP_KEYS] = {.run = step_keys, .lacks = keys_lacks, .out = {AT(act.k), AT(act.v)}},

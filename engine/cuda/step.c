@@ -324,7 +324,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
         .rope = b->act.rope[op->rope],
-        .temper = op->temper.slope != 0 ? b->act.factor : NULL,
+        .temper = op->qkv.temper.slope != 0 ? b->act.factor : NULL,
         .pages = step_pages_of(b, op),
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),
@@ -332,7 +332,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .n_rot = m->rope[op->rope].n_rot,
         .neox = m->rope_type == ROPE_NEOX,
         .n_kv = op->w[1] ? op->heads.n_kv : 0,
-        .v_unit = op->v_unit,
+        .v_unit = op->qkv.v_unit,
         .run_k = runs.k,
         .run_v = runs.v,
         .eps = m->rms_eps,
@@ -420,11 +420,11 @@ int step_qkv(struct step *s, const struct model_op *op) {
     struct store_args store = step_store_args(b, op);
 
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
-    assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
-    s->gated = op->gated;
+    assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->qkv.gated);
+    s->gated = op->qkv.gated;
     TRY(step_norm(s, w->norm));
     TRY(step_multiply(s, w, false));
-    if (op->norm_all)
+    if (op->qkv.norm_all)
         TRY(norm_all_heads(s, op, &store));
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,
                        &store);
@@ -488,10 +488,11 @@ enum pack_kind step_glu(const struct model_op *op) {
                                            [GLU_CLAMPED] = PACK_CLAMPED,
                                            [GLU_RELU] = PACK_RELU};
 
-    if (op->limit > 0 && (op->glu == GLU_CUT || op->glu == GLU_SILU))
-        return (enum pack_kind)(mx_bits_of(op->limit) | (op->glu == GLU_SILU ? PACK_BEHIND : 0));
-    assert((size_t)op->glu < ARRAY_SIZE(kinds));
-    return kinds[op->glu];
+    if (op->ffn.limit > 0 && (op->ffn.glu == GLU_CUT || op->ffn.glu == GLU_SILU))
+        return (enum pack_kind)(mx_bits_of(op->ffn.limit) |
+                                (op->ffn.glu == GLU_SILU ? PACK_BEHIND : 0));
+    assert((size_t)op->ffn.glu < ARRAY_SIZE(kinds));
+    return kinds[op->ffn.glu];
 }
 
 /* Computes gate and up. The function of both is applied by the product itself (in place of the

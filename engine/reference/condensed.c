@@ -122,11 +122,11 @@ int ref_csa_q(struct step *s, const struct model_op *op) {
 static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
                        uint64_t n) {
     const struct be *b = s->be;
-    uint32_t last = (i + 1) * op->block - 1;
+    uint32_t last = (i + 1) * op->csa.block - 1;
     size_t page = host_page(&s->host, KV_GLOBAL, row, last);
 
     return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] +
-           condensed_at(b->shape, b->page_tokens, op->block, op->first_value, n, last) *
+           condensed_at(b->shape, b->page_tokens, op->csa.block, op->csa.first_value, n, last) *
                condensed_value(b->kv_type);
 }
 
@@ -172,9 +172,9 @@ static const float *source_at(const struct be *b, const struct source *from, uin
  * tokens, and for a short block also over those of the block before it. */
 static float compress(const struct be *b, const struct model_op *op, const struct source *from,
                       uint32_t first, size_t i) {
-    bool is_short = op->block == BLOCK_SHORT;
+    bool is_short = op->csa.block == BLOCK_SHORT;
     size_t n = op->k_norm->ne[0], own = is_short ? n : 0;
-    uint32_t before = is_short && first ? op->block : 0, end = before + op->block;
+    uint32_t before = is_short && first ? op->csa.block : 0, end = before + op->csa.block;
     float score[BLOCK_LONG + BLOCK_SHORT], value[BLOCK_LONG + BLOCK_SHORT], max = -INFINITY;
     float sum = 0, out = 0;
 
@@ -182,7 +182,7 @@ static float compress(const struct be *b, const struct model_op *op, const struc
         size_t at = k < before ? i : own + i;
         uint32_t pos = first - before + k;
 
-        quant_decode_row(op->weigh, pos % op->block, b->row);
+        quant_decode_row(op->weigh, pos % op->csa.block, b->row);
         value[k] = source_at(b, from, pos, 0)[at];
         score[k] = source_at(b, from, pos, 1)[at] + b->row[at];
         max = score[k] > max ? score[k] : max;
@@ -201,7 +201,7 @@ int ref_compress(struct step *s, const struct model_op *op) {
     struct ref_condensed *d = b->condensed;
     const struct engine_batch *batch = s->host.batch;
     size_t n = op->k_norm->ne[0], width = op->w[0]->ne[1];
-    uint32_t n_kept = op->block == BLOCK_SHORT ? 2 * op->block : op->block;
+    uint32_t n_kept = op->csa.block == BLOCK_SHORT ? 2 * op->csa.block : op->csa.block;
 
     ref_norm_rows(s, op);
     ref_linear(b, op->w[0], NULL, b->normed, batch->n_rows, d->value);
@@ -212,15 +212,15 @@ int ref_compress(struct step *s, const struct model_op *op) {
         uint32_t end = q->pos0 + q->n_rows;
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
-            uint32_t pos = s->host.row_pos[r], first = pos + 1 - op->block;
+            uint32_t pos = s->host.row_pos[r], first = pos + 1 - op->csa.block;
 
-            if ((pos + 1) % op->block)
+            if ((pos + 1) % op->csa.block)
                 continue;
             for (size_t i = 0; i < n; i++)
                 d->line[i] = compress(b, op, &from, first, i);
             ref_rms_norm(d->line, op->k_norm, b->shape->rms_eps, n, d->line);
             turn(b, op, first, false, n, d->line);
-            store_key(b, d->line, n, key_at(s, op, r, pos / op->block, n));
+            store_key(b, d->line, n, key_at(s, op, r, pos / op->csa.block, n));
         }
         for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
             for (int which = 0; which < 2; which++)
@@ -238,7 +238,7 @@ int ref_csa_index(struct step *s, const struct model_op *op) {
 
     ref_linear(b, op->w[0], NULL, d->r, s->host.batch->n_rows, d->q);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
-        uint32_t pos = s->host.row_pos[r], n = (pos + 1) / op->block;
+        uint32_t pos = s->host.row_pos[r], n = (pos + 1) / op->csa.block;
 
         for (uint32_t h = 0; h < c->n_index; h++)
             turn(b, op, pos, false, dim, d->q + r * width + h * dim);
@@ -278,7 +278,7 @@ static const float *view_key(const struct view *v, uint32_t k) {
         return v->state + pos % window_rows(b->shape, v->op) * dim;
     if (k < v->n_window)
         return b->condensed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
-    if (v->op->block == BLOCK_SHORT)
+    if (v->op->csa.block == BLOCK_SHORT)
         i = b->condensed->pick[(size_t)v->row * c->n_block + i];
     return read_key(v->step, v->op, v->row, i, dim);
 }
@@ -315,7 +315,7 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
     const struct state_shape *t = &b->shape->state;
     const struct engine_batch *batch = s->host.batch;
 
-    assert(t->n_floats == (uint64_t)c->window * b->shape->head_dim && op->state <= t->n_layer);
+    assert(t->n_floats == (uint64_t)c->window * b->shape->head_dim && op->csa.state <= t->n_layer);
     for (uint32_t k = 0; k < batch->n_seqs; k++) {
         const struct engine_seq *q = &batch->seq[k];
         const float *state = window_of(b, op, q);
@@ -325,8 +325,9 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
                      first = pos + 1 > c->window ? pos + 1 - c->window : 0;
             struct view v = {s, op, q, state, r, first, pos + 1 - first, pos + 1 - first};
 
-            if (op->block)
-                v.n += op->block == BLOCK_SHORT ? b->condensed->n_pick[r] : (pos + 1) / op->block;
+            if (op->csa.block)
+                v.n += op->csa.block == BLOCK_SHORT ? b->condensed->n_pick[r]
+                                                    : (pos + 1) / op->csa.block;
             for (uint32_t h = 0; h < b->shape->n_head; h++)
                 attend(&v, h);
         }

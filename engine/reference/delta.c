@@ -28,17 +28,18 @@ static struct head head_of(const struct be *b, const struct model_op *op, uint32
     uint32_t n = d->n_value_head, per = n / d->n_key_head;
     uint32_t key = d->tiled ? h % d->n_key_head : h / per;
     const float *q = b->channel + (size_t)key * d->dim;
-    float beta = op->joined ? b->in[2][(size_t)r * 2 * n + h / per * 2 * per + h % per]
-                            : b->in[2][(size_t)r * n + h];
-    float alpha = op->joined ? b->in[2][(size_t)r * 2 * n + h / per * 2 * per + per + h % per]
-                             : b->in[3][(size_t)r * n + h];
-    float x = alpha + ref_vector_at(op->dt, h);
+    float beta = op->recurrent.joined ? b->in[2][(size_t)r * 2 * n + h / per * 2 * per + h % per]
+                                      : b->in[2][(size_t)r * n + h];
+    float alpha = op->recurrent.joined
+                      ? b->in[2][(size_t)r * 2 * n + h / per * 2 * per + per + h % per]
+                      : b->in[3][(size_t)r * n + h];
+    float x = alpha + ref_vector_at(op->recurrent.dt, h);
 
     return (struct head){
         .q = q,
         .k = q + (size_t)d->n_key_head * d->dim,
         .v = b->channel + (size_t)(2 * d->n_key_head + h) * d->dim,
-        .keep = mx_expf(ref_vector_at(op->decay, h) * mx_softplus(x)),
+        .keep = mx_expf(ref_vector_at(op->recurrent.decay, h) * mx_softplus(x)),
         .beta = mx_sigmoid(beta),
     };
 }
@@ -95,7 +96,8 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
         advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, d->dim, out);
         for (uint32_t j = 0; j < d->dim; j++)
-            out[j] *= op->sigmoid ? mx_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
+            out[j] *=
+                op->recurrent.sigmoid ? mx_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
     }
 }
 
@@ -114,10 +116,11 @@ static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, f
     mix_row(b, op, r, state);
     for (uint32_t h = 0; h < n_head; h++) {
         size_t at = ((size_t)r * n_head + h) * n;
-        float *keep = b->in[2] + at, *out = b->act[ACT_D] + at, by = ref_vector_at(op->decay, h);
+        float *keep = b->in[2] + at, *out = b->act[ACT_D] + at,
+              by = ref_vector_at(op->recurrent.decay, h);
 
         for (uint32_t i = 0; i < n; i++) {
-            float x = by * (keep[i] + ref_vector_at(op->dt, (size_t)h * n + i));
+            float x = by * (keep[i] + ref_vector_at(op->recurrent.dt, (size_t)h * n + i));
 
             keep[i] = mx_expf(d->lower * mx_sigmoid(x));
         }

@@ -13,7 +13,8 @@ static void advance(const struct be *b, const struct model_op *op, uint32_t h, c
     uint32_t n = m->n_state, group = h / (m->n_head / m->n_group);
     const float *in = b->channel + (size_t)m->n_head * m->dim + (size_t)group * n;
     const float *out = in + (size_t)m->n_group * n;
-    float keep = mx_expf(dt * ref_vector_at(op->decay, h)), skip = ref_vector_at(op->skip, h);
+    float keep = mx_expf(dt * ref_vector_at(op->recurrent.decay, h)),
+          skip = ref_vector_at(op->recurrent.skip, h);
 
     for (uint32_t p = 0; p < m->dim; p++) {
         float *s = state + (size_t)p * n, sum = 0;
@@ -54,9 +55,11 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
     ref_convolve(b, op, r, state);
     for (uint32_t c = 0; c < t->n_in[0]; c++)
         b->channel[c] =
-            mx_silu(b->channel[c] + (op->conv_bias ? ref_vector_at(op->conv_bias, c) : 0));
+            mx_silu(b->channel[c] +
+                    (op->recurrent.conv_bias ? ref_vector_at(op->recurrent.conv_bias, c) : 0));
     for (uint32_t h = 0; h < m->n_head; h++) {
-        float dt = mx_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
+        float dt =
+            mx_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->recurrent.dt, h));
         size_t at = (size_t)h * m->dim;
 
         advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);

@@ -70,8 +70,8 @@ int ref_keep(struct step *s, const struct model_op *op) {
     for (size_t r = 0; r < n_rows; r++) {
         float *x = b->act[ACT_X] + r * n;
 
-        assert(!op->streams || (!op->norm && !op->w[0]));
-        if (op->centred)
+        assert(!op->keep.streams || (!op->norm && !op->w[0]));
+        if (op->keep.centred)
             layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
         else if (op->norm)
             ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
@@ -79,7 +79,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
     if (op->w[0])
         ref_linear(b, op->w[0], NULL, b->act[ACT_X], n_rows, s->host.hidden);
     else
-        memcpy(s->host.hidden, b->act[op->streams ? ACT_S : ACT_X],
+        memcpy(s->host.hidden, b->act[op->keep.streams ? ACT_S : ACT_X],
                (size_t)n_rows * s->host.n_hidden * sizeof(float));
     return 0;
 }
@@ -95,8 +95,8 @@ static void norm_or_copy(const float *x, const struct tensor *norm, float eps, s
 int ref_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd;
-    uint32_t n_rows = s->host.batch->n_rows, n_stream = op->streams ? b->shape->stream.n : 1;
-    float *out = b->act[op->streams ? ACT_S : ACT_X];
+    uint32_t n_rows = s->host.batch->n_rows, n_stream = op->keep.streams ? b->shape->stream.n : 1;
+    float *out = b->act[op->keep.streams ? ACT_S : ACT_X];
 
     memset(b->pair, 0, (size_t)n_rows * n_stream * 2 * n * sizeof(float));
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -388,10 +388,10 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
                          const struct tensor *norm) {
     size_t dim = op->heads.dim;
 
-    if (norm && op->norm_all)
+    if (norm && op->qkv.norm_all)
         ref_rms_norm(x, norm, b->shape->rms_eps, n * dim, x);
     for (uint32_t h = 0; h < n; h++) {
-        if (norm && !op->norm_all)
+        if (norm && !op->qkv.norm_all)
             ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
         ref_rotate(b, &b->shape->rope[op->rope], x + h * dim);
     }
@@ -421,7 +421,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
     uint32_t n_rows = s->host.batch->n_rows;
     size_t kv_width = (size_t)h->n_kv * h->dim;
-    float *to[3] = {op->gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
+    float *to[3] = {op->qkv.gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
     struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, h->dim);
 
     assert(op->w[0] && (op->w[1] || !op->w[2]));
@@ -429,13 +429,13 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     for (int i = 0; i < 3 && op->w[i]; i++)
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
-        if (op->gated)
+        if (op->qkv.gated)
             take_queries(b, h, r);
         ref_set_rope(b, &b->shape->rope[op->rope], r);
         float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
         finish_heads(b, op, q, h->n, op->q_norm);
-        if (op->temper.slope != 0) {
-            float factor = temper_at(&op->temper, s->host.row_pos[r]);
+        if (op->qkv.temper.slope != 0) {
+            float factor = temper_at(&op->qkv.temper, s->host.row_pos[r]);
 
             for (size_t i = 0; i < (size_t)h->n * h->dim; i++)
                 q[i] *= factor;
@@ -446,7 +446,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
         if (!op->w[2])
             memcpy(to[2] + r * kv_width, to[1] + r * kv_width, kv_width * sizeof(float));
         finish_heads(b, op, to[1] + r * kv_width, h->n_kv, op->k_norm);
-        for (uint32_t i = 0; i < h->n_kv && op->v_unit; i++) {
+        for (uint32_t i = 0; i < h->n_kv && op->qkv.v_unit; i++) {
             float *v = to[2] + r * kv_width + (size_t)i * h->dim;
 
             ref_rms_norm(v, NULL, b->shape->rms_eps, h->dim, v);
@@ -630,7 +630,7 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
     for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && !op->w[1]; i++)
         b->up[i] = 1;
-    ref_glu(op->glu, op->limit, gate, b->up, n_rows * op->w[0]->ne[1]);
+    ref_glu(op->ffn.glu, op->ffn.limit, gate, b->up, n_rows * op->w[0]->ne[1]);
     return 0;
 }
 
@@ -640,7 +640,8 @@ int ref_gate_in(struct step *s, const struct model_op *op) {
 
     ref_linear(b, op->w[0], NULL, b->act[ACT_X], s->host.batch->n_rows, b->act[ACT_H]);
     for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        ref_glu(op->glu, 0, b->act[ACT_H] + r * n, b->act[ACT_P] + r * width + op->layer * n, n);
+        ref_glu(op->ffn.glu, 0, b->act[ACT_H] + r * n, b->act[ACT_P] + r * width + op->layer * n,
+                n);
     return 0;
 }
 
@@ -662,8 +663,8 @@ int ref_route(struct step *s, const struct model_op *op) {
         float *logits = b->router + (size_t)r * m->n_expert;
         struct expert_pick *pick = b->pick + (size_t)r * m->n_expert_used;
 
-        if (op->table) {
-            experts_look_up(op->table, (uint32_t)s->host.batch->token[r], pick);
+        if (op->picks) {
+            experts_look_up(op->picks, (uint32_t)s->host.batch->token[r], pick);
             experts_weigh(logits, &rule, pick);
         } else {
             experts_pick(logits, &rule, pick);
@@ -690,9 +691,9 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
     float *gate = b->gate, *out = b->gate + 2 * n;
 
     multiply_expert(b, op->w[0], op->bias[0], e, y, gate);
-    if (!op->joined)
+    if (!op->ffn.joined)
         multiply_expert(b, op->w[1], op->bias[1], e, y, b->up);
-    ref_glu(op->glu, op->limit, gate, op->joined ? gate + n : b->up, n);
+    ref_glu(op->ffn.glu, op->ffn.limit, gate, op->ffn.joined ? gate + n : b->up, n);
     multiply_expert(b, op->w[2], op->bias[2], e, gate, out);
     return out;
 }
@@ -741,7 +742,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
 
         multiply_expert(b, op->w[0], NULL, 0, y, gate);
         multiply_expert(b, op->w[1], NULL, 0, y, b->up);
-        ref_glu(op->glu, 0, gate, b->up, m->n_ff_shared);
+        ref_glu(op->ffn.glu, 0, gate, b->up, m->n_ff_shared);
         multiply_expert(b, op->w[2], NULL, 0, gate, out);
         multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)

@@ -17,11 +17,11 @@ int ref_state_in(struct step *s, const struct model_op *op) {
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
         size_t n = op->w[i]->ne[1];
         /* parts: uses in[1] as scratch memory, which a later STATE_IN overwrites */
-        int to = op->parts ? 1 : op->first + i;
+        int to = op->state_in.parts ? 1 : op->state_in.first + i;
 
         assert(to < OP_MATRICES && n <= m->state.n_in[to]);
         ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[to]);
-        for (size_t r = 0; r < n_rows && op->parts; r++)
+        for (size_t r = 0; r < n_rows && op->state_in.parts; r++)
             memcpy(b->in[0] + (3 * r + (size_t)i) * n, b->in[1] + r * n, n * sizeof(float));
     }
     return 0;
@@ -36,7 +36,7 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
 
         assert(before < ARRAY_SIZE(tap));
         uint64_t row = c;
-        const struct tensor *taps = op_taps(op, &row);
+        const struct tensor *taps = op_taps(&op->recurrent, &row);
         quant_decode_row(taps, row, tap);
         for (uint32_t j = 0; j < before; j++)
             sum += tap[j] * past[(size_t)j * n + c];
@@ -58,10 +58,11 @@ int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn) {
     const struct state_shape *t = &b->shape->state;
     const struct engine_batch *batch = s->host.batch;
 
-    assert(op->state < t->n_layer);
+    assert(op->recurrent.state < t->n_layer);
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
-        float *state = b->state + q->state_slot * state_floats(t) + op->state * t->n_floats;
+        float *state =
+            b->state + q->state_slot * state_floats(t) + op->recurrent.state * t->n_floats;
 
         assert(q->state_slot < b->n_states);
         if (q->pos0 == 0)

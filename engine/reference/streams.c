@@ -150,7 +150,7 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
     for (size_t i = 0; i < width; i++) {
         float tap[8], sum = 0;
 
-        quant_decode_row(op->conv, i, tap);
+        quant_decode_row(op->ngram.conv, i, tap);
         for (uint32_t j = 0; j < g->kernel; j++) {
             /* index of the row in the n_past rows of earlier steps and the rows of this step */
             uint32_t at = nth + j * g->n;
@@ -191,7 +191,7 @@ int ref_ngram(struct step *s, const struct model_op *op) {
             ngram_tokens(g, batch, q, k, ref_more(b, op, q), token);
             ngram_rows(g, token, row);
             for (uint32_t h = 0; h < n_table; h++)
-                quant_decode_row(op->table, row[h],
+                quant_decode_row(op->ngram.table, row[h],
                                  b->act[ACT_X] + ((q->row0 + k) * n_table + h) * g->width);
         }
     ref_linear(b, op->w[0], NULL, b->act[ACT_X], batch->n_rows, b->stream_gate);

@@ -138,11 +138,11 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op, 
     struct block_keys k = {.pages = b->kv[KV_GLOBAL].pages,
                            .page_bytes = b->kv[KV_GLOBAL].page_bytes,
                            .page_tokens = b->opts->page_tokens,
-                           .block = op->block,
+                           .block = op->csa.block,
                            .n = n};
 
-    if (op->block)
-        k.at = condensed_at(b->shape, k.page_tokens, k.block, op->first_value, n, 0);
+    if (op->csa.block)
+        k.at = condensed_at(b->shape, k.page_tokens, k.block, op->csa.first_value, n, 0);
     return k;
 }
 
@@ -158,7 +158,7 @@ static int keep(struct step *s, const struct keep_rows_args *a) {
 int step_compress(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
-    bool is_short = op->block == BLOCK_SHORT;
+    bool is_short = op->csa.block == BLOCK_SHORT;
     uint32_t n = (uint32_t)op->k_norm->ne[0];
     const struct compress_args a = {
         .batch = b->head,
@@ -174,7 +174,7 @@ int step_compress(struct step *s, const struct model_op *op) {
                 .eps = b->shape->rms_eps,
                 .mscale = 1},
         .width = w->m[0].n_out,
-        .n_kept = is_short ? 2 * op->block : op->block,
+        .n_kept = is_short ? 2 * op->csa.block : op->csa.block,
         .overlaps = is_short,
     };
     const struct keep_rows_args kept = {
@@ -257,7 +257,7 @@ int step_csa_keys(struct step *s, const struct model_op *op) {
 int step_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    bool picks = op->block == BLOCK_SHORT;
+    bool picks = op->csa.block == BLOCK_SHORT;
     const struct csa_args a = {
         .batch = b->head,
         .q = b->act.q,

@@ -302,7 +302,7 @@ int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, st
     const struct model_op *down = op + 1;
     const struct model_op ffn = {.kind = OP_EXPERTS,
                                  .layer = op->layer,
-                                 .glu = op->glu,
+                                 .ffn.glu = op->ffn.glu,
                                  .w = {op->w[0], op->w[1], down->w[0]},
                                  .bias = {op->bias[0], op->bias[1], down->bias[0]}};
 
@@ -330,7 +330,7 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     uint32_t n_in = w->n_mats - 1; /* a gate and an up, or an up alone */
     struct expert_args in = product_args(b, op, 0, n_in, b->shape->n_embd);
 
-    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
+    assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
     *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
     assert(s->routed && !b->products.cores);

@@ -66,7 +66,7 @@ static const char *division_lacks(const struct model_shape *s, const struct mode
     case OP_EMBED:
         return op->w[1] || op->w[2] ? "learned positions" : NULL;
     case OP_QKV:
-        if (op->norm_all)
+        if (op->qkv.norm_all)
             return "norms over all heads together";
         return !op->w[1] ? "layers that read the keys of others" : NULL;
     case OP_EXPERTS:
@@ -76,7 +76,9 @@ static const char *division_lacks(const struct model_shape *s, const struct mode
                    ? "a shared expert with a norm or a factor"
                    : NULL;
     case OP_DELTA:
-        return op->joined && s->delta.tiled ? "delta nets with joined betas and tiled heads" : NULL;
+        return op->recurrent.joined && s->delta.tiled
+                   ? "delta nets with joined betas and tiled heads"
+                   : NULL;
     case OP_MLA_KV:
     case OP_MLA_OUT:
         return op->w[0]->scale ? "latent heads in NVFP4" : NULL;

@@ -88,9 +88,9 @@ static int slice_delta(const struct be *b, const struct model_op *op, struct row
 
     for (int i = 0; i < OP_MATRICES; i++)
         TRY(slice_heads(b, op->w[i], each[i], &rows[i], &part->w[i]));
-    TRY(slice_heads(b, op->conv, 0, &rows[CONV], &part->conv));
-    TRY(slice_heads(b, op->dt, 1, &rows[DT], &part->dt));
-    return slice_heads(b, op->decay, 1, &rows[DECAY], &part->decay);
+    TRY(slice_heads(b, op->recurrent.conv, 0, &rows[CONV], &part->recurrent.conv));
+    TRY(slice_heads(b, op->recurrent.dt, 1, &rows[DT], &part->recurrent.dt));
+    return slice_heads(b, op->recurrent.decay, 1, &rows[DECAY], &part->recurrent.decay);
 }
 
 /* Loads a rank's part of an op of a delta net. Its tensors are copies, which live during the

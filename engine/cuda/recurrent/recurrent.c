@@ -34,7 +34,7 @@ float *recurrent_part(const struct be *b, uint32_t i) {
 
 /* Returns the states of the op's layer on the device; sequences are state_floats() apart. */
 static float *states_of(const struct be *b, const struct model_op *op) {
-    uint32_t layer = op->state - b->recurrent.first;
+    uint32_t layer = op->recurrent.state - b->recurrent.first;
 
     assert(layer < b->shape->state.n_layer);
     return b->recurrent.state + layer * b->shape->state.n_floats;
@@ -94,8 +94,8 @@ int step_delta(struct step *s, const struct model_op *op) {
     a.v_at = 2 * a.k_at;
     a.n = a.v_at + d->n_value_head * d->dim;
     a.tiled = d->tiled;
-    a.joined = op->joined;
-    a.sigmoid = op->sigmoid || kda;
+    a.joined = op->recurrent.joined;
+    a.sigmoid = op->recurrent.sigmoid || kda;
     if (kda) {
         for (uint32_t i = 0; i < 2; i++)
             a.more[i] = recurrent_part(b, i + 1);

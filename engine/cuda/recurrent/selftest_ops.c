@@ -37,7 +37,7 @@ static const struct model_op *find_op(const struct be *b, enum op_kind kind) {
     for (uint32_t i = 0; i < b->shape->n_ops; i++) {
         const struct model_op *op = &b->shape->op[i];
 
-        if (op->kind == kind && !op->table && op->layer >= b->layers.first &&
+        if (op->kind == kind && !(kind == OP_ROUTE && op->picks) && op->layer >= b->layers.first &&
             op->layer < b->layers.end)
             return op;
     }

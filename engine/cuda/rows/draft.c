@@ -36,16 +36,16 @@ void draft_uploaded(struct step *s) {
 
 int step_keep(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    bool now = s->paired || (s->batch->holes && !op->streams);
+    bool now = s->paired || (s->batch->holes && !op->keep.streams);
     const struct keep_args a = {
         .batch = b->head,
-        .x = op->streams ? b->condensed.s : b->act.x,
+        .x = op->keep.streams ? b->condensed.s : b->act.x,
         .weight = op->weights->norm,
         .hidden = b->draft.hidden,
         .kept = now ? b->draft.kept : NULL,
         .n = hidden_width(b->shape),
         .n_kept = ENGINE_KEPT,
-        .centred = op->centred,
+        .centred = op->keep.centred,
         .eps = b->shape->rms_eps,
     };
 
@@ -53,7 +53,7 @@ int step_keep(struct step *s, const struct model_op *op) {
     assert(b->draft.hidden && op->width == b->shape->n_embd);
     TRY(step_release(s));
     s->kept = true;
-    if (op->streams) { /* the drafting block changes x, which WANT_HIDDEN needs */
+    if (op->keep.streams) { /* the drafting block changes x, which WANT_HIDDEN needs */
         struct keep_args x = a;
 
         x.x = b->act.x;
@@ -84,7 +84,7 @@ static int put_x(struct step *s, float *to, uint32_t i, uint32_t n) {
 /* Packs both norms and computes x as their product; with @streams once for each stream. */
 int step_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t n = b->shape->n_embd, n_parts = op->streams ? b->shape->stream.n : 1;
+    uint32_t n = b->shape->n_embd, n_parts = op->keep.streams ? b->shape->stream.n : 1;
     struct pair_args a = {
         .batch = b->head,
         .hidden = b->draft.hidden,
@@ -107,7 +107,7 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         a.keeps = s->kept && op->part == 0 && i + 1 == n_parts;
         TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
         TRY(step_multiply(s, op->weights, false));
-        TRY(op->streams ? put_x(s, b->condensed.s, i, n_parts) : 0);
+        TRY(op->keep.streams ? put_x(s, b->condensed.s, i, n_parts) : 0);
     }
     return 0;
 }

@@ -85,7 +85,7 @@ static bool read_rows(const struct step *s, const struct model_op *op, bool know
                 find[n_find++] =
                     (struct ngram_find){.row = row[h], .to = (s->batch->seq[i].row0 + k) * n + h};
         }
-    return ngram_read_all(b->opts->file, op->table, find, n_find, to);
+    return ngram_read_all(b->opts->file, op->ngram.table, find, n_find, to);
 }
 
 /* Uploads the rows of the table that the step's tokens have. Fails if a row cannot be read or the
@@ -109,7 +109,7 @@ int ngram_bring(struct step *s) {
         return -EIO;
     }
     return cuda_copy(b, b->streams.rows, to,
-                     (size_t)s->batch->n_rows * ngram_n_rows(b->shape) * op->table->row_bytes,
+                     (size_t)s->batch->n_rows * ngram_n_rows(b->shape) * op->ngram.table->row_bytes,
                      CUDA_TO_DEVICE);
 }
 
