@@ -385,7 +385,8 @@ static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
 }
 
 /* Loads the tables of tokens and positions, and the row of the only token type (EMBED). */
-static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
+static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op,
+                           struct err *err) {
     int r = load_table(b, &w->embedding, op->w[0]);
 
     r = r ? r : be_vector(b, op->w[1], &w->positions);
@@ -408,6 +409,56 @@ static int load_select(struct be *b, struct weights *w, const struct model_op *o
     return r ? r : load_table(b, &w->successor, op->w[2]);
 }
 
+/* Loads all matrices of an op. */
+static int load_mats(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
+        r = load_mat(b, w, op, i, err);
+    return r;
+}
+
+static int load_norm(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    return be_vector(b, op->norm_bias, &w->norm_bias);
+}
+
+/* Loads a router, with the table of the picks of each token if it has one. */
+static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    int r = load_mats(b, w, op, err);
+
+    return r || !op->picks ? r : load_table(b, &w->embedding, op->picks);
+}
+
+static int load_ngram(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    const struct op_recurrent taps = {.conv = op->ngram.conv};
+    int r = load_mats(b, w, op, err);
+
+    return r ? r : recurrent_load_taps(b, w, &taps, b->shape.stream.n * b->shape.n_embd);
+}
+
+#define OP_ROW(kind, name, feature, cost) [OP_##kind].run = ops_##name,
+
+/* clang-format off */
+/* Kinds without a loader have matrices only. */
+static const struct op_code cpu_code[] = {
+    [OP_EMBED].load = load_embeddings,
+    [OP_NORM].load = load_norm,
+    [OP_LAYER_INPUT].load = load_layer_input,
+    [OP_ROUTE].load = load_route,
+    [OP_EXPERTS].load = load_experts,
+    [OP_DELTA].load = recurrent_load,
+    [OP_KDA].load = recurrent_load,
+    [OP_CONV].load = recurrent_load,
+    [OP_MAMBA].load = recurrent_load,
+    [OP_MLA_KV].load = mla_load,
+    [OP_MLA_OUT].load = mla_load,
+    [OP_SELECT].load = load_select,
+    [OP_CHAIN].load = load_layer_input,
+    [OP_NGRAM].load = load_ngram,
+    OPS(OP_ROW)
+};
+/* clang-format on */
+
 /* Implements be_ops.load. close() frees the weights, including those of an op whose loading
  * failed. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
@@ -424,30 +475,10 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     r = r ? r : be_vector(b, op->sinks, &w->sinks);
     r = r ? r : be_vector(b, op->weigh, &w->weigh);
     r = r ? r : be_vector(b, op->pick_bias, &w->pick_bias);
-    if (op->kind == OP_NORM)
-        r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
-    if (op->kind == OP_EMBED)
-        r = r ? r : load_embeddings(b, w, op);
-    else if (op->kind == OP_LAYER_INPUT || op->kind == OP_CHAIN)
-        r = r ? r : load_layer_input(b, w, op, err);
-    else if (op->kind == OP_SELECT)
-        r = r ? r : load_select(b, w, op, err);
-    else if (op->kind == OP_MLA_KV || op->kind == OP_MLA_OUT)
-        r = r ? r : mla_load(b, w, op->w[0], err);
-    else if (op->kind == OP_EXPERTS)
-        r = r ? r : load_experts(b, w, op, err);
-    else if (op_recurrent(op))
-        r = r ? r : recurrent_load(b, w, op);
-    else
-        for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
-            r = load_mat(b, w, op, i, err);
-    if (op->kind == OP_ROUTE && op->picks && !r)
-        r = load_table(b, &w->embedding, op->picks);
-    if (op->kind == OP_NGRAM && !r) {
-        const struct op_recurrent taps = {.conv = op->ngram.conv};
-
-        r = recurrent_load_taps(b, w, &taps, b->shape.stream.n * b->shape.n_embd);
-    }
+    if (r == 0 && cpu_code[op->kind].load)
+        r = cpu_code[op->kind].load(b, w, op, err);
+    else if (r == 0)
+        r = load_mats(b, w, op, err);
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
     if (r)
@@ -659,10 +690,6 @@ static const float *peek(const struct be *b, uint32_t want) {
     assert(want < b->max_wants);
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape.n_vocab;
 }
-
-#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {ops_##name},
-
-static const struct op_code cpu_code[] = {OPS(OP_ROW)};
 
 const struct be_ops backend_cpu = {
     .abi = BACKEND_ABI,

@@ -50,7 +50,8 @@ static size_t head_acts(const struct be *b, enum acts_kind kind, uint32_t n_in) 
     return round_up(b->max_rows, TILE_MAX) * acts_bytes(kind, n_in, 1);
 }
 
-int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err) {
+int mla_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    const struct tensor *t = op->w[0];
     uint32_t n = b->shape.n_head;
     struct mla *a = b->mla;
 

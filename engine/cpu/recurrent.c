@@ -69,7 +69,7 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurre
     return 0;
 }
 
-int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
+int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     int r = be_vector(b, op->recurrent.dt, &w->dt);
 
     r = r ? r : be_vector(b, op->recurrent.decay, &w->decay);

@@ -185,8 +185,8 @@ void attend_run(struct step *s, const struct model_op *op);
  * take longer. */
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
-/* Loads the matrices of all heads, @t of shape [head][out][in], into w->head. */
-int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
+/* Loads the matrices of all heads, w[0] of shape [head][out][in], into w->head. */
+int mla_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Packs @t into panels on all threads, and releases the file's pages. Sets all members of @m except
  * scale and bias, which are NULL. */
 int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err);
@@ -212,7 +212,7 @@ void be_fill_rope(const struct rope_set *set, uint32_t pos, float *cs);
 void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Loads the tensors of a recurrent op, except its norm. */
-int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);
+int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Loads the taps of an op, [@n channels][kernel] in the file, as [kernel][@n channels]. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurrent *r, uint32_t n);
 /* Returns the part of state @state after those of the layers, of state_shape.n_more floats. */
