@@ -21,6 +21,7 @@
 
 struct api;
 struct flight_record;
+struct http;
 struct model; /* a served model, and the handle by which its worker calls the api */
 
 /* Port through which the api reaches a model's worker. While the worker is down, submit() queues
@@ -254,10 +255,10 @@ struct api_ended_info {
     int64_t queue_ms, ttft_ms, total_ms;
 };
 
-/* Selects ended requests: of @tenant (NULL: of all), at most @oldest_s and at least @newest_s ago;
+/* Selects ended requests: of @tenant ("": of all), at most @oldest_s and at least @newest_s ago;
  * the slowest or the last first. */
 struct api_ended_filter {
-    const char *tenant;
+    char tenant[64];
     uint64_t oldest_s, newest_s;
     bool slowest;
 };
@@ -385,6 +386,9 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 /* Admin. */
 void api_stats(const struct api *a, struct api_stats *out);
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
+/* Reads ?tenant=NAME&oldest_s=N&newest_s=N&order=slowest, each of which may be missing. Returns 0,
+ * or -EINVAL with @err, a 400. */
+int api_read_ended(const struct http *h, struct api_ended_filter *out, struct err *err);
 /* Writes those of the last ended requests that @f selects to @out. Returns their number; -ENOENT:
  * there is no such tenant; -ENOMEM. */
 int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_ended_info *out,

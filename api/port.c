@@ -217,16 +217,6 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     return n;
 }
 
-/* Finds the number of the tenant called @name. Returns false if there is none. */
-static bool tenant_number(const struct api *a, const char *name, uint32_t *out) {
-    for (uint32_t i = 0; i < a->env.tenants.n; i++)
-        if (strcmp(a->env.tenants.list[i]->conf.name, name) == 0) {
-            *out = a->env.tenants.list[i]->number;
-            return true;
-        }
-    return false;
-}
-
 static void ended_info(const struct api *a, const struct recent_request *q, int64_t now,
                        struct api_ended_info *out) {
     *out = (struct api_ended_info){
@@ -249,18 +239,12 @@ static void ended_info(const struct api *a, const struct recent_request *q, int6
 int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_ended_info *out,
               uint32_t max) {
     CLEANUP(freep) const struct recent_request **list = calloc(max, sizeof(*list));
-    struct recent_filter by = {
-        .all_tenants = !f->tenant,
-        .oldest_ns = (int64_t)MIN(f->oldest_s, (uint64_t)INT64_MAX / 1000000000) * 1000000000,
-        .newest_ns = (int64_t)MIN(f->newest_s, (uint64_t)INT64_MAX / 1000000000) * 1000000000,
-        .slowest = f->slowest,
-    };
+    struct recent_filter by;
     int64_t now = clock_now(a->env.clock);
 
     if (!list)
         return -ENOMEM;
-    if (f->tenant && !tenant_number(a, f->tenant, &by.tenant))
-        return -ENOENT;
+    TRY(recent_filter_of(&a->env, f, &by));
     uint32_t n = recent_find(&a->service.recent, &by, now, list, max);
     for (uint32_t i = 0; i < n; i++)
         ended_info(a, list[i], now, &out[i]);

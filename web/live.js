@@ -1,9 +1,10 @@
-// Draws the live view: /metrics, read once a second, and the user's own requests from web/state.
+// Draws the live view: /metrics, read once a second, and the requests that have ended.
 
 import * as api from "./api.js";
 import { draw } from "./chart.js";
 import { duration, h, number, short } from "./dom.js";
 import { increase, label, pages, parse, quantile, rate, tenants, value } from "./metrics.js";
+import * as requests from "./requests.js";
 
 const SECONDS = 1;
 const POINTS = 121; // of the last minutes
@@ -89,14 +90,6 @@ function spanButton() {
   return button;
 }
 
-function slowLegend() {
-  return h(
-    "p",
-    { class: "legend" },
-    WHY.map(([key, text]) => h("span", { class: `k-${key}` }, text)),
-  );
-}
-
 function build(box) {
   const v = {
     tiles: {
@@ -121,7 +114,6 @@ function build(box) {
     mapLegend: h("p", { class: "legend" }),
     latency: h("tbody"),
     tenants: h("tbody"),
-    slow: h("div"),
     device: h("dl", { class: "facts" }),
     message: h("p", { class: "note error", role: "alert", hidden: true }),
   };
@@ -151,7 +143,7 @@ function build(box) {
       h("div", { class: "card-head" }, h("h2", null, title)),
       ...children,
     );
-  const wide = card("Your slowest requests of the last ten minutes", slowLegend(), v.slow);
+  const wide = card("Requests that have ended", ...requests.build());
   wide.classList.add("wide");
   box.replaceChildren(
     v.message,
@@ -198,7 +190,8 @@ async function tick() {
   }
   view.message.hidden = !lastError;
   view.message.textContent = lastError;
-  if (Math.round(performance.now() / 1000) % 3 === 0 || !view.asked) showState();
+  if (Math.round(performance.now() / 1000) % 3 === 0 || !view.asked) requests.refresh(Object.keys(tenants(readings.at(-1))));
+  view.asked = true;
 }
 
 function push(name, v) {
@@ -379,95 +372,5 @@ function showDevice(now) {
     ...facts
       .filter(([, v]) => v !== undefined)
       .flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
-  );
-}
-
-// ---- the user's own requests ----
-
-async function showState() {
-  view.asked = true;
-  try {
-    const state = await api.get("web/state");
-    const open = new Set([...view.slow.querySelectorAll("details[open]")].map((d) => d.dataset.id));
-    view.slow.replaceChildren(
-      ...(state.requests.length
-        ? state.requests.map((r) => request(r, open.has(r.id)))
-        : [
-            h("p", { class: "muted" }, "There are none yet. Only requests with your own key are shown."),
-          ]),
-    );
-  } catch (error) {
-    const why =
-      error.status === 401
-        ? "Enter an API key in the settings to see them."
-        : error.status === 404
-          ? "This server does not offer this list."
-          : error.message;
-    view.slow.replaceChildren(h("p", { class: "muted" }, why));
-  }
-}
-
-const WHY = [
-  ["queue_ms", "waited for its turn"],
-  ["prefill_ms", "read the prompt"],
-  ["decode_ms", "wrote the answer"],
-];
-
-// Returns what one line says of a request: what failed, how much was read and written, and what took longest.
-function summaryOf(r) {
-  const [key, text] = WHY.reduce((a, b) => (r[a[0]] >= r[b[0]] ? a : b));
-  const failed = r.status >= 400 ? `failed with status ${r.status} · ` : "";
-  if (failed && r.prompt_tokens === 0) return `refused with status ${r.status}`;
-  const size = `${number(r.prompt_tokens)} tokens in, ${number(r.output_tokens)} out`;
-  return `${failed}${size} · ${text} for ${duration(r[key] / 1000)}`;
-}
-
-function request(r, open) {
-  const total = Math.max(r.total_ms, 0.001);
-  const bar = h("span", { class: "bar", "aria-hidden": "true" });
-  for (const [key] of WHY) {
-    const part = h("i", { class: key });
-    part.style.width = `${Math.min(100, (100 * r[key]) / total)}%`;
-    bar.append(part);
-  }
-  const cached = r.cached_tokens ? `, ${number(r.cached_tokens)} of them cached` : "";
-  return h(
-    "details",
-    { class: "request", open, dataset: { id: r.id } },
-    h(
-      "summary",
-      null,
-      h("strong", null, duration(r.total_ms / 1000)),
-      bar,
-      h("span", null, summaryOf(r)),
-    ),
-    h(
-      "dl",
-      { class: "facts" },
-      [
-        ["Request", r.id],
-        ["Path", r.path],
-        ["Prompt", `${number(r.prompt_tokens)} tokens${cached}`],
-        ["Output", `${number(r.output_tokens)} tokens${r.finish === "-" ? "" : `, ${r.finish}`}`],
-        ...WHY.map(([key, text]) => [
-          text[0].toUpperCase() + text.slice(1),
-          duration(r[key] / 1000),
-        ]),
-        ...(r.resumed ? [["Resumed", `${r.resumed} times by a new worker`]] : []),
-      ].flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
-    ),
-    r.why?.length
-      ? h(
-          "ol",
-          { class: "why" },
-          r.why.map((w) =>
-            h(
-              "li",
-              null,
-              `${duration(w.at_ms / 1000)}: ${w.text}${w.ms ? ` (${duration(w.ms / 1000)})` : ""}`,
-            ),
-          ),
-        )
-      : null,
   );
 }

@@ -129,6 +129,10 @@ struct tenant *tenants_get(const struct tenants *ts, uint32_t number) {
     return ts->list[number < ts->n ? number : 0];
 }
 
+const struct tenant *tenants_find(const struct tenants *ts, const char *name) {
+    return find(ts, name);
+}
+
 struct tenant *tenants_named(struct tenants *ts, const char *name) {
     struct tenant *t = find(ts, name);
     if (t)

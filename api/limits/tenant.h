@@ -61,6 +61,8 @@ int tenants_init(struct tenants *ts, struct payers *payers);
 void tenants_deinit(struct tenants *ts); /* no generation has a charge, no connection a tenant */
 /* Applies the rows of the tenants file. Returns 0, or -ENOMEM without a change. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
+/* Returns the tenant called @name, or NULL. */
+const struct tenant *tenants_find(const struct tenants *ts, const char *name);
 /* Returns the tenant called @name, which is made if it is new. NULL: out of memory. */
 struct tenant *tenants_named(struct tenants *ts, const char *name);
 /* Returns the tenant of that number, or `default` if no tenant has it. */

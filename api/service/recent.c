@@ -31,6 +31,13 @@ void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     snprintf(q->id, sizeof(q->id), "%s", x->id);
 }
 
+const struct recent_request *recent_of_gen(const struct recent *r, uint64_t gen) {
+    for (uint64_t i = 0; i < MIN(r->n, RECENT_MAX); i++)
+        if (gen && r->list[i].gen == gen)
+            return &r->list[i];
+    return NULL;
+}
+
 /* Compares requests; the slowest comes first. */
 static int by_time(const void *a, const void *b) {
     const struct recent_request *const *x = a, *const *y = b;

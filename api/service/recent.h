@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * recent - the last generating requests. The web page shows each tenant its own slowest ones with
- * the records of the worker's flight recorder; the admin socket shows those of all tenants
- * (weftctl requests --ended).
+ * recent - the last generating requests that have ended. GET /v1/requests shows each tenant its own
+ * ones, and the keys of operators those of all tenants, as the admin socket does (weftctl requests
+ * --ended).
  */
 
 #include <stdbool.h>
@@ -40,6 +40,9 @@ struct recent_filter {
     int64_t oldest_ns, newest_ns;
     bool slowest; /* the order: the slowest first; else the last first */
 };
+
+/* Returns the request whose generation is @gen, or NULL. */
+const struct recent_request *recent_of_gen(const struct recent *r, uint64_t gen);
 
 /* Writes the first @max requests of @f's order to @out. Returns their number. */
 uint32_t recent_find(const struct recent *r, const struct recent_filter *f, int64_t now,

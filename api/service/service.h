@@ -54,10 +54,14 @@ extern const struct route service_routes[]; /* ends with one without path */
 /* route.serve: metrics_page.c, recent_page.c, sleep.c, usage_page.c */
 void metrics_serve(struct exchange *x, struct http *h);
 void recent_serve(struct exchange *x, struct http *h);
+void recent_why_serve(struct exchange *x, struct http *h);
 void history_serve(struct exchange *x, struct http *h);
 void sleep_serve(struct exchange *x, struct http *h);
 void wake_up_serve(struct exchange *x, struct http *h);
 void sleeping_serve(struct exchange *x, struct http *h);
 void usage_serve(struct exchange *x, struct http *h);
+/* Makes @out select what @f does. Returns 0, or -ENOENT: there is no such tenant. */
+int recent_filter_of(const struct gen_env *env, const struct api_ended_filter *f,
+                     struct recent_filter *out);
 /* Writes the usage of all keys and the quotas of all tenants as JSON. Returns 0 or -errno. */
 int service_put_usage(const struct gen_env *env, struct buf *out);

@@ -180,32 +180,13 @@ static void requests_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_requests(opts_of(x)));
 }
 
-/* Reads a parameter that is a number of seconds into *out. Returns false if it is another text. */
-static bool seconds_of(struct http *h, const char *name, uint64_t *out) {
-    char text[24], *end;
-
-    if (!http_query(h, name, text, sizeof(text)))
-        return true;
-    errno = 0;
-    uint64_t v = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno)
-        return false;
-    *out = v;
-    return true;
-}
-
-/* Serves GET /requests/ended?tenant=NAME&oldest_s=N&newest_s=N&order=slowest. */
+/* Serves GET /requests/ended, with the parameters of api_read_ended(). */
 static void ended_serve(struct exchange *x, struct http *h) {
-    struct api_ended_filter f = {.oldest_s = UINT64_MAX};
-    char tenant[64], order[16] = "";
+    struct api_ended_filter f;
+    struct err err;
 
-    if (http_query(h, "tenant", tenant, sizeof(tenant)))
-        f.tenant = tenant;
-    http_query(h, "order", order, sizeof(order));
-    f.slowest = strcmp(order, "slowest") == 0;
-    if (!seconds_of(h, "oldest_s", &f.oldest_s) || !seconds_of(h, "newest_s", &f.newest_s) ||
-        (*order && !f.slowest)) {
-        refuse(x, 400, "oldest_s, newest_s: a number of seconds; order: slowest");
+    if (api_read_ended(h, &f, &err) < 0) {
+        refuse(x, 400, err.message);
         return;
     }
     int r;

@@ -9,6 +9,7 @@
 #include "api/service/history.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "tests/support/quotes.h"
 #include "world.h"
 
 /* The web page: who gets it, and with which headers. */
@@ -212,7 +213,6 @@ Test(page, its_own_origin_may_ask) {
     world_stop(&w);
 }
 
-/* A tenant sees only its own requests, with their times. */
 /* Sends a request of the key's tenant with the id mine-1, and finishes it. */
 static void complete_as(struct world *w, const char *key) {
     uint32_t i = w->port.n;
@@ -232,74 +232,134 @@ static void complete_as(struct world *w, const char *key) {
     world_drop(w, fd);
 }
 
-/* The page tells a tenant the story of its own requests, also where another one has used the same
- * id; the operator is told that the id is not enough. */
-Test(page, the_slowest_requests_are_the_tenants_own) {
-    static const char keys[] = "one:sk-one\ntwo:sk-two\n";
-    char path[] = "/tmp/weft-keys-XXXXXX";
+/* Starts a world whose keys are in @path, a template of mkstemp(). */
+static void start_with_keys(struct world *w, char *path, const char *keys) {
     int file = mkstemp(path);
+
+    cr_assert_eq(write(file, keys, strlen(keys)), (ssize_t)strlen(keys));
+    close(file);
+    world_init(w);
+    w->opts.api_keys_file = path;
+    world_start(w);
+}
+
+/* Asks with @key for @path, and returns the status and the text in @r. */
+static int ask_as(struct world *w, const char *key, const char *path, struct reply *r) {
+    char header[80];
+
+    snprintf(header, sizeof(header), "Authorization: Bearer %s\r\n", key);
+    ask(w, path, header, r);
+    return r->status;
+}
+
+/* Expects the answer to have @n requests, and with @text in it. */
+static void expect_requests(struct world *w, const char *key, const char *path, uint32_t n,
+                            const char *text) {
+    struct reply r;
+    uint32_t found = 0;
+
+    cr_expect_eq(ask_as(w, key, path, &r), 200, "%s", path);
+    for (const char *at = r.body.data; (at = strstr(at, J("'generation':"))); at++)
+        found++;
+    cr_expect_eq(found, n, "%s of %s: %s", path, key, r.body.data);
+    cr_expect(strstr(r.body.data, text), "%s of %s: %s", path, key, r.body.data);
+    reply_deinit(&r);
+}
+
+static void expect_status(struct world *w, const char *key, const char *path, int status) {
+    struct reply r;
+
+    cr_expect_eq(ask_as(w, key, path, &r), status, "%s of %s: %s", path, key, r.body.data);
+    reply_deinit(&r);
+}
+
+/* A tenant gets the list and the stories of its own requests, also where another one has used the
+ * same id; the operator is told that the id is not enough. */
+Test(page, the_requests_are_the_tenants_own) {
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    struct world w;
+    uint64_t id;
+
+    start_with_keys(&w, path, "one:sk-one\ntwo:sk-two\n");
+    complete_as(&w, "sk-one");
+    complete_as(&w, "sk-two"); /* the same name, which is not the first one's */
+    expect_requests(&w, "sk-one", "/v1/requests", 1,
+                    J("{'operator':false,'requests':[{'id':'mine-1','generation':1,'tenant':'one','"
+                      "path':'/v1/completions','status':200,'finish':'stop'"));
+    expect_requests(&w, "sk-two", "/v1/requests?tenant=two", 1, J("'total_ms':"));
+    expect_status(&w, "sk-one", "/v1/requests?tenant=two", 403);
+    expect_status(&w, "sk-one", "/v1/requests?tenant=nobody", 403);
+    expect_requests(&w, "sk-one", "/v1/requests/1/why", 1,
+                    J("'records':[{'code':'pages','text':'waited for pages of the KV "
+                      "cache','at_ms':0,'ms':5,'steps':3,'rows':0},{'code':'ended',"));
+    expect_requests(&w, "sk-two", "/v1/requests/2/why", 1, J("'steps':4,"));
+    expect_status(&w, "sk-one", "/v1/requests/2/why", 404);
+    cr_expect_eq(api_find(w.api, "mine-1", &id), -ENOTUNIQ);
+    cr_expect_eq(api_find(w.api, "mine-2", &id), -ENOENT);
+    world_stop(&w);
+    unlink(path);
+}
+
+/* The key of an operator selects among the requests of all tenants; another key of its name sees
+ * that tenant's alone. */
+Test(page, an_operators_key_sees_all_requests) {
+    char path[] = "/tmp/weft-keys-XXXXXX";
     struct world w;
     struct reply r;
 
-    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
-    close(file);
-    world_init(&w);
-    w.opts.api_keys_file = path;
-    world_start(&w);
+    start_with_keys(&w, path, "one:sk-one\ntwo:sk-two\none:sk-root operator\n");
     complete_as(&w, "sk-one");
-    complete_as(&w, "sk-two"); /* the same name, which is not the first one's */
-    ask(&w, "/web/state", "Authorization: Bearer sk-one\r\n", &r);
-    cr_expect_eq(r.status, 200);
-    cr_expect(strstr(r.body.data, "\"id\":\"mine-1\",\"path\":\"/v1/completions\",\"status\":200,"
-                                  "\"finish\":\"stop\""),
-              "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"total_ms\":"));
-    cr_expect(strstr(r.body.data,
-                     "\"why\":[{\"code\":\"pages\",\"text\":\"waited for pages of the KV "
-                     "cache\",\"at_ms\":0,\"ms\":5,\"steps\":3},{\"code\":\"ended\","),
-              "%s", r.body.data);
-    reply_deinit(&r);
-    ask(&w, "/web/state", "Authorization: Bearer sk-two\r\n", &r);
-    cr_expect(strstr(r.body.data, "\"why\":[{\"code\":\"pages\"") &&
-                  strstr(r.body.data, "\"steps\":4}") && !strstr(r.body.data, "\"steps\":3}"),
-              "%s", r.body.data);
-    reply_deinit(&r);
-    uint64_t id;
-    cr_expect_eq(api_find(w.api, "mine-1", &id), -ENOTUNIQ);
-    cr_expect_eq(api_find(w.api, "mine-2", &id), -ENOENT);
-    ask(&w, "/web/state", "", &r);
+    complete_as(&w, "sk-two");
+    expect_requests(&w, "sk-root", "/v1/requests", 2,
+                    J("{'operator':true,'requests':[{'id':'mine-1','generation':2,"));
+    expect_requests(&w, "sk-root", "/v1/requests?tenant=one", 1, J("'generation':1,"));
+    expect_requests(&w, "sk-root", "/v1/requests?newest_s=9999", 0, J("'requests':[]"));
+    expect_requests(&w, "sk-root", "/v1/requests?oldest_s=0", 0, J("'requests':[]"));
+    expect_requests(&w, "sk-root", "/v1/requests?oldest_s=9999&newest_s=0&order=slowest", 2, "");
+    expect_requests(&w, "sk-one", "/v1/requests", 1, J("'generation':1,"));
+    expect_requests(&w, "sk-root", "/v1/requests/2/why", 1, J("'steps':4,"));
+    expect_status(&w, "sk-root", "/v1/requests?tenant=nobody", 404);
+    static const char *const bad[] = {"oldest_s=-1", "newest_s=1s", "oldest_s=", "order=fastest"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char target[80];
+
+        snprintf(target, sizeof(target), "/v1/requests?%s", bad[i]);
+        expect_status(&w, "sk-root", target, 400);
+    }
+    static const char *const none[] = {"0", "3", "2x", "x", "99999999999999999999"};
+    for (size_t i = 0; i < ARRAY_SIZE(none); i++) {
+        char target[80];
+
+        snprintf(target, sizeof(target), "/v1/requests/%s/why", none[i]);
+        expect_status(&w, "sk-root", target, 404);
+    }
+    ask(&w, "/v1/requests", "", &r);
     cr_expect_eq(r.status, 401);
     reply_deinit(&r);
     world_stop(&w);
     unlink(path);
 }
 
-/* The live view asks for the state every few seconds: only a refusal is worth a line of the log. */
+/* The live view asks for the list every few seconds: only a refusal is worth a line of the log. */
 Test(page, the_live_views_questions_are_not_logged) {
-    static const char keys[] = "one:sk-one\n";
     char path[] = "/tmp/weft-keys-XXXXXX", log[4000] = "";
-    int file = mkstemp(path);
     FILE *f = tmpfile();
     struct world w;
     struct reply r;
 
-    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
-    close(file);
     cr_assert(f && dup2(fileno(f), STDERR_FILENO) >= 0); /* before the first event is logged */
-    world_init(&w);
-    w.opts.api_keys_file = path;
-    world_start(&w);
+    start_with_keys(&w, path, "one:sk-one\n");
     log_set_level(WLOG_INFO);
-    ask(&w, "/web/state", "Authorization: Bearer sk-one\r\n", &r);
+    ask(&w, "/v1/requests", "Authorization: Bearer sk-one\r\n", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
-    ask(&w, "/web/state", "", &r);
+    ask(&w, "/v1/requests", "", &r);
     cr_expect_eq(r.status, 401);
     reply_deinit(&r);
     rewind(f);
     log[fread(log, 1, sizeof(log) - 1, f)] = 0;
-    cr_expect(!strstr(log, "path=/web/state status=200"), "%s", log);
-    cr_expect(strstr(log, "path=/web/state status=401"), "%s", log);
+    cr_expect(!strstr(log, "path=/v1/requests status=200"), "%s", log);
+    cr_expect(strstr(log, "path=/v1/requests status=401"), "%s", log);
     world_stop(&w);
     fclose(f);
     unlink(path);

@@ -103,7 +103,7 @@ def run():
     with tempfile.TemporaryDirectory(prefix="weft-keys-") as keys:
         path = os.path.join(keys, "keys")
         with open(path, "w") as file:
-            file.write("one:sk-one\n")
+            file.write("one:sk-one\ntwo:sk-two\nroot:sk-root operator\n")
         flags = ("--name", "scripted", "--pause-ms", "3")
         with Scripted(SCRIPT, *flags, template=template) as s, Scripted(SCRIPT, *flags, "--api-keys", path) as k, \
                 Scripted(SEEN, *flags, template=template, sees=True) as e:

@@ -198,7 +198,7 @@ def weftctl(d, *args):
 def views(d):
     """Returns (name, bytes) of everything that is shown to clients which did not send the secrets."""
     shown = []
-    for path in ("/metrics", "/health", "/version", "/v1/models", "/slots", "/props", "/api/ps", "/api/tags", "/web/state"):
+    for path in ("/metrics", "/health", "/version", "/v1/models", "/slots", "/props", "/api/ps", "/api/tags", "/v1/requests"):
         for key in ("", "other-key-of-bob"):
             c = d.connect()
             c.request("GET", path, headers={"Authorization": "Bearer " + key} if key else {})

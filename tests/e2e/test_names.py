@@ -23,6 +23,7 @@ PATHS = {
     "/v1/responses/*": "response",
     "/v1/responses/*/cancel": "response",
     "/v1/responses/*/input_items": "response",
+    "/v1/requests/*/why": "request",
 }
 
 
@@ -73,7 +74,8 @@ def objects_of(t):
     live = t.post("alice", "/v1/responses", {"input": "hello", "max_output_tokens": 3000, "background": True, "ignore_eos": True})
     status, items = t.ask("alice", "GET", f"/v1/conversations/{conversation}/items")
     assert status == 200 and len(items["data"]) >= 2, items
-    return {"conversation": [conversation], "response": [first["id"], live["id"]], "item": [i["id"] for i in items["data"]]}
+    requests = [str(r["generation"]) for r in t.ask("alice", "GET", "/v1/requests")[1]["requests"]]
+    return {"request": requests, "conversation": [conversation], "response": [first["id"], live["id"]], "item": [i["id"] for i in items["data"]]}
 
 
 def state_of(t, names):
@@ -141,9 +143,9 @@ def test_every_member_with_a_name_knows_its_tenant():
 def test_request_ids_name_requests_of_their_tenant():
     with Tenants() as t:
         def seen_by(tenant):
-            status, value = t.ask(tenant, "GET", "/web/state")
-            assert status == 200, value
-            return [(r["id"], r["output_tokens"], r["why"]) for r in value["requests"]]
+            status, value = t.ask(tenant, "GET", "/v1/requests?order=slowest")
+            assert status == 200 and not value["operator"], value
+            return [(r["id"], r["output_tokens"], t.ask(tenant, "GET", f"/v1/requests/{r['generation']}/why")) for r in value["requests"]]
 
         headers = {"X-Request-Id": "job-1"}
         t.post("alice", "/v1/completions", {"prompt": "x", "max_tokens": 1, "ignore_eos": True}, headers)

@@ -163,6 +163,27 @@ def test_a_session_finds_its_pages_after_others():
             assert cached >= 384 if pin == "auto" else cached == 0, (pin, cached)
 
 
+def test_the_key_of_an_operator_sees_the_requests_of_all_tenants():
+    def seen(d, key, query=""):
+        status, _, body = d.request("GET", "/v1/requests" + query, None, {"Authorization": "Bearer " + key})
+        return [(r["tenant"], r["output_tokens"]) for r in body["requests"]] if status == 200 else status
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "keys")
+        write(path, "alice:ka\nbob:kb\nroot:kr operator\n")
+        with Weftd("--api-keys", path) as d:
+            assert ask(d, "ka", max_tokens=2, ignore_eos=True)[0] == 200 and ask(d, "kb", max_tokens=3, ignore_eos=True)[0] == 200
+            assert seen(d, "kr") == [("bob", 3), ("alice", 2)] and seen(d, "kr", "?tenant=alice&order=slowest") == [("alice", 2)]
+            assert seen(d, "ka") == [("alice", 2)] and seen(d, "ka", "?tenant=bob") == 403 and seen(d, "nobody") == 401
+            generation = d.request("GET", "/v1/requests", None, {"Authorization": "Bearer kr"})[2]["requests"][1]["generation"]
+            for key, status in (("kr", 200), ("ka", 200), ("kb", 404)):
+                got, _, why = d.request("GET", f"/v1/requests/{generation}/why", None, {"Authorization": "Bearer " + key})
+                assert got == status, (key, why)
+                assert got != 200 or [r["code"] for r in why["records"]][-1] == "ended", why
+            write(path, "alice:ka\nbob:kb\nroot:kr\n")
+            assert weftctl(d, "reload")[0] == 0 and seen(d, "kr") == []
+
+
 def test_keys_are_stored_as_checksums_and_expire():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "keys")

@@ -457,6 +457,65 @@ test("the live view draws what is done", () => withPage(async (page, context) =>
   await shot(page, "live");
 }));
 
+// Sends a chat with the key @key, from outside of the page.
+async function chatAs(key, text) {
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${key}` };
+  const body = JSON.stringify({ messages: [{ role: "user", content: text }] });
+  const answer = await fetch(`${lockedUrl}/v1/chat/completions`, { method: "POST", headers, body });
+  assert.equal(answer.status, 200);
+}
+
+async function giveKey(page, key) {
+  const box = page.getByRole("dialog", { name: "API key" });
+  await box.getByLabel("API key", { exact: true }).fill(key);
+  await box.getByRole("button", { name: "Use this key" }).click();
+}
+
+test("an operator sees the requests of all tenants, and why one was slow", () => withPage(async (page) => {
+  await chatAs("sk-one", "Name a fibre.");
+  await chatAs("sk-two", "How does a loom work?");
+  await giveKey(page, "sk-root");
+  await page.getByRole("link", { name: "Live view" }).click();
+  const rows = page.locator("details.request");
+  await rows.filter({ hasText: "one ·" }).first().waitFor();
+  await rows.filter({ hasText: "two ·" }).first().waitFor();
+  await page.getByRole("combobox", { name: "Tenant" }).selectOption("two");
+  await rows.filter({ hasText: "one ·" }).first().waitFor({ state: "detached" });
+  await page.getByRole("combobox", { name: "Ended" }).selectOption("times");
+  await page.getByLabel("From").fill("00:00");
+  await page.getByLabel("Order").selectOption("");
+  await rows.filter({ hasText: "two ·" }).first().locator("summary").click();
+  await page.getByText("The scheduler's decisions about it are not kept any more.").or(page.getByText(/^Of .* went into/)).waitFor();
+  await accessible(page, "requests");
+  await shot(page, "requests");
+}, {}, lockedUrl));
+
+test("a user sees the requests of the own key", () => withPage(async (page) => {
+  await chatAs("sk-one", "Name a fibre.");
+  await giveKey(page, "sk-two");
+  await chatAs("sk-two", "Name a fibre.");
+  await page.getByRole("link", { name: "Live view" }).click();
+  await page.locator("details.request").first().click();
+  await page.locator("details.request[open] dd", { hasText: /^two$/ }).waitFor();
+  assert.equal(await page.locator("#requests-tenant").isVisible(), false);
+  assert.equal(await page.locator("details.request dd", { hasText: /^one$/ }).count(), 0);
+}, {}, lockedUrl));
+
+test("where the time of a request went is told in words", () => withPage(async (page) => {
+  const got = await page.evaluate(async () => {
+    const { secondsSince, words } = await import("/web/requests.js");
+    const now = new Date(2026, 0, 2, 10, 32, 5);
+    return [words([]), words([
+      { code: "queued", text: "waited behind other requests", at_ms: 0, ms: 1500, rows: 0 },
+      { code: "admitted", text: "was admitted", at_ms: 1500, ms: 0, rows: 0 },
+      { code: "prompt", text: "computed its prompt", at_ms: 1500, ms: 8000, rows: 8028 },
+      { code: "time", text: "waited while steps computed other requests", at_ms: 9500, ms: 100, rows: 0 },
+      { code: "decode", text: "generated tokens", at_ms: 9600, ms: 400, rows: 9 },
+    ]), secondsSince("10:30", now), secondsSince("10:33", now)];
+  });
+  assert.deepEqual(got, ["", "Of 10.0 s, 80 % went into 8,028 tokens of the prompt, 4 % into the answer, 16 % into waiting, longest: it waited behind other requests (1.50 s).", 125, 86345]);
+}));
+
 test("figures of several models are one", () => withPage(async (page) => {
   const sample = (used, hits, fast, slow) => `# HELP x y
 vllm:cache_config_info{model_name="a",block_size="32",num_gpu_blocks="100"} 1
