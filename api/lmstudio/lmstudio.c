@@ -18,6 +18,8 @@ static double seconds(int64_t from_ns, int64_t to_ns) {
 }
 
 static const char *stop_reason(const struct writer *w, const struct gen *g) {
+    if (g->repeats)
+        return "maxPredictedTokensReached"; /* clients know no reason for a loop */
     if (g->finish == FINISH_LENGTH)
         return g->n_out < w->job.request.max_new ? "contextLengthReached"
                                                  : "maxPredictedTokensReached";
@@ -41,10 +43,13 @@ static void put_figures(struct json *j, const struct writer *w) {
     assert(g->state == GEN_DONE);
     json_print(j,
                "stats:{tokens_per_second:%g, time_to_first_token:%g, generation_time:%g, "
-               "stop_reason:%s}, model_info:{arch:%s, quant:%s, format:'gguf', "
-               "context_length:%u}, runtime:{name:'weft', version:%s, "
-               "supported_formats:['gguf']}",
-               output > 0 ? g->n_out / output : 0, first, first + rest, stop_reason(w, g),
+               "stop_reason:%s",
+               output > 0 ? g->n_out / output : 0, first, first + rest, stop_reason(w, g));
+    if (g->repeats)
+        json_print(j, "loop_ended:true");
+    json_print(j,
+               "}, model_info:{arch:%s, quant:%s, format:'gguf', context_length:%u}, "
+               "runtime:{name:'weft', version:%s, supported_formats:['gguf']}",
                m->info->arch ? m->info->arch : "", model_format_name(m, format),
                m->info->max_context, WEFT_VERSION);
 }

@@ -10,6 +10,7 @@
 #include "stream.h"
 #include "tiny.h"
 #include "api/generation/gen_request.h"
+#include "tests/support/quotes.h"
 
 static const char source[] =
     "{{ messages[0].content }}{% if false %} <tool_call> </think> {% endif %}|{{ reasoning_effort "
@@ -412,13 +413,14 @@ Test(loops, a_request_decides_and_a_default_is_for_chats) {
 
 /* APIs whose clients know a closed set of reasons tell it in a member of its own. */
 Test(loops, each_api_says_that_a_loop_was_ended) {
-    static const char *const cases[][2] = {
+    const char *const cases[][2] = {
         {"/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":52,\"messages\":[{\"role\":\"user\","
                          "\"content\":\"hi\"}]}"},
         {"/api/chat", "{\"model\":\"tiny\",\"stream\":false,\"messages\":[{\"role\":\"user\","
                       "\"content\":\"hi\"}]}"},
         {"/completion", "{\"prompt\":\"hi\",\"n_predict\":52}"},
         {"/v1/responses", "{\"input\":\"hi\"}"},
+        {"/api/v0/chat/completions", J("{'messages':[{'role':'user','content':'hi'}]}")},
     };
     struct world w;
     struct reply r;
@@ -430,6 +432,7 @@ Test(loops, each_api_says_that_a_loop_was_ended) {
             world_ask(&w, cases[i][0], cases[i][1], &r);
             cr_expect_eq(strstr(r.body.data, "\"loop_ended\":true") != NULL, loops, "%s: %s",
                          cases[i][0], r.body.data);
+            cr_expect_not(strstr(r.body.data, "contextLengthReached"), "%s", r.body.data);
             reply_deinit(&r);
         }
     world_stop(&w);
