@@ -137,7 +137,7 @@ export function words(records) {
   const rows = records.filter((r) => r.code === "prompt").reduce((sum, r) => sum + r.rows, 0);
   const waits = records.filter((r) => !WORKS.includes(r.code) && !MOMENTS.includes(r.code));
   const longest = waits.reduce((a, b) => (b.ms > (a?.ms ?? 0) ? b : a), null);
-  const most = longest ? `, longest: it ${longest.text} (${duration(longest.ms / 1000)})` : "";
+  const most = longest?.ms > all / 200 ? `, longest: it ${longest.text} (${duration(longest.ms / 1000)})` : "";
   return `Of ${duration(all / 1000)}, ${percent(prompt)} went into ${number(rows)} tokens of the prompt, ${percent(decode)} into the answer, ${percent(Math.max(all - prompt - decode, 0))} into waiting${most}.`;
 }
 

@@ -75,16 +75,17 @@ int recent_filter_of(const struct gen_env *env, const struct api_ended_filter *f
 
 static void put_request(struct json *j, const struct gen_env *env, const struct recent_request *q,
                         int64_t now) {
-    int64_t first = MAX(q->ttft_ns, q->queue_ns);
+    int64_t queue = q->queue_ns ? q->queue_ns : q->total_ns; /* 0: it never began */
+    int64_t first = q->ttft_ns ? MAX(q->ttft_ns, queue) : q->total_ns;
 
     json_print(j,
                "{id:%s, generation:%lu, tenant:%s, path:%s, status:%d, finish:%s, "
                "prompt_tokens:%u, cached_tokens:%u, output_tokens:%u, resumed:%u",
                q->id, q->gen, tenants_get(&env->tenants, q->tenant)->conf.name, q->path, q->status,
                q->finish, q->n_prompt, q->n_cached, q->n_output, q->n_resumed);
-    put_ms(j, "queue_ms", q->queue_ns);
-    put_ms(j, "prefill_ms", first - q->queue_ns);
-    put_ms(j, "decode_ms", q->ttft_ns ? q->total_ns - q->ttft_ns : 0);
+    put_ms(j, "queue_ms", queue);
+    put_ms(j, "prefill_ms", first - queue);
+    put_ms(j, "decode_ms", q->total_ns - first);
     put_ms(j, "total_ms", q->total_ns);
     put_ms(j, "ago_ms", now - q->ended_ns);
     json_close(j, '}');

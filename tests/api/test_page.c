@@ -300,6 +300,28 @@ Test(page, the_requests_are_the_tenants_own) {
     unlink(path);
 }
 
+/* The time of a request that ended before its first token is told as well. */
+Test(page, the_times_of_a_request_are_its_whole_time) {
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    double queue, prefill, decode, total;
+    struct world w;
+    struct reply r;
+
+    start_with_keys(&w, path, "one:sk-one\n");
+    complete_as(&w, "sk-one");
+    ask_as(&w, "sk-one", "/v1/requests", &r);
+    const char *at = strstr(r.body.data, J("'queue_ms':"));
+    cr_assert(at, "%s", r.body.data);
+    int n = sscanf(at, J("'queue_ms':%lf,'prefill_ms':%lf,'decode_ms':%lf,'total_ms':%lf"), &queue,
+                   &prefill, &decode, &total);
+    cr_expect_eq(n, 4, "%s", at);
+    cr_expect_gt(total, 0);
+    cr_expect_float_eq(queue + prefill + decode, total, 0.01, "%s", at);
+    reply_deinit(&r);
+    world_stop(&w);
+    unlink(path);
+}
+
 /* The key of an operator selects among the requests of all tenants; another key of its name sees
  * that tenant's alone. */
 Test(page, an_operators_key_sees_all_requests) {
