@@ -60,12 +60,16 @@ int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
     const char *p = without_prefix(text), *slash = strchr(p, '/');
     size_t len = strcspn(p, ":@"), owner = slash ? (size_t)(slash - p) : 0;
 
+    if (!slash && is_name(p, len)) /* a name of Ollama's registry, or a part of one */
+        return err_set(
+            err, 0, NULL,
+            "\"%.100s\" has no owner, and Ollama's registry is not read. Choose a model at "
+            "https://huggingface.co/models?library=gguf&search=%.*s and pull "
+            "hf:OWNER/REPO[:QUANT|:FILE], such as hf:unsloth/Qwen3-8B-GGUF:Q4_K_M",
+            text, (int)len, p);
     if (!slash || len >= sizeof(s.repo) || owner >= len || !is_name(p, owner) ||
         !is_name(slash + 1, len - owner - 1))
-        return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]%s", text,
-                       slash ? ""
-                             : "; models come from the Hugging Face hub, where a name such as "
-                               "hf:unsloth/Qwen3-8B-GGUF:Q4_K_M is found by its search");
+        return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]", text);
     memcpy(s.repo, p, len);
     p += len;
     if (*p == ':') {

@@ -61,6 +61,9 @@ Test(ctl_hub, names_in_every_form_are_taken_apart) {
               strcmp(s.revision, "refs/pr/1") == 0);
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
         cr_assert_eq(hub_spec_parse(&s, wrong[i], &err), -EINVAL, "%s", wrong[i]);
+    cr_assert_eq(hub_spec_parse(&s, "llama3.2:3b", &err), -EINVAL);
+    cr_expect(strstr(err.message, "/models?library=gguf&search=llama3.2 and pull hf:OWNER/REPO"),
+              "%s", err.message);
 }
 
 Test(ctl_hub, default_quant_is_the_first_of_the_order) {
