@@ -37,7 +37,7 @@ def main(model, folder=SCREENSHOT.parent):
             Weftd("--max-context", 32768, "--kv-memory", "512M", model=model) as real:
         subprocess.run(["node", "screenshots.mjs", chromium(), str(folder), chat.url, seeing.url, real.url()], cwd=install("web"), check=True)
     if shutil.which("pngquant"):
-        names = ["chat", "formulas", "picture", "progress", "live"]
+        names = ["chat", "phone", "formulas", "picture", "progress", "live", "requests"]
         files = [f"{folder}/web-{name}.png" for name in names]
         subprocess.run(["pngquant", "--force", "--skip-if-larger", "--strip", "--speed=1", "--ext=.png", "--quality=80-100", *files], check=True)
 

@@ -6,6 +6,7 @@ const [executablePath, folder, scripted, seeing, real] = process.argv.slice(2);
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 const WIDE = { width: 1280, height: 800 };
 const SMALL = { width: 1000, height: 620 };
+const PHONE = { viewport: { width: 390, height: 780 }, isMobile: true, hasTouch: true };
 
 async function take(name, url, viewport, f, options) {
   const context = await browser.newContext({ viewport, ...options });
@@ -13,6 +14,7 @@ async function take(name, url, viewport, f, options) {
   const page = await context.newPage();
   page.setDefaultTimeout(120000);
   await page.goto(url);
+  await page.locator("#about").getByText(/context/).waitFor(); // the page knows the model
   await f(page);
   await page.mouse.move(0, 0);
   await page.screenshot({ path: `${folder}/${name}.png` });
@@ -75,6 +77,11 @@ await take("web-chat", scripted, WIDE, async (page) => {
   await answered(page);
 });
 
+await take("web-phone", scripted, PHONE.viewport, async (page) => {
+  await ask(page, "How does a loom work?");
+  await answered(page);
+}, { ...PHONE, colorScheme: "dark" });
+
 await take("web-formulas", scripted, SMALL, async (page) => {
   await attach(page, { name: "report.pdf", mimeType: "application/pdf", buffer: Buffer.from(pdf("Euler, Gauss and the rest."), "latin1") });
   await page.locator("#attached").getByText("report.pdf").waitFor();
@@ -103,4 +110,12 @@ await take("web-live", real, { width: 1280, height: 900 }, async (page) => {
   await page.waitForTimeout(end - 8000 - Date.now());
 }, { colorScheme: "dark" });
 await busy;
+await take("web-requests", real, PHONE.viewport, async (page) => {
+  await page.goto(`${real}#live`);
+  const row = page.locator("details.request").filter({ hasText: "wrote the answer for" }).first();
+  await row.locator("summary").click();
+  await row.getByText(/^Of .* went into/).waitFor();
+  await row.evaluate((e) => e.scrollIntoView());
+  await page.locator(".filters").evaluate((e) => e.scrollIntoView());
+}, PHONE);
 await browser.close();
