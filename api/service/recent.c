@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
@@ -38,29 +37,34 @@ const struct recent_request *recent_of_gen(const struct recent *r, uint64_t gen)
     return NULL;
 }
 
-/* Compares requests; the slowest comes first. */
-static int by_time(const void *a, const void *b) {
-    const struct recent_request *const *x = a, *const *y = b;
+/* Puts @q into the list of the @n slowest requests, of which @max are kept. Returns their number. */
+static uint32_t recent_insert(const struct recent_request **out, uint32_t n, uint32_t max,
+                              const struct recent_request *q) {
+    uint32_t at = MIN(n, max - 1);
 
-    return ((*x)->total_ns < (*y)->total_ns) - ((*x)->total_ns > (*y)->total_ns);
+    if (n == max && out[at]->total_ns >= q->total_ns)
+        return n;
+    for (; at > 0 && out[at - 1]->total_ns < q->total_ns; at--)
+        out[at] = out[at - 1];
+    out[at] = q;
+    return MIN(n + 1, max);
 }
 
 uint32_t recent_find(const struct recent *r, const struct recent_filter *f, int64_t now,
                      const struct recent_request **out, uint32_t max) {
-    const struct recent_request *all[RECENT_MAX];
     uint32_t n = 0;
 
+    assert(max > 0);
     for (uint64_t i = 0; i < MIN(r->n, RECENT_MAX); i++) {
         const struct recent_request *q = &r->list[(r->n - 1 - i) % RECENT_MAX];
         int64_t age = now - q->ended_ns;
 
-        if ((f->all_tenants || q->tenant == f->tenant) && age <= f->oldest_ns &&
-            age >= f->newest_ns)
-            all[n++] = q;
+        if ((!f->all_tenants && q->tenant != f->tenant) || age > f->oldest_ns || age < f->newest_ns)
+            continue;
+        if (f->slowest)
+            n = recent_insert(out, n, max, q);
+        else if (n < max)
+            out[n++] = q;
     }
-    if (f->slowest)
-        qsort(all, n, sizeof(all[0]), by_time);
-    n = MIN(n, max);
-    memcpy(out, all, n * sizeof(all[0]));
     return n;
 }

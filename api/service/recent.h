@@ -44,6 +44,6 @@ struct recent_filter {
 /* Returns the request whose generation is @gen, or NULL. */
 const struct recent_request *recent_of_gen(const struct recent *r, uint64_t gen);
 
-/* Writes the first @max requests of @f's order to @out. Returns their number. */
+/* Writes the first @max (> 0) requests of @f's order to @out. Returns their number. */
 uint32_t recent_find(const struct recent *r, const struct recent_filter *f, int64_t now,
                      const struct recent_request **out, uint32_t max);

@@ -7,6 +7,7 @@
 #include "api/generation/env.h"
 #include "api/http/json.h"
 #include "api/service/history.h"
+#include "api/service/recent.h"
 #include "base/log.h"
 #include "base/util.h"
 #include "tests/support/quotes.h"
@@ -298,6 +299,28 @@ Test(page, the_requests_are_the_tenants_own) {
     cr_expect_eq(api_find(w.api, "mine-2", &id), -ENOENT);
     world_stop(&w);
     unlink(path);
+}
+
+/* The list has the slowest requests of the ring in their order, of equal ones the last first. */
+Test(page, the_slowest_requests_come_first) {
+    struct recent *ring = calloc(1, sizeof(*ring));
+    const struct recent_filter all = {.all_tenants = true, .oldest_ns = INT64_MAX, .slowest = true};
+    const struct recent_request *list[50];
+
+    cr_assert(ring);
+    cr_expect_eq(recent_find(ring, &all, 0, list, 50), 0);
+    for (ring->n = 0; ring->n < RECENT_MAX + 100; ring->n++)
+        ring->list[ring->n % RECENT_MAX] =
+            (struct recent_request){.gen = ring->n, .total_ns = (int64_t)(ring->n * 7919 % 1009)};
+    cr_assert_eq(recent_find(ring, &all, 0, list, 50), 50);
+    cr_expect_eq(list[0]->total_ns, 1008);
+    for (uint32_t i = 1; i < 50; i++) {
+        const struct recent_request *a = list[i - 1], *b = list[i];
+
+        cr_expect_eq(a->total_ns - b->total_ns, i % 4 == 0, "%u", i);
+        cr_expect(a->total_ns > b->total_ns || a->gen > b->gen, "%u", i);
+    }
+    free(ring);
 }
 
 /* The time of a request that ended before its first token is told as well. */
