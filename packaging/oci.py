@@ -25,11 +25,10 @@ def encoded(value):
 
 
 def tar_of(members, epoch):
-    """A tar file of pairs (header, bytes), sorted by name, all of root and of one time."""
+    """A tar file of pairs (header, bytes), sorted by name, all of one time; owners are numbers."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for header, data in sorted(members, key=lambda member: member[0].name):
-            header.uid = header.gid = 0
             header.uname = header.gname = ""
             header.mtime = epoch
             tar.addfile(header, io.BytesIO(data))
@@ -75,7 +74,7 @@ def config(version, processor, epoch, layers):
     return {
         "created": created, "architecture": processor, "os": "linux",
         "config": {
-            "User": USER, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "ExposedPorts": {"8080/tcp": {}},
+            "User": USER, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "XDG_RUNTIME_DIR=/var/lib"], "ExposedPorts": {"8080/tcp": {}},
             "Entrypoint": ["/usr/local/bin/weftd", "--listen", "0.0.0.0:8080"],
             "Labels": {"org.opencontainers.image.version": version, "org.opencontainers.image.licenses": "Apache-2.0"},
         },

@@ -100,6 +100,9 @@ def image(folder, name):
     root = folder / "root.tar"
     with tarfile.open(root, "w") as tar:
         add(tar, "./etc/passwd", b"root:x:0:0::/:/bin/sh\n")
+        own = tarfile.TarInfo("./var/lib/weft")
+        own.type, own.mode, own.uid, own.gid = tarfile.DIRTYPE, 0o700, 65532, 65532
+        tar.addfile(own)
         link = tarfile.TarInfo("./lib")
         link.type, link.linkname = tarfile.SYMTYPE, "usr/lib"
         tar.addfile(link)
@@ -130,9 +133,15 @@ def check_image(folder):
     assert config["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(data).hexdigest() for data in layers]
     assert not files, files.keys()
     unpacked = folder / "unpacked"
+    owners = {}
     for data in layers:
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            owners |= {member.name: member.uid for member in tar}
             tar.extractall(unpacked)
+    # The folder of the admin socket is that of the image's user, all else is root's.
+    assert {name for name, uid in owners.items() if uid} == {"var/lib/weft"}, owners
+    assert f"{owners['var/lib/weft']}:65532" == config["config"]["User"]
+    assert "XDG_RUNTIME_DIR=/var/lib" in config["config"]["Env"], config
     assert (unpacked / "usr/local/bin/weftd").read_text() == PROGRAM and os.access(unpacked / "usr/local/bin/weftd", os.X_OK)
     assert (unpacked / "etc/passwd").exists() and os.readlink(unpacked / "lib") == "usr/lib"
 
