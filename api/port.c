@@ -164,8 +164,8 @@ void api_model_set(struct model *m, enum api_model_state state, float progress) 
 struct api_model_use api_model_use(const struct model *m) {
     uint32_t n_waiting = 0;
 
-    for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
-        n_waiting++;
+    LIST_FOREACH(node, &m->waiting)
+    n_waiting++;
     return (struct api_model_use){m->n_running, m->n_jobs, n_waiting, m->last_used_ns,
                                   m->keep_alive_s};
 }

@@ -654,9 +654,10 @@ void gen_start(struct gen *g) {
 }
 
 bool gen_any_pending(const struct gen_env *env) {
-    for (const struct list *n = env->gens.list.next; n != &env->gens.list; n = n->next)
-        if (LIST_ENTRY(n, struct gen, link)->state == GEN_PENDING)
+    LIST_FOREACH_ENTRY(g, &env->gens.list, const struct gen, link) {
+        if (g->state == GEN_PENDING)
             return true;
+    }
     return false;
 }
 

@@ -15,6 +15,7 @@ static uint32_t n_before(const struct gen *g) {
     for (const struct list *l = g->env->gens.list.next; l != &g->link; l = l->next) {
         const struct gen *other = LIST_ENTRY(l, const struct gen, link);
 
+        loop_items(1);
         n += other->state == GEN_WAITING && other->m.tenant == g->m.tenant;
     }
     return n;

@@ -438,9 +438,9 @@ void http_server_close(struct http_server *s, const struct err *err) {
 }
 
 bool http_server_is_busy(const struct http_server *s) {
-    bool flushing = false; /* an answer that is complete but not sent */
-
-    for (const struct list *l = s->conns.next; l != &s->conns && !flushing; l = l->next)
-        flushing = LIST_ENTRY(l, struct conn, link)->state == CONN_FLUSH;
-    return flushing || s->n_exchanges > 0;
+    LIST_FOREACH_ENTRY(c, &s->conns, const struct conn, link) {
+        if (c->state == CONN_FLUSH) /* an answer that is complete but not sent */
+            return true;
+    }
+    return s->n_exchanges > 0;
 }

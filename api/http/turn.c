@@ -1,7 +1,6 @@
 #include "api/http/turn.h"
 
 #include <assert.h>
-#include "base/loop_bytes.h"
 
 void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight) {
     assert(weight > 0 && (parent ? parent->is_group : is_group));
@@ -46,7 +45,6 @@ static struct turn_flow *least(struct turn_flow *group) {
     struct turn_flow *best = NULL;
 
     LIST_FOREACH_ENTRY(f, &group->ready, struct turn_flow, link) {
-        loop_items(1);
         if (!best || f->virtual_ns < best->virtual_ns)
             best = f;
     }

@@ -68,8 +68,9 @@ static void note_busy(struct admit *m, struct tenant *t) {
 static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, uint32_t total) {
     double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
 
-    for (const struct list *l = m->busy.next; l != &m->busy; l = l->next)
-        sum += tenant_weight(LIST_ENTRY(l, const struct tenant, link));
+    LIST_FOREACH_ENTRY(busy, &m->busy, const struct tenant, link) {
+        sum += tenant_weight(busy);
+    }
     return (t->stats.n_running + n) * sum <= total * tenant_weight(t);
 }
 

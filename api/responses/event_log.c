@@ -7,7 +7,6 @@
 #include <yyjson.h>
 #include "api/http/json.h"
 #include "base/json_value.h"
-#include "base/loop_bytes.h"
 #include "base/try.h"
 
 /* An event as it stands in a stream: its own text with `echo` in it. */
@@ -53,7 +52,6 @@ struct event_log *event_log_unref(struct event_log *l) {
 
 static void log_tell(struct event_log *l) {
     LIST_FOREACH_ENTRY(w, &l->watches, struct event_watch, link) {
-        loop_items(1);
         w->news(w);
     }
 }

@@ -205,8 +205,8 @@ static double n_in_batch(const struct model *m) {
 static double n_waiting(const struct model *m) {
     uint32_t n = 0;
 
-    for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
-        n++;
+    LIST_FOREACH(node, &m->waiting)
+    n++;
     if (is_alone(m)) {
         n += m->env->admit.n_queued;
     } else {
@@ -354,6 +354,7 @@ static void put_tenants_of_model(struct page *p, const struct tenants *ts,
     const struct model *model = p->model[m];
     uint64_t others = 0;
 
+    loop_items(ts->n);
     for (uint32_t i = 0; i < ts->n; i++) {
         const struct tenant_stats *s = i < model->n_tenants ? &model->of_tenant[i] : &none;
 

@@ -36,6 +36,7 @@ static void tell_left_out(struct service *s) {
     struct log_left_out o;
     uint32_t at = 0;
 
+    loop_items(s->env->tenants.n);
     for (uint32_t i = 0; i < s->env->tenants.n; i++)
         if (log_row_tell(&s->env->tenants.list[i]->log, &o))
             log_left_out("tenant:", s->env->tenants.list[i]->conf.name, &o);

@@ -79,6 +79,7 @@ int service_put_usage(const struct gen_env *env, struct buf *out) {
     struct json j = {.out = out};
 
     json_print(&j, "{limits:[");
+    loop_items(env->tenants.n + env->usage.all.n);
     for (uint32_t i = 0; i < env->tenants.n; i++)
         put_limits(&j, env, env->tenants.list[i], true);
     json_print(&j, "], usage:[");

@@ -3,9 +3,13 @@
 /*
  * list - an intrusive doubly linked list. The head is a node too; an empty list points to itself.
  * Declare a list with what it holds: `struct list waiting; (request.link)`.
+ *
+ * A loop over a list counts its nodes for loop_bytes.h, so that each list that grows without a
+ * bound is found by the tests of what walks it.
  */
 
 #include <stdbool.h>
+#include "base/loop_bytes.h"
 #include "base/util.h"
 
 /* Invariant: node->next->prev and node->prev->next are the node. */
@@ -64,8 +68,8 @@ static inline struct list *list_pop_front(struct list *l) {
 
 /* Iterates over the nodes of @l; the current node may be removed inside the loop. */
 #define LIST_FOREACH(node, l)                                                                      \
-    for (struct list *node = (l)->next, *node##_next = node->next; node != (l);                    \
-         node = node##_next, node##_next = node->next)
+    for (struct list *node = (l)->next, *node##_next = node->next;                                 \
+         node != (l) && (loop_items(1), true); node = node##_next, node##_next = node->next)
 
 /* Returns the object whose @member is @node, or NULL if @node is the head @l. */
 #define LIST_ENTRY_OR_NULL(node, l, type, member)                                                  \
@@ -75,5 +79,6 @@ static inline struct list *list_pop_front(struct list *l) {
  * removed. */
 #define LIST_FOREACH_ENTRY(x, l, type, member)                                                     \
     for (type *x = LIST_ENTRY_OR_NULL((l)->next, l, type, member), *x##_next;                      \
-         x && (x##_next = LIST_ENTRY_OR_NULL((x)->member.next, l, type, member), true);            \
+         x &&                                                                                      \
+         (x##_next = LIST_ENTRY_OR_NULL((x)->member.next, l, type, member), loop_items(1), true);  \
          x = x##_next)

@@ -3,7 +3,7 @@
 /*
  * loop_bytes - checks in tests that one call on the event loop's thread moves few bytes and visits
  * few items. The functions that copy, parse, check or write bytes call loop_bytes(), and loops over
- * readers, connections, tenants and stored items call loop_items(). Both do nothing on a thread
+ * lists (LIST_FOREACH), tenants and stored items call loop_items(). Both do nothing on a thread
  * without a watcher, as those of the pool; the loop's thread has one in tests only.
  */
 

@@ -121,8 +121,9 @@ static double sum_of_weights(const struct quota_account *parent,
                              const struct quota_account *asker) {
     double sum = 0;
 
-    for (const struct list *l = parent->busy.next; l != &parent->busy; l = l->next)
-        sum += LIST_ENTRY(l, const struct quota_account, link)->weight;
+    LIST_FOREACH_ENTRY(a, &parent->busy, const struct quota_account, link) {
+        sum += a->weight;
+    }
     for (const struct quota_account *a = asker; a; a = a->parent)
         if (a->parent == parent && a->used == 0)
             sum += a->weight;
@@ -134,8 +135,7 @@ static double sum_of_weights(const struct quota_account *parent,
 static void search_below(struct search *s, const struct quota_account *parent, double share) {
     double sum = sum_of_weights(parent, s->asker);
 
-    for (const struct list *l = parent->busy.next; l != &parent->busy; l = l->next) {
-        const struct quota_account *a = LIST_ENTRY(l, const struct quota_account, link);
+    LIST_FOREACH_ENTRY(a, &parent->busy, const struct quota_account, link) {
         double has = (double)a->used + (double)(pays_for(a, s->asker) ? s->n : 0);
         double part = share * a->weight / sum;
 
