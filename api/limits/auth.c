@@ -11,8 +11,10 @@
 #include "api/http/siphash.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/loop_bytes.h"
 #include "base/printable.h"
 #include "base/sha256.h"
+#include "base/try.h"
 #include "proto/messages.h"
 
 /*
@@ -39,13 +41,17 @@ void auth_deinit(struct auth *a) {
         explicit_bzero(a->keys, a->n_keys * sizeof(*a->keys));
     free(a->keys);
     free(a->names);
+    hash_index_deinit(&a->by_name);
     memset(a, 0, sizeof(*a));
 }
 
 /* Sets *out to the number of the tenant called @name; a name not seen before gets a new number. */
 static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
+    uint32_t hash = hash_text(name);
+
     assert(strlen(name) < sizeof(*a->names));
-    for (uint32_t i = 0; i < a->n_tenants; i++) {
+    HASH_INDEX_EACH(a->by_name, hash, i) {
+        loop_items(1);
         if (strcmp(a->names[i], name) == 0) {
             *out = i;
             return 0;
@@ -53,6 +59,7 @@ static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
     }
     if (!array_resize(&a->names, a->n_tenants + 1, sizeof(*a->names)))
         return -ENOMEM;
+    TRY(hash_index_add(&a->by_name, hash, a->n_tenants));
     snprintf(a->names[a->n_tenants], sizeof(*a->names), "%s", name);
     *out = a->n_tenants++;
     return 0;
@@ -189,8 +196,17 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     return r;
 }
 
+/* Takes over the names of @a, whose tenants keep their numbers. Returns 0 or -ENOMEM. */
+static int auth_take_names(struct auth *next, const struct auth *a) {
+    uint32_t number;
+
+    for (uint32_t i = 0; i < a->n_tenants; i++)
+        TRY(tenant_of(next, a->names[i], &number));
+    return 0;
+}
+
 int auth_reload(struct auth *a, struct err *err) {
-    struct auth next = {.file = a->file, .n_tenants = a->n_tenants, .now_s = a->now_s};
+    struct auth next = {.file = a->file, .now_s = a->now_s};
 
     if (!a->file)
         return 0;
@@ -201,13 +217,9 @@ int auth_reload(struct auth *a, struct err *err) {
         err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(-r));
         return r;
     }
-    if (a->n_tenants && !(next.names = reallocarray(NULL, a->n_tenants, sizeof(*next.names)))) {
-        fclose(file);
-        return -ENOMEM;
-    }
-    if (a->n_tenants)
-        memcpy(next.names, a->names, a->n_tenants * sizeof(*next.names));
-    int r = read_keys(&next, file, err);
+    int r = auth_take_names(&next, a);
+    if (r == 0)
+        r = read_keys(&next, file, err);
     fclose(file);
     if (r < 0) {
         auth_deinit(&next);

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "base/hash_index.h"
 
 struct http;
 
@@ -37,7 +38,8 @@ struct auth {
     const char *file; /* NULL: no keys are asked for */
     struct auth_key *keys;
     uint32_t n_keys, n_tenants;
-    char (*names)[64];      /* [n_tenants]; tenants keep their numbers over a reload */
+    char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
+    struct hash_index by_name;
     int64_t (*now_s)(void); /* seconds since 1970; tests set it */
 };
 

@@ -7,13 +7,14 @@
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
+#include "base/loop_bytes.h"
 #include "base/try.h"
 
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of
  * keys in the worker and of the numbers of sessions. A reload changes limits in place; the buckets
  * keep their level, so a reload gives no tenant a fresh minute. How many there can be is bounded by
- * the keys and the rows of the file.
+ * the keys and the rows of the file. A reload visits each of them, and finds them by hashes.
  *
  * A request reserves its prompt and max_tokens. If a client gives no max_tokens, the end of the
  * context would be far too much: twice the tenant's mean answer is reserved, and what is used
@@ -33,10 +34,12 @@ static struct api_tenant builtin(void) {
     return t;
 }
 
-static struct tenant *find(const struct tenants *ts, const char *name) {
-    for (uint32_t i = 0; i < ts->n; i++)
+struct tenant *tenants_find(const struct tenants *ts, const char *name) {
+    HASH_INDEX_EACH(ts->by_name, hash_text(name), i) {
+        loop_items(1);
         if (strcmp(ts->list[i]->conf.name, name) == 0)
             return ts->list[i];
+    }
     return NULL;
 }
 
@@ -55,8 +58,10 @@ static struct tenant *add(struct tenants *ts, const char *name) {
     if (!array_resize(&ts->list, ts->n + 1, sizeof(struct tenant *)))
         return NULL;
     struct tenant *t = calloc(1, sizeof(*t));
-    if (!t)
+    if (!t || hash_index_add(&ts->by_name, hash_text(name), ts->n) < 0) {
+        free(t);
         return NULL;
+    }
     list_init(&t->link);
     list_init(&t->waiting);
     snprintf(t->conf.name, sizeof(t->conf.name), "%s", name);
@@ -95,6 +100,8 @@ void tenants_deinit(struct tenants *ts) {
         free(ts->list[i]);
     }
     free(ts->list);
+    hash_index_deinit(&ts->by_name);
+    hash_index_deinit(&ts->owners);
     memset(ts, 0, sizeof(*ts));
 }
 
@@ -106,21 +113,64 @@ static const struct api_tenant *row_of(const struct api_tenant *rows, uint32_t n
     return NULL;
 }
 
+static uint32_t hash_uid(uint32_t uid) {
+    return (uint32_t)(hash_step(0, uid) >> 32);
+}
+
+/* Finds the owners of keys and users in the rows, which all have their tenants. Returns 0 or
+ * -ENOMEM. */
+static int tenants_owners(const struct tenants *ts, const struct api_tenant *rows, uint32_t n,
+                          struct hash_index *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t number = tenants_find(ts, rows[i].name)->number;
+
+        for (uint32_t k = 0; k < rows[i].n_keys; k++)
+            TRY(hash_index_add(out, hash_text(rows[i].keys[k]), number));
+        for (uint32_t k = 0; k < rows[i].n_uids; k++)
+            TRY(hash_index_add(out, hash_uid(rows[i].uids[k]), number));
+    }
+    return 0;
+}
+
+/* Gives the tenants without a row the limits of the default, if these or their rows have
+ * changed. */
+static void tenants_set_rest(struct tenants *ts, bool changed) {
+    struct api_tenant rest = unlisted(ts);
+
+    for (uint32_t i = 0; i < ts->n; i++) {
+        struct tenant *t = ts->list[i];
+        bool had_row = t->listed + 1 == ts->n_sets;
+
+        loop_items(1);
+        if (t->listed != ts->n_sets && (changed || had_row))
+            configure(t, i == 0 ? &ts->defaults : &rest);
+    }
+}
+
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n) {
     const struct api_tenant *d = row_of(rows, n, "default");
+    struct api_tenant next = d ? *d : builtin();
+    struct hash_index owners = {0};
 
     for (uint32_t i = 0; i < n; i++)
-        if (!find(ts, rows[i].name) && !add(ts, rows[i].name))
+        if (!tenants_find(ts, rows[i].name) && !add(ts, rows[i].name))
             return -ENOMEM;
-    ts->defaults = d ? *d : builtin();
-    struct api_tenant rest = unlisted(ts);
-    for (uint32_t i = 0; i < ts->n; i++) {
-        const struct api_tenant *row = row_of(rows, n, ts->list[i]->conf.name);
-
-        if (!row)
-            row = i == 0 ? &ts->defaults : &rest;
-        configure(ts->list[i], row);
+    if (tenants_owners(ts, rows, n, &owners) < 0) {
+        hash_index_deinit(&owners);
+        return -ENOMEM;
     }
+    hash_index_deinit(&ts->owners);
+    ts->owners = owners;
+    bool changed = memcmp(&ts->defaults, &next, sizeof(next)) != 0;
+    ts->defaults = next;
+    ts->n_sets++;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tenant *t = tenants_find(ts, rows[i].name);
+
+        configure(t, &rows[i]);
+        t->listed = ts->n_sets;
+    }
+    tenants_set_rest(ts, changed);
     return 0;
 }
 
@@ -129,12 +179,8 @@ struct tenant *tenants_get(const struct tenants *ts, uint32_t number) {
     return ts->list[number < ts->n ? number : 0];
 }
 
-const struct tenant *tenants_find(const struct tenants *ts, const char *name) {
-    return find(ts, name);
-}
-
 struct tenant *tenants_named(struct tenants *ts, const char *name) {
-    struct tenant *t = find(ts, name);
+    struct tenant *t = tenants_find(ts, name);
     if (t)
         return t;
     struct api_tenant rest = unlisted(ts);
@@ -148,10 +194,14 @@ struct tenant *tenants_named(struct tenants *ts, const char *name) {
 /* Returns the tenant that API key @name belongs to: the one whose row lists it, else that of the
  * same name, which is made if it is new. NULL: out of memory. */
 static struct tenant *of_key(struct tenants *ts, const char *name) {
-    for (uint32_t i = 0; i < ts->n; i++)
-        for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
-            if (strcmp(ts->list[i]->conf.keys[k], name) == 0)
-                return ts->list[i];
+    HASH_INDEX_EACH(ts->owners, hash_text(name), i) {
+        struct tenant *t = ts->list[i];
+
+        loop_items(t->conf.n_keys);
+        for (uint32_t k = 0; k < t->conf.n_keys; k++)
+            if (strcmp(t->conf.keys[k], name) == 0)
+                return t;
+    }
     return tenants_named(ts, name);
 }
 
@@ -161,10 +211,14 @@ static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x
 
     if (!conn_peer_uid(x->conn, &uid))
         return NULL;
-    for (uint32_t i = 0; i < ts->n; i++)
-        for (uint32_t k = 0; k < ts->list[i]->conf.n_uids; k++)
-            if (ts->list[i]->conf.uids[k] == uid)
-                return ts->list[i];
+    HASH_INDEX_EACH(ts->owners, hash_uid(uid), i) {
+        struct tenant *t = ts->list[i];
+
+        loop_items(t->conf.n_uids);
+        for (uint32_t k = 0; k < t->conf.n_uids; k++)
+            if (t->conf.uids[k] == uid)
+                return t;
+    }
     return NULL;
 }
 

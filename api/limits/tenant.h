@@ -16,6 +16,7 @@
 #include "api/http/payer.h"
 #include "api/limits/auth.h"
 #include "api/limits/log_limit.h"
+#include "base/hash_index.h"
 #include "base/list.h"
 
 struct dialect;
@@ -31,6 +32,7 @@ struct tenant {
     struct list link;   /* admit.busy: has generations or waiters */
     struct api_tenant conf;
     uint32_t number;
+    uint32_t listed; /* number of the last tenants_set() with a row for it; 0: none */
     struct bucket requests, tokens;
     struct list waiting; /* waiter.link: first come, first served */
     int64_t away_ns;     /* time at which the last refused request is expected to return */
@@ -44,6 +46,9 @@ struct tenants {
     struct payers *payers; /* payers of the HTTP server */
     struct tenant **list;  /* [n]: a tenant is never freed or renumbered before the api is */
     uint32_t n;
+    uint32_t n_sets; /* calls of tenants_set() */
+    struct hash_index by_name;
+    struct hash_index owners; /* by the names of keys and the users of their rows */
     struct api_tenant defaults;
 };
 
@@ -61,10 +66,10 @@ int tenants_init(struct tenants *ts, struct payers *payers);
 void tenants_deinit(struct tenants *ts); /* no generation has a charge, no connection a tenant */
 /* Applies the rows of the tenants file. Returns 0, or -ENOMEM without a change. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
-/* Returns the tenant called @name, or NULL. */
-const struct tenant *tenants_find(const struct tenants *ts, const char *name);
 /* Returns the tenant called @name, which is made if it is new. NULL: out of memory. */
 struct tenant *tenants_named(struct tenants *ts, const char *name);
+/* Returns the tenant called @name, or NULL. */
+struct tenant *tenants_find(const struct tenants *ts, const char *name);
 /* Returns the tenant of that number, or `default` if no tenant has it. */
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/hash_index.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
 #include "text/repeats.h"
@@ -61,6 +62,8 @@ struct row {
 struct reading {
     struct row *row; /* [n_rows] sections */
     uint32_t n_rows;
+    struct hash_index by_name; /* of rows */
+    struct hash_index owners;  /* rows by the names of their keys and their uids */
     struct err *err;
 };
 
@@ -123,10 +126,14 @@ static int set_class(struct reading *r, const struct key *k, char *at, const cha
                    k->name, text);
 }
 
+static uint32_t hash_uid(uint32_t uid) {
+    return (uint32_t)(hash_step(0, uid) >> 32);
+}
+
 /* Returns the tenant that already has key name or uid @text; each must belong to one tenant. */
 static const char *owner_of(const struct reading *r, const struct api_tenant *but, const char *key,
                             const uint32_t *uid) {
-    for (uint32_t i = 0; i < r->n_rows; i++) {
+    HASH_INDEX_EACH(r->owners, key ? hash_text(key) : hash_uid(*uid), i) {
         const struct api_tenant *t = &r->row[i].t;
 
         for (uint32_t k = 0; key && k < t->n_keys && t != but; k++)
@@ -137,6 +144,13 @@ static const char *owner_of(const struct reading *r, const struct api_tenant *bu
                 return t->name;
     }
     return NULL;
+}
+
+/* Notes that @t has the key or uid of this hash. Returns 0 or -ENOMEM. */
+static int tenants_own(struct reading *r, const struct api_tenant *t, uint32_t hash) {
+    const struct row *row = CONTAINER_OF(t, const struct row, t);
+
+    return hash_index_add(&r->owners, hash, (uint32_t)(row - r->row));
 }
 
 static int taken(struct reading *r, const char *key, const char *item, const char *owner) {
@@ -180,7 +194,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
             return taken(r, k->name, item, owner);
         assert(*n < API_TENANT_KEYS && strlen(item) < sizeof(t->keys[0]));
         strcpy(t->keys[(*n)++], item);
-        return 0;
+        return tenants_own(r, t, hash_text(item));
     }
     unsigned long long v = *item >= '0' && *item <= '9' ? strtoull(item, &end, 10) : UINT64_MAX;
     if (v >= UINT32_MAX || *end)
@@ -191,7 +205,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
         return taken(r, k->name, item, owner);
     assert(*n < API_TENANT_UIDS);
     t->uids[(*n)++] = uid;
-    return 0;
+    return tenants_own(r, t, hash_uid(uid));
 }
 
 /* Replaces the entries of @t by those of @text, which are separated by spaces or commas. */
@@ -237,29 +251,28 @@ static int set(struct reading *r, const struct key *k, struct api_tenant *t, con
     return -EINVAL;
 }
 
-/* Returns the row of section @name, or a new one. NULL with r->err: there cannot be another row. */
-static struct row *row_of(struct reading *r, const char *name) {
-    for (uint32_t i = 0; i < r->n_rows; i++)
-        if (strcmp(r->row[i].t.name, name) == 0)
-            return &r->row[i];
-    if (!*name) {
-        err_set(r->err, 0, "", "a key must stand in a section: [default] or [NAME]");
-        return NULL;
+/* Finds the row of section @name, or makes it. Returns 0, -ENOMEM, or -EINVAL with r->err: there
+ * cannot be another row. */
+static int row_of(struct reading *r, const char *name, struct row **out) {
+    HASH_INDEX_EACH(r->by_name, hash_text(name), i) {
+        *out = &r->row[i];
+        if (strcmp((*out)->t.name, name) == 0)
+            return 0;
     }
-    if (!is_name(name, strlen(name))) {
-        bad_name(r, "section", name);
-        return NULL;
-    }
-    if (r->n_rows == API_TENANTS_MAX) {
-        err_set(r->err, 0, "", "the file has more sections than the limit: at most %d tenants",
-                API_TENANTS_MAX);
-        return NULL;
-    }
-    assert(strlen(name) < sizeof(((struct row *)0)->t.name));
-    struct row *row = &r->row[r->n_rows++];
+    if (!*name)
+        return err_set(r->err, 0, "", "a key must stand in a section: [default] or [NAME]");
+    if (!is_name(name, strlen(name)))
+        return bad_name(r, "section", name);
+    if (r->n_rows == API_TENANTS_MAX)
+        return err_set(r->err, 0, "",
+                       "the file has more sections than the limit: at most %d tenants",
+                       API_TENANTS_MAX);
+    TRY(hash_index_add(&r->by_name, hash_text(name), r->n_rows));
+    struct row *row = *out = &r->row[r->n_rows++];
+    assert(strlen(name) < sizeof(row->t.name));
     *row = (struct row){.t = {.weight = 1}};
     strcpy(row->t.name, name);
-    return row;
+    return 0;
 }
 
 /* Takes a pair of the file. A key may occur once in a section; a section may be continued later. */
@@ -267,10 +280,10 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                    struct err *err) {
     struct reading *r = ctx;
 
+    struct row *row;
+
     r->err = err;
-    struct row *row = row_of(r, section);
-    if (!row)
-        return -EINVAL;
+    TRY(row_of(r, section, &row));
     for (uint32_t i = 0; i < ARRAY_SIZE(keys); i++) {
         if (strcmp(keys[i].name, name) != 0)
             continue;
@@ -323,7 +336,11 @@ int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct 
 
     if (!rows)
         return -ENOMEM;
-    TRY(keyfile_read(path, "tenants", on_pair, &r, err));
+    int error = keyfile_read(path, "tenants", on_pair, &r, err);
+    hash_index_deinit(&r.by_name);
+    hash_index_deinit(&r.owners);
+    if (error < 0)
+        return error;
     inherit(&r);
     struct api_tenant *t = calloc(r.n_rows + 1, sizeof(*t));
     if (!t)

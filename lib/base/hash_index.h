@@ -42,6 +42,15 @@ static inline uint32_t hash_index_next(const struct hash_index *x, uint32_t hash
     return s->item - 1;
 }
 
+/* Returns a hash of @s, for keys that are not chosen to collide. */
+static inline uint32_t hash_text(const char *s) {
+    uint32_t h = 2166136261u;
+
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 16777619u;
+    return h;
+}
+
 /* Iterates over the items @i of this hash, in no particular order. */
 #define HASH_INDEX_EACH(x, h, i)                                                                   \
     for (uint32_t i##_hash = (h), i##_at = i##_hash, i;                                            \

@@ -6,6 +6,9 @@
 #include <unistd.h>
 #include "api/http/http.h"
 #include "api/limits/auth.h"
+#include "base/buf.h"
+#include "base/loop_bytes.h"
+#include "base/try.h"
 
 /* The file of API keys, the key of a request, and the host names that a server accepts. */
 
@@ -241,4 +244,24 @@ Test(keys, origins_that_are_known) {
                            "Origin: http://localhost\r\n",
                            false),
                  403);
+}
+
+static size_t n_items;
+
+static void count_items(size_t bytes, size_t items) {
+    n_items += items;
+}
+
+Test(keys, a_reload_visits_few_names_for_each_key) {
+    CLEANUP(buf_deinit) struct buf text = {.max = 1 << 20};
+
+    for (int i = 0; i < AUTH_KEYS_MAX; i++)
+        cr_assert_eq(buf_printf(&text, "name-%d:sha256$%064x\n", i, i), 0);
+    start(text.data);
+    loop_watch = count_items;
+    cr_expect_eq(auth_reload(&a, &err), 0, "%s", err.message);
+    loop_watch = NULL;
+    cr_expect_eq(a.n_tenants, AUTH_KEYS_MAX);
+    cr_expect(n_items >= AUTH_KEYS_MAX && n_items < 3 * AUTH_KEYS_MAX, "%zu", n_items);
+    stop();
 }

@@ -8,6 +8,7 @@
 #include "api/limits/admit.h"
 #include "api/limits/tenant.h"
 #include "base/clock.h"
+#include "base/loop_bytes.h"
 #include "base/rng.h"
 #include "stream.h"
 
@@ -589,4 +590,47 @@ Test(tenants, a_request_whose_client_has_left_is_not_submitted) {
         world_turns(&w, 4);
     }
     world_stop(&w);
+}
+
+static size_t n_items;
+
+static void count_items(size_t bytes, size_t items) {
+    n_items += items;
+}
+
+Test(tenants, a_reload_visits_each_tenant_once) {
+    static struct api_tenant rows[API_TENANTS_MAX];
+    struct payers payers;
+    struct tenants ts;
+    char name[16];
+
+    cr_assert_eq(payers_init(&payers, false), 0);
+    cr_assert_eq(tenants_init(&ts, &payers), 0);
+    for (int i = 0; i < 3000; i++) {
+        snprintf(name, sizeof(name), "t%d", i);
+        cr_assert(tenants_named(&ts, name));
+    }
+    for (uint32_t i = 0; i < API_TENANTS_MAX; i++) {
+        rows[i] = (struct api_tenant){.weight = 2, .n_keys = 1, .n_uids = 1, .uids = {i}};
+        snprintf(rows[i].name, sizeof(rows[i].name), "t%u", i);
+        snprintf(rows[i].keys[0], sizeof(rows[i].keys[0]), "k%u", i);
+    }
+    for (int i = 0; i < 2; i++) {
+        n_items = 0;
+        loop_watch = count_items;
+        cr_assert_eq(tenants_set(&ts, rows, API_TENANTS_MAX), 0);
+        loop_watch = NULL;
+        cr_expect(n_items >= 3000 && n_items < 2 * 3000 + 4 * API_TENANTS_MAX, "%zu", n_items);
+    }
+    cr_expect_eq(tenants_find(&ts, "t7")->conf.weight, 2);
+    cr_expect_eq(tenants_find(&ts, "t2000")->conf.weight, 1);
+    cr_expect_eq(tenants_set(&ts, rows, 1), 0);
+    cr_expect_eq(tenants_find(&ts, "t7")->conf.weight, 1, "its row is gone");
+    strcpy(rows[1].name, "default");
+    rows[1].weight = 3;
+    cr_expect_eq(tenants_set(&ts, rows, 2), 0);
+    cr_expect_eq(tenants_find(&ts, "t0")->conf.weight, 2);
+    cr_expect_eq(tenants_find(&ts, "t2000")->conf.weight, 3);
+    tenants_deinit(&ts);
+    payers_deinit(&payers);
 }
