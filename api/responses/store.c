@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/loop_lag.h"
 #include "base/clock.h"
+#include "base/hash_index.h"
+#include "base/loop_bytes.h"
 
 /*
  * Each tenant has a list of its responses; the first is forgotten next. When a response is
@@ -21,11 +24,17 @@
  * own responses make room for its new one. So whatever one tenant does, another keeps what it has
  * stored up to its share; the same goes for the number of responses.
  *
+ * Each use of a response is one of all that it continues, so a conversation has at most STORE_DEPTH
+ * of them.
+ *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
 
-#define TICK_MS 10000u  /* interval between searches for old responses */
-#define LARGEST_PART 4u /* one response may have this part of the bytes */
+#define TICK_MS 10000u     /* interval between searches for old responses */
+#define TICK_AGAIN_MS 1u   /* pause between the parts of a search */
+#define FORGET_AT_ONCE 64u /* old responses that are forgotten in one part */
+#define FREE_AT_ONCE 64u   /* responses that are freed under one lock */
+#define LARGEST_PART 4u    /* one response may have this part of the bytes */
 
 void stored_parts_init(struct stored_parts *p) {
     p->head = p->echo = NULL;
@@ -56,6 +65,8 @@ static void trim(struct buf *b) {
     }
 }
 
+static void unref_locked(struct stored *r);
+
 size_t stored_bytes(const struct stored *r) {
     const struct stored_parts *p = &r->parts;
 
@@ -65,11 +76,7 @@ size_t stored_bytes(const struct stored *r) {
 
 /* Returns the bucket of @id. Ids are random, so any hash will do. */
 static struct list *bucket_of(struct store *s, const char *id) {
-    uint32_t h = 2166136261u;
-
-    for (; *id; id++)
-        h = (h ^ (unsigned char)*id) * 16777619u;
-    return &s->buckets[h % STORE_BUCKETS];
+    return &s->buckets[hash_text(id) % STORE_BUCKETS];
 }
 
 /* Adds @bytes, which may be negative, to the charge of @r. Called under the lock. */
@@ -79,19 +86,40 @@ static void charge_locked(struct stored *r, int64_t bytes) {
     r->store->tenants[r->tenant].bytes += (uint64_t)bytes;
 }
 
-/* Drops a reference. The last one frees the response and drops its reference to the one that it
- * continues. Called under the lock. */
-static void unref_locked(struct stored *r) {
-    assert(!r || r->refs > 0);
-    while (r && --r->refs == 0) {
+/* Frees responses that nobody holds, at most @most; each drops its reference to the one that it
+ * continues. Returns false if more are left. Called under the lock. */
+static bool free_some_locked(struct store *s, uint32_t most) {
+    for (uint32_t n = 0; n < most && !list_empty(&s->unheld); n++) {
+        struct stored *r = LIST_ENTRY(list_pop_front(&s->unheld), struct stored, link);
         struct stored *parent = r->parent;
 
-        assert(list_empty(&r->link) && list_empty(&r->bucket)); /* being found is a reference */
+        loop_items(1);
         charge_locked(r, -(int64_t)stored_bytes(r));
         stored_parts_deinit(&r->parts);
         save_free_locked(r);
-        r = parent;
+        unref_locked(parent);
     }
+    return list_empty(&s->unheld);
+}
+
+/* Drops a reference. Without one the response is freed, soon: a conversation may have thousands,
+ * and the last reference to its end frees them all. Called under the lock. */
+static void unref_locked(struct stored *r) {
+    assert(!r || r->refs > 0);
+    if (!r || --r->refs > 0)
+        return;
+    assert(list_empty(&r->link) && list_empty(&r->bucket)); /* being found is a reference */
+    assert(!r->in_batch);
+    list_remove(&r->dirty);
+    list_push_back(&r->store->unheld, &r->link);
+}
+
+void store_unref_locked(struct stored *r) {
+    struct store *s = r ? r->store : NULL;
+
+    unref_locked(r);
+    if (s)
+        free_some_locked(s, FREE_AT_ONCE);
 }
 
 struct stored *stored_ref(struct stored *r) {
@@ -108,7 +136,7 @@ struct stored *stored_unref(struct stored *r) {
     if (!r)
         return NULL;
     pthread_mutex_lock(&s->lock);
-    unref_locked(r);
+    store_unref_locked(r);
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
@@ -124,7 +152,7 @@ static void forget_locked(struct stored *r) {
     s->tenants[r->tenant].n--;
     s->n--;
     save_mark_locked(r);
-    unref_locked(r);
+    store_unref_locked(r);
 }
 
 /* Forgets @r because of the limits, which are not those of other daemons. Called under the lock. */
@@ -137,15 +165,32 @@ static struct stored *first_of(const struct store_tenant *t) {
     return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
 }
 
-/* Forgets old responses. Each list is in the order of used_ns, so the search ends at the first that
- * is young. Called under the lock. */
-static void forget_old_locked(struct store *s) {
-    int64_t before = clock_now(s->clock) - (int64_t)s->limits.ttl_s * 1000000000;
-    struct stored *r;
+static bool is_old(const struct stored *r) {
+    return r->used_ns <= clock_now(r->store->clock) - (int64_t)r->store->limits.ttl_s * 1000000000;
+}
 
-    for (uint32_t i = 0; i < s->n_tenants; i++)
-        while ((r = first_of(&s->tenants[i])) && r->used_ns <= before)
-            drop_locked(r);
+/* Forgets the old responses of a tenant, at most @most. Its list is in the order of used_ns, so the
+ * search ends at the first that is young. Returns how many it forgot. Called under the lock. */
+static uint32_t forget_old_locked(struct store_tenant *t, uint32_t most) {
+    struct stored *r;
+    uint32_t n = 0;
+
+    for (; n < most && (r = first_of(t)) && is_old(r); n++) {
+        loop_items(1);
+        drop_locked(r);
+    }
+    return n;
+}
+
+/* Forgets old responses, at most FORGET_AT_ONCE. Returns false if there may be more. Called under
+ * the lock. */
+static bool forget_some_locked(struct store *s) {
+    uint32_t n = 0;
+
+    loop_items(s->n_tenants);
+    for (uint32_t i = 0; i < s->n_tenants && n < FORGET_AT_ONCE; i++)
+        n += forget_old_locked(&s->tenants[i], FORGET_AT_ONCE - n);
+    return n < FORGET_AT_ONCE;
 }
 
 /* Returns a tenant's share of the scarce resource, responses or bytes, with @more, divided by its
@@ -163,6 +208,7 @@ static struct store_tenant *victim_locked(struct store *s, struct store_tenant *
     struct store_tenant *most = own;
     double largest = held(own, by_number, by_number ? 1 : bytes);
 
+    loop_items(s->n_tenants);
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         struct store_tenant *t = &s->tenants[i];
         double has = held(t, by_number, 0);
@@ -183,6 +229,10 @@ static bool make_room_locked(struct store *s, struct store_tenant *own, size_t b
     if (s->limits.n == 0 || bytes > s->limits.bytes / LARGEST_PART)
         return false;
     while (s->n >= s->limits.n || s->bytes + bytes > s->limits.bytes) {
+        if (!list_empty(&s->unheld)) {
+            free_some_locked(s, FREE_AT_ONCE);
+            continue;
+        }
         struct store_tenant *t = victim_locked(s, own, bytes, s->n >= s->limits.n);
 
         if (!t)
@@ -195,10 +245,14 @@ static bool make_room_locked(struct store *s, struct store_tenant *own, size_t b
 static void on_tick(uv_timer_t *t) {
     struct store *s = t->data;
 
+    loop_lag_mark("old responses");
     pthread_mutex_lock(&s->lock);
-    forget_old_locked(s);
-    if (s->n == 0 && list_empty(&s->live))
+    bool all = forget_some_locked(s);
+    all &= free_some_locked(s, FREE_AT_ONCE);
+    if (s->bytes == 0 && list_empty(&s->live))
         uv_timer_stop(t);
+    else
+        uv_timer_start(t, on_tick, all ? TICK_MS : TICK_AGAIN_MS, 0);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -207,6 +261,7 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
     *s = (struct store){.limits = *limits, .clock = clock};
     pthread_mutex_init(&s->lock, NULL);
     list_init(&s->live);
+    list_init(&s->unheld);
     for (uint32_t i = 0; i < STORE_BUCKETS; i++)
         list_init(&s->buckets[i]);
     uv_timer_init(loop, &s->tick);
@@ -239,6 +294,8 @@ void store_deinit(struct store *s) {
     for (uint32_t i = 0; i < s->n_tenants; i++)
         while ((r = first_of(&s->tenants[i])))
             forget_locked(r);
+    if (s->clock)
+        free_some_locked(s, UINT32_MAX);
     assert(s->bytes == 0 && s->n == 0);
     pthread_mutex_destroy(&s->lock);
     free(s->tenants);
@@ -253,9 +310,10 @@ static struct stored *find_locked(struct store *s, uint32_t tenant, const char *
         return NULL;
     memcpy(name, id, len);
     name[len] = 0;
-    forget_old_locked(s);
+    if (tenant < s->n_tenants)
+        forget_old_locked(&s->tenants[tenant], FORGET_AT_ONCE);
     LIST_FOREACH_ENTRY(r, bucket_of(s, name), struct stored, bucket) {
-        if (r->tenant == tenant && strcmp(r->id, name) == 0)
+        if (r->tenant == tenant && strcmp(r->id, name) == 0 && !is_old(r))
             return r;
     }
     return NULL;
@@ -285,9 +343,11 @@ static void place_locked(struct stored *r, int64_t used_ns) {
 /* Moves @r, then what it continues behind it, to where a use at @used_ns puts them. Called under
  * the lock. */
 static void use_at_locked(struct stored *r, int64_t used_ns) {
-    for (; r; r = r->parent)
+    for (; r; r = r->parent) {
+        loop_items(1);
         if (!list_empty(&r->link) && r->used_ns <= used_ns)
             place_locked(r, used_ns);
+    }
 }
 
 /* Marks a use of @r now. The rows of what it continues need no change as long as its own is there:
@@ -343,12 +403,14 @@ int store_reserve_tenant(struct store *s, uint32_t tenant) {
 static void add_locked(struct stored *r) {
     struct store *s = r->store;
 
-    forget_old_locked(s);
+    forget_old_locked(&s->tenants[r->tenant], FORGET_AT_ONCE);
     use_locked(r->parent);
-    bool fits = make_room_locked(s, &s->tenants[r->tenant], stored_bytes(r));
+    r->depth = r->parent ? r->parent->depth + 1 : 0;
+    bool fits =
+        r->depth < STORE_DEPTH && make_room_locked(s, &s->tenants[r->tenant], stored_bytes(r));
     charge_locked(r, (int64_t)stored_bytes(r));
     if (!fits) {
-        unref_locked(r);
+        store_unref_locked(r);
         return;
     }
     assert(s->n < s->limits.n && r->tenant < s->n_tenants);
@@ -451,6 +513,8 @@ static void list_locked(struct stored *r) {
     list_push_back(&own->kept, &r->link);
     list_push_back(bucket_of(s, r->id), &r->bucket);
     use_locked(r);
+    while (s->bytes > s->limits.bytes && !list_empty(&s->unheld))
+        free_some_locked(s, FREE_AT_ONCE);
     while ((s->n > s->limits.n || s->bytes > s->limits.bytes) &&
            (t = victim_locked(s, own, 0, s->n > s->limits.n)) && first_of(t) != r)
         drop_locked(first_of(t));
@@ -495,11 +559,12 @@ void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int
     if ((r->parent = parent)) {
         parent->refs++;
         parent->continued = true;
+        r->depth = parent->depth + 1;
     }
-    bool fits = make_room_locked(s, own, stored_bytes(r));
+    bool fits = r->depth < STORE_DEPTH && make_room_locked(s, own, stored_bytes(r));
     charge_locked(r, (int64_t)stored_bytes(r));
     if (!fits) {
-        unref_locked(r);
+        store_unref_locked(r);
         return;
     }
     r->created_s = row->created_s;
@@ -522,13 +587,14 @@ void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int
     use_at_locked(r, used_ns);
 }
 
-void store_unref_locked(struct stored *r) {
-    unref_locked(r);
+void store_free_locked(struct store *s) {
+    free_some_locked(s, UINT32_MAX);
 }
 
 void store_watch(struct store *s, uint32_t tenant) {
     pthread_mutex_lock(&s->lock);
     store_reserve_tenant(s, tenant); /* without memory for it store_add() fails */
+    loop_items(s->n_tenants);
     for (uint32_t i = 0; s->limits.weight && i < s->n_tenants; i++)
         s->tenants[i].weight = s->limits.weight(s->limits.ctx, i);
     if (s->limits.state && tenant < s->n_tenants && !*s->tenants[tenant].name)
@@ -536,7 +602,7 @@ void store_watch(struct store *s, uint32_t tenant) {
                  s->limits.name(s->limits.ctx, tenant));
     pthread_mutex_unlock(&s->lock);
     if (s->open && !uv_is_active((uv_handle_t *)&s->tick))
-        uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+        uv_timer_start(&s->tick, on_tick, TICK_MS, 0);
 }
 
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len) {

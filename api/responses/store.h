@@ -21,6 +21,7 @@
 #include "base/list.h"
 
 #define STORE_BUCKETS 1024u
+#define STORE_DEPTH 16384u /* responses in a row that continue each other */
 
 /* A look at the rows of others, in the transaction of the job. */
 struct save_look {
@@ -87,6 +88,7 @@ struct store {
     _Atomic uint64_t n_read; /* bytes of stored items that requests have had parsed: any thread */
     uint64_t n_logged;       /* bytes of the logs of responses under way: the loop's thread */
     struct list live;        /* responses.link: responses under way; the loop's thread */
+    struct list unheld;      /* stored.link: without references, to be freed */
     bool open;
     bool leaves; /* another daemon serves the rows: what is forgotten here stays in the database */
     struct store_save save;
@@ -129,11 +131,13 @@ void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken 
  * Invariants, under the lock: refs counts its holders, including the index; `link` and `bucket` are
  * in their lists together; `parent` is of the same tenant. */
 struct stored {
-    struct list link, bucket; /* store_tenant.kept, store.buckets; empty: forgotten */
+    struct list link, bucket; /* store_tenant.kept or store.unheld, store.buckets; empty:
+                               * forgotten */
     struct store *store;
     struct stored *parent; /* response that it continues */
     char id[48];
     uint32_t tenant, refs;
+    uint32_t depth; /* number of those that it continues */
     int64_t used_ns;
     struct stored_parts parts;
 

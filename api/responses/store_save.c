@@ -6,6 +6,7 @@
 #include <time.h>
 #include "api/responses/store_private.h"
 #include "base/clock.h"
+#include "base/loop_bytes.h"
 #include "base/try.h"
 
 /*
@@ -38,7 +39,7 @@ static struct list *row_bucket(struct store *s, int64_t number) {
 
 struct stored *save_find_row(struct store *s, int64_t number) {
     LIST_FOREACH_ENTRY(r, row_bucket(s, number), struct stored, by_row) {
-        if (r->row == number && !r->dead)
+        if (r->row == number && !r->dead && r->refs > 0)
             return r;
     }
     return NULL;
@@ -84,8 +85,10 @@ void save_want_locked(struct stored *r) {
 void save_use_locked(struct stored *r) {
     int64_t now_s = save_now(r->store);
 
-    for (struct stored *p = r; p; p = p->parent)
+    for (struct stored *p = r; p; p = p->parent) {
+        loop_items(1);
         p->used_s = now_s;
+    }
     save_mark_locked(r);
 }
 
@@ -379,6 +382,7 @@ int store_save_end(struct store *s, uint32_t *n_lost) {
     pthread_mutex_lock(&s->lock);
     turn_pins_locked(save);
     turn_pins_locked(save);
+    store_free_locked(s); /* marks their rows */
     pthread_mutex_unlock(&s->lock);
     while (r == 0 && !list_empty(&save->dirty)) {
         pthread_mutex_lock(&s->lock);

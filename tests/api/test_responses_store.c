@@ -78,6 +78,97 @@ Test(store, the_oldest_make_room) {
     shelf_deinit(&s);
 }
 
+/* Runs the timer of the store now. */
+static void tick(struct shelf *s) {
+    cr_assert(uv_is_active((uv_handle_t *)&s->store.tick));
+    s->store.tick.timer_cb(&s->store.tick);
+}
+
+static void name(char id[16], int i) {
+    snprintf(id, 16, "r%d", i);
+}
+
+Test(store, old_responses_are_forgotten_in_parts) {
+    struct shelf s;
+    char id[16];
+
+    shelf_init(&s, 1000, 1 << 20, 100);
+    for (int i = 0; i < 150; i++) {
+        name(id, i);
+        add(&s, (uint32_t)i % 2, id, NULL, 10);
+    }
+    s.clock.ns += INT64_C(100000000000);
+    for (uint32_t left = 150; left > 0; left -= MIN(left, 64u)) {
+        cr_expect_eq(s.store.n, left);
+        tick(&s);
+        cr_expect(left < 64 || uv_timer_get_due_in(&s.store.tick) <= 1);
+    }
+    cr_expect_eq(s.store.n, 0);
+    add(&s, 0, "old", NULL, 10);
+    s.clock.ns += INT64_C(100000000000);
+    cr_expect(!has(&s, 0, "old"), "without the timer, too");
+    shelf_deinit(&s);
+}
+
+Test(store, a_long_conversation_is_freed_in_parts) {
+    struct shelf s;
+    char id[16], last[16];
+    uint32_t n = 1;
+
+    shelf_init(&s, 1000, 1 << 20, 100);
+    add(&s, 0, "r0", NULL, 10);
+    for (int i = 1; i < 200; i++) { /* only the next one holds each */
+        name(id, i);
+        name(last, i - 1);
+        add(&s, 0, id, last, 10);
+        cr_assert(store_remove(&s.store, 0, last, strlen(last)));
+    }
+    uint64_t bytes = s.store.bytes;
+    cr_assert(store_remove(&s.store, 0, "r199", 4));
+    cr_expect(s.store.bytes > 0 && s.store.bytes < bytes);
+    for (; s.store.bytes > 0 && n < 10; n++)
+        tick(&s);
+    cr_expect_eq(n, 200 / 64 + 1);
+    shelf_deinit(&s);
+}
+
+Test(store, what_waits_to_be_freed_makes_room) {
+    struct shelf s;
+    char id[16], last[16];
+
+    shelf_init(&s, 1000, 240 * sizeof(struct stored), 100);
+    add(&s, 0, "r0", NULL, 10);
+    for (int i = 1; i < 150; i++) {
+        name(id, i);
+        name(last, i - 1);
+        add(&s, 0, id, last, 10);
+        cr_assert(store_remove(&s.store, 0, last, strlen(last)));
+    }
+    add(&s, 0, "kept", NULL, 10);
+    cr_assert(store_remove(&s.store, 0, "r149", 4));
+    for (int i = 0; i < 4; i++) {
+        name(id, i);
+        add(&s, 0, id, NULL, 54 * sizeof(struct stored));
+    }
+    cr_expect(has(&s, 0, "kept") && has(&s, 0, "r0") && has(&s, 0, "r3"));
+    shelf_deinit(&s);
+}
+
+Test(store, conversations_have_a_length) {
+    struct shelf s;
+
+    shelf_init(&s, 1000, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    struct stored *r = store_get(&s.store, 0, "a", 1);
+    r->depth = STORE_DEPTH - 2;
+    stored_unref(r);
+    add(&s, 0, "b", "a", 10);
+    cr_expect(has(&s, 0, "b"));
+    add(&s, 0, "c", "b", 10);
+    cr_expect(!has(&s, 0, "c"));
+    shelf_deinit(&s);
+}
+
 Test(store, a_conversation_is_forgotten_from_its_end) {
     struct shelf s;
 
