@@ -11,7 +11,7 @@
  * Rules that keep this file small: the parser stops after the head and after the message and never
  * calls into a route (http.h); one exchange at a time, so answers cannot overtake each other;
  * conn_close() ends the exchange, and is never called inside the exchange's own functions: those
- * use conn_break(), which closes from the timer. One timer serves all states, since each state
+ * use conn_break(), which closes in a turn. One timer serves all states, since each state
  * waits for one thing.
  *
  * What is written collects in `out`; conn_write.c sends it, the rest of a large answer in turns.
@@ -67,11 +67,22 @@ static bool is_reading(const struct conn *c) {
 }
 
 static void on_timer(uv_timer_t *t);
+static void turn_due(struct conn *c);
 
 void conn_arm(struct conn *c, uint64_t ms) {
     c->n_due = 0;
-    if (!c->broken)
-        uv_timer_start(&c->timer, on_timer, ms, 0);
+    if (c->broken)
+        return;
+    c->due = false;
+    uv_timer_start(&c->timer, on_timer, ms, 0);
+}
+
+/* Stops the timer, which nothing waits for. */
+static void disarm(struct conn *c) {
+    if (c->broken)
+        return;
+    c->due = false;
+    uv_timer_stop(&c->timer);
 }
 
 void conn_break(struct conn *c) {
@@ -83,7 +94,8 @@ void conn_break(struct conn *c) {
 
 /* ---- end ---- */
 
-/* Notes that one of the two handles is closed; with the second the connection is freed. */
+/* Notes that one of the two handles is closed; with the second the connection is dead. Thousands
+ * may close in one iteration, so each is freed in a turn of the server. */
 static void on_closed(uv_handle_t *h) {
     struct conn *c = h->data;
 
@@ -92,11 +104,18 @@ static void on_closed(uv_handle_t *h) {
     if (--c->n_open)
         return;
     list_remove(&c->link);
-    assert(c->server->n_connections > 0);
-    c->server->n_connections--;
+    list_push_back(&c->server->dead, &c->link);
+    http_server_wake(c->server);
     quota_charge_set(&c->unsent, 0);
     if (c->peer)
         payer_release(c->peer);
+}
+
+void conn_free(struct conn *c) {
+    assert(c->state == CONN_CLOSED && c->n_open == 0);
+    list_remove(&c->link);
+    assert(c->server->n_connections > 0);
+    c->server->n_connections--;
     http_deinit(&c->http);
     tls_free(c->tls);
     output_deinit(&c->out);
@@ -288,8 +307,7 @@ void conn_exchange_done(struct conn *c) {
     c->answered = true;
     if (c->state == CONN_CLOSED)
         return;
-    if (!c->broken)
-        uv_timer_stop(&c->timer);
+    disarm(c);
     c->blocked_ns = 0;
     c->calls = false;
     reset_http(c);
@@ -323,7 +341,7 @@ static void on_head(struct conn *c) {
 
 static void on_message(struct conn *c) {
     assert(c->exchange && c->state == CONN_BODY);
-    uv_timer_stop(&c->timer);
+    disarm(c);
     conn_set_state(c, CONN_EXCHANGE);
     c->server->events->message(c);
 }
@@ -573,17 +591,23 @@ static void turn_to_read(struct conn *c) {
     want_turn(c);
 }
 
+static bool wants_turn(const struct conn *c) {
+    return c->sends || c->reads || c->due;
+}
+
 void conn_turn(struct conn *c) {
     check(c);
-    assert(c->state != CONN_CLOSED && (c->sends || c->reads));
+    assert(c->state != CONN_CLOSED);
     if (c->sends)
         turn_to_send(c);
     if (c->reads && c->state != CONN_CLOSED)
         turn_to_read(c);
+    if (c->due && c->state != CONN_CLOSED)
+        turn_due(c);
     /* An answer that ended above asked for the turn that was just had. */
-    if (!c->sends && !c->reads)
+    if (!wants_turn(c))
         turn_withdraw(&c->turn, &c->payer->turns);
-    assert(c->state == CONN_CLOSED || (c->sends || c->reads) == !list_empty(&c->turn.link));
+    assert(c->state == CONN_CLOSED || wants_turn(c) == !list_empty(&c->turn.link));
     check(c);
 }
 
@@ -692,17 +716,14 @@ static bool is_early(struct conn *c) {
     return true;
 }
 
-static void on_timer(uv_timer_t *t) {
-    struct conn *c = t->data;
-
-    check(c);
+/* Handles a deadline that has passed, in a turn: those of thousands may pass together. */
+static void turn_due(struct conn *c) {
     loop_lag_mark("a connection's time");
+    c->due = false;
     if (c->broken) {
         conn_close(c);
         return;
     }
-    if (is_early(c))
-        return;
     switch (c->state) {
     case CONN_HEAD:
     case CONN_BODY:
@@ -724,6 +745,17 @@ static void on_timer(uv_timer_t *t) {
     case CONN_CLOSED:
         break;
     }
+}
+
+static void on_timer(uv_timer_t *t) {
+    struct conn *c = t->data;
+
+    check(c);
+    if (!c->broken && is_early(c))
+        return;
+    c->due = true;
+    turn_want(&c->turn, &c->payer->turns);
+    http_server_wake(c->server);
 }
 
 /* ---- for the server ---- */

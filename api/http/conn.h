@@ -85,7 +85,7 @@ enum conn_state {
  * turn and no exchange; the memory is freed with the last handle.
  */
 struct conn {
-    struct list link; /* http_server.conns */
+    struct list link; /* http_server.conns or .dead */
     struct http_server *server;
     union {
         uv_stream_t stream;
@@ -118,6 +118,7 @@ struct conn {
     bool answered;      /* a request of it was answered */
     bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
     bool reads, sends;  /* what it waits for a turn for: to read or to parse; to send */
+    bool due;           /* likewise: its deadline has passed */
     bool calls;         /* the exchange has more to write once there is room */
     bool got;           /* bytes have come since its deadline was last looked at */
     uint8_t n_due;      /* turns that it had since its deadline has passed */
@@ -127,6 +128,8 @@ struct conn {
 /* Takes the connection's turn: one write of what is unsent, and one read, or one request of the
  * bytes that were read before. */
 void conn_turn(struct conn *c);
+/* Frees a connection whose handles are closed. */
+void conn_free(struct conn *c);
 
 /* Accepts the next connection of @listener, a pipe if @local, with TLS if @tls. Returns false if
  * memory is short; libuv accepts no other connection of @listener before this one. */

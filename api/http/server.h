@@ -74,7 +74,7 @@ struct http_server_opts {
     void (*ended)(const struct exchange *x); /* for logs and counters */
 };
 
-/* Invariants: n_connections is the length of conns; closing implies leaving, and that no listener
+/* Invariants: n_connections is the length of conns and dead; closing implies leaving, and that no listener
  * is open; ticks from the first listener on until closing and n_connections is 0. */
 struct http_server {
     struct http_server_opts opts;
@@ -82,7 +82,8 @@ struct http_server {
     struct tls_config tls; /* configuration for new connections to listeners with TLS */
     struct list listeners; /* listener.link */
     struct list conns;     /* conn.link */
-    /* open connections; exchanges whose answer is not complete */
+    struct list dead;      /* conn.link: closed, to be freed */
+    /* connections that are not freed; exchanges whose answer is not complete */
     uint32_t n_connections, n_exchanges;
     uint64_t n_refused; /* connections that were refused for lack of a place */
     uint64_t n_accept_failures;

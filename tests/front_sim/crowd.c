@@ -10,23 +10,34 @@
 #define CROWD_ASKS 2u
 #define CROWD_FROM 10u /* addresses of the crowd; the quiet client has the one before */
 #define QUIET_NS 2000000
-#define QUIET_OFTEN_NS 300000 /* longest pause of the quiet client while the crowd asks */
-#define ID_LEN 29u            /* "resp_" and 24 digits */
+#define QUIET_OFTEN_NS 300000  /* longest pause of the quiet client while the crowd asks */
+#define QUIET_OFTEN_MOST 10000 /* so many times: the crowd may wait for a model for seconds */
+#define ID_LEN 29u             /* "resp_" and 24 digits */
+#define SILENT 120u
 
 struct member {
     struct actor actor;
     struct sock *sock;
     struct buf out; /* the request, of which `at` bytes are sent */
     size_t at, n_heard;
-    uint32_t number, n_left;
+    uint32_t number, n_left, n_asked;
     int64_t
         front_ns; /* of the quiet client: the front's work at its request; -1: it asked nothing */
     int64_t next_ns; /* time of its next request */
     bool quiet, done;
 };
 
+/* Connections that send nothing. */
+struct silent {
+    struct actor actor;
+    struct sock *sock[SILENT];
+    uint32_t n_open;
+    bool done;
+};
+
 static struct {
     struct member member[CROWD + 1];
+    struct silent silent;
     const char *address, *key;
     char id[ID_LEN + 1]; /* of a response; "": none is known */
     bool begun;
@@ -145,7 +156,8 @@ static void quiet_again(struct member *m) {
     m->n_heard = m->at = 0;
     m->front_ns = -1;
     buf_clear(&m->out);
-    m->next_ns = sim.ns + sim_below(crowd_asks() ? QUIET_OFTEN_NS : 100000000);
+    bool often = crowd_asks() && m->n_asked++ < QUIET_OFTEN_MOST;
+    m->next_ns = sim.ns + sim_below(often ? QUIET_OFTEN_NS : 100000000);
     if (crowd_works())
         actor_wake(&m->actor, m->next_ns - sim.ns);
     else
@@ -188,7 +200,42 @@ static void step(struct actor *a) {
     }
 }
 
-void crowd_begin(const char *address, const char *key) {
+/* Opens all connections when the crowd has ended, then waits until the front has closed each. */
+static void silent_step(struct actor *a) {
+    struct silent *s = CONTAINER_OF(a, struct silent, actor);
+    char byte;
+
+    if (s->done)
+        return;
+    if (crowd_works()) { /* fewer handles make its iterations cheap */
+        actor_wake(a, 100000000);
+        return;
+    }
+    for (uint32_t i = 0; i < SILENT && s->n_open == 0; i++)
+        s->sock[i] = sock_connect(crowd.address, CROWD_FROM, a);
+    s->n_open = 0;
+    for (uint32_t i = 0; i < SILENT; i++) {
+        ssize_t n = s->sock[i] ? sock_recv(s->sock[i], &byte, 1) : 0;
+
+        if (n < 0 && n != -ECONNRESET) {
+            s->n_open++;
+            continue;
+        }
+        if (s->sock[i])
+            sock_close(s->sock[i], false);
+        s->sock[i] = NULL;
+    }
+    s->done = s->n_open == 0;
+}
+
+static void silent_end(struct silent *s) {
+    for (uint32_t i = 0; i < SILENT; i++)
+        if (s->sock[i])
+            sock_close(s->sock[i], false);
+    actor_stop(&s->actor);
+}
+
+void crowd_begin(const char *address, const char *key, bool silent) {
     crowd.begun = true;
     crowd.address = address;
     crowd.key = key;
@@ -200,10 +247,13 @@ void crowd_begin(const char *address, const char *key) {
         m->front_ns = -1;
         actor_start(&m->actor, step, sim_below(400000000));
     }
+    crowd.silent.done = !silent;
+    if (silent)
+        actor_start(&crowd.silent.actor, silent_step, 0);
 }
 
 bool crowd_is_done(void) {
-    return !crowd.begun || (!crowd_works() && crowd.member[CROWD].done);
+    return !crowd.begun || (!crowd_works() && crowd.member[CROWD].done && crowd.silent.done);
 }
 
 void crowd_end(void) {
@@ -212,4 +262,5 @@ void crowd_end(void) {
         actor_stop(&crowd.member[i].actor);
         buf_deinit(&crowd.member[i].out);
     }
+    silent_end(&crowd.silent);
 }

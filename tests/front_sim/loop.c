@@ -64,6 +64,8 @@ void uv_close(uv_handle_t *h, uv_close_cb cb) {
     struct sim_handle *s = handle_usable(h, "uv_close");
 
     sim_event("uv_close", h->type, 0);
+    if (was && (h->type == UV_TCP || h->type == UV_NAMED_PIPE))
+        sim_spend(SIM_CLOSE_NS);
     h->flags = HANDLE_CLOSING;
     s->closing = true;
     s->active = false;

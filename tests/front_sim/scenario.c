@@ -283,7 +283,8 @@ static void act(struct actor *a) {
         d.phase = PHASE_RUN;
         sim.crowded = d.s->crowd;
         if (d.s->crowd)
-            crowd_begin(TCP, d.s->tenants ? "key-of-none" : NULL);
+            crowd_begin(TCP, d.s->tenants ? "key-of-none" : NULL,
+                        !d.s->drains_early && sim.seed % 16 == 1);
         break;
     case PHASE_RUN:
         run();
