@@ -138,7 +138,9 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     bool is_unnamed =
         status == 500 && a->stream &&
         (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_RESPONSES);
-    if ((status == 503 || status == 529) && t->refuse_503)
+    /* llama-server's page of a model that is being loaded has no answer yet */
+    bool is_early = status == 503 && a->kind == ASK_PAGE && strcmp(a->path, "/props") == 0;
+    if (((status == 503 || status == 529) && t->refuse_503) || is_early)
         t->n_503++;
     else if (status == 429 && t->refuse_429)
         t->n_429++;
