@@ -1,6 +1,7 @@
 #include "api/limits/admit.h"
 
 #include <assert.h>
+#include "api/http/loop_lag.h"
 #include "api/limits/tenant.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -364,6 +365,7 @@ static void tell_dropped(struct admit *m) {
 static void on_tick(uv_timer_t *t) {
     struct admit *m = t->data;
 
+    loop_lag_mark("requests that wait");
     m->ticking = false;
     bool again = m->opts.retry(m->opts.ctx);
     tell_dropped(m);

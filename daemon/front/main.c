@@ -270,6 +270,7 @@ static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct err err = {0};
 
+    api_mark_loop("a reload");
     audit_signal("reload");
     if (f->was_ready && !f->draining)
         service_reloading();

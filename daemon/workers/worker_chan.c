@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <sys/socket.h>
+#include "api/api.h"
 #include "proto/messages.h"
 
 /*
@@ -75,6 +76,7 @@ static bool take_turn(struct worker_chan *c) {
     bool over = false;
     int r = 0;
 
+    api_mark_loop("what a worker says");
     while (c->open && !over && (r = take_one(c)) == 0)
         over = clock_now(c->opts.clock) >= end;
     if (!c->open)

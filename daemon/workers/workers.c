@@ -291,7 +291,6 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     int n;
 
     check(w);
-    api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING && !w->open_sent) {
         on_hello(w, f);
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
@@ -415,6 +414,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     char path[256] = "";
 
+    api_mark_loop("the end of a worker");
     PROBE3(worker__death, p->pid, status, signal);
     worker_chan_drain(&w->chan); /* takes the frames that it sent before its death */
     worker_chan_close(&w->chan);
@@ -524,6 +524,7 @@ int workers_start(struct workers *w) {
 static void on_restart(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
+    api_mark_loop("the start of a worker");
     if (w->state != WORKERS_DOWN || w->process_open)
         return;
     if (file_has_changed(w)) {
