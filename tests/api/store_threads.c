@@ -15,7 +15,7 @@
 
 #define THREADS 3
 #define ROUNDS 5000
-#define WRITTEN 20 /* meetings of responses that are in the database */
+#define JOBS 10 /* transactions of the state's thread */
 
 static struct store store;
 static atomic_bool over;
@@ -44,8 +44,7 @@ static void *look(void *seed) {
     return (void *)n_found;
 }
 
-/* Returns true if the response that was continued is in the database. */
-static bool change(struct rng *rng) {
+static void change(struct rng *rng) {
     char id[16], parent[16], text[256];
     size_t n = rng_below(rng, sizeof(text));
     struct stored_parts parts;
@@ -53,7 +52,7 @@ static bool change(struct rng *rng) {
 
     if (rng_below(rng, 5) == 0) {
         store_remove(&store, 0, id, name(id, rng_next(rng)));
-        return false;
+        return;
     }
     memset(text, 'x', n);
     struct stored *p = store_get(&store, 0, parent, name(parent, rng_next(rng)));
@@ -64,9 +63,7 @@ static bool change(struct rng *rng) {
     parts.head = blob_new(&head);
     buf_add(&parts.input, "[]", 2);
     store_add(&store, 0, id, p, &parts);
-    bool written = p && p->row > 0;
     stored_unref(p);
-    return written;
 }
 
 static const char *name_of(void *ctx, uint32_t tenant) {
@@ -107,9 +104,12 @@ int main(void) {
     for (uintptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, look, (void *)(i + 2)) != 0)
             return 1;
-    for (int i = 0, n_written = 0; i < ROUNDS || n_written < WRITTEN; i++) {
-        n_written += change(&rng);
+    for (int i = 0, n_jobs = 0; i < ROUNDS || n_jobs < JOBS; i++) {
+        bool ran = store.save.running;
+
+        change(&rng);
         uv_run(&loop, UV_RUN_NOWAIT);
+        n_jobs += ran && !store.save.running;
     }
     atomic_store(&over, true);
     for (int i = 0; i < THREADS; i++) {
