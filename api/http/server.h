@@ -74,8 +74,8 @@ struct http_server_opts {
     void (*ended)(const struct exchange *x); /* for logs and counters */
 };
 
-/* Invariants: n_connections is the length of conns and dead; closing implies leaving, and that no listener
- * is open; ticks from the first listener on until closing and n_connections is 0. */
+/* Invariants: n_connections is the length of conns and dead; closing implies leaving, and that no
+ * listener is open; ticks from the first listener on until closing and n_connections is 0. */
 struct http_server {
     struct http_server_opts opts;
     const struct conn_events *events;

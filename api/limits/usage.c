@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
+#include "api/http/loop_lag.h"
 #include "api/limits/usage_import.h"
 #include "api/limits/usage_rows.h"
 #include "base/try.h"
@@ -68,6 +69,7 @@ static void start_tick(struct usage *u);
 static void on_written(struct state_job *j, int r) {
     struct usage *u = CONTAINER_OF(j, struct usage, job);
 
+    loop_lag_mark("usage that was written");
     u->is_writing = false;
     take(u, r);
     if (u->unsaved.n > 0 || u->unread)

@@ -86,7 +86,7 @@ static void charge_locked(struct stored *r, int64_t bytes) {
     r->store->tenants[r->tenant].bytes += (uint64_t)bytes;
 }
 
-/* Frees responses that nobody holds, at most @most; each drops its reference to the one that it
+/* Frees responses without references, at most @most; each drops its reference to the one that it
  * continues. Returns false if more are left. Called under the lock. */
 static bool free_some_locked(struct store *s, uint32_t most) {
     for (uint32_t n = 0; n < most && !list_empty(&s->unheld); n++) {

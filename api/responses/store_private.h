@@ -34,7 +34,7 @@ int store_reserve_tenant(struct store *s, uint32_t tenant);
  * left. */
 void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int64_t used_ns);
 void store_unref_locked(struct stored *r); /* drops a reference */
-void store_free_locked(struct store *s);   /* frees all that nobody holds */
+void store_free_locked(struct store *s);   /* frees all without references */
 
 /* ---- store_save.c ---- */
 

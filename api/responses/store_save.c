@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include "api/http/loop_lag.h"
 #include "api/responses/store_private.h"
 #include "base/clock.h"
 #include "base/loop_bytes.h"
@@ -315,6 +316,7 @@ static void start_timer(struct store *s, uint32_t ms) {
 static void done(struct state_job *j, int r) {
     struct store *s = store_of(j);
 
+    loop_lag_mark("responses that were written");
     s->save.running = false;
     end_job(s, r);
     pthread_mutex_lock(&s->lock);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "api/http/loop_lag.h"
 #include "base/try.h"
 
 /* Columns are documented in docs/reference/state.md. */
@@ -140,7 +139,6 @@ static void on_ended(uv_async_t *a) {
     struct state *s = CONTAINER_OF(a, struct state, async);
     struct state_job *j;
 
-    loop_lag_mark("what the database has done");
     while ((j = next_ended(s))) {
         tell(s, j->result);
         j->done(j, j->result);
