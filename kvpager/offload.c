@@ -86,9 +86,9 @@ static bool reserve_copies(struct offload *p, uint32_t n) {
     return true;
 }
 
-static void add_copy(struct offload *p, bool to_host, kv_page src, kv_page dst) {
+static void add_copy(struct offload *p, enum kv_copy_kind kind, kv_page src, kv_page dst) {
     assert(p->n_copies < p->cap);
-    p->copy[p->n_copies++] = (struct kv_copy){src, dst, to_host};
+    p->copy[p->n_copies++] = (struct kv_copy){src, dst, kind};
 }
 
 /* ---- to the host ---- */
@@ -103,7 +103,7 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
         return false;
     const kv_page *to = kv_seq_pages(saved, &n_pages);
     for (uint32_t i = 0; i < n; i++)
-        add_copy(p, true, page[i], to[from + i]);
+        add_copy(p, KV_PAGE_SAVE, page[i], to[from + i]);
     kv_seq_commit(saved, tokens, (from + n) * t);
     for (uint32_t i = 0; p->states && i < n; i++)
         kv_seq_share_snapshot(saved, from + i, page[i]);
@@ -251,7 +251,7 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);
 
         for (uint32_t i = from; i < end; i++)
-            add_copy(p, false, src[i], dst[i]);
+            add_copy(p, KV_PAGE_FETCH, src[i], dst[i]);
         kv_seq_commit(seq, tokens, end * t);
         for (uint32_t i = from; p->states && i < end; i++)
             kv_seq_share_snapshot(seq, i, src[i]);

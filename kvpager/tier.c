@@ -19,8 +19,11 @@ int kv_tier_new(struct kv_tier **out, const struct kv_tier_opts *opts) {
     uint64_t state_pages = (m->state_bytes + m->page_bytes - 1) / MAX(m->page_bytes, 1u);
     int e = offload_init(&t->offload, &opts->prices, &opts->pager, opts->n_host_pages,
                          (uint32_t)state_pages);
+    t->state = calloc(2 * (size_t)opts->pager.n_states + 1, sizeof(*t->state));
+    if (e == 0 && !t->state)
+        e = -ENOMEM;
     if (e < 0) {
-        free(t);
+        kv_tier_free(t);
         return e;
     }
     *out = t;
@@ -40,6 +43,7 @@ struct kv_tier *kv_tier_free(struct kv_tier *t) {
     }
     kv_tier_close(t);
     offload_deinit(&t->offload);
+    free(t->state);
     free(t);
     return NULL;
 }
@@ -173,10 +177,11 @@ void kv_tier_end_reads(struct kv_tier *t) {
     }
 }
 
-void kv_tier_step(struct kv_tier *t, uint64_t launched, uint64_t waited, bool copies) {
-    copies |= t->offload.n_copies > 0;
+void kv_tier_step(struct kv_tier *t, uint64_t launched, uint64_t waited) {
+    bool waits = t->offload.n_copies + t->n_states > 0; /* copies for the next step */
+
     if (t->offload.disk)
-        disk_step(t->offload.disk, launched + copies, waited);
+        disk_step(t->offload.disk, launched + waits, waited);
 }
 
 int64_t kv_tier_wake_ns(const struct kv_tier *t) {
@@ -235,14 +240,37 @@ bool kv_tier_has_copies(const struct kv_tier *t) {
     return offload_has_work(&t->offload);
 }
 
-const struct kv_copy *kv_tier_copies(struct kv_tier *t, uint64_t step, bool idle, uint32_t *n) {
+void kv_tier_work(struct kv_tier *t, uint64_t step, bool idle) {
     offload_work(&t->offload, t->opts.device, idle, step);
+}
+
+const struct kv_copy *kv_tier_take_pages(struct kv_tier *t, uint32_t *n) {
     *n = t->offload.n_copies;
+    offload_taken(&t->offload);
     return t->offload.copy;
 }
 
-void kv_tier_taken(struct kv_tier *t) {
-    offload_taken(&t->offload);
+/* ---- recurrent states ---- */
+
+void kv_tier_load_state(struct kv_tier *t, uint32_t snapshot, uint32_t slot) {
+    uint32_t i = 0;
+
+    while (i < t->n_states && t->state[i].dst != slot)
+        i++;
+    assert(i < t->opts.pager.n_states && snapshot != KV_NO_SNAPSHOT);
+    t->state[i] = (struct kv_copy){snapshot, slot, KV_STATE_LOAD};
+    t->n_states = MAX(t->n_states, i + 1);
+}
+
+void kv_tier_save_state(struct kv_tier *t, uint32_t slot, uint32_t snapshot) {
+    assert(t->n_states < 2 * t->opts.pager.n_states && snapshot != KV_NO_SNAPSHOT);
+    t->state[t->n_states++] = (struct kv_copy){slot, snapshot, KV_STATE_SAVE};
+}
+
+const struct kv_copy *kv_tier_take_states(struct kv_tier *t, uint32_t *n) {
+    *n = t->n_states;
+    t->n_states = 0;
+    return t->state;
 }
 
 /* ---- what there is ---- */

@@ -26,10 +26,13 @@ struct kv_keys {
     uint32_t n_tokens;
 };
 
-/* A copy of a page between device and host memory. */
+/* Copies between device and host memory: of a page, and of a recurrent state between its slot and a
+ * snapshot. */
+enum kv_copy_kind { KV_PAGE_SAVE, KV_PAGE_FETCH, KV_STATE_LOAD, KV_STATE_SAVE };
+
 struct kv_copy {
-    kv_page src, dst;
-    bool to_host;
+    uint32_t src, dst;
+    enum kv_copy_kind kind;
 };
 
 /* Expected times, in ns, which change while steps are measured. */
@@ -54,8 +57,8 @@ struct kv_memory {
 
 struct kv_tier_opts {
     struct kv_pager *device;
-    /* Options of the device's pager; peer: that pager, of a hybrid model, whose snapshots are in
-     * host memory. */
+    /* Options of the device's pager; n_states: slots of recurrent states; peer: that pager, of a
+     * hybrid model, whose snapshots are in host memory. */
     struct kv_opts pager;
     uint32_t n_host_pages; /* 0: nothing is saved */
     struct kv_prices prices;
@@ -120,9 +123,8 @@ void kv_tier_leave(struct kv_tier *t, const struct kv_keys *k, uint32_t n_device
 /* Makes all tickets late. */
 void kv_tier_end_reads(struct kv_tier *t);
 /* Takes the results of finished reads and writes and begins further ones. Steps up to @launched
- * were launched, and those up to @waited have ended. @copies: the next step has copies that the
- * tier does not know. */
-void kv_tier_step(struct kv_tier *t, uint64_t launched, uint64_t waited, bool copies);
+ * were launched, and those up to @waited have ended. */
+void kv_tier_step(struct kv_tier *t, uint64_t launched, uint64_t waited);
 /* Returns when a ticket becomes late, or INT64_MAX. */
 int64_t kv_tier_wake_ns(const struct kv_tier *t);
 /* Returns whether pages wait to be saved or copied, or to be written to the file. */
@@ -156,10 +158,20 @@ void kv_tier_swap(struct kv_tier *t, const struct kv_seq *seq, const struct kv_k
 /* Returns whether a page waits to be saved or copied. */
 bool kv_tier_has_copies(const struct kv_tier *t);
 /* Decides to save a few queued pages in step @step, the next one, more of them if it is @idle and
- * has no rows. Returns all copies that are to be made before its rows, and their number; they are
- * the step's until kv_tier_taken(). */
-const struct kv_copy *kv_tier_copies(struct kv_tier *t, uint64_t step, bool idle, uint32_t *n);
-void kv_tier_taken(struct kv_tier *t);
+ * has no rows. */
+void kv_tier_work(struct kv_tier *t, uint64_t step, bool idle);
+/* Takes the decided copies of pages, which are to be made before the rows of the next step, and
+ * their number. They are valid until the next copy is decided. */
+const struct kv_copy *kv_tier_take_pages(struct kv_tier *t, uint32_t *n);
+
+/* ---- recurrent states ---- */
+
+/* Loads @snapshot into slot @slot of the device. An earlier load of that slot is obsolete. */
+void kv_tier_load_state(struct kv_tier *t, uint32_t snapshot, uint32_t slot);
+/* Saves slot @slot to @snapshot, which is taken. Follows the loads of the step. */
+void kv_tier_save_state(struct kv_tier *t, uint32_t slot, uint32_t snapshot);
+/* Takes the copies of states, which are to be made behind those of pages. */
+const struct kv_copy *kv_tier_take_states(struct kv_tier *t, uint32_t *n);
 
 /* ---- what there is ---- */
 

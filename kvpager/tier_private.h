@@ -20,5 +20,9 @@ struct kv_tier {
     struct offload offload; /* offload.disk: the file, or NULL */
     struct disk_counts disk_counts;
     uint64_t n_left_tokens;
+    /* [2 * opts.pager.n_states] copies of states for the next step: one load for each slot at most,
+     * then saves */
+    struct kv_copy *state;
+    uint32_t n_states;
     struct list tickets; /* tier_ticket.link, the oldest first */
 };

@@ -10,15 +10,14 @@
 int states_init(struct states *s, const struct sched_view *view) {
     const struct engine_info *i = view->info;
 
-    *s = (struct states){
-        .on = i->n_states > 0, .keeps = i->n_snapshots > 0, .view = view, .cap_loads = i->n_states};
+    *s = (struct states){.on = i->n_states > 0, .keeps = i->n_snapshots > 0, .view = view};
     s->pages = (uint32_t)((i->state_bytes + i->page_bytes - 1) / MAX(i->page_bytes, 1u));
-    s->load = calloc(2 * (size_t)MAX(s->cap_loads, 1), sizeof(*s->load));
-    return s->load ? 0 : -ENOMEM;
+    s->backup = calloc(MAX(i->n_states, 1u), sizeof(*s->backup));
+    return s->backup ? 0 : -ENOMEM;
 }
 
 void states_deinit(struct states *s) {
-    free(s->load);
+    free(s->backup);
     *s = (struct states){0};
 }
 
@@ -122,22 +121,11 @@ static bool is_due(const struct states *s, const struct request *r, uint32_t n) 
            n >= r->cuts.saved + STATE_NEAR / 2;
 }
 
-/* One load per slot: of a request that was preempted at once the earlier load is obsolete. */
-static void load(struct states *s, uint32_t snapshot, uint32_t slot) {
-    uint32_t i = 0;
-
-    while (i < s->n_loads && s->load[i].dst != slot)
-        i++;
-    assert(i < s->cap_loads && snapshot != KV_NO_SNAPSHOT);
-    s->load[i] = (struct engine_copy){.src = snapshot, .dst = slot, .dir = COPY_STATE_LOAD};
-    s->n_loads = MAX(s->n_loads, i + 1);
-}
-
 bool states_load(struct states *s, struct request *r) {
     uint32_t snapshot = kv_seq_snapshot(r->seq);
 
     if (snapshot != KV_NO_SNAPSHOT)
-        load(s, snapshot, kv_seq_state(r->seq));
+        kv_tier_load_state(s->view->tier, snapshot, kv_seq_state(r->seq));
     return snapshot != KV_NO_SNAPSHOT;
 }
 
@@ -152,30 +140,24 @@ bool states_may_draft(struct states *s) {
     return may;
 }
 
-int states_build(struct states *s, struct batch *t, const struct plan *p,
-                 struct request *const *planned) {
-    uint32_t n = s->n_loads;
+void states_build(struct states *s, const struct plan *p, struct request *const *planned) {
+    uint32_t n = 0;
 
-    s->n_backups = n;
     for (uint32_t i = 0; s->on && i < p->n_running; i++) {
         if (p->req[i].n_draft == 0)
             continue;
-        struct engine_copy save = {.src = kv_seq_state(planned[i]->seq),
-                                   .dst = kv_snapshot_take(s->view->pager, NULL),
-                                   .dir = COPY_STATE_SAVE};
+        uint32_t snapshot = kv_snapshot_take(s->view->pager, NULL);
 
-        assert(n < 2 * s->cap_loads && save.dst != KV_NO_SNAPSHOT);
-        s->load[n++] = save;
+        kv_tier_save_state(s->view->tier, kv_seq_state(planned[i]->seq), snapshot);
+        s->backup[n++] = snapshot;
     }
-    t->shape.copies += n * s->pages;
-    s->n_loads = 0;
-    return batch_copy(t, s->load, n);
+    s->n_backups = 0;
 }
 
 void states_back_up(struct states *s, struct batch *t) {
     assert(t->b.n_seqs > 0 && t->item[t->b.n_seqs - 1].n_draft > 0);
     if (s->on)
-        t->item[t->b.n_seqs - 1].backup = s->load[s->n_backups++].dst;
+        t->item[t->b.n_seqs - 1].backup = s->backup[s->n_backups++];
 }
 
 void states_keep_back_up(struct states *s, struct batch_item *it) {
@@ -224,7 +206,7 @@ void states_take(struct states *s, struct batch_item *it) {
     if (it->backup != KV_NO_SNAPSHOT) {
         /* Loaded before another state is saved in its place. */
         if (r->seq && r->n_replay > 0)
-            load(s, it->backup, kv_seq_state(r->seq));
+            kv_tier_load_state(s->view->tier, it->backup, kv_seq_state(r->seq));
         if (!it->passes)
             kv_snapshot_give(s->view->pager, it->backup);
         it->backup = KV_NO_SNAPSHOT;

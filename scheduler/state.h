@@ -32,11 +32,10 @@ struct states {
     uint32_t pages; /* size of a state in pages */
     /* requests that may still draft in the next step: one for each free snapshot */
     uint32_t n_may_draft;
-    /* [n_loads] loads of states for requests that were admitted or whose drafts were wrong, one per
-     * slot; behind them room for as many saves of states before drafts, of which the next item's is
-     * n_backups. */
-    struct engine_copy *load;
-    uint32_t n_loads, cap_loads, n_backups;
+    /* snapshots for the states before the drafts of the next step, in order of its items; n_backups:
+     * number of those that its items have */
+    uint32_t *backup;
+    uint32_t n_backups;
 };
 
 /* Initialises @s. Returns 0 or -ENOMEM. */
@@ -59,10 +58,8 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
 /* Loads, before the next step, the snapshot of the last page that @r, just admitted, has attached
  * or got from host memory. Returns false if that page has none. */
 bool states_load(struct states *s, struct request *r);
-/* Adds the loads to @t, before its rows, and after them the copies of states before the drafts of
- * @p. Returns 0 or -ENOMEM. */
-int states_build(struct states *s, struct batch *t, const struct plan *p,
-                 struct request *const *planned);
+/* Saves, before the next step, the states before the drafts of @p. */
+void states_build(struct states *s, const struct plan *p, struct request *const *planned);
 /* Counts the snapshots for drafts of the next step; called before drafts are asked for. */
 void states_begin_drafts(struct states *s);
 /* Returns whether one more request of the step may draft, and counts it. */

@@ -111,8 +111,9 @@ int step_build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->step + 1);
-    TRY(tier_build(s, t, p->n_rows == 0));
-    TRY(states_build(&s->states, t, p, s->planned));
+    tier_work(s, p->n_rows == 0);
+    states_build(&s->states, p, s->planned);
+    TRY(tier_build(s, t));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         struct request *r = s->planned[i];

@@ -97,28 +97,52 @@ uint32_t tier_fetch_more(struct sched *s) {
     return kv_tier_fetch_more(s->tier);
 }
 
+void tier_work(struct sched *s, bool idle) {
+    kv_tier_work(s->tier, s->n_launched + 1, idle);
+}
+
 /* Adds @c to @t. Returns 0 or -ENOMEM. */
 static int tier_add_copy(const struct sched *s, struct batch *t, const struct kv_copy *c) {
+    static const uint8_t dir[] = {
+        [KV_PAGE_SAVE] = COPY_D2H,
+        [KV_PAGE_FETCH] = COPY_H2D,
+        [KV_STATE_LOAD] = COPY_STATE_LOAD,
+        [KV_STATE_SAVE] = COPY_STATE_SAVE,
+    };
     const struct engine_copy copy = {
         .src = c->src,
         .dst = c->dst,
         .n_tokens = (uint16_t)s->info->page_tokens,
         .cls = KV_GLOBAL,
-        .dir = c->to_host ? COPY_D2H : COPY_H2D,
+        .dir = dir[c->kind],
     };
 
     return batch_copy(t, &copy, 1);
 }
 
-int tier_build(struct sched *s, struct batch *t, bool idle) {
+static int tier_build_pages(struct sched *s, struct batch *t) {
     uint32_t n;
-    const struct kv_copy *copy = kv_tier_copies(s->tier, s->n_launched + 1, idle, &n);
+    const struct kv_copy *page = kv_tier_take_pages(s->tier, &n);
 
     for (uint32_t i = 0; i < n; i++)
-        TRY(tier_add_copy(s, t, &copy[i]));
-    t->shape.copies = n;
-    kv_tier_taken(s->tier);
+        TRY(tier_add_copy(s, t, &page[i]));
+    t->shape.copies += n;
     return 0;
+}
+
+static int tier_build_states(struct sched *s, struct batch *t) {
+    uint32_t n;
+    const struct kv_copy *state = kv_tier_take_states(s->tier, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        TRY(tier_add_copy(s, t, &state[i]));
+    t->shape.copies += n * s->states.pages;
+    return 0;
+}
+
+int tier_build(struct sched *s, struct batch *t) {
+    TRY(tier_build_pages(s, t));
+    return tier_build_states(s, t);
 }
 
 /* ---- prices and memory ---- */
@@ -218,7 +242,7 @@ void tier_open(struct sched *s) {
 }
 
 static void take(struct sched *s) {
-    kv_tier_step(s->tier, s->n_launched, s->n_waited, s->states.n_loads > 0);
+    kv_tier_step(s->tier, s->n_launched, s->n_waited);
     tier_end_loads(s);
 }
 

@@ -34,9 +34,11 @@ bool tier_has_copies(const struct sched *s);
 /* Returns the number of pages that are copied back before the next step, and lets as many again be
  * copied: no request waits for that step. */
 uint32_t tier_fetch_more(struct sched *s);
-/* Adds the copies of pages to @t, which has none yet; more of them where @idle, no rows follow.
- * Returns 0 or -ENOMEM. */
-int tier_build(struct sched *s, struct batch *t, bool idle);
+/* Decides to save a few queued pages with the next step, more of them where it is @idle, without
+ * rows. */
+void tier_work(struct sched *s, bool idle);
+/* Adds the decided copies to @t: first those of pages, then of states. Returns 0 or -ENOMEM. */
+int tier_build(struct sched *s, struct batch *t);
 /* Takes finished reads and writes before a step. Leaves the file, if that was asked for and
  * everything is written. */
 void tier_step(struct sched *s);
