@@ -31,16 +31,21 @@ static int check_start(const struct constraint *c, struct err *err) {
 
     if (!bits)
         return -ENOMEM;
-    TRY(grammar_state_new(&s, c->grammar));
-    int64_t n = grammar_mask(s, bits);
-    if (n == 0)
-        return err_set_code(err, 400, "grammar_unsupported", NULL,
-                            "no token of this model's vocabulary can begin a text of this grammar");
-    if (n == -E2BIG)
+    int r = grammar_state_new(&s, c->grammar);
+    if (r == 0) {
+        int64_t n = grammar_mask(s, bits);
+
+        if (n == 0)
+            return err_set_code(
+                err, 400, "grammar_unsupported", NULL,
+                "no token of this model's vocabulary can begin a text of this grammar");
+        r = (int)MIN(n, 0);
+    }
+    if (r == -E2BIG)
         return err_set_code(
             err, 400, "grammar_too_complex", NULL,
             "the grammar is too ambiguous: its first characters can be read in too many ways");
-    return (int)MIN(n, 0);
+    return r;
 }
 
 int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
