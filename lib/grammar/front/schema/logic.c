@@ -403,66 +403,132 @@ static void not_format(struct writer *w, struct place at) {
     w->dropped = w->dropped || known < 0;
 }
 
+static void not_enum(struct writer *w, struct place at) {
+    not_values(w, at, false);
+}
+
+static void not_const(struct writer *w, struct place at) {
+    not_values(w, at, true);
+}
+
+static void not_reference(struct writer *w, struct place at) {
+    w->error = schema_resolve(w->s, at, &at);
+    if (w->error == 0)
+        yyjson_mut_arr_append(w->alts, not_ref(w, at));
+}
+
+static void not_not(struct writer *w, struct place at) {
+    yyjson_mut_arr_append(w->alts, ref(w, at));
+}
+
+static void not_any(struct writer *w, struct place at) {
+    not_choice(w, at, false);
+}
+
+static void not_one(struct writer *w, struct place at) {
+    not_choice(w, at, true);
+}
+
+static void not_condition(struct writer *w, struct place at) {
+    not_if(w, w->at);
+}
+
+static void not_additional(struct writer *w, struct place at) {
+    add_some(w, "outside", w->at, at);
+}
+
+static void not_names(struct writer *w, struct place at) {
+    add_some(w, "unlike", at, (struct place){0});
+}
+
+static void not_all_items(struct writer *w, struct place at) {
+    not_items(w, at, has(w, "prefixItems"));
+}
+
+static void not_first_items(struct writer *w, struct place at) {
+    not_items(w, at, 0);
+}
+
+/* Adds the arrays without any such item; with a number of them, the contrary is dropped. */
+static void not_contains(struct writer *w, struct place at) {
+    if (has(w, "minContains") || has(w, "maxContains"))
+        w->dropped = true;
+    else
+        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
+}
+
+static void not_pattern(struct writer *w, struct place at) {
+    add_own(w, at, "string", OWN "notPattern");
+}
+
+static void not_multiple(struct writer *w, struct place at) {
+    add_own(w, at, "number", OWN "notMultiple");
+}
+
+/* Adds the numbers below @at. In old drafts exclusiveMinimum is a switch of minimum. */
+static void not_minimum(struct writer *w, struct place at) {
+    if (yyjson_is_true(yyjson_obj_get(w->at.v, "exclusiveMinimum")))
+        not_bound(w, at, "maximum");
+    else
+        not_bound(w, at, "exclusiveMaximum");
+}
+
+static void not_maximum(struct writer *w, struct place at) {
+    if (yyjson_is_true(yyjson_obj_get(w->at.v, "exclusiveMaximum")))
+        not_bound(w, at, "minimum");
+    else
+        not_bound(w, at, "exclusiveMinimum");
+}
+
+static void not_above(struct writer *w, struct place at) {
+    not_bound(w, at, "maximum");
+}
+
+static void not_below(struct writer *w, struct place at) {
+    not_bound(w, at, "minimum");
+}
+
+/* Functions that add the contrary of a keyword. */
+static const struct {
+    const char *key;
+    void (*add)(struct writer *w, struct place at);
+} CONTRARIES[] = {
+    {"type", not_type},
+    {"enum", not_enum},
+    {"const", not_const},
+    {"$ref", not_reference},
+    {"not", not_not},
+    {"allOf", not_each},
+    {"anyOf", not_any},
+    {"oneOf", not_one},
+    {"if", not_condition},
+    {"required", not_required},
+    {"properties", not_properties},
+    {"patternProperties", not_patterns},
+    {"additionalProperties", not_additional},
+    {"propertyNames", not_names},
+    {"items", not_all_items},
+    {"prefixItems", not_first_items},
+    {"additionalItems", not_additional_items},
+    {"contains", not_contains},
+    {"pattern", not_pattern},
+    {"format", not_format},
+    {"multipleOf", not_multiple},
+    {"minimum", not_minimum},
+    {"maximum", not_maximum},
+    {"exclusiveMinimum", not_above},
+    {"exclusiveMaximum", not_below},
+};
+
 /* Adds the contrary of one keyword, except those in COUNTS. */
 static void not_keyword(struct writer *w, const char *key, struct place at) {
-    struct place nothing = {0};
-    bool strict;
-
-    if (strcmp(key, "type") == 0)
-        not_type(w, at);
-    else if (strcmp(key, "enum") == 0 || strcmp(key, "const") == 0)
-        not_values(w, at, key[0] == 'c');
-    else if (strcmp(key, "$ref") == 0) {
-        w->error = schema_resolve(w->s, at, &at);
-        if (w->error == 0)
-            yyjson_mut_arr_append(w->alts, not_ref(w, at));
-    } else if (strcmp(key, "not") == 0)
-        yyjson_mut_arr_append(w->alts, ref(w, at));
-    else if (strcmp(key, "allOf") == 0)
-        not_each(w, at);
-    else if (strcmp(key, "anyOf") == 0 || strcmp(key, "oneOf") == 0)
-        not_choice(w, at, key[0] == 'o');
-    else if (strcmp(key, "if") == 0)
-        not_if(w, w->at);
-    else if (strcmp(key, "required") == 0)
-        not_required(w, at);
-    else if (strcmp(key, "properties") == 0)
-        not_properties(w, at);
-    else if (strcmp(key, "patternProperties") == 0)
-        not_patterns(w, at);
-    else if (strcmp(key, "additionalProperties") == 0)
-        add_some(w, "outside", w->at, at);
-    else if (strcmp(key, "propertyNames") == 0)
-        add_some(w, "unlike", at, nothing);
-    else if (is_dependencies(key))
+    for (size_t i = 0; i < ARRAY_SIZE(CONTRARIES); i++)
+        if (strcmp(key, CONTRARIES[i].key) == 0) {
+            CONTRARIES[i].add(w, at);
+            return;
+        }
+    if (is_dependencies(key))
         not_dependencies(w, at);
-    else if (strcmp(key, "items") == 0)
-        not_items(w, at, has(w, "prefixItems"));
-    else if (strcmp(key, "prefixItems") == 0)
-        not_items(w, at, 0);
-    else if (strcmp(key, "additionalItems") == 0)
-        not_additional_items(w, at);
-    else if (strcmp(key, "contains") == 0 && !has(w, "minContains") && !has(w, "maxContains"))
-        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
-    else if (strcmp(key, "pattern") == 0)
-        add_own(w, at, "string", OWN "notPattern");
-    else if (strcmp(key, "format") == 0)
-        not_format(w, at);
-    else if (strcmp(key, "multipleOf") == 0)
-        add_own(w, at, "number", OWN "notMultiple");
-    else if (strcmp(key, "minimum") == 0 || strcmp(key, "maximum") == 0) {
-        bool least = key[1] == 'i';
-
-        strict = yyjson_is_true(
-            yyjson_obj_get(w->at.v, least ? "exclusiveMinimum" : "exclusiveMaximum"));
-        if (strict)
-            not_bound(w, at, least ? "maximum" : "minimum");
-        else
-            not_bound(w, at, least ? "exclusiveMaximum" : "exclusiveMinimum");
-    } else if (strcmp(key, "exclusiveMinimum") == 0)
-        not_bound(w, at, "maximum");
-    else if (strcmp(key, "exclusiveMaximum") == 0)
-        not_bound(w, at, "minimum");
     else if (keyword_constrains(key))
         w->dropped = true;
 }
