@@ -95,19 +95,29 @@ static int load_curl(struct otlp *o) {
     return o->call ? 0 : -ENOMEM;
 }
 
+/* Writes the URL of @to. One without a host is a socket of this machine. */
+static void otlp_put_url(const struct endpoint *to, char *out, size_t size) {
+    const char *scheme = to->tls ? "https" : "http";
+
+    if (!*to->host)
+        snprintf(out, size, "%s://localhost:80/v1/traces", scheme);
+    else if (strchr(to->host, ':'))
+        snprintf(out, size, "%s://[%s]:%s%s", scheme, to->host, to->port, to->path);
+    else
+        snprintf(out, size, "%s://%s:%s%s", scheme, to->host, to->port, to->path);
+}
+
 /* Makes the handle with all that is the same for each request. Returns 0 or -ENOMEM. */
 static int open_curl(struct otlp *o) {
     char host[sizeof(o->to.host) + 8], url[sizeof(o->to) + 16];
     const struct endpoint *to = &o->to;
     const char *trusted = getenv("SSL_CERT_FILE");
-    bool tcp = *to->host, v6 = strchr(to->host, ':');
+    bool tcp = *to->host;
 
     if (!(o->curl = o->call->easy_init()))
         return -ENOMEM;
     snprintf(host, sizeof(host), "Host: %s", tcp ? to->host : "localhost");
-    snprintf(url, sizeof(url), "http%s://%s%s%s:%s%s", to->tls ? "s" : "", v6 ? "[" : "",
-             tcp ? to->host : "localhost", v6 ? "]" : "", tcp ? to->port : "80",
-             tcp ? to->path : "/v1/traces");
+    otlp_put_url(to, url, sizeof(url));
     const char *const heads[] = {host, "Content-Type: application/json", "Connection: close",
                                  "Expect:"};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
