@@ -141,7 +141,9 @@ static char *repo_of_path(const struct lister *l, const char *path) {
 
     if (l->repo)
         return strdup(l->repo);
-    return repo ? strndup(below, (size_t)(repo - below)) : strdup("");
+    if (repo)
+        return strndup(below, (size_t)(repo - below));
+    return strdup("");
 }
 
 /* Adds a model of one file, or the first shard of a model; ignores other files. A visit_fn. */

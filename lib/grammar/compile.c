@@ -191,13 +191,16 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     TRY(members_spans(b, g));
     TRY(distinct_new(b, g));
     TRY(make_tables(b, g));
-    TRY(b->vocab ? finish_new(b, g) : 0);
-    TRY(b->vocab ? automaton_free_chars(b, g) : 0);
+    if (b->vocab) {
+        TRY(finish_new(b, g));
+        TRY(automaton_free_chars(b, g));
+    }
     trim_arrays(g);
     if (g->bytes > b->limits.max_bytes)
         return build_too_complex(b, "the compiled grammar takes more than %zu bytes",
                                  b->limits.max_bytes);
-    TRY(b->vocab ? automaton_classify(b, g) : 0);
+    if (b->vocab)
+        TRY(automaton_classify(b, g));
     *out = STEAL(g);
     return 0;
 }

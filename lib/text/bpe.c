@@ -78,7 +78,8 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_array *merges = gguf_array(g, key);
 
-    TRY(t->kind == KIND_BYTES ? load_pretok(t, g, err) : 0);
+    if (t->kind == KIND_BYTES)
+        TRY(load_pretok(t, g, err));
     if (!merges || gguf_array_type(merges) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,
                        gguf_has(g, key) ? "not an array of strings" : "missing");

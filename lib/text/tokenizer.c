@@ -111,7 +111,10 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
     t->swallow = t->kind == KIND_SCORES && is_phi3(g);
     t->space_prefix = t->kind == KIND_SCORES;
     TRY(special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err));
-    TRY(t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err));
+    if (t->kind == KIND_SCORES)
+        TRY(spm_load(t, g, err));
+    else
+        TRY(bpe_load(t, g, err));
     if (t->kind == KIND_CHARS)
         t->special.add_bos = true; /* the rule for Gemma 4, although some files deny it */
     find_fallback(t);

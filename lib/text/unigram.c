@@ -177,7 +177,10 @@ static int add_normal(struct buf *b, struct gguf_str s, bool squeeze, bool *afte
 
         if (space && *after_space)
             continue;
-        TRY(space ? buf_add(b, SPACE_MARK, SPACE_MARK_LEN) : buf_add_char(b, s.data[i]));
+        if (space)
+            TRY(buf_add(b, SPACE_MARK, SPACE_MARK_LEN));
+        else
+            TRY(buf_add_char(b, s.data[i]));
         *after_space = *after_space && space;
     }
     if (s.len)

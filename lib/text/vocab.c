@@ -283,7 +283,10 @@ static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
         unsigned n = unicode_decode(s + i, s + len, &cp);
         int b = cp == UNICODE_INVALID ? -1 : char_to_byte(cp);
 
-        TRY(b < 0 ? buf_add(out, s + i, n) : buf_add_char(out, (char)b));
+        if (b < 0)
+            TRY(buf_add(out, s + i, n));
+        else
+            TRY(buf_add_char(out, (char)b));
         i += n;
     }
     return 0;

@@ -105,11 +105,13 @@ static int read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fit
     size_t width = (uint32_t)f->Width, n = width * (f->Interlace ? (uint32_t)f->Height : 1);
     uint8_t *mixed = row + (size_t)out->width * 3;
 
-    TRY(f->Interlace ? fitter_hold(out, n, err) : 0);
+    if (f->Interlace)
+        TRY(fitter_hold(out, n, err));
     CLEANUP(freep) GifPixelType *lines = malloc(n);
     if (!lines)
         return -ENOMEM;
-    TRY(f->Interlace ? read_passes(gif, lines, err) : 0);
+    if (f->Interlace)
+        TRY(read_passes(gif, lines, err));
     for (uint32_t y = 0; y < out->height; y++) {
         const GifPixelType *line = lines + (f->Interlace && y >= top ? (y - top) * width : 0);
 

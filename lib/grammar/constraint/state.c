@@ -266,7 +266,10 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
 
     if (token < 0 || (uint32_t)token >= s->c->vocab->n || at.phase == DONE)
         return -EINVAL;
-    TRY(at.phase == FREE ? accept_free(s, &at, token) : accept_held(s, &at, token));
+    if (at.phase == FREE)
+        TRY(accept_free(s, &at, token));
+    else
+        TRY(accept_held(s, &at, token));
     if (at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_must_end(s->g)) {
         at.phase = FREE;
         at.node = s->c->triggers->open;
@@ -301,8 +304,9 @@ bool constraint_is_done(const struct constraint_state *s) {
 }
 
 bool constraint_can_end(const struct constraint_state *s) {
-    return s->at.phase == FREE ? position_may_stop(s)
-                               : s->at.phase == HELD && grammar_can_end(s->g);
+    if (s->at.phase == FREE)
+        return position_may_stop(s);
+    return s->at.phase == HELD && grammar_can_end(s->g);
 }
 
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {

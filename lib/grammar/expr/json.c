@@ -90,7 +90,9 @@ struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max) {
 
 /* Makes a string of any characters and length. */
 static struct expr *any_text(struct build *b) {
-    return b->notation == NOTATION_JSON ? json_any_string(b, 0, NO_MAX) : json_quoted(b, b->text);
+    if (b->notation == NOTATION_JSON)
+        return json_any_string(b, 0, NO_MAX);
+    return json_quoted(b, b->text);
 }
 
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n) {
@@ -195,8 +197,9 @@ struct expr *json_key(struct build *b, const char *s, size_t len) {
 }
 
 struct expr *json_key_of(struct build *b, struct expr *chars) {
-    return b->notation == NOTATION_JSON ? json_quoted(b, chars)
-                                        : expr_seq2(b, chars, expr_str(b, colon_of(b)));
+    if (b->notation == NOTATION_JSON)
+        return json_quoted(b, chars);
+    return expr_seq2(b, chars, expr_str(b, colon_of(b)));
 }
 
 /* Keys of undeclared members, with @more characters behind the first, for Gemma's without the last

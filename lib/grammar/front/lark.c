@@ -464,8 +464,9 @@ static int read_statement(struct reader *r) {
         return read_import(r);
     if (source_skip(&r->in, "%ignore"))
         return read_ignore(r);
-    return source_peek(&r->in, 0) == '%' ? source_unsupported(&r->in, "this directive is")
-                                         : read_definition(r);
+    if (source_peek(&r->in, 0) == '%')
+        return source_unsupported(&r->in, "this directive is");
+    return read_definition(r);
 }
 
 /* Makes the rule of the ignored terminals if the source has an %ignore. */

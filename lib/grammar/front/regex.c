@@ -249,7 +249,8 @@ static int read_set(struct reader *r, struct cp_set *set) {
     }
     r->in.p++;
 
-    TRY(negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0);
+    if (negate && r->options & REGEX_ANY_CASE)
+        TRY(fold_all(r, set));
     cp_set_normalize(set);
     return negate ? cp_set_invert(r->in.b, set) : 0;
 }

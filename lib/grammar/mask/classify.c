@@ -615,5 +615,7 @@ int automaton_classify(struct build *b, struct grammar *g) {
         if (has_wide(g, &g->rule[i]))
             g->places[i] = share_places(g->vocab->share, g, i, g->counted[i]);
     }
-    return b->is_schema ? build_work(b, g->n_states) : make_all(b, g);
+    if (b->is_schema)
+        return build_work(b, g->n_states);
+    return make_all(b, g);
 }

@@ -142,7 +142,9 @@ static int print(struct render *rd, const struct node *n) {
     struct value v;
 
     TRY(eval_expr(rd, n->sub.a, &v));
-    return v.type == V_STR ? sink_add_str(rd, rd->out, v.s) : format_str(rd, rd->out, v);
+    if (v.type == V_STR)
+        return sink_add_str(rd, rd->out, v.s);
+    return format_str(rd, rd->out, v);
 }
 
 /* Runs `if`. A chain of elif is a loop and no recursion, so it may have thousands of branches. */

@@ -314,8 +314,9 @@ int eval_call(struct render *rd, const struct node *n, const struct value *calle
     if (caller)
         TRY(add_caller(rd, &args, *caller));
     rd->line = n->line;
-    return method ? call_builtin(rd, method, "method", self, &args, out)
-                  : call_value(rd, f, &args, out);
+    if (method)
+        return call_builtin(rd, method, "method", self, &args, out);
+    return call_value(rd, f, &args, out);
 }
 
 static int call(struct render *rd, const struct node *n, struct value *out) {

@@ -248,7 +248,9 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
 int format_str(struct render *rd, struct sink *k, struct value v) {
     if (v.type == V_UNDEFINED)
         return 0;
-    return v.type == V_STR ? sink_add_str(rd, k, v.s) : format_repr(rd, k, v);
+    if (v.type == V_STR)
+        return sink_add_str(rd, k, v.s);
+    return format_repr(rd, k, v);
 }
 
 /* Returns a string unchanged and formats any other value. */

@@ -317,7 +317,10 @@ static int spec_number(struct render *rd, struct sink *k, const struct field *f,
             return render_fail(rd, "%%c arg not in range(0x110000)");
         return character_write(rd, k, f, '<', (uint32_t)value_wide(v));
     }
-    TRY(whole ? integer_text(rd, f, value_wide(v), &t) : float_text(rd, f, value_double(v), &t));
+    if (whole)
+        TRY(integer_text(rd, f, value_wide(v), &t));
+    else
+        TRY(float_text(rd, f, value_double(v), &t));
     return number_write(rd, k, f, f->zero ? '=' : '>', &t);
 }
 
@@ -330,7 +333,9 @@ int format_spec(struct render *rd, struct sink *k, struct value v, const struct 
         return render_fail(rd, "unsupported format string passed to %s.__format__",
                            value_type_name(v));
     TRY(spec_parse(rd, spec, &f));
-    return v.type == V_STR ? spec_string(rd, k, &f, v.s) : spec_number(rd, k, &f, v);
+    if (v.type == V_STR)
+        return spec_string(rd, k, &f, v.s);
+    return spec_number(rd, k, &f, v);
 }
 
 /* ---- the operator % ---- */

@@ -452,7 +452,9 @@ static int lex_piece(struct lexer *lx) {
         return -EINVAL;
     lx->pos = inside;
     lx->line_starting = false;
-    return kind == '#' ? lex_comment(lx) : lex_code(lx, kind == '%');
+    if (kind == '#')
+        return lex_comment(lx);
+    return lex_code(lx, kind == '%');
 }
 
 /* Copies the source with CRLF and CR as LF, and without one newline at the end. */

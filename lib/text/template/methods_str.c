@@ -70,7 +70,9 @@ static int str_split(struct render *rd, const struct call *c, struct value *out)
     if (sep && !sep->len)
         return render_fail(rd, "empty separator");
     *out = value_seq(list);
-    return sep ? split_at(rd, s, sep, max, list) : split_words(rd, s, max, list);
+    if (sep)
+        return split_at(rd, s, sep, max, list);
+    return split_words(rd, s, max, list);
 }
 
 /* Finds the bytes of s[start:stop]. */

@@ -116,7 +116,9 @@ static bool at_tuple_end(const struct parser *p, bool brackets) {
 }
 
 static int parse_one(struct parser *p, unsigned how, struct node **out) {
-    return how & PARSE_NO_COND ? parse_or(p, out) : parse_condition(p, out);
+    if (how & PARSE_NO_COND)
+        return parse_or(p, out);
+    return parse_condition(p, out);
 }
 
 /* Parses a tuple. Without brackets it must have at least one member. */

@@ -41,9 +41,9 @@ int parser_unexpected(struct parser *p, const char *wanted) {
     case T_STRING:
         return parser_fail(p, "expected %s, got '%.*s'", wanted, len, t->s);
     case T_OP:
-        return t->op > 0xff
-                   ? parser_fail(p, "expected %s, got '%c%c'", wanted, t->op >> 8, t->op & 0xff)
-                   : parser_fail(p, "expected %s, got '%c'", wanted, t->op);
+        if (t->op > 0xff)
+            return parser_fail(p, "expected %s, got '%c%c'", wanted, t->op >> 8, t->op & 0xff);
+        return parser_fail(p, "expected %s, got '%c'", wanted, t->op);
     default:
         return parser_fail(p, "expected %s, got something else", wanted);
     }

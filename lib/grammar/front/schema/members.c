@@ -37,7 +37,9 @@ static struct expr *member(struct build *b, const struct keyed *k, uint32_t numb
 
     if (!key || !value)
         return NULL;
-    return k->between ? expr_seq3(b, key, k->between, value) : expr_seq2(b, key, value);
+    if (k->between)
+        return expr_seq3(b, key, k->between, value);
+    return expr_seq2(b, key, value);
 }
 
 /* Makes one or more of @any, with commas between them. */

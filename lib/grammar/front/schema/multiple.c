@@ -328,8 +328,9 @@ static const struct lang *multiple_lang(struct schema *s, struct place at) {
 
     if (read_multiple(s, at, &is.step, &is.digits) < 0)
         return NULL;
-    return remainders(&is) ? remainders_lang(s->b, &is)
-                           : failed(build_too_complex(s->b, "a multipleOf is too large"));
+    if (remainders(&is))
+        return remainders_lang(s->b, &is);
+    return failed(build_too_complex(s->b, "a multipleOf is too large"));
 }
 
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {

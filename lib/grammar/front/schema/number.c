@@ -107,7 +107,9 @@ static int compare_magnitude(const struct decimal *x, const struct decimal *y) {
 int decimal_compare(const struct decimal *x, const struct decimal *y) {
     if (x->negative != y->negative)
         return x->negative ? -1 : 1;
-    return x->negative ? -compare_magnitude(x, y) : compare_magnitude(x, y);
+    if (x->negative)
+        return -compare_magnitude(x, y);
+    return compare_magnitude(x, y);
 }
 
 /* ---- expressions of digits */

@@ -277,8 +277,10 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
             continue;
         *out = yyjson_obj_getn(all.v, name->s, name->len) ||
                schema_at(s, parts->v[i], "additionalProperties").v;
-        TRY(!*out && patterns.v ? match_patterns(s, patterns, name->s, name->len, &v, &n, &cap, out)
-                                : build_work(s->b, 1));
+        if (!*out && patterns.v)
+            TRY(match_patterns(s, patterns, name->s, name->len, &v, &n, &cap, out));
+        else
+            TRY(build_work(s->b, 1));
     }
     return 0;
 }
@@ -304,7 +306,9 @@ static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     }
     if (r < 0)
         return NULL;
-    return allowed ? schema_member(o->s, v, n) : expr_never(o->s->b);
+    if (allowed)
+        return schema_member(o->s, v, n);
+    return expr_never(o->s->b);
 }
 
 static int add_declared(struct object *o, struct expr_list *list) {

@@ -296,7 +296,9 @@ static struct expr *lower_constant(struct schema *s, const struct facets *f, str
         places_add(s, &parts.v, &parts.n, &parts.cap, shape) < 0 ||
         facets_gather(s, &parts, &both) < 0)
         return NULL;
-    return yyjson_is_obj(value.v) ? lower_object(s, &both) : lower_array(s, &both);
+    if (yyjson_is_obj(value.v))
+        return lower_object(s, &both);
+    return lower_array(s, &both);
 }
 
 /* Returns an expression for those values of the first enum or const that all other keywords
@@ -405,7 +407,9 @@ static struct expr *lower(struct schema *s, struct parts *parts) {
     }
     if (f.n_values)
         return lower_values(s, &f);
-    return f.types == T_ALL && !f.implied ? json_any(s->b) : lower_facets(s, &f);
+    if (f.types == T_ALL && !f.implied)
+        return json_any(s->b);
+    return lower_facets(s, &f);
 }
 
 static struct memo **find_memo(struct schema *s, const struct place *v, uint32_t n) {

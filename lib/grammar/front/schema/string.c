@@ -380,8 +380,9 @@ static const struct lang *facets_meet(struct schema *s, const struct facets *f, 
         *(text_is_negated(t) ? &not_in[n_not++] : &in[n++]) = text_lang(s, t);
     }
     assert(n > 0 && n + n_not <= LANG_MAX);
-    return borders ? lang_meet_strings(s->b, in, n, not_in, n_not)
-                   : lang_meet(s->b, in, n, not_in, n_not);
+    if (borders)
+        return lang_meet_strings(s->b, in, n, not_in, n_not);
+    return lang_meet(s->b, in, n, not_in, n_not);
 }
 
 const struct lang *facets_lang(struct schema *s, const struct facets *f) {
@@ -516,5 +517,7 @@ struct expr *lower_string(struct schema *s, const struct facets *f) {
     if (e || s->b->failed)
         return e;
     e = json_quoted(s->b, strings_expr(s, f));
-    return one ? add_rule(s, f, e) : expr_rule(s->b, e);
+    if (one)
+        return add_rule(s, f, e);
+    return expr_rule(s->b, e);
 }
