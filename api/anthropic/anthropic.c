@@ -174,8 +174,9 @@ static void put_input(struct json *j, const struct output_parser *s, const struc
 }
 
 static int sign(struct buf *out, const struct writer *w, const char *text, size_t len) {
-    return w->job.request.no_reasoning ? opaque_reasoning_write(out, text, len)
-                                       : buf_add_str(out, SIGNATURE);
+    if (w->job.request.no_reasoning)
+        return opaque_reasoning_write(out, text, len);
+    return buf_add_str(out, SIGNATURE);
 }
 
 static void put_signature(struct json *j, const struct writer *w, const char *text, size_t len) {

@@ -100,9 +100,10 @@ static int add_document(struct anthropic_input *in, yyjson_val *block, struct bu
     TRY(buf_add_str(out, "<document>\n"));
     TRY(add_tagged(in, block, "title", out));
     TRY(add_tagged(in, block, "context", out));
-    TRY(yyjson_equals_str(type, "text")
-            ? anthropic_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
-            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out));
+    if (yyjson_equals_str(type, "text"))
+        TRY(anthropic_string(in, yyjson_obj_get(source, "data"), ".source.data", out));
+    else
+        TRY(add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out));
     return buf_add_str(out, "\n</document>");
 }
 
@@ -129,8 +130,9 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
     if (result && strcmp(type, "tool_reference") == 0) {
         yyjson_val *name = yyjson_obj_get(block, "tool_name");
 
-        return yyjson_is_str(name) ? anthropic_show_tool(in, name, out)
-                                   : anthropic_refuse(in, ".tool_name", "must be a string");
+        if (yyjson_is_str(name))
+            return anthropic_show_tool(in, name, out);
+        return anthropic_refuse(in, ".tool_name", "must be a string");
     }
     if (result || strcmp(type, "container_upload") == 0)
         return buf_printf(out, NOT_READABLE, type);

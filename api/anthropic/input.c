@@ -282,7 +282,8 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
         yyjson_val *v = json_given(body, fields[i].name);
 
         anthropic_place(in, fields[i].name);
-        TRY(v ? fields[i].take(in, fields[i].name, v) : 0);
+        if (v)
+            TRY(fields[i].take(in, fields[i].name, v));
     }
     return put_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs"));
 }

@@ -93,7 +93,8 @@ static int add_result_block(struct anthropic_input *in, yyjson_val *block, const
     blocks->after_text = is_text;
     if (strcmp(type, "image") == 0 && anthropic_picture(in, block, blocks->all))
         return 0;
-    TRY(out->len && !joins ? buf_add_char(out, '\n') : 0);
+    if (out->len && !joins)
+        TRY(buf_add_char(out, '\n'));
     return anthropic_text(in, block, type, true, out);
 }
 
@@ -232,7 +233,8 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
     const char *open = wrap ? "<system-reminder>\n" : "",
                *close = wrap ? "\n</system-reminder>" : "";
 
-    TRY(in->result.text.len ? buf_add_char(&in->result.text, '\n') : 0);
+    if (in->result.text.len)
+        TRY(buf_add_char(&in->result.text, '\n'));
     TRY(buf_add_str(&in->result.text, open));
     TRY(buf_add(&in->result.text, text->data ? text->data : "", text->len));
     return buf_add_str(&in->result.text, close);
@@ -291,7 +293,8 @@ static int add_reference(struct anthropic_input *in, yyjson_val *block, const ch
 
     if (!yyjson_is_str(name))
         return anthropic_refuse(in, ".tool_name", "must be a string");
-    TRY(out->len ? buf_add_char(out, '\n') : 0);
+    if (out->len)
+        TRY(buf_add_char(out, '\n'));
     return anthropic_show_tool(in, name, out);
 }
 
@@ -474,7 +477,8 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     size_t len = json_len(signature);
 
     assert(strcmp(in->role, "assistant") == 0);
-    TRY(in->reasoning.len ? buf_add_char(&in->reasoning, '\n') : 0);
+    if (in->reasoning.len)
+        TRY(buf_add_char(&in->reasoning, '\n'));
     if (json_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
@@ -501,8 +505,9 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     if (strcmp(type, "text") != 0)
         return add_unknown(in, block, type);
     yyjson_val *text = yyjson_obj_get(block, "text");
-    return yyjson_is_str(text) ? add_part(in, "assistant", text_of(in, text))
-                               : anthropic_refuse(in, ".text", "must be a string");
+    if (yyjson_is_str(text))
+        return add_part(in, "assistant", text_of(in, text));
+    return anthropic_refuse(in, ".text", "must be a string");
 }
 
 static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
@@ -562,7 +567,8 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     yyjson_mut_arr_foreach(in->parts, i, n, part) {
         yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
 
-        TRY(i ? buf_add_char(prefill, '\n') : 0);
+        if (i)
+            TRY(buf_add_char(prefill, '\n'));
         TRY(json_mut_add_text(prefill, text));
     }
     in->message = in->parts = NULL;
@@ -625,8 +631,9 @@ static int add_system_block(struct anthropic_input *in, yyjson_val *block, const
 
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
-    return yyjson_is_str(text) ? add_system(in, text)
-                               : anthropic_refuse(in, ".text", "must be a string");
+    if (yyjson_is_str(text))
+        return add_system(in, text);
+    return anthropic_refuse(in, ".text", "must be a string");
 }
 
 int anthropic_system(struct anthropic_input *in, yyjson_val *system) {

@@ -158,7 +158,9 @@ static void tools_deinit(struct tools *t) {
 static bool is_strict(yyjson_val *f, bool custom) {
     yyjson_val *text;
 
-    return custom ? custom_syntax(f, &text) != NULL : yyjson_get_bool(yyjson_obj_get(f, "strict"));
+    if (custom)
+        return custom_syntax(f, &text) != NULL;
+    return yyjson_get_bool(yyjson_obj_get(f, "strict"));
 }
 
 static int collect(struct prompt_job *job, struct tools *t) {
@@ -623,7 +625,8 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
         yyjson_mut_obj_add_bool(d->n.doc, o, flag, true);
     if (f)
         add_quiet(d, o);
-    TRY(f ? add_starts(d, f, o) : 0);
+    if (f)
+        TRY(add_starts(d, f, o));
     return write_text(d, o, &d->job->request.triggers);
 }
 

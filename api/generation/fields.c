@@ -65,7 +65,8 @@ int field_members(struct gen_request *r, const struct model *m, const struct fie
     for (size_t i = 0; i < n; i++) {
         yyjson_val *o = json_given(v, inner[i].name + strlen(f->name) + 1);
 
-        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
+        if (o)
+            TRY(inner[i].parse(r, m, &inner[i], o, err));
     }
     return 0;
 }

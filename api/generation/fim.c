@@ -86,7 +86,8 @@ static int add(const struct tokenizer *t, int32_t marker, const char *text, size
 
 int fim_encode(const struct fim *f, const struct tokenizer *t, const char *before, size_t n_before,
                const char *after, size_t n_after, struct tokens *out) {
-    TRY(tokenizer_adds_bos(t) ? tokens_add(out, tokenizer_bos(t)) : 0);
+    if (tokenizer_adds_bos(t))
+        TRY(tokens_add(out, tokenizer_bos(t)));
     if (f->suffix_first)
         TRY(add(t, f->suffix, after, n_after, out));
     TRY(add(t, f->prefix, before, n_before, out));

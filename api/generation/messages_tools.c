@@ -66,7 +66,8 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
     JSON_EACH_AT(i, tool, r->no_tools ? NULL : r->tools) {
         yyjson_val *type = yyjson_obj_get(tool, "type");
 
-        TRY(custom_tool(tool) ? add_custom(r, tool, i, doc, list, err) : 0);
+        if (custom_tool(tool))
+            TRY(add_custom(r, tool, i, doc, list, err));
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
         TRY(check_function(yyjson_obj_get(tool, "function"), i, err));

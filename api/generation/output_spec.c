@@ -75,8 +75,9 @@ static int set_choice(struct gen_request *r, const char *param, yyjson_val *v, s
     JSON_EACH(item, v) {
         right = right && yyjson_is_str(item);
     }
-    return right ? set_form(r, "choice", param, v, err)
-                 : json_refuse(err, param, "must be an array of at least one string");
+    if (right)
+        return set_form(r, "choice", param, v, err);
+    return json_refuse(err, param, "must be an array of at least one string");
 }
 
 static int set_object(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
@@ -152,9 +153,9 @@ READER(output_spec_guided) {
         return set_object(r, field, v, err);
     if (yyjson_is_str(v) && json_len(v) == 0)
         return 0;
-    return strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0
-               ? set_string(r, "regex", field, v, err)
-               : set_grammar(r, field, v, err);
+    if (strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0)
+        return set_string(r, "regex", field, v, err);
+    return set_grammar(r, field, v, err);
 }
 
 /* ---- tools ---- */

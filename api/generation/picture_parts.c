@@ -175,7 +175,8 @@ static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) 
         yyjson_mut_val *copy = content ? yyjson_mut_arr(f->doc) : yyjson_val_mut_copy(f->doc, v);
 
         yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy);
-        TRY(content ? copy_parts(f, v, copy) : 0);
+        if (content)
+            TRY(copy_parts(f, v, copy));
     }
     return 0;
 }
@@ -400,7 +401,8 @@ int picture_parts_expand(struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts && n > 0; i++) {
         struct prompt *p = &job->prompts[i];
         uint32_t has = count_marks(&p->tokens, job->model->sight.mark);
-        TRY(has > 0 && done + has <= n ? expand(job, p, done, has) : 0);
+        if (has > 0 && done + has <= n)
+            TRY(expand(job, p, done, has));
         done += has;
     }
     if (done + n_unread(request) == request->n_pictures)

@@ -112,7 +112,9 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
 }
 
 int prompt_encode(struct prompt_job *job, uint32_t i) {
-    return job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
+    if (job->prompts[i].query)
+        return encode_pair(job, i);
+    return tokenise(job, i);
 }
 
 int prompt_decode(struct prompt_job *job) {

@@ -92,8 +92,10 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
         return set_prompt(job, 0, v, err);
     JSON_EACH_AT(i, item, v) {
         bool same = yyjson_is_str(item) == yyjson_is_str(first);
-        TRY(same ? set_prompt(job, (uint32_t)i, item, err)
-                 : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
+        if (same)
+            TRY(set_prompt(job, (uint32_t)i, item, err));
+        else
+            TRY(bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
     }
     return 0;
 }

@@ -216,7 +216,8 @@ int prompt_render(struct prompt_job *job) {
     yyjson_val *own = job->request.messages;
     yyjson_doc *doc = NULL;
 
-    TRY(job->model->info->system ? add_system(job, &doc) : 0);
+    if (job->model->info->system)
+        TRY(add_system(job, &doc));
     if (doc)
         job->request.messages = yyjson_doc_get_root(doc);
     int r = render_messages(job, doc != NULL);

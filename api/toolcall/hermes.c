@@ -70,7 +70,10 @@ int toolcall_write_call(struct buf *out, const char *name, const char *args, siz
     json_cstring(&j, name);
     TRY(j.error);
     TRY(buf_add_str(out, ", \"arguments\": "));
-    TRY(args_len ? buf_add(out, args, args_len) : buf_add_str(out, "{}"));
+    if (args_len)
+        TRY(buf_add(out, args, args_len));
+    else
+        TRY(buf_add_str(out, "{}"));
     return buf_add_str(out, "}\n</tool_call>\n");
 }
 

@@ -58,7 +58,9 @@ static int put_byte(struct buf *out, char c) {
 
         return put(out, text, 2);
     }
-    return (unsigned char)c < 0x20 ? put_hex(out, (unsigned char)c) : put_char(out, c);
+    if ((unsigned char)c < 0x20)
+        return put_hex(out, (unsigned char)c);
+    return put_char(out, c);
 }
 
 int scan_escape(struct buf *out, const char *data, size_t len) {
