@@ -56,7 +56,8 @@ static int add_files(struct input *in, struct buf *out) {
         if (!yyjson_is_str(text) || (name && !yyjson_is_str(name)))
             return refuse(in, "input_extra", what);
         TRY(json_add_text(out, name));
-        TRY(name ? buf_add_char(out, '\n') : 0);
+        if (name)
+            TRY(buf_add_char(out, '\n'));
         TRY(json_add_text(out, text));
         TRY(buf_add_char(out, '\n'));
     }
@@ -286,7 +287,10 @@ static int take_form(struct input *in) {
 /* ---- bodies ---- */
 
 static int translate(struct input *in, yyjson_doc **out) {
-    TRY(in->job->endpoint == &llamacpp_infill ? fill_in(in) : mix_prompts(in));
+    if (in->job->endpoint == &llamacpp_infill)
+        TRY(fill_in(in));
+    else
+        TRY(mix_prompts(in));
     TRY(take_bias(in));
     TRY(take_form(in));
     return json_doc_seal(in->doc, in->root, out);

@@ -278,7 +278,10 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
     in.root = yyjson_mut_obj(doc);
     *text = *load = false;
     TRY(take_common(&in, root));
-    TRY(is_generate ? generate(&in, root, text, load) : chat(&in, root, load));
+    if (is_generate)
+        TRY(generate(&in, root, text, load));
+    else
+        TRY(chat(&in, root, load));
     TRY(take_logprobs(&in, root, *text));
     if (*load) { /* the model is loaded, nothing is generated */
         *text = true;

@@ -265,8 +265,9 @@ static int print_number(char *out, size_t size, yyjson_val *v) {
 
     if (yyjson_is_uint(v))
         return snprintf(out, size, "%" PRIu64, yyjson_get_uint(v));
-    return json_whole(v, &whole) ? snprintf(out, size, "%" PRId64, whole)
-                                 : snprintf(out, size, "%.9g", yyjson_get_num(v));
+    if (json_whole(v, &whole))
+        return snprintf(out, size, "%" PRId64, whole);
+    return snprintf(out, size, "%.9g", yyjson_get_num(v));
 }
 
 /* Writes "temperature=0.7,top_k=20" of Ollama's parameters into @out, and parameters of other kinds
@@ -315,7 +316,8 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
             continue;
         }
         const struct param *param = params_find(ours);
-        TRY(param ? params_set(&checked, param, yyjson_get_num(value), err) : 0);
+        if (param)
+            TRY(params_set(&checked, param, yyjson_get_num(value), err));
         len += (size_t)snprintf(out + len, SAMPLING_MAX - len, "%s%s=", len ? "," : "", ours);
         if (len < SAMPLING_MAX)
             len += (size_t)print_number(out + len, SAMPLING_MAX - len, value);

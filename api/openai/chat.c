@@ -257,7 +257,8 @@ static int add_text(yyjson_mut_val *message, const char *between, struct buf *ou
 
         if (!yyjson_mut_is_str(text))
             return refuse_continue(what, err);
-        TRY(i > 0 ? buf_add_str(out, between) : 0);
+        if (i > 0)
+            TRY(buf_add_str(out, between));
         TRY(json_mut_add_text(out, text));
     }
     return 0;

@@ -159,8 +159,9 @@ static int read_options(struct question *q, yyjson_val *v, bool system_one, cons
     if (!system_one)
         return q->kind == CHOICE ? read_list(q, yyjson_obj_get(v, "choices"), "value", place, err)
                                  : read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
-    return q->kind == CHOICE ? read_map(q, criteria, place, err)
-                             : read_levels(q, criteria, place, err);
+    if (q->kind == CHOICE)
+        return read_map(q, criteria, place, err);
+    return read_levels(q, criteria, place, err);
 }
 
 static int read_question(struct decisions *d, yyjson_val *name, yyjson_val *v, const char *place,
@@ -241,10 +242,9 @@ static int write_question(struct buf *out, const struct question *q) {
         TRY(add_option(out, q, i));
     label_of(q, 0, first);
     label_of(q, q->n - 1, last);
-    return q->kind == YES_NO
-               ? buf_add_str(out, "Answer with the word yes or no and nothing else.")
-               : buf_printf(out, "Answer with one label from %s to %s and nothing else.", first,
-                            last);
+    if (q->kind == YES_NO)
+        return buf_add_str(out, "Answer with the word yes or no and nothing else.");
+    return buf_printf(out, "Answer with one label from %s to %s and nothing else.", first, last);
 }
 
 /* Sets the questions' texts, each of which takes the place of MARKER in one prompt. */
@@ -283,7 +283,8 @@ static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
         if (!json_has(message, "role", "user") ||
             !(yyjson_is_str(content) || yyjson_is_arr(content)))
             return json_refuse(err, "input", must);
-        TRY(i > 0 ? buf_add_str(out, "\n\n") : 0);
+        if (i > 0)
+            TRY(buf_add_str(out, "\n\n"));
         TRY(json_add_text(out, content));
         JSON_EACH(part, content) {
             yyjson_val *text = yyjson_obj_get(part, "text");

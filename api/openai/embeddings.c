@@ -89,7 +89,8 @@ static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
 /* Writes the inputs as take() has written them. */
 static int put_written(struct vectors *v, struct buf *b) {
     for (uint32_t i = 0; i < v->n_inputs; i++) {
-        TRY(i ? buf_add(b, ",", 1) : 0);
+        if (i)
+            TRY(buf_add(b, ",", 1));
         TRY(buf_add(b, v->text[i].data, v->text[i].len));
         buf_deinit(&v->text[i]);
         TRY(job_pause());
@@ -102,7 +103,10 @@ static int answer(struct vectors *v, struct buf *b) {
     struct json j = {.out = b};
 
     TRY(buf_printf(b, "{\"object\":\"list\",\"data\":["));
-    TRY(v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b));
+    if (v->floats)
+        TRY(put_inputs(v, b, "\"object\":\"embedding\","));
+    else
+        TRY(put_written(v, b));
     TRY(buf_printf(b, "],\"model\":"));
     json_print(&j, "%s, usage:{prompt_tokens:%ld, total_tokens:%ld}}", v->job.model->info->id,
                (int64_t)v->n_tokens, (int64_t)v->n_tokens);

@@ -226,7 +226,8 @@ static int read_body(struct change *c) {
 
     TRY(json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err));
     yyjson_val *root = yyjson_doc_get_root(doc), *items = json_given(root, "items");
-    TRY(c->kind != ADD ? read_metadata(c, json_given(root, "metadata")) : 0);
+    if (c->kind != ADD)
+        TRY(read_metadata(c, json_given(root, "metadata")));
     if (c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || items))
         return json_refuse(&c->err, "items", "must be an array");
     if (c->kind == ADD && yyjson_arr_size(items) == 0)

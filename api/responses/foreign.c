@@ -148,9 +148,9 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
                        type ? type : "unknown"));
     if (call && type && strstr(type, "output"))
         return responses_add_result(b, id_of(b, item), call, &text);
-    return yyjson_is_str(role) && !yyjson_equals_str(role, "assistant")
-               ? responses_add_user(b, &text)
-               : responses_say(b, &text);
+    if (yyjson_is_str(role) && !yyjson_equals_str(role, "assistant"))
+        return responses_add_user(b, &text);
+    return responses_say(b, &text);
 }
 
 int responses_foreign(struct responses_build *b, yyjson_val *item) {

@@ -380,8 +380,12 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
 static int put_items(struct responses_build *b, yyjson_val *items) {
     bool keep = b->rs->store || b->rs->framed;
 
-    TRY(keep ? buf_add_char(&b->rs->kept.input, '[') : 0);
-    TRY(yyjson_is_str(items) ? put_string_input(b, items) : responses_items(b, items, keep));
+    if (keep)
+        TRY(buf_add_char(&b->rs->kept.input, '['));
+    if (yyjson_is_str(items))
+        TRY(put_string_input(b, items));
+    else
+        TRY(responses_items(b, items, keep));
     return keep ? buf_add_char(&b->rs->kept.input, ']') : 0;
 }
 
@@ -522,7 +526,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     yyjson_doc *chat = NULL;
 
     TRY(find_fields(b, root, &f));
-    TRY(rs->framed ? check_message(b, root, &f) : 0);
+    if (rs->framed)
+        TRY(check_message(b, root, &f));
     TRY(check_types(b, &f));
     TRY(check_support(b, &f));
     TRY(read_management(b, f.v[MANAGEMENT]));

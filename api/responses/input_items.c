@@ -161,7 +161,8 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
         last = place_of(c, i, descending);
         if (i == from)
             first = last;
-        TRY(i > from ? buf_add_char(out, ',') : 0);
+        if (i > from)
+            TRY(buf_add_char(out, ','));
         TRY(put_item(out, c, last));
         body++;
     }
@@ -180,7 +181,8 @@ static int put_items(const struct stored *s, const struct items_query *q, struct
     TRY(collect(s, &c));
     size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
     TRY(job_pause());
-    TRY(*q->after && !from ? -ENOENT : 0);
+    if (*q->after && !from)
+        return -ENOENT;
     return put_page(out, &c, from, q->limit, q->descending);
 }
 
@@ -206,7 +208,8 @@ static int copy_item(const struct conversation *c, struct place p, struct stored
     const char *id = item_list_id(s->list, &e);
     char name[80];
 
-    TRY(out->input.len > 1 ? buf_add_char(&out->input, ',') : 0);
+    if (out->input.len > 1)
+        TRY(buf_add_char(&out->input, ','));
     e.at = out->input.len;
     TRY(put_item(&out->input, c, p));
     if (!id) {
@@ -224,7 +227,8 @@ int items_copy_without(const struct stored *s, const char *id, struct stored_par
     size_t behind = find_after(&c, id, false);
     TRY(behind ? buf_add_char(&out->input, '[') : -ENOENT);
     for (size_t i = 0; i < c.n; i++) {
-        TRY(i % 16 == 0 ? job_pause() : 0);
+        if (i % 16 == 0)
+            TRY(job_pause());
         TRY(i + 1 == behind ? 0 : copy_item(&c, place_of(&c, i, false), out));
     }
     return buf_add_char(&out->input, ']');

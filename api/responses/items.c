@@ -132,12 +132,16 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
             TRY(part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s, &instead));
         bool text = !picture && !file;
         bool apart = lines && (who != SAYS_TOOL || instead || noted);
-        TRY(apart && text ? buf_add_char(&out->text, '\n') : 0);
+        if (apart && text)
+            TRY(buf_add_char(&out->text, '\n'));
         lines = text;
         noted = instead != NULL;
         if (!text)
             continue;
-        TRY(instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s));
+        if (instead)
+            TRY(buf_add_str(&out->text, instead));
+        else
+            TRY(json_add_text(&out->text, s));
     }
     return 0;
 }
@@ -221,7 +225,8 @@ static void open_turn(struct responses_build *b, bool anew) {
 }
 
 int responses_instructions(struct responses_build *b, const char *text, size_t len) {
-    TRY(b->system.len ? buf_add_str(&b->system, "\n\n") : 0);
+    if (b->system.len)
+        TRY(buf_add_str(&b->system, "\n\n"));
     return buf_add(&b->system, text, len);
 }
 
@@ -229,7 +234,8 @@ int responses_say(struct responses_build *b, const struct buf *text) {
     struct buf *said = &b->turn.content;
 
     open_turn(b, b->turn.calls);
-    TRY(said->len && text->len ? buf_add_char(said, '\n') : 0);
+    if (said->len && text->len)
+        TRY(buf_add_char(said, '\n'));
     return buf_add(said, text->data, text->len);
 }
 
@@ -288,7 +294,8 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     if (r < 0 || !text.len)
         return r;
     open_turn(b, b->turn.content.len || b->turn.calls);
-    TRY(b->turn.reasoning.len ? buf_add_char(&b->turn.reasoning, '\n') : 0);
+    if (b->turn.reasoning.len)
+        TRY(buf_add_char(&b->turn.reasoning, '\n'));
     return buf_add(&b->turn.reasoning, text.data, text.len);
 }
 
@@ -499,8 +506,9 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (json_is(type, kinds[i].types))
             return kinds[i].read(b, item);
-    return yyjson_is_str(type) ? responses_foreign(b, item)
-                               : refuse(b, ".type", "must be a string");
+    if (yyjson_is_str(type))
+        return responses_foreign(b, item);
+    return refuse(b, ".type", "must be a string");
 }
 
 /* Returns true if an item of this type has no content for a model. */
@@ -625,7 +633,8 @@ static bool is_reference(yyjson_val *item) {
 static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    TRY(is_reference(item) ? follow(b, item, &doc, &item) : 0);
+    if (is_reference(item))
+        TRY(follow(b, item, &doc, &item));
     TRY(read_item(b, item));
     return keep ? keep_item(b, item) : 0;
 }
@@ -633,7 +642,8 @@ static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
     JSON_EACH_AT(i, item, items) {
         b->i = i;
-        TRY(i % PAUSE == 0 ? job_pause() : 0);
+        if (i % PAUSE == 0)
+            TRY(job_pause());
         TRY(read_one(b, item, keep));
     }
     return 0;
@@ -646,7 +656,8 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 
         if (e->silent)
             continue;
-        TRY(b->i % PAUSE == 0 ? job_pause() : 0);
+        if (b->i % PAUSE == 0)
+            TRY(job_pause());
         CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
         TRY(doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM);
     }
@@ -655,7 +666,8 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 
 int responses_items_end(struct responses_build *b) {
     begin(b);
-    TRY(b->rs->compacts ? ask_for_summary(b) : 0);
+    if (b->rs->compacts)
+        TRY(ask_for_summary(b));
     end_turn(b);
     return 0;
 }

@@ -97,7 +97,8 @@ static int remember_tool(struct responses_build *b, const struct responses_tool 
 
 /* Describes function @f of tool @o, which a search has found, in the search's result. */
 static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
-    TRY(b->found->len ? buf_add_char(b->found, '\n') : 0);
+    if (b->found->len)
+        TRY(buf_add_char(b->found, '\n'));
     yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true);
     return tool_text_write(b->doc, f, b->found);
 }
@@ -106,7 +107,8 @@ static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val
 static int mention(struct responses_build *b, const char *name) {
     if (!b->found)
         return 0;
-    TRY(b->found->len ? buf_add_char(b->found, '\n') : 0);
+    if (b->found->len)
+        TRY(buf_add_char(b->found, '\n'));
     return buf_add_str(b->found, name);
 }
 
@@ -176,7 +178,8 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
         return refuse_tool(b, place, "tools", "must be an array");
     JSON_EACH_AT(i, tool, tools) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
-        TRY(is_function(tool) ? add_function(b, tool, name, inner) : 0);
+        if (is_function(tool))
+            TRY(add_function(b, tool, name, inner));
     }
     return 0;
 }
