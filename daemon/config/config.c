@@ -133,19 +133,22 @@ static struct size_text size_text(uint64_t v) {
     return t;
 }
 
+/* Says which numbers @o takes instead of @text. Returns -EINVAL. */
+static int config_refuse_number(const struct option *o, const char *text, struct err *err) {
+    if (o->type == OPTION_SIZE)
+        return err_set(err, 0, o->key,
+                       "%s: must be a size from %s to %s, such as 512M or 4G, not \"%s\"", o->key,
+                       size_text(o->min).s, size_text(o->max).s, text);
+    return err_set(err, 0, o->key, "%s: must be a whole number from %llu to %llu, not \"%s\"",
+                   o->key, (unsigned long long)o->min, (unsigned long long)o->max, text);
+}
+
 /* Stores @text if it is a number, or size, in the range of @o. Returns 0 or -EINVAL with @err. */
 static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
     uint64_t v;
 
     if (parse_uint(text, o->type == OPTION_SIZE, &v) < 0 || v < o->min || v > o->max)
-        return o->type == OPTION_SIZE
-                   ? err_set(err, 0, o->key,
-                             "%s: must be a size from %s to %s, such as 512M or 4G, "
-                             "not \"%s\"",
-                             o->key, size_text(o->min).s, size_text(o->max).s, text)
-                   : err_set(err, 0, o->key,
-                             "%s: must be a whole number from %llu to %llu, not \"%s\"", o->key,
-                             (unsigned long long)o->min, (unsigned long long)o->max, text);
+        return config_refuse_number(o, text, err);
     store(o, at, v);
     return 0;
 }

@@ -110,7 +110,8 @@ int check_start(const struct config *c, struct err *err) {
         TRY(check_folder("models-dir", c->models_dir, false, at, err));
     TRY(models_check(c, &memory, err));
     TRY(process_name_key(api_check_keys(c->api_keys, err), "api-keys", err));
-    TRY(*c->kv_disk ? check_disk(c, err) : 0);
+    if (*c->kv_disk)
+        TRY(check_disk(c, err));
     if (*c->fault_dir)
         TRY(check_folder("fault-dir", c->fault_dir, true, at, err));
     if (*c->kv_events)

@@ -55,8 +55,10 @@ static int listen_on_given(struct listeners *l, bool admin, struct err *err) {
 
         if (s->admin != admin || s->listens || s->unwanted)
             continue;
-        TRY(admin ? admin_listen_fd(l->admin, s->fd, err)
-                  : api_listen_fd(l->api, s->fd, s->tls, err));
+        if (admin)
+            TRY(admin_listen_fd(l->admin, s->fd, err));
+        else
+            TRY(api_listen_fd(l->api, s->fd, s->tls, err));
         s->listens = true;
     }
     return 0;
@@ -116,8 +118,9 @@ static bool is_auto(const struct listeners *l) {
 
 /* Returns true if connections to @s begin with TLS, according to its name or its address. */
 static bool has_tls(const struct service_fd *s) {
-    return s->address ? !s->admin && config_without_tls(s->address) != s->address
-                      : strcmp(s->name, "tls") == 0;
+    if (s->address)
+        return !s->admin && config_without_tls(s->address) != s->address;
+    return strcmp(s->name, "tls") == 0;
 }
 
 /* Returns true if the service manager bound @s, or if the options still have its address. */

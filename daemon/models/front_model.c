@@ -278,7 +278,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     log_vocabulary(m->tokenizer, c->model);
     TRY(kind.encoder ? 0 : open_template(m, c, err));
     TRY(open_system(m, c, err));
-    TRY(kind.ranks ? open_pair(m, kind.encoder, err) : 0);
+    if (kind.ranks)
+        TRY(open_pair(m, kind.encoder, err));
     if (*c->draft_model)
         TRY(name_file(gguf_open(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
                       err));
@@ -299,7 +300,10 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         m->api.picture_pads = c->picture_pads;
         m->api.picture_background = c->picture_background;
     }
-    m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
+    if (*c->model_name)
+        m->name = strdup(c->model_name);
+    else
+        m->name = name_of_file(c->model);
     if (!m->name)
         return -ENOMEM;
     model_header_read(&m->header, m->file);

@@ -94,7 +94,8 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
                        "%.100s is being loaded, unloaded or swapped; try again later", old->name);
     start_on_demand(m);
     TRY(config_clone(&c, &old->config));
-    TRY(file ? config_set(&c, "model", file, err) : 0);
+    if (file)
+        TRY(config_set(&c, "model", file, err));
     TRY(config_set(&c, "model-name", old->name, err));
     TRY(models_add(m, &c, old->name, old->file_bytes));
     s = m->served[m->n - 1];

@@ -122,8 +122,10 @@ static void end(struct change *c) {
 static void on_thread(uv_work_t *w) {
     struct change *c = CONTAINER_OF(w, struct change, work);
 
-    c->result =
-        c->preset.from ? preset_make(&c->preset, &c->err) : preset_remove(&c->preset, &c->err);
+    if (c->preset.from)
+        c->result = preset_make(&c->preset, &c->err);
+    else
+        c->result = preset_remove(&c->preset, &c->err);
 }
 
 static void begin_next(struct models *m);

@@ -245,7 +245,8 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     TRY(tokenizer_new(&w->tokenizer, w->file, err));
     if (o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
         TRY(check_tokens(w, err));
-    TRY(draft_first ? open_draft(w, err) : 0);
+    if (draft_first)
+        TRY(open_draft(w, err));
     if (w->draft)
         o->memory -= MIN(draft_bytes(w), MAX(o->memory, 1ull) - 1);
     TRY(engine_new(&w->engine, o, err));
@@ -646,7 +647,8 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
     if (n_draft >= n)
         return -EPROTO;
     TRY(gguf_open_fds(&w->file, fds, n - n_draft, err));
-    TRY(n_draft > 0 ? gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err) : 0);
+    if (n_draft > 0)
+        TRY(gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err));
     return m->has_projector ? gguf_open_fds(&w->projector, fds + n, 1, err) : 0;
 }
 
