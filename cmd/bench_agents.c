@@ -487,7 +487,9 @@ static int replay(struct agents *s) {
     int r = drive(s);
     s->http = bench_http_free(s->http);
     free_slots(s);
-    return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
+    if (r < 0)
+        return cli_fail("the load generator failed: %s", strerror(-r));
+    return report(s);
 }
 
 /* Reads the trace and applies the options that change it. Returns -1 to continue, or an exit

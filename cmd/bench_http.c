@@ -157,8 +157,10 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
         t->events = status == 200 && type && strncasecmp(type, "text/event-stream", 17) == 0;
         t->known = true;
     }
-    r = t->events ? sse_feed(&t->sse, data, size * n, take_event, t)
-                  : buf_add(&t->reply, data, size * n);
+    if (t->events)
+        r = sse_feed(&t->sse, data, size * n, take_event, t);
+    else
+        r = buf_add(&t->reply, data, size * n);
     if (r < 0)
         fail(t->q, OUTCOME_PROTOCOL, strerror(-r));
     return r < 0 ? 0 : size * n;

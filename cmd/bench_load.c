@@ -86,8 +86,10 @@ int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens,
     TRY(buf_add_str(body, "{\"model\": "));
     TRY(add_json_string(body, o->model, strlen(o->model)));
     TRY(buf_add_str(body, o->chat ? ", \"messages\": [" : ", \"prompt\": "));
-    TRY(o->chat ? buf_add(body, s->said.data, s->said.len)
-                : add_json_string(body, s->said.data, s->said.len));
+    if (o->chat)
+        TRY(buf_add(body, s->said.data, s->said.len));
+    else
+        TRY(add_json_string(body, s->said.data, s->said.len));
     TRY(buf_printf(body, "%s, \"max_tokens\": %u, \"temperature\": %g, \"seed\": %u",
                    o->chat ? "]" : "", n_output, o->temperature,
                    (unsigned)(rng_next(&s->rng) >> 33)));

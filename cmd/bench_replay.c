@@ -79,8 +79,11 @@ int replay_read(struct replay *out, const char *path, const struct gguf *model, 
 
     TRY(cli_read_file(path, (size_t)1 << 30, &text, &len));
     yyjson_doc *doc = yyjson_read(text, len, 0);
-    int e = doc ? read_requests(&r, &replay, yyjson_doc_get_root(doc))
-                : err_set(err, 0, NULL, "not JSON");
+    int e;
+    if (doc)
+        e = read_requests(&r, &replay, yyjson_doc_get_root(doc));
+    else
+        e = err_set(err, 0, NULL, "not JSON");
     yyjson_doc_free(doc);
     tokenizer_free(r.tokenizer);
     if (e < 0)

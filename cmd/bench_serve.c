@@ -310,7 +310,9 @@ static int measure(struct serve *s) {
         end_session(&s->slot[i]);
     }
     free(s->slot);
-    return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
+    if (r < 0)
+        return cli_fail("the load generator failed: %s", strerror(-r));
+    return report(s);
 }
 
 static int check(struct serve *s) {

@@ -112,8 +112,8 @@ void openai_copy_text(char *out, size_t size, const char *text) {
 }
 
 static void get_error(yyjson_val *error, struct openai_part *out) {
-    const char *message =
-        yyjson_is_str(error) ? json_cstr(error) : json_cstr(yyjson_obj_get(error, "message"));
+    yyjson_val *v = yyjson_is_str(error) ? error : yyjson_obj_get(error, "message");
+    const char *message = json_cstr(v);
 
     openai_copy_text(out->error, sizeof(out->error),
                      message && *message ? message : "error without a message");
@@ -131,9 +131,10 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
 
         if (!message)
             message = yyjson_obj_get(choice, "message");
-        if (r == 0)
-            r = message ? add_message(text, message)
-                        : add_text(text, yyjson_obj_get(choice, "text"));
+        if (r == 0 && message)
+            r = add_message(text, message);
+        else if (r == 0)
+            r = add_text(text, yyjson_obj_get(choice, "text"));
         out->finished |= yyjson_is_str(yyjson_obj_get(choice, "finish_reason"));
     }
     usage = yyjson_obj_get(root, "usage");

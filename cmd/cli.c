@@ -48,8 +48,9 @@ int cli_fail_err(const char *what, const struct err *e, int r) {
     const char *why = e && e->message[0] ? e->message : strerror(-r);
 
     /* A reader that opens the file itself has put its name into the reason. */
-    return strncmp(why, what, strlen(what)) == 0 ? cli_fail("%s", why)
-                                                 : cli_fail("%s: %s", what, why);
+    if (strncmp(why, what, strlen(what)) == 0)
+        return cli_fail("%s", why);
+    return cli_fail("%s: %s", what, why);
 }
 
 /* Returns the binary logarithm of the factor that letter @unit stands for; 0: it is no unit. */
@@ -148,10 +149,12 @@ int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, 
 
 bool cli_is_loopback(const char *url) {
     const char *scheme = strstr(url, "://"), *at = scheme ? scheme + 3 : url;
-    size_t n = strcspn(at, "/?#"), n_host = *at == '[' ? strcspn(at, "]") + 1 : strcspn(at, ":/?#");
+    size_t n = strcspn(at, "/?#"), n_host = strcspn(at, ":/?#");
     struct in_addr address;
     char host[32];
 
+    if (*at == '[')
+        n_host = strcspn(at, "]") + 1;
     if (memchr(at, '@', n) || n_host >= sizeof(host)) /* refuses a host behind a user's name */
         return false;
     snprintf(host, sizeof(host), "%.*s", (int)n_host, at);

@@ -375,7 +375,9 @@ static int one_message(struct chat *c, char **words, int n) {
         r = buf_add(&text, input, len);
     if (r < 0)
         return cli_fail("cannot read the message: %s", strerror(-r));
-    return text.len ? say(c, text.data, text.len) : cli_usage("no message given");
+    if (text.len)
+        return say(c, text.data, text.len);
+    return cli_usage("no message given");
 }
 
 int ctl_chat(int argc, char **argv, bool json) {
@@ -407,8 +409,10 @@ int ctl_chat(int argc, char **argv, bool json) {
     if (*system)
         set_text(&c.talk.system, system);
     bool single = n > 0 || !isatty(STDIN_FILENO);
-    if (r == CTL_OK)
-        r = single ? one_message(&c, argv + 1, n) : converse(&c);
+    if (r == CTL_OK && single)
+        r = one_message(&c, argv + 1, n);
+    else if (r == CTL_OK)
+        r = converse(&c);
     chat_talk_deinit(&c.talk);
     return r == CTL_OK && !files_flush() ? CLI_FAILED : r;
 }

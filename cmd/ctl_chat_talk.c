@@ -55,8 +55,10 @@ int chat_talk_set(struct chat_talk *t, const char *name, const char *text) {
     if (!*text)
         return 0;
     yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
-    value = doc ? yyjson_val_mut_copy(t->doc, yyjson_doc_get_root(doc))
-                : yyjson_mut_strcpy(t->doc, text);
+    if (doc)
+        value = yyjson_val_mut_copy(t->doc, yyjson_doc_get_root(doc));
+    else
+        value = yyjson_mut_strcpy(t->doc, text);
     yyjson_doc_free(doc);
     return key && value && yyjson_mut_obj_add(t->params, key, value) ? 0 : -ENOMEM;
 }

@@ -316,9 +316,12 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     struct candidate c;
     char names[240];
     size_t n_models = list_quants(l, names, sizeof(names));
-    int r = *spec->what ? find(l, spec->what, spec->is_file, &c, err)
-                        : find_default(l, n_models, &c, err);
+    int r;
 
+    if (*spec->what)
+        r = find(l, spec->what, spec->is_file, &c, err);
+    else
+        r = find_default(l, n_models, &c, err);
     if (r == 0)
         r = take_shards(l, &c, out, err);
     if (r == 0)

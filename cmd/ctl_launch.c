@@ -258,10 +258,12 @@ static void print_quoted(const char *s) {
  * Returns 0 if it would not, 1 if it was added, or -ENOMEM. */
 static int go_round_proxy(const struct target *t) {
     static const char *const proxies[] = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
-    const char *old = getenv("no_proxy") ? getenv("no_proxy") : getenv("NO_PROXY");
+    const char *old = getenv("no_proxy");
     CLEANUP(freep) char *text = NULL;
     bool any = false;
 
+    if (!old)
+        old = getenv("NO_PROXY");
     for (size_t i = 0; i < ARRAY_SIZE(proxies); i++)
         any |= getenv(proxies[i]) != NULL;
     if (!any || !cli_is_loopback(t->url))

@@ -263,11 +263,15 @@ static void remove_empty(const char *path, const char *root) {
 /* Writes the path of shard @k (from 1) of @m to @out. Returns false if it is too long. */
 static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t size) {
     assert(k > 0 && k <= m->n_files);
-    size_t tail = m->n_files > 1 ? strlen("-00001-of-00001.gguf") : 0, len = strlen(m->path) - tail;
-    int n = m->n_files > 1
-                ? snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)len, m->path, k, m->n_files)
-                : snprintf(out, size, "%s", m->path);
+    size_t len = strlen(m->path);
+    int n;
 
+    if (m->n_files > 1) {
+        len -= strlen("-00001-of-00001.gguf");
+        n = snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)len, m->path, k, m->n_files);
+    } else {
+        n = snprintf(out, size, "%s", m->path);
+    }
     return n > 0 && (size_t)n < size;
 }
 
@@ -369,8 +373,10 @@ int ctl_rm(int argc, char **argv, bool json) {
         const struct model_file *m = NULL;
         struct err err = {0};
 
-        code = model_find(&list, argv[i], &m, &err) < 0 ? cli_fail("%s", err.message)
-                                                        : remove_model(m, dirs.root[MODEL_WEFT]);
+        if (model_find(&list, argv[i], &m, &err) < 0)
+            code = cli_fail("%s", err.message);
+        else
+            code = remove_model(m, dirs.root[MODEL_WEFT]);
     }
     if (partial && code == CLI_OK)
         printf("removed %s of interrupted pulls\n",

@@ -287,11 +287,15 @@ static int pull(struct pull *p, bool list) {
         return done(p, true, &err);
     }
     code = load_files(p, &err);
-    return code == CTL_OK ? done(p, false, &err) : fail(p, code, &err);
+    if (code == CTL_OK)
+        return done(p, false, &err);
+    return fail(p, code, &err);
 }
 
 static int refuse_usage(const struct pull *p, const char *why) {
-    return p->json ? ctl_fail(true, CLI_USAGE, why) : cli_usage("%s", why);
+    if (p->json)
+        return ctl_fail(true, CLI_USAGE, why);
+    return cli_usage("%s", why);
 }
 
 int ctl_pull(int argc, char **argv, bool json) {

@@ -21,9 +21,12 @@ static bool escape(const char *text, char *out, size_t size) {
     size_t n = 0;
 
     assert(size > 4);
-    for (; *text && n + 4 < size; text++)
-        n += strchr(plain, *text) ? (size_t)snprintf(out + n, 2, "%c", *text)
-                                  : (size_t)snprintf(out + n, 4, "%%%02X", (unsigned char)*text);
+    for (; *text && n + 4 < size; text++) {
+        if (strchr(plain, *text))
+            out[n++] = *text;
+        else
+            n += (size_t)snprintf(out + n, 4, "%%%02X", (unsigned char)*text);
+    }
     out[n] = 0;
     return !*text;
 }

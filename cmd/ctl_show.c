@@ -346,7 +346,9 @@ static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
     }
     if (c->unit_s > 0)
         return ctl_duration(row, c->key, c->unit_s);
-    return c->text ? ctl_text(row, c->key) : ctl_number(row, c->key);
+    if (c->text)
+        return ctl_text(row, c->key);
+    return ctl_number(row, c->key);
 }
 
 /* Computes the width of each column so that a line is no longer than @columns; 0: the column is

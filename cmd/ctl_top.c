@@ -103,8 +103,9 @@ static yyjson_val *id_at(const struct top *t, size_t i) {
 }
 
 static bool is_selected(const struct top *t, size_t i) {
-    return t->view == VIEW_MODELS ? yyjson_equals_str(id_at(t, i), t->model)
-                                  : t->any && yyjson_get_uint(id_at(t, i)) == t->selected;
+    if (t->view == VIEW_MODELS)
+        return yyjson_equals_str(id_at(t, i), t->model);
+    return t->any && yyjson_get_uint(id_at(t, i)) == t->selected;
 }
 
 /* Returns the index of the selected item, or the length of the list if it is not there. */

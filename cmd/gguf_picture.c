@@ -116,9 +116,10 @@ static int show_one(const struct tools *t, const char *path, const struct option
     size_t len;
     int r = cli_read_file(path, PICTURE_FILE_MAX, &data, &len);
 
+    if (r == -EMSGSIZE)
+        return cli_fail("%s: has more than %u bytes", path, PICTURE_FILE_MAX);
     if (r < 0)
-        return r == -EMSGSIZE ? cli_fail("%s: has more than %u bytes", path, PICTURE_FILE_MAX)
-                              : cli_fail_err(path, &err, r);
+        return cli_fail_err(path, &err, r);
     r = decoder_run(t->decoder, data, len, NULL, &p, NULL, &err);
     if (r < 0)
         return cli_fail_err(path, &err, r);

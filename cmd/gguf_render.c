@@ -106,8 +106,11 @@ static int read_variables(const char *path, const struct source *s, yyjson_doc *
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *vars = yyjson_mut_obj(d);
-    int r = yyjson_is_obj(root) ? parse_now(yyjson_obj_get(root, "now"), now, err)
-                                : err_set(err, 0, NULL, "%s: not a JSON object", path);
+    int r;
+    if (yyjson_is_obj(root))
+        r = parse_now(yyjson_obj_get(root, "now"), now, err);
+    else
+        r = err_set(err, 0, NULL, "%s: not a JSON object", path);
     if (r == 0) {
         yyjson_mut_doc_set_root(d, vars);
         add_members(d, vars, root, true);
@@ -161,7 +164,10 @@ int gguf_cmd_render(int argc, char **argv) {
         return cli_usage("render needs a MODEL or --template FILE, and one CONVERSATION.json");
     const char *name = template ? template : argv[1];
     int r = read_source(&s, argv[1], template, &err);
-    code = r < 0 ? cli_fail_err(name, &err, r) : render(&s, name, argv[n_args]);
+    if (r < 0)
+        code = cli_fail_err(name, &err, r);
+    else
+        code = render(&s, name, argv[n_args]);
     tokenizer_free(s.tokenizer);
     gguf_free(s.file);
     free(s.text);

@@ -140,7 +140,9 @@ static int watch_stats(struct call *c, double seconds) {
     int r = ctl_watch(c->ctl, path, print_line, &w, &err);
     yyjson_doc_free(w.before);
     /* The reason must not be one of the lines on stdout. */
-    return r == CTL_OK ? finish(c, r, &err) : ctl_fail(false, r, err.message);
+    if (r == CTL_OK)
+        return finish(c, r, &err);
+    return ctl_fail(false, r, err.message);
 }
 
 static int run_stats(struct call *c) {
@@ -265,7 +267,9 @@ static int run_dump(struct call *c) {
     if (c->argc < 1 || c->argc > 2 || !*c->argv[0])
         return cli_usage("dump takes the name of a file to write, and optionally of a model");
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
-    return r == CTL_OK ? write_file(c, c->argv[0], &file) : finish(c, r, &err);
+    if (r == CTL_OK)
+        return write_file(c, c->argv[0], &file);
+    return finish(c, r, &err);
 }
 
 static int run_requests(struct call *c) {
@@ -333,23 +337,25 @@ static int run_load(struct call *c) {
     static const char *const under_way[] = {"unloaded", "opening", "queued", "loading",
                                             "leaving",  "ending",  NULL};
 
-    return c->argc != 1 ? cli_usage("load takes the name of a model")
-                        : change(c, "load", "state", under_way, "loaded");
+    if (c->argc != 1)
+        return cli_usage("load takes the name of a model");
+    return change(c, "load", "state", under_way, "loaded");
 }
 
 static int run_unload(struct call *c) {
     static const char *const under_way[] = {"leaving", "ending", "opening", "loading", NULL};
 
-    return c->argc != 1 ? cli_usage("unload takes the name of a model")
-                        : change(c, "unload", "state", under_way, "unloaded");
+    if (c->argc != 1)
+        return cli_usage("unload takes the name of a model");
+    return change(c, "unload", "state", under_way, "unloaded");
 }
 
 static int run_swap(struct call *c) {
     static const char *const under_way[] = {"under way", NULL};
 
-    return c->argc < 1 || c->argc > 2
-               ? cli_usage("swap takes the name of a model, and optionally a file")
-               : change(c, "swap", "swap", under_way, "done");
+    if (c->argc < 1 || c->argc > 2)
+        return cli_usage("swap takes the name of a model, and optionally a file");
+    return change(c, "swap", "swap", under_way, "done");
 }
 
 static int run_top(struct call *c) {
@@ -390,8 +396,9 @@ static const struct command {
 static int run_plain(const struct command *command, struct call *c) {
     if (c->argc > 0)
         return cli_usage("%s takes no arguments", command->name);
-    return command->show ? answer(c, command->path, command->show)
-                         : post(c, command->path, command->done);
+    if (command->show)
+        return answer(c, command->path, command->show);
+    return post(c, command->path, command->done);
 }
 
 /* Commands that need no daemon; they read their own options. */
@@ -524,7 +531,9 @@ static int dispatch(const char *socket, struct call *c) {
         if (ctl_new(&ctl, socket) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
-        return commands[i].run ? commands[i].run(c) : run_plain(&commands[i], c);
+        if (commands[i].run)
+            return commands[i].run(c);
+        return run_plain(&commands[i], c);
     }
     return unknown(c->argv[0]);
 }
