@@ -629,7 +629,7 @@ static void choose_topic(struct kv_events *e) {
         snprintf(e->topic, sizeof(e->topic), "kv@%s", host);
 }
 
-/* Opens the sockets of @e. A handle of the loop is made last, because only the loop can close it. */
+/* Opens the sockets of @e. A handle is made last, because only the loop can close it. */
 static int kv_events_open(struct kv_events *e, struct err *err) {
     TRY(buf_reserve(&e->out, BATCH_MAX));
     TRY(load(&e->zmq, err));
