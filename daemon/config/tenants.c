@@ -133,7 +133,13 @@ static uint32_t hash_uid(uint32_t uid) {
 /* Returns the tenant that already has key name or uid @text; each must belong to one tenant. */
 static const char *owner_of(const struct reading *r, const struct api_tenant *but, const char *key,
                             const uint32_t *uid) {
-    HASH_INDEX_EACH(r->owners, key ? hash_text(key) : hash_uid(*uid), i) {
+    uint32_t hash;
+
+    if (key)
+        hash = hash_text(key);
+    else
+        hash = hash_uid(*uid);
+    HASH_INDEX_EACH(r->owners, hash, i) {
         const struct api_tenant *t = &r->row[i].t;
 
         for (uint32_t k = 0; key && k < t->n_keys && t != but; k++)
