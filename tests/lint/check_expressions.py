@@ -2,6 +2,7 @@
 """Counts expressions in which a decision hides: no debugger stops in them, and no line coverage sees them.
 
 nested   a conditional expression in an arm of another one. A decision among three is a statement, a switch or a table.
+called   a conditional expression with calls in both arms, and TRY(c ? f() : 0): what is called is a statement.
 passed   `r < 0 ? r : f()` and `r = r ? r : f()`: TRY(f()) passes an error up.
 chained  a condition that joins calls with || and stores their results: `(r = f()) < 0 || (r = g()) < 0`. Each call has
          its TRY, and what is to be freed has CLEANUP.
@@ -16,17 +17,20 @@ import sys
 
 MOST = {
     "nested": {"api": 0, "cmd": 0, "daemon": 0, "engine": 98, "kvpager": 0, "lib": 0, "scheduler": 0},
-    "passed": {"api": 0, "cmd": 0, "daemon": 0, "engine": 90, "kvpager": 0, "lib": 0, "scheduler": 3},
+    "called": {"api": 52, "cmd": 0, "daemon": 0, "engine": 64, "kvpager": 2, "lib": 68, "scheduler": 5},
+    "passed": {"api": 0, "cmd": 0, "daemon": 0, "engine": 83, "kvpager": 0, "lib": 0, "scheduler": 3},
     "chained": {"api": 0, "cmd": 0, "daemon": 0, "engine": 1, "kvpager": 0, "lib": 0, "scheduler": 1},
 }
 SAYS = {
     "nested": "a conditional expression in an arm of another one",
+    "called": "calls stand in both arms of a conditional expression, or in one of TRY()",
     "passed": "an error is passed up by a conditional expression",
     "chained": "results of calls are stored in a chain of ||",
 }
 PASSED = re.compile(r"\b(\w+)\s*<\s*0\s*\?\s*\1\s*:|\b(r|e|ret)\s*=\s*\2\s*\?\s*\2\s*:")
 STORED = re.compile(r"\(\w+\s*=\s*\w+\(")
 TESTED = re.compile(r"\s*(?:<|!=)\s*0\b")
+CALL = re.compile(r"\b(?!sizeof|strlen)(?=\w*[a-z])\w+(?<!INT64_C)\(")
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 
 
@@ -57,6 +61,28 @@ def nested(text):
     return found
 
 
+def arm(text, at, ends):
+    """Where the expression at @at ends: at one of @ends, or at the bracket that closes around it."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+        if depth < 0 or (depth == 0 and text[i] in ends):
+            return i
+    return len(text)
+
+
+def called(text):
+    """The lines of the conditional expressions of @text with calls in both arms, or in the one of TRY()."""
+    found = []
+    for m in re.finditer(r"\?", text):
+        colon = arm(text, m.end(), ":;")
+        yes, no = text[m.end():colon], text[colon + 1:arm(text, colon + 1, ";,:")]
+        both = CALL.search(yes) and CALL.search(no)
+        if text[colon:colon + 1] == ":" and (both or text[colon:colon + 6] == ": 0);" and CALL.search(yes)):
+            found.append(text.count("\n", 0, m.start()) + 1)
+    return found
+
+
 def passed(text):
     """The lines of @text that pass an error up by a conditional expression."""
     return [text.count("\n", 0, m.start()) + 1 for m in PASSED.finditer(text)]
@@ -83,7 +109,7 @@ def chained(text):
     return found
 
 
-KINDS = {"nested": nested, "passed": passed, "chained": chained}
+KINDS = {"nested": nested, "called": called, "passed": passed, "chained": chained}
 
 
 def self_check():
@@ -91,6 +117,8 @@ def self_check():
     assert nested("x = a ? (b ? c : d) : e;\n") == [1]
     assert nested(blank("f(a ? b : c, d ? e : g); y = a ? b : c;\n'?'; \"a ? b ? c\"; /* ? ? */")) == []
     assert nested("x = (a ? b : c) + (d ? e : f);") == []
+    assert called("x = 1;\nreturn a ? f() : g(1, 2);\nTRY(a ? b->f(1) : 0);") == [2, 3]
+    assert called("x = a ? f() : 0; y = a ? MAX(1, 2) : f(); z = a ? sizeof(x) : f(); g(a ? b : c, f());") == []
     assert passed("x = 1;\nreturn r < 0 ? r : f();\nr = r ? r : f();") == [2, 3]
     assert passed("n = n < 0 ? 0 : n; name = name ? name : none; at = less < 0 ? more : 1;") == []
     assert chained("if (a ||\n    (r = f(1, g(2))) < 0)\n    return r;") == [2]
