@@ -2,7 +2,7 @@
 
 /*
  * models_private - the structs of one model and of all models, shared by the file that decides
- * (models.c) and the files that operators and clients call (models_admin.c and others).
+ * (models.c) and the files beside it.
  */
 
 #include <uv.h>
