@@ -4,10 +4,10 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef CPU_X86
 #include <cpuid.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #elif defined CPU_ARM
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
