@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# packaging/release --quick of the last commit as a whole, and what it made in use: the checksums hold, install.sh and the
-# programs work on this machine and on Debian 11, podman runs the image, and systemd the units. Exit status 77 where a
-# tool is missing. usage: whole_release.sh SOURCE
+# packaging/release --quick of the last commit as a whole, and what it made in use: the checksums hold, install.sh and
+# the programs work on this machine and on Debian 11, podman runs the image, and systemd the units. Exit status 77 where
+# a tool is missing. usage: whole_release.sh SOURCE
 set -euo pipefail
 for tool in mmdebstrap patchelf podman systemd-nspawn git; do
     command -v $tool >/dev/null || { echo "skipped: $tool is not installed"; exit 77; }
 done
 [ "$(id -u)" = 0 ] || { echo "skipped: only root may make trees"; exit 77; }
-[ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = bookworm ] || { echo "skipped: this is not Debian 12"; exit 77; }
+grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release || { echo "skipped: this is not Debian 12"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git clone -q "$1" "$work/clone"
