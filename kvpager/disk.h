@@ -6,7 +6,7 @@
  * and docs/design/prefix-tiers.md describe it. Private.
  */
 
-#include "kvpager/tier.h"
+#include "kvpager/tier_parts.h"
 
 #define DISK_SAVES 32u /* prefixes that wait to be written; further ones are dropped */
 /* requests whose pages are read at the same time; further requests wait */

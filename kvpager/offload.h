@@ -6,7 +6,7 @@
  * describe it.
  */
 
-#include "kvpager/tier.h"
+#include "kvpager/tier_parts.h"
 
 #define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; beyond it the oldest is dropped */
 #define OFFLOAD_SAVE_PAGES 16u  /* most pages saved in a step that has rows */

@@ -85,7 +85,7 @@ static void feature_pin_turn(struct sched *s, struct request *r, const struct fe
 /* ---- pages, and what waits for them ---- */
 
 static void feature_save_pages(struct sched *s, struct request *r, const struct feature_end *end) {
-    tier_save(&s->view, r, end->n_stored);
+    pin_save(&s->view, r, end->n_stored);
 }
 
 static void feature_free_pages(struct sched *s, struct request *r, const struct feature_end *end) {

@@ -18,6 +18,7 @@
 
 #include <assert.h>
 #include "base/buggify.h"
+#include "kvpager/tier.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
@@ -410,4 +411,10 @@ void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t 
     while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->view->pager) &&
            drop_one(t, false, now))
         ;
+}
+
+void pin_save(const struct sched_view *v, const struct request *r, uint32_t n_tokens) {
+    struct kv_keys k = request_prefix(r, n_tokens);
+
+    kv_tier_save(v->tier, &k, pin_returns(v->pins, r->session, r->tenant));
 }

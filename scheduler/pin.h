@@ -75,3 +75,6 @@ void pin_pause(struct pins *t, uint64_t room, int64_t now);
  * runs. @promised: pages that running requests will take. */
 void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t n,
                              uint64_t promised, int64_t now);
+
+/* Saves the pages of @n_tokens of @r, also in the file if its session is expected to return. */
+void pin_save(const struct sched_view *v, const struct request *r, uint32_t n_tokens);

@@ -27,7 +27,6 @@
 #include "scheduler/pin.h"
 #include "scheduler/plan.h"
 #include "scheduler/fair_share.h"
-#include "scheduler/tier.h"
 
 void prewarm_init(struct prewarm *p, const struct sched_view *view) {
     p->view = view;
@@ -90,7 +89,7 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
         uint32_t n_tokens = request_n_stored(r);
 
         pin_prewarmed(p->view->pins, r);
-        tier_save(p->view, r, n_tokens);
+        pin_save(p->view, r, n_tokens);
     }
     request_free_pages(r);
     request_finish(r, why);

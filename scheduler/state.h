@@ -32,8 +32,8 @@ struct states {
     uint32_t pages; /* size of a state in pages */
     /* requests that may still draft in the next step: one for each free snapshot */
     uint32_t n_may_draft;
-    /* snapshots for the states before the drafts of the next step, in order of its items; n_backups:
-     * number of those that its items have */
+    /* snapshots for the states before the drafts of the next step, in order of its items;
+     * n_backups: number of those that its items have */
     uint32_t *backup;
     uint32_t n_backups;
 };

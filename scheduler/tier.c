@@ -64,12 +64,6 @@ static void tier_end_loads(struct sched *s) {
 
 /* ---- copies ---- */
 
-void tier_save(const struct sched_view *v, const struct request *r, uint32_t n_tokens) {
-    struct kv_keys k = request_prefix(r, n_tokens);
-
-    kv_tier_save(v->tier, &k, pin_returns(v->pins, r->session, r->tenant));
-}
-
 void tier_swap(struct sched *s, const struct request *r) {
     struct kv_keys k = request_prefix(r, r->n_tokens);
 
@@ -300,7 +294,7 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     if (!sched_uses_disk(s))
         return;
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
-        tier_save(&s->view, r, request_n_stored(r));
+        pin_save(&s->view, r, request_n_stored(r));
     }
 }
 

@@ -37,7 +37,8 @@ const struct recent_request *recent_of_gen(const struct recent *r, uint64_t gen)
     return NULL;
 }
 
-/* Puts @q into the list of the @n slowest requests, of which @max are kept. Returns their number. */
+/* Puts @q into the list of the @n slowest requests, of which @max are kept. Returns their
+ * number. */
 static uint32_t recent_insert(const struct recent_request **out, uint32_t n, uint32_t max,
                               const struct recent_request *q) {
     uint32_t at = MIN(n, max - 1);

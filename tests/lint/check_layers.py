@@ -14,7 +14,7 @@ PUBLIC = {
     "proto": ALL,
     "text": {"tokenizer.h", "template.h", "categories.h", "repeats.h", "stops.h"},
     "grammar": {"grammar.h", "constraint.h"},
-    "kvpager": {"kvpager.h", "media.h", "tier.h"},
+    "kvpager": {"kvpager.h", "media.h", "tier.h", "tier_parts.h"},
     "vision": {"decoder.h", "fit.h", "picture.h", "projector.h", "resize.h"},
     "engine": {"engine.h", "vision/encoder.h"},
     "scheduler": {"scheduler.h"},
