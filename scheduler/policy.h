@@ -6,7 +6,7 @@
  * (docs/measurements/scheduler-rules.md); p50, p90 and p99 are percentiles of the time to first
  * token. "Bound" marks a constant that no scenario shows: it limits resources that clients control,
  * or a test needs it. Sizes of tables are beside their tables; constants of the fitted models of
- * step, copy and disk times are in cost.c, offload.c and disk.c.
+ * step, copy and disk times are in cost.c, and in kvpager/offload.c and kvpager/disk.c.
  */
 
 #include <stdint.h>
