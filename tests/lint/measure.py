@@ -141,6 +141,7 @@ class File:
         bare = blank(text).splitlines()
         self.n_code = sum(1 for b in bare if b.strip())
         self.n_comment = sum(1 for s, b in zip(self.lines, bare) if s.strip() and not b.strip())
+        self.n_choices = sum("?" in statement for statement in re.split("[;{}]", "\n".join(bare)))
         self.n_asserts = sum(len(ASSERT.findall(b)) for b in bare if not b.lstrip().startswith("#"))
         self.functions = [(n, name, f"{self.path}:{at}") for name, at, n in functions(bare)]
         self.wide = [(i, len(s)) for i, s in enumerate(self.lines, 1) if len(s) > MAX_COLUMNS]
@@ -193,6 +194,20 @@ def row(name, files, in_cycles):
     )
 
 
+def spread(numbers):
+    """Median, 90th percentile and largest of the numbers, as text."""
+    numbers = sorted(numbers) or [0]
+    return f"median {statistics.median(numbers):.0f}, p90 {numbers[len(numbers) * 9 // 10]}, longest {numbers[-1]}"
+
+
+def show_shape(files):
+    lengths = [x[0] for f in files for x in f.functions]
+    print(f"lines of functions: {spread(lengths)}; over 50: {sum(n > 50 for n in lengths)}")
+    print(f"lines of files: {spread([len(f.lines) for f in files])}")
+    per_thousand = 1000 * sum(f.n_choices for f in files) / max(1, sum(f.n_code for f in files))
+    print(f"statements with ?: in 1,000 lines of code: {per_thousand:.1f}")
+
+
 def show(rows):
     head = ("folder", "files", "lines", "comments", "asserts", "functions", "median", "longest", "longest file",
             "longest line", "over 100", "cycle")
@@ -229,6 +244,7 @@ def main():
     every = [f for of in files.values() for f in of]
     rows = [row(folder, of, n_ringed(of)) for folder, of in sorted(files.items())]
     show(rows + [row("all", every, n_ringed(every))])
+    show_shape(every)
     long_functions = [x for f in every for x in f.functions if x[0] > MAX_FUNCTION]
     long_files = [f for f in every if len(f.lines) > MAX_FILE]
     print(f"functions over {MAX_FUNCTION} lines: {len(long_functions)}; files over {MAX_FILE} lines: {len(long_files)}")
