@@ -43,7 +43,7 @@ struct pin_pages {
 /* Initialises @t without pins and without known pauses. */
 void pin_init(struct pins *t, const struct sched_view *view);
 void pin_deinit(struct pins *t); /* frees all pins */
-
+/* Counts the pages of the pool. */
 struct pin_pages pin_pages(const struct pins *t);
 
 /* Notes that the next turn of @session arrives. */
