@@ -373,7 +373,7 @@ enum api_health api_health(const struct api *a); /* the state that clients see *
 /* Service life. */
 /* Called before api_drain() if another process keeps listening: accepts no new connections,
  * serves requests that arrive on open ones, and closes each connection after its answer. */
-void api_leave(struct api *a);
+void api_stop_accepting(struct api *a);
 /* Accepts no new connections. A new request on a connection that has been answered gets 503, and
  * the connection is closed. */
 void api_drain(struct api *a);

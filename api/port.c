@@ -27,7 +27,7 @@ void api_on_need_picture(struct model *m, const struct msg_need_picture *n) {
                                     .index = n->index,
                                     .shown = &g->m.pictures[n->index],
                                     .seen = g->seen ? g->seen[n->index] : NULL};
-    int r = picture_sender_ask(&env->sender, &ask);
+    int r = picture_sender_send(&env->sender, &ask);
     if (r < 0)
         gen_fail(g, 503, "out_of_memory", "Out of memory.");
     else if (r == 0 && !g->seen)
@@ -178,7 +178,7 @@ void api_stats(const struct api *a, struct api_stats *out) {
     service_stats(&a->service, out);
 }
 
-static const char *state_of(const struct gen *g) {
+static const char *port_state(const struct gen *g) {
     return g->state == GEN_RUNNING && g->first_step_ns ? "running" : "queued";
 }
 
@@ -200,7 +200,7 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
         *i = (struct api_request_info){
             .id = g->m.id,
             .endpoint = x->route->path,
-            .state = state_of(g),
+            .state = port_state(g),
             .session = g->m.session,
             .session_from = g->session_from,
             .n_prompt = g->n_prompt,

@@ -44,7 +44,7 @@ const struct dialect *routes_dialect_of(const char *path, const struct http *h) 
 /* ---- what the head must say ---- */
 
 /* Returns @s as a number from 0 to @max, or 0. */
-static int64_t number_of(const char *s, int64_t max) {
+static int64_t routes_number(const char *s, int64_t max) {
     char *end;
 
     if (!s || *s < '0' || *s > '9')
@@ -104,8 +104,8 @@ static int put_origin(const struct exchange *x, char *out, size_t size) {
 }
 
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
-    x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
-    x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
+    x->retries = (uint32_t)routes_number(http_header(h, "x-stainless-retry-count", NULL), 1000);
+    x->timeout_ms = 1000 * routes_number(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
 
     TRY(auth_check_host(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, h, x->conn->local,
                         err));
@@ -194,8 +194,8 @@ static int put_retry(const struct exchange *x, int status, char *out, size_t siz
     return snprintf(out, size, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
 }
 
-static int put_error(const struct exchange *x, int status, const struct err *err, char *out,
-                     size_t size) {
+static int routes_put_error(const struct exchange *x, int status, const struct err *err, char *out,
+                            size_t size) {
     if (status == 401) /* Claude Code tries a key ten times otherwise */
         return snprintf(out, size, "WWW-Authenticate: Bearer\r\nX-Should-Retry: false\r\n");
     if (status == 426)
@@ -218,7 +218,7 @@ size_t routes_put_headers(const struct exchange *x, int status, const struct err
         n += tenant_put_headers(tenants_get(&env_of(x)->tenants, x->tenant), x->dialect, x->head_ns,
                                 out + n, size - n);
     if (err)
-        n += (size_t)put_error(x, status, err, out + n, size - n);
+        n += (size_t)routes_put_error(x, status, err, out + n, size - n);
     assert(n < size);
     return n;
 }

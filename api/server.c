@@ -131,7 +131,7 @@ static int open_http(struct api *a) {
 }
 
 /* Offers again the generations that the worker did not take. */
-static bool retry(void *ctx) {
+static bool server_retry(void *ctx) {
     gen_retry(ctx);
     return gen_any_pending(ctx);
 }
@@ -142,13 +142,13 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
-static const char *name_of(void *ctx, uint32_t tenant) {
+static const char *server_name(void *ctx, uint32_t tenant) {
     const struct gen_env *env = ctx;
 
     return tenants_get(&env->tenants, tenant)->conf.name;
 }
 
-static bool number_of(void *ctx, const char *name, uint32_t *tenant) {
+static bool server_number(void *ctx, const char *name, uint32_t *tenant) {
     struct gen_env *env = ctx;
     const struct tenant *t = tenants_named(&env->tenants, name);
 
@@ -185,7 +185,7 @@ static void on_usage_trouble(void *ctx, int r) {
 }
 
 /* Opens the database of the state, if there is one, and reads the usage. */
-static int open_state(struct api *a) {
+static int server_open_state(struct api *a) {
     struct gen_env *env = &a->env;
     const struct state_opts state = {
         .loop = env->loop, .path = env->opts.state_file, .trouble = on_state_trouble, .ctx = a};
@@ -207,7 +207,7 @@ static void add_stored(const struct gen_env *env, struct api_stats *out) {
 
 /* Opens those parts of a new api that can fail, which api_free() closes. The pool comes last: it is
  * the first that has a handle on the loop, and api_free() expects those closed. */
-static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
+static int server_open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
     struct gen_env *env = &a->env;
     struct model *m;
 
@@ -219,7 +219,7 @@ static int open_parts(struct api *a, const struct api_model *first, struct api_p
     TRY(tenants_init(&env->tenants, &a->http.payers));
     TRY(model_new(&m, env, first, port));
     list_push_back(&env->models.list, &m->link);
-    TRY(open_state(a));
+    TRY(server_open_state(a));
     TRY(service_init(&a->service, env, &a->http));
     if (picture_fetch_is_on(&env->opts.picture_fetch))
         TRY(job_pool_init(&env->fetchers, env->loop, env->clock, true));
@@ -245,22 +245,22 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
                        opts->picture_max_megapixels);
     pthread_rwlock_init(&env->models.lock, NULL);
     auth_init(&a->env.auth, opts->api_keys_file);
-    int r = open_parts(a, model, port);
+    int r = server_open_parts(a, model, port);
     if (r < 0) {
         api_free(a);
         return r;
     }
     memcpy(env->share_secret, opts->share_secret ? opts->share_secret : env->secret,
            sizeof(env->secret));
-    struct admit_opts admit = {loop, clock, &env->rng, opts->max_running, opts->max_queued,
-                               env,  retry};
+    struct admit_opts admit = {loop, clock,       &env->rng, opts->max_running, opts->max_queued,
+                               env,  server_retry};
     struct store_limits limits = {.n = opts->max_stored,
                                   .bytes = opts->stored_bytes,
                                   .ttl_s = opts->stored_ttl_s,
                                   .weight = weight_of,
                                   .state = opts->state_file ? &a->state : NULL,
-                                  .name = name_of,
-                                  .named = number_of,
+                                  .name = server_name,
+                                  .named = server_number,
                                   .unix_s = opts->unix_s ? unix_s_of : NULL,
                                   .ctx = env,
                                   .beside = opts->beside};
@@ -325,13 +325,13 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {
     return 0;
 }
 
-void api_leave(struct api *a) {
-    store_leave(&a->store);
-    http_server_leave(&a->http);
+void api_stop_accepting(struct api *a) {
+    store_hand_over(&a->store);
+    http_server_stop_accepting(&a->http);
 }
 
 void api_drain(struct api *a) {
-    api_leave(a);
+    api_stop_accepting(a);
     a->env.draining = true;
     a->env.health = API_DRAINING;
 }

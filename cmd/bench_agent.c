@@ -4,22 +4,22 @@
 #include <math.h>
 #include <stdio.h>
 
-static uint32_t draw(struct agent *a, struct range r) {
+static uint32_t agent_draw(struct agent *a, struct range r) {
     assert(r.low <= r.high);
     return r.low + rng_below(&a->rng, r.high - r.low + 1);
 }
 
 /* Scales a number of the trace; a positive number stays positive. */
-static uint32_t scaled(uint32_t n, double by) {
+static uint32_t agent_scaled(uint32_t n, double by) {
     return n ? (uint32_t)fmax(1, round(n * by)) : 0;
 }
 
 static uint32_t draw_tokens(struct agent *a, struct range r) {
-    return scaled(draw(a, r), a->scale.tokens);
+    return agent_scaled(agent_draw(a, r), a->scale.tokens);
 }
 
 static double draw_seconds(struct agent *a, struct range r) {
-    return draw(a, r) * 1e-3 * a->scale.times;
+    return agent_draw(a, r) * 1e-3 * a->scale.times;
 }
 
 double agent_init(struct agent *a, const struct trace_group *g, uint32_t number, uint64_t seed,
@@ -31,7 +31,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
         .group = g, .scale = scale, .rng = {rng_next(&mix) ^ (number * 0xD1342543DE82EF95u)}};
     rng_next(&a->rng);
     snprintf(a->name, sizeof(a->name), "%u", number);
-    a->n_turns = MAX(draw(a, g->turns), 1u);
+    a->n_turns = MAX(agent_draw(a, g->turns), 1u);
     return draw_seconds(a, g->start);
 }
 
@@ -42,7 +42,7 @@ void agent_init_sub(struct agent *a, struct agent *parent) {
                         .rng = {rng_next(&parent->rng)},
                         .is_sub = true};
     snprintf(a->name, sizeof(a->name), "%.30s.%u", parent->name, ++parent->n_subs_begun);
-    a->n_turns = MAX(draw(a, a->group->sub_turns), 1u);
+    a->n_turns = MAX(agent_draw(a, a->group->sub_turns), 1u);
 }
 
 bool agent_ended(const struct agent *a) {
@@ -73,7 +73,7 @@ struct agent_pause agent_pause(struct agent *a) {
     bool thinks = g->think_every.low > 0 && rng_below(&a->rng, g->think_every.low) == 0;
 
     return (struct agent_pause){
-        .n_subs = delegates ? draw(a, g->subs) : 0,
+        .n_subs = delegates ? agent_draw(a, g->subs) : 0,
         .seconds = draw_seconds(a, thinks ? g->think : g->pause),
     };
 }

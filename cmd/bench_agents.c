@@ -91,7 +91,7 @@ struct agents {
     int error;
 };
 
-static struct tenant *tenant_of(struct agents *s, const struct slot *slot) {
+static struct tenant *agents_tenant(struct agents *s, const struct slot *slot) {
     return &s->result.tenant[slot->agent.group->tenant.low % TENANTS];
 }
 
@@ -112,13 +112,13 @@ static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
 
 /* ---- waiting agents ---- */
 
-static bool is_before(const struct slot *a, const struct slot *b) {
+static bool agents_is_before(const struct slot *a, const struct slot *b) {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
 }
 
 /* Puts @slot into the heap of waiting slots, in the order of due_ns and, at the same time, of
  * arrival. */
-static void wait_until(struct slot *slot, int64_t due_ns) {
+static void agents_wait_until(struct slot *slot, int64_t due_ns) {
     struct agents *s = slot->all;
     uint32_t i = s->n_due++;
 
@@ -126,7 +126,7 @@ static void wait_until(struct slot *slot, int64_t due_ns) {
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
     slot->wait = s->n_waits++;
-    for (; i > 0 && is_before(slot, s->due[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i > 0 && agents_is_before(slot, s->due[(i - 1) / 2]); i = (i - 1) / 2)
         s->due[i] = s->due[(i - 1) / 2];
     s->due[i] = slot;
 }
@@ -139,8 +139,8 @@ static struct slot *take_due(struct agents *s) {
 
     assert(first->state == SLOT_WAITING);
     while ((child = 2 * i + 1) < s->n_due) {
-        child += child + 1 < s->n_due && is_before(s->due[child + 1], s->due[child]);
-        if (is_before(last, s->due[child]))
+        child += child + 1 < s->n_due && agents_is_before(s->due[child + 1], s->due[child]);
+        if (agents_is_before(last, s->due[child]))
             break;
         s->due[i] = s->due[child];
         i = child;
@@ -155,7 +155,7 @@ static int64_t next_due_ns(const struct agents *s) {
 
 /* ---- turns ---- */
 
-static uint64_t hash_name(const char *name) {
+static uint64_t agents_hash_name(const char *name) {
     uint64_t h = 0xCBF29CE484222325u;
 
     for (; *name; name++)
@@ -169,19 +169,19 @@ static int begin_session(struct slot *slot) {
     struct agents *s = slot->all;
 
     slot->load = s->target.load;
-    slot->load.seed = hash_name(slot->agent.group->name) ^ s->target.load.seed;
+    slot->load.seed = agents_hash_name(slot->agent.group->name) ^ s->target.load.seed;
     slot->load.shared_prefix = slot->turn.n_system;
     slot->n_said = slot->turn.n_system;
-    return session_init(&slot->session, &slot->load, hash_name(slot->agent.name));
+    return session_init(&slot->session, &slot->load, agents_hash_name(slot->agent.name));
 }
 
-static void on_done(struct bench_request *q);
+static void agents_on_done(struct bench_request *q);
 
 /* Composes the request of the next turn of @slot. Returns 0 or -ENOMEM. */
 static int make_turn(struct slot *slot) {
     struct agents *s = slot->all;
     const struct trace_group *g = slot->agent.group;
-    struct tenant *t = tenant_of(s, slot);
+    struct tenant *t = agents_tenant(s, slot);
     struct bench_request *q = &slot->q;
     bool first = slot->agent.turn == 0;
 
@@ -195,7 +195,7 @@ static int make_turn(struct slot *slot) {
     slot->n_said += slot->turn.n_new;
     q->stream = true;
     q->keep_text = s->echo;
-    q->done = on_done;
+    q->done = agents_on_done;
     q->ctx = slot;
     q->due_ns = slot->due_ns;
     q->api_key = s->keys ? s->key[g->tenant.low % TENANTS] : NULL;
@@ -232,7 +232,7 @@ static void send_request(struct slot *slot) {
 static void end_agent(struct slot *slot, bool finished, int64_t now) {
     struct agents *s = slot->all;
     struct slot *parent = slot->parent;
-    struct tenant *t = tenant_of(s, slot);
+    struct tenant *t = agents_tenant(s, slot);
 
     assert(slot->state == SLOT_RUNNING && !slot->asking);
     slot->state = SLOT_ENDED;
@@ -240,7 +240,7 @@ static void end_agent(struct slot *slot, bool finished, int64_t now) {
     if (parent) {
         assert(parent->state == SLOT_DELEGATING && parent->pause.n_subs > 0);
         if (--parent->pause.n_subs == 0)
-            wait_until(parent, now + (int64_t)(parent->pause.seconds * 1e9));
+            agents_wait_until(parent, now + (int64_t)(parent->pause.seconds * 1e9));
         return;
     }
     assert(s->n_left > 0);
@@ -265,7 +265,7 @@ static void begin_subs(struct slot *slot, int64_t now) {
             return;
         agent_init_sub(&sub->agent, &slot->agent);
         sub->parent = slot;
-        wait_until(sub, now);
+        agents_wait_until(sub, now);
     }
 }
 
@@ -285,7 +285,7 @@ static int take_answer(struct slot *slot) {
     struct agents *s = slot->all;
     struct bench_request *q = &slot->q;
     int64_t end_ns = q->end_ns;
-    int r = bench_tenants_finished(&s->result, tenant_of(s, slot), q, slot->turn.n_output);
+    int r = bench_tenants_finished(&s->result, agents_tenant(s, slot), q, slot->turn.n_output);
 
     if (r == 0)
         r = continue_session(slot);
@@ -297,21 +297,22 @@ static int take_answer(struct slot *slot) {
     if (slot->pause.n_subs)
         begin_subs(slot, end_ns);
     else
-        wait_until(slot, end_ns + (int64_t)(slot->pause.seconds * 1e9));
+        agents_wait_until(slot, end_ns + (int64_t)(slot->pause.seconds * 1e9));
     return r;
 }
 
-static void on_done(struct bench_request *q) {
+static void agents_on_done(struct bench_request *q) {
     struct slot *slot = q->ctx;
     struct agents *s = slot->all;
-    struct tenant *t = tenant_of(s, slot);
+    struct tenant *t = agents_tenant(s, slot);
     int r = 0;
 
     assert(slot->state == SLOT_RUNNING && slot->asking);
     if (q->outcome == OUTCOME_REJECTED) {
         r = bench_tenants_refused(t, q);
         if (slot->n_refusals++ < s->max_retries) {
-            wait_until(slot, q->end_ns + (int64_t)((q->retry_s > 0 ? q->retry_s : RETRY_S) * 1e9));
+            agents_wait_until(slot,
+                              q->end_ns + (int64_t)((q->retry_s > 0 ? q->retry_s : RETRY_S) * 1e9));
             if (r < 0)
                 s->error = r;
             return;
@@ -341,7 +342,7 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
     for (uint32_t i = 0; i < s->trace.n_groups; i++) {
         const struct trace_group *g = &s->trace.group[i];
         struct tenant *t = &s->result.tenant[g->tenant.low % TENANTS];
-        struct rng rng = {seed ^ hash_name(g->name)};
+        struct rng rng = {seed ^ agents_hash_name(g->name)};
         uint32_t n = g->count.low + rng_below(&rng, g->count.high - g->count.low + 1);
 
         if (g->tenant.low == s->without) {
@@ -359,7 +360,7 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
                 return;
             double after_s = agent_init(&slot->agent, g, number++, seed, scale);
             slot->begin_ns = start_ns + (int64_t)(after_s * 1e9);
-            wait_until(slot, slot->begin_ns);
+            agents_wait_until(slot, slot->begin_ns);
             t->n_jobs_all++;
             s->n_left++;
         }
@@ -371,7 +372,7 @@ static void send_due(struct agents *s, int64_t now) {
         send_request(take_due(s));
 }
 
-static void print_progress(struct agents *s, int64_t now) {
+static void agents_print_progress(struct agents *s, int64_t now) {
     bool tty = isatty(STDERR_FILENO);
     uint64_t n_finished = 0;
 
@@ -386,7 +387,7 @@ static void print_progress(struct agents *s, int64_t now) {
 }
 
 /* Stops the requests that still run, and counts the turns that are not over as cut off. */
-static void cut(struct agents *s, int64_t now) {
+static void agents_cut(struct agents *s, int64_t now) {
     s->result.end_ns = now;
     bench_http_stop(s->http);
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -394,13 +395,13 @@ static void cut(struct agents *s, int64_t now) {
         const struct bench_request *q = slot->state == SLOT_RUNNING ? &slot->q : NULL;
 
         if (slot->asking &&
-            bench_tenants_cut(&s->result, tenant_of(s, slot), q, slot->q.due_ns) < 0)
+            bench_tenants_cut(&s->result, agents_tenant(s, slot), q, slot->q.due_ns) < 0)
             s->error = -ENOMEM;
     }
 }
 
 /* Runs until all agents have ended, the time is over or SIGINT arrives. Returns 0 or -errno. */
-static int drive(struct agents *s) {
+static int agents_drive(struct agents *s) {
     int64_t now = bench_now_ns(), end_ns = INT64_MAX;
 
     s->result.start_ns = s->last_print_ns = now;
@@ -412,10 +413,10 @@ static int drive(struct agents *s) {
         int64_t wait_ns = MIN(next_due_ns(s), end_ns) - bench_now_ns();
         TRY(bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500)));
         now = bench_now_ns();
-        print_progress(s, now);
+        agents_print_progress(s, now);
     }
     if (s->n_left)
-        cut(s, now);
+        agents_cut(s, now);
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r%70s\r", "");
     return s->error;
@@ -435,7 +436,7 @@ static struct tenant *during(struct agents *s) {
     return s->during < TENANTS ? &s->result.tenant[s->during] : NULL;
 }
 
-static int write_json(struct agents *s) {
+static int agents_write_json(struct agents *s) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *c;
 
@@ -455,7 +456,7 @@ static int write_json(struct agents *s) {
     return bench_json_write(d, s->json);
 }
 
-static int report(struct agents *s) {
+static int agents_report(struct agents *s) {
     uint64_t n = 0;
     int code = CLI_OK;
 
@@ -464,7 +465,7 @@ static int report(struct agents *s) {
     for (uint32_t i = 0; i < TENANTS; i++)
         n += s->result.tenant[i].n_finished;
     if (s->json)
-        code = write_json(s);
+        code = agents_write_json(s);
     if (code == CLI_OK && n == 0)
         code = cli_fail("no turn was finished%s%s", s->result.first_error[0] ? ": " : "",
                         s->result.first_error);
@@ -472,7 +473,7 @@ static int report(struct agents *s) {
 }
 
 /* Opens the server, runs and reports. Returns the exit code. */
-static int replay(struct agents *s) {
+static int agents_replay(struct agents *s) {
     int code = bench_target_open(&s->target, &s->http);
 
     if (code != CLI_OK)
@@ -484,12 +485,12 @@ static int replay(struct agents *s) {
         return cli_fail("out of memory");
     }
     bench_watch_interrupts();
-    int r = drive(s);
+    int r = agents_drive(s);
     s->http = bench_http_free(s->http);
     free_slots(s);
     if (r < 0)
         return cli_fail("the load generator failed: %s", strerror(-r));
-    return report(s);
+    return agents_report(s);
 }
 
 /* Reads the trace and applies the options that change it. Returns -1 to continue, or an exit
@@ -536,7 +537,7 @@ int bench_cmd_agents(int argc, char **argv) {
     if (code < 0)
         code = read_trace(&s);
     if (code < 0)
-        code = replay(&s);
+        code = agents_replay(&s);
     bench_tenants_deinit(&s.result);
     bench_http_freep(&s.http);
     return code;

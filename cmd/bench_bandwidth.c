@@ -51,7 +51,7 @@ static uint64_t read_chunk(const uint64_t *p) {
 }
 
 /* Runs a thread: touches its part of the buffer, then reads chunks from go to stop. */
-static void *read_all(void *ctx) {
+static void *bandwidth_read_all(void *ctx) {
     struct reader *r = ctx;
     struct meter *m = r->meter;
 
@@ -71,7 +71,7 @@ static void *read_all(void *ctx) {
 }
 
 /* Lets the threads read for @seconds. Returns bytes per second. */
-static double drive(struct meter *m, double seconds) {
+static double bandwidth_drive(struct meter *m, double seconds) {
     while (atomic_load(&m->n_ready) < m->n_threads)
         usleep(1000);
     int64_t start = bench_now_ns();
@@ -101,12 +101,12 @@ int bandwidth_measure(uint32_t n_threads, uint64_t bytes, double seconds, double
     madvise(m.data, m.n_chunks * CHUNK, MADV_HUGEPAGE);
     while (n < m.n_threads) {
         readers[n] = (struct reader){.meter = &m, .number = n};
-        if (pthread_create(&readers[n].thread, NULL, read_all, &readers[n]) != 0)
+        if (pthread_create(&readers[n].thread, NULL, bandwidth_read_all, &readers[n]) != 0)
             break;
         n++;
     }
     if (n == m.n_threads) {
-        rate = drive(&m, seconds);
+        rate = bandwidth_drive(&m, seconds);
     } else { /* ends the threads that exist */
         atomic_store(&m.stop, true);
         atomic_store(&m.go, true);

@@ -72,7 +72,7 @@ struct bench {
     uint32_t n_results;
 };
 
-static double seconds_since(int64_t start) {
+static double bench_engine_seconds_since(int64_t start) {
     return (double)(bench_now_ns() - start) * 1e-9;
 }
 
@@ -108,7 +108,7 @@ static int measure_prefill(struct bench *b) {
         int64_t start = bench_now_ns();
 
         TRY(run_prefill(&b->run, 0, 0, tokens, b->n_prompt, NULL));
-        TRY(samples_add(&res->rate, b->n_prompt / seconds_since(start)));
+        TRY(samples_add(&res->rate, b->n_prompt / bench_engine_seconds_since(start)));
     }
     return 0;
 }
@@ -134,7 +134,8 @@ static int measure_decode(struct bench *b, uint32_t n_seqs) {
         TRY(fill_context(b, n_seqs, tokens, true));
         int64_t start = bench_now_ns();
         TRY(run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL));
-        TRY(samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start)));
+        TRY(samples_add(&res->rate,
+                        (double)b->n_decode * n_seqs / bench_engine_seconds_since(start)));
     }
     return 0;
 }
@@ -155,7 +156,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
         pos[i] = q->n_prompt;
         r = run_prefill(&b->run, i, 0, q->token.id, q->n_prompt, &next[i]);
     }
-    *prefill_s += seconds_since(start);
+    *prefill_s += bench_engine_seconds_since(start);
     start = bench_now_ns();
     while (r == 0 && live) {
         uint32_t kept = 0;
@@ -178,7 +179,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
         for (uint32_t i = 0; i < live; i++)
             pos[i]++;
     }
-    *decode_s += seconds_since(start);
+    *decode_s += bench_engine_seconds_since(start);
     return r;
 }
 
@@ -237,7 +238,7 @@ static double bytes_per_s(const struct bench *b, const struct result *r, double 
     return (double)b->run.bytes_per_token * rate / r->n_seqs;
 }
 
-static void print(struct bench *b, FILE *f) {
+static void bench_engine_print(struct bench *b, FILE *f) {
     const struct engine_info *i = b->run.info;
 
     fprintf(f, "model      %s (%s, %.2f M parameters, %.2f MiB of weights)\n",
@@ -267,7 +268,7 @@ static void print(struct bench *b, FILE *f) {
                 b->n_agree, b->n_replayed);
 }
 
-static int write_json(struct bench *b) {
+static int bench_engine_write_json(struct bench *b) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *list, *v;
     const struct engine_info *i = b->run.info;
@@ -346,7 +347,7 @@ static int open_engine(struct bench *b, struct err *err) {
     return run_open(&b->run, &o, err);
 }
 
-static int measure(struct bench *b) {
+static int bench_engine_measure(struct bench *b) {
     struct err err = {0};
     int code = CLI_OK, r = open_engine(b, &err);
 
@@ -359,9 +360,9 @@ static int measure(struct bench *b) {
         r = measure_bandwidth(b);
     if (r < 0)
         return cli_fail("%s: %s", b->model, strerror(-r));
-    print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);
+    bench_engine_print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);
     if (b->json)
-        code = write_json(b);
+        code = bench_engine_write_json(b);
     return files_flush() ? code : CLI_FAILED;
 }
 
@@ -406,7 +407,7 @@ int bench_cmd_engine(int argc, char **argv) {
     if (code < 0)
         code = parse_batches(&b);
     if (code < 0)
-        code = measure(&b);
+        code = bench_engine_measure(&b);
     run_close(&b.run);
     replay_deinit(&b.replay);
     for (uint32_t i = 0; i < b.n_results; i++)

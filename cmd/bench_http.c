@@ -86,7 +86,7 @@ void bench_request_reset(struct bench_request *q) {
     q->ctx = old.ctx;
 }
 
-static void fail(struct bench_request *q, enum outcome o, const char *why) {
+static void bench_http_fail(struct bench_request *q, enum outcome o, const char *why) {
     if (q->outcome != OUTCOME_OK)
         return; /* the first reason counts */
     q->outcome = o;
@@ -94,7 +94,7 @@ static void fail(struct bench_request *q, enum outcome o, const char *why) {
 }
 
 /* Takes over usage, end and error from an event or a whole reply. */
-static void take_part(struct http_transfer *t, const struct openai_part *part) {
+static void bench_http_take_part(struct http_transfer *t, const struct openai_part *part) {
     struct bench_request *q = t->q;
 
     t->finished |= part->finished;
@@ -105,7 +105,7 @@ static void take_part(struct http_transfer *t, const struct openai_part *part) {
     if (part->output_tokens >= 0)
         q->output_tokens = part->output_tokens;
     if (part->error[0])
-        fail(q, OUTCOME_STREAM, part->error);
+        bench_http_fail(q, OUTCOME_STREAM, part->error);
 }
 
 /* Takes one event of the stream. Returns 0 or -ENOMEM; a malformed event sets the outcome of the
@@ -123,12 +123,12 @@ static int take_event(void *ctx, const char *data, size_t len) {
     assert(!q->first_ns == !q->n_pieces && q->last_ns <= now);
     int r = openai_parse(data, len, &q->text, &part);
     if (r == -EBADMSG) {
-        fail(q, OUTCOME_PROTOCOL, "an event is not a JSON object");
+        bench_http_fail(q, OUTCOME_PROTOCOL, "an event is not a JSON object");
         return 0;
     }
     if (r < 0)
         return r;
-    take_part(t, &part);
+    bench_http_take_part(t, &part);
     if (part.n_text) {
         q->n_pieces++;
         if (!q->first_ns)
@@ -162,7 +162,7 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     else
         r = buf_add(&t->reply, data, size * n);
     if (r < 0)
-        fail(t->q, OUTCOME_PROTOCOL, strerror(-r));
+        bench_http_fail(t->q, OUTCOME_PROTOCOL, strerror(-r));
     return r < 0 ? 0 : size * n;
 }
 
@@ -192,22 +192,24 @@ static void finish_reply(struct http_transfer *t) {
 
     if (q->status == 200) {
         if (!json)
-            fail(q, OUTCOME_PROTOCOL, "the response is not a JSON object");
+            bench_http_fail(q, OUTCOME_PROTOCOL, "the response is not a JSON object");
         else if (q->stream)
-            fail(q, OUTCOME_PROTOCOL, "a stream was requested, but the response is not one");
+            bench_http_fail(q, OUTCOME_PROTOCOL,
+                            "a stream was requested, but the response is not one");
         else
-            take_part(t, &part);
+            bench_http_take_part(t, &part);
     } else {
         char text[200];
 
         snprintf(text, sizeof(text), "HTTP %d%s%s", q->status, part.error[0] ? ": " : "",
                  part.error);
-        fail(q, q->status == 429 || q->status == 503 ? OUTCOME_REJECTED : OUTCOME_HTTP, text);
+        bench_http_fail(q, q->status == 429 || q->status == 503 ? OUTCOME_REJECTED : OUTCOME_HTTP,
+                        text);
     }
 }
 
 /* Determines the outcome of a request whose transfer has ended. */
-static void judge(struct http_transfer *t, CURLcode code) {
+static void bench_http_judge(struct http_transfer *t, CURLcode code) {
     struct bench_request *q = t->q;
     curl_off_t retry_s = 0;
     long status = 0;
@@ -219,13 +221,13 @@ static void judge(struct http_transfer *t, CURLcode code) {
     q->retry_s = (double)retry_s;
     q->end_ns = bench_now_ns();
     if (code != CURLE_OK && !t->done) {
-        fail(q, status == 200 ? OUTCOME_STREAM : OUTCOME_NETWORK,
-             t->curl_error[0] ? t->curl_error : curl_easy_strerror(code));
+        bench_http_fail(q, status == 200 ? OUTCOME_STREAM : OUTCOME_NETWORK,
+                        t->curl_error[0] ? t->curl_error : curl_easy_strerror(code));
     } else if (!t->events) {
         finish_reply(t);
     } else if (!t->done || !t->finished) {
-        fail(q, OUTCOME_STREAM,
-             t->done ? "the stream has no finish_reason" : "the stream ended early");
+        bench_http_fail(q, OUTCOME_STREAM,
+                        t->done ? "the stream has no finish_reason" : "the stream ended early");
     }
 }
 
@@ -253,7 +255,7 @@ static void end_transfer(struct bench_http *h, struct http_transfer *t) {
 }
 
 /* Adds a header. Returns 0, or -ENOMEM with *list unchanged. */
-static int add_header(struct curl_slist **list, const char *format, const char *value) {
+static int bench_http_add_header(struct curl_slist **list, const char *format, const char *value) {
     CLEANUP(freep) char *line = NULL;
 
     if (asprintf(&line, format, value) < 0)
@@ -267,12 +269,12 @@ static int add_header(struct curl_slist **list, const char *format, const char *
 
 /* Adds the headers of a request. @api_key, @session: NULL: none. */
 static int add_headers(struct curl_slist **list, const char *api_key, const char *session) {
-    TRY(add_header(list, "%s", "Content-Type: application/json"));
-    TRY(add_header(list, "%s", "Expect:"));
+    TRY(bench_http_add_header(list, "%s", "Content-Type: application/json"));
+    TRY(bench_http_add_header(list, "%s", "Expect:"));
     if (api_key)
-        TRY(add_header(list, "Authorization: Bearer %s", api_key));
+        TRY(bench_http_add_header(list, "Authorization: Bearer %s", api_key));
     if (session)
-        TRY(add_header(list, "x-session-id: %s", session));
+        TRY(bench_http_add_header(list, "x-session-id: %s", session));
     return 0;
 }
 
@@ -410,7 +412,7 @@ int bench_http_run(struct bench_http *h, int timeout_ms) {
         curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t);
         assert(t && t->easy == msg->easy_handle);
         struct bench_request *q = t->q;
-        judge(t, code);
+        bench_http_judge(t, code);
         end_transfer(h, t);
         q->done(q); /* may start other requests */
     }
@@ -427,8 +429,8 @@ static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
 
 /* Sends GET, or POST of @body, for the path @path below the server's root, and reads the body of
  * the reply into @reply. Returns false with @err if the status is not 200. */
-static bool perform(struct bench_http *h, const char *path, const struct buf *body,
-                    struct buf *reply, struct err *err) {
+static bool bench_http_perform(struct bench_http *h, const char *path, const struct buf *body,
+                               struct buf *reply, struct err *err) {
     char url[1024], why[CURL_ERROR_SIZE] = "";
     long status = 0;
 
@@ -457,13 +459,13 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
     return false;
 }
 
-/* Performs the request like perform(); returns the reply's document, or NULL. */
-static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
-                       struct err *err) {
+/* Performs the request like bench_http_perform(); returns the reply's document, or NULL. */
+static yyjson_doc *bench_http_ask(struct bench_http *h, const char *path, const struct buf *body,
+                                  struct err *err) {
     CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
     yyjson_doc *doc;
 
-    if (!perform(h, path, body, &reply, err))
+    if (!bench_http_perform(h, path, body, &reply, err))
         return NULL;
     doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0);
     if (!doc)
@@ -472,7 +474,7 @@ static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf 
 }
 
 /* Returns the number of the device in the label of a line; 0 if it has none. */
-static unsigned long device_of(const char *line, const char *end) {
+static unsigned long bench_http_device(const char *line, const char *end) {
     const char *at = strstr(line, "device=\"");
 
     return at && at < end ? strtoul(at + strlen("device=\""), NULL, 10) : 0;
@@ -483,7 +485,7 @@ double bench_http_metric(struct bench_http *h, const char *name) {
     size_t len = strlen(name);
     double most[16] = {0}, sum = 0; /* devices above 64 share the last entry */
 
-    if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
+    if (!bench_http_perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
         return 0;
     for (char *line = reply.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         const char *end = line + strcspn(line, "\n"), *value = end;
@@ -492,7 +494,7 @@ double bench_http_metric(struct bench_http *h, const char *name) {
             value--;
         if (strncmp(line, name, len) != 0 || (line[len] != '{' && line[len] != ' '))
             continue;
-        double *of = &most[MIN(device_of(line, end), ARRAY_SIZE(most) - 1)];
+        double *of = &most[MIN(bench_http_device(line, end), ARRAY_SIZE(most) - 1)];
         *of = fmax(*of, strtod(value, NULL));
     }
     for (size_t i = 0; i < ARRAY_SIZE(most); i++)
@@ -513,14 +515,14 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_doc_free(d);
     if (!json || buf_add_str(&body, json) < 0)
         return -1;
-    CLEANUP(json_doc_freep) yyjson_doc *doc = ask(h, "/tokenize", &body, NULL);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = bench_http_ask(h, "/tokenize", &body, NULL);
     yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");
 
     return yyjson_is_arr(tokens) ? (int64_t)yyjson_arr_size(tokens) : -1;
 }
 
 int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
-    CLEANUP(json_doc_freep) yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = bench_http_ask(h, "/v1/models", NULL, err);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
     const char *id = json_cstr(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
 

@@ -49,8 +49,8 @@ struct identity {
 };
 
 /* Sends a request. @number of the conversation: the same number gives the same request. */
-static int send(struct probe *p, uint64_t number, double temperature, uint32_t n_output,
-                void (*done)(struct bench_request *)) {
+static int identity_send(struct probe *p, uint64_t number, double temperature, uint32_t n_output,
+                         void (*done)(struct bench_request *)) {
     struct identity *id = p->owner;
     struct load_opts o = id->target.load;
     struct session session;
@@ -73,7 +73,7 @@ static int send(struct probe *p, uint64_t number, double temperature, uint32_t n
     return r;
 }
 
-static void forget(struct probe *p) {
+static void identity_forget(struct probe *p) {
     assert(p->running);
     bench_request_deinit(&p->q);
     p->running = false;
@@ -92,7 +92,7 @@ static void on_alone(struct bench_request *q) {
     } else {
         snprintf(p->owner->first_error, sizeof(p->owner->first_error), "%s", q->error);
     }
-    forget(p);
+    identity_forget(p);
 }
 
 /* Compares the text with that of the request sent alone. */
@@ -115,17 +115,17 @@ static void on_together(struct bench_request *q) {
             i++;
         id->first_difference = id->n_different++ ? MIN(i, id->first_difference) : i;
     }
-    forget(p);
+    identity_forget(p);
 }
 
 static void on_noise(struct bench_request *q) {
-    forget(q->ctx);
+    identity_forget(q->ctx);
 }
 
 /* Sends one prompt after the other. Returns an exit code. */
 static int run_alone(struct identity *id) {
     for (uint32_t i = 0; i < id->n_prompts; i++) {
-        int r = send(&id->probe[i], i, 0, id->n_output, on_alone);
+        int r = identity_send(&id->probe[i], i, 0, id->n_output, on_alone);
 
         while (r == 0 && bench_http_n_running(id->http))
             r = bench_http_run(id->http, 1000);
@@ -147,8 +147,8 @@ static int keep_noise(struct identity *id) {
         if (p->running)
             continue;
         id->n_noise_started++;
-        TRY(send(p, (1ull << 32) + n, n % 2 ? 1 : 0, 1 + (uint32_t)(n * 37 % (2 * id->n_output)),
-                 on_noise));
+        TRY(identity_send(p, (1ull << 32) + n, n % 2 ? 1 : 0,
+                          1 + (uint32_t)(n * 37 % (2 * id->n_output)), on_noise));
     }
     return 0;
 }
@@ -161,7 +161,7 @@ static int run_together(struct identity *id) {
         r = keep_noise(id);
         for (uint32_t i = 0; r == 0 && i < id->n_prompts; i++) {
             id->n_open++;
-            r = send(&id->probe[i], i, 0, id->n_output, on_together);
+            r = identity_send(&id->probe[i], i, 0, id->n_output, on_together);
         }
         while (r == 0 && id->n_open) {
             r = bench_http_run(id->http, 1000);
@@ -172,7 +172,7 @@ static int run_together(struct identity *id) {
     return r < 0 ? cli_fail("%s: %s", id->target.url, strerror(-r)) : CLI_OK;
 }
 
-static int report(struct identity *id) {
+static int identity_report(struct identity *id) {
     uint64_t n = id->n_same + id->n_different + id->n_failed;
     bool perfect = id->n_same == n;
     FILE *f = id->json && strcmp(id->json, "-") == 0 ? stderr : stdout;
@@ -210,7 +210,7 @@ static int report(struct identity *id) {
     return id->strict && (!perfect || id->n_empty) ? CLI_FAILED : CLI_OK;
 }
 
-static int measure(struct identity *id) {
+static int identity_measure(struct identity *id) {
     int code = bench_target_open(&id->target, &id->http);
 
     if (code != CLI_OK)
@@ -226,11 +226,11 @@ static int measure(struct identity *id) {
     id->http = bench_http_free(id->http); /* ends the neighbours */
     for (uint32_t i = 0; i < id->n_prompts + id->n_noise; i++) {
         if (id->probe[i].running)
-            forget(&id->probe[i]);
+            identity_forget(&id->probe[i]);
         free(id->probe[i].alone);
     }
     free(id->probe);
-    return code == CLI_OK ? report(id) : code;
+    return code == CLI_OK ? identity_report(id) : code;
 }
 
 int bench_cmd_identity(int argc, char **argv) {
@@ -253,7 +253,7 @@ int bench_cmd_identity(int argc, char **argv) {
         return code;
     if (dist_parse(&id.prompt, id.prompt_text, &err) < 0)
         return cli_usage("--prompt-tokens: %s", err.message);
-    code = measure(&id);
+    code = identity_measure(&id);
     bench_http_freep(&id.http);
     return code;
 }

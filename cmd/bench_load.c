@@ -46,8 +46,8 @@ static int add_json_string(struct buf *b, const char *text, size_t len) {
     return buf_add_char(b, '"');
 }
 
-static int say(struct session *s, const struct load_opts *o, const char *role, const char *text,
-               size_t len) {
+static int load_say(struct session *s, const struct load_opts *o, const char *role,
+                    const char *text, size_t len) {
     if (!o->chat)
         return buf_add(&s->said, text, len);
     TRY(buf_printf(&s->said, "%s{\"role\": \"%s\", \"content\": ", s->said.len ? ", " : "", role));
@@ -62,7 +62,7 @@ static int say_words(struct session *s, const struct load_opts *o, const char *r
     if (!o->chat && s->said.len)
         TRY(buf_add_char(&text, ' '));
     TRY(load_words(&text, o, n_tokens, rng));
-    return say(s, o, role, text.data, text.len);
+    return load_say(s, o, role, text.data, text.len);
 }
 
 int session_init(struct session *s, const struct load_opts *o, uint64_t number) {
@@ -109,5 +109,5 @@ int session_answer_words(struct session *s, const struct load_opts *o, uint32_t 
 
 int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len) {
     assert(s->turn > 0);
-    return say(s, o, "assistant", text, len);
+    return load_say(s, o, "assistant", text, len);
 }

@@ -29,7 +29,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *kn
     return 0;
 }
 
-static int on_timer(CURLM *multi, long timeout_ms, void *ctx) {
+static int bench_poll_on_timer(CURLM *multi, long timeout_ms, void *ctx) {
     struct bench_poll *p = ctx;
 
     p->timer_ns = timeout_ms < 0 ? INT64_MAX : bench_now_ns() + timeout_ms * (int64_t)1000000;
@@ -42,7 +42,7 @@ int bench_poll_init(struct bench_poll *p, CURLM *multi) {
         return -errno;
     curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket);
     curl_multi_setopt(multi, CURLMOPT_SOCKETDATA, p);
-    curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, bench_poll_on_timer);
     curl_multi_setopt(multi, CURLMOPT_TIMERDATA, p);
     return 0;
 }
@@ -55,7 +55,7 @@ void bench_poll_deinit(struct bench_poll *p) {
 
 /* Returns the whole milliseconds until its timer, rounded up, so that no iteration comes too
  * early. */
-static int wait_ms(const struct bench_poll *p, int timeout_ms) {
+static int bench_poll_wait_ms(const struct bench_poll *p, int timeout_ms) {
     if (p->timer_ns == INT64_MAX)
         return timeout_ms;
     int64_t left_ns = MAX(p->timer_ns - bench_now_ns(), 0);
@@ -66,7 +66,7 @@ static int wait_ms(const struct bench_poll *p, int timeout_ms) {
 int bench_poll_run(struct bench_poll *p, int timeout_ms) {
     struct epoll_event events[EVENTS];
     assert(p->epoll >= 0 && timeout_ms >= 0);
-    int n_alive, n = epoll_wait(p->epoll, events, EVENTS, wait_ms(p, timeout_ms));
+    int n_alive, n = epoll_wait(p->epoll, events, EVENTS, bench_poll_wait_ms(p, timeout_ms));
 
     if (n < 0)
         return errno == EINTR ? 0 : -errno;

@@ -13,19 +13,19 @@ struct reader {
     struct err *err;
 };
 
-static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct tokens *out) {
+static int replay_add_text(struct reader *r, yyjson_val *v, unsigned flags, struct tokens *out) {
     TRY(r->tokenizer ? 0 : tokenizer_new(&r->tokenizer, r->model, r->err));
     return tokenizer_encode(r->tokenizer, json_text(v), json_len(v), flags | TOKENIZE_SPECIAL, NULL,
                             0, out);
 }
 
 /* Adds the tokens of @v, which is text or an array of ids. Returns 0 or -errno. */
-static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_val *v,
-                    unsigned flags, struct tokens *out) {
+static int replay_add_part(struct reader *r, uint32_t number, const char *name, yyjson_val *v,
+                           unsigned flags, struct tokens *out) {
     size_t before = out->n;
 
     if (yyjson_is_str(v))
-        TRY(add_text(r, v, flags, out));
+        TRY(replay_add_text(r, v, flags, out));
     else if (!yyjson_is_arr(v))
         return err_set(r->err, 0, NULL, "request %u: %s is neither text nor an array of token ids",
                        number, name);
@@ -39,16 +39,17 @@ static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_
 }
 
 /* Reads one object of the file as tokens. Returns 0 or -errno. */
-static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
+static int replay_read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     struct replay_request *q = &out->request[out->n++];
 
     q->token = (struct tokens){.max = REPLAY_TOKENS_MAX};
-    TRY(add_part(r, out->n, "prompt", yyjson_obj_get(v, "prompt"), TOKENIZE_BOS, &q->token));
+    TRY(replay_add_part(r, out->n, "prompt", yyjson_obj_get(v, "prompt"), TOKENIZE_BOS, &q->token));
     q->n_prompt = (uint32_t)q->token.n;
-    TRY(add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token));
+    TRY(replay_add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token));
     q->prediction = (struct tokens){.max = REPLAY_TOKENS_MAX};
     if (yyjson_obj_get(v, "prediction"))
-        TRY(add_part(r, out->n, "prediction", yyjson_obj_get(v, "prediction"), 0, &q->prediction));
+        TRY(replay_add_part(r, out->n, "prediction", yyjson_obj_get(v, "prediction"), 0,
+                            &q->prediction));
     out->longest = MAX(out->longest, (uint32_t)q->token.n);
     return 0;
 }
@@ -65,8 +66,8 @@ static int read_requests(struct reader *r, struct replay *out, yyjson_val *root)
     if (!out->request)
         return -ENOMEM;
     if (!list)
-        return read_request(r, out, root);
-    JSON_EACH(v, list) TRY(read_request(r, out, v));
+        return replay_read_request(r, out, root);
+    JSON_EACH(v, list) TRY(replay_read_request(r, out, v));
     return 0;
 }
 

@@ -80,13 +80,13 @@ static double seconds_of(const struct bench_result *r) {
     return r->end_ns > r->start_ns ? (double)(r->end_ns - r->start_ns) * 1e-9 : 0;
 }
 
-static double rate(double n, const struct bench_result *r) {
+static double result_rate(double n, const struct bench_result *r) {
     double s = seconds_of(r);
 
     return s > 0 ? n / s : 0;
 }
 
-static void print_row(FILE *f, const char *name, struct samples *v) {
+static void result_print_row(FILE *f, const char *name, struct samples *v) {
     struct summary s = samples_summary(v);
 
     if (s.n)
@@ -106,21 +106,21 @@ void bench_result_print(struct bench_result *r, FILE *f) {
             r->cached_tokens);
     fprintf(f, "output tokens          %" PRIu64 "%s\n", r->output_tokens,
             r->n_guessed ? " (no usage from the server: pieces counted)" : "");
-    fprintf(f, "output tokens/s        %.2f\n", rate((double)r->output_tokens, r));
+    fprintf(f, "output tokens/s        %.2f\n", result_rate((double)r->output_tokens, r));
     if (r->joules > 0)
         fprintf(f, "energy                 %.1f J, %.3f J per output token\n", r->joules,
                 r->joules / (double)MAX(r->output_tokens, (uint64_t)1));
-    fprintf(f, "requests/s             %.3f\n", rate((double)r->n[OUTCOME_OK], r));
+    fprintf(f, "requests/s             %.3f\n", result_rate((double)r->n[OUTCOME_OK], r));
     if (r->slo_ttft_s > 0 || r->slo_itl_s > 0)
         fprintf(f, "goodput                %.3f requests/s, %.1f %% of all\n",
-                rate((double)r->n_good, r),
+                result_rate((double)r->n_good, r),
                 100.0 * (double)r->n_good / (double)MAX(bench_result_n_done(r), (uint64_t)1));
     fprintf(f, "\n%-22s %9s %9s %9s %9s %9s %9s\n", "ms", "mean", "p50", "p90", "p99", "max", "n");
-    print_row(f, "time to first token", &r->ttft);
-    print_row(f, "inter-token", &r->itl);
-    print_row(f, "per output token", &r->tpot);
-    print_row(f, "largest gap", &r->gap);
-    print_row(f, "end to end", &r->e2e);
+    result_print_row(f, "time to first token", &r->ttft);
+    result_print_row(f, "inter-token", &r->itl);
+    result_print_row(f, "per output token", &r->tpot);
+    result_print_row(f, "largest gap", &r->gap);
+    result_print_row(f, "end to end", &r->e2e);
 }
 
 void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val *root) {
@@ -143,8 +143,9 @@ void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val
     yyjson_mut_obj_add_uint(d, root, "cached_tokens", r->cached_tokens);
     yyjson_mut_obj_add_uint(d, root, "output_tokens", r->output_tokens);
     yyjson_mut_obj_add_bool(d, root, "output_tokens_counted_as_pieces", r->n_guessed > 0);
-    yyjson_mut_obj_add_real(d, root, "output_tokens_per_s", rate((double)r->output_tokens, r));
-    yyjson_mut_obj_add_real(d, root, "requests_per_s", rate((double)r->n[OUTCOME_OK], r));
+    yyjson_mut_obj_add_real(d, root, "output_tokens_per_s",
+                            result_rate((double)r->output_tokens, r));
+    yyjson_mut_obj_add_real(d, root, "requests_per_s", result_rate((double)r->n[OUTCOME_OK], r));
     if (r->joules > 0) {
         yyjson_mut_obj_add_real(d, root, "energy_joules", r->joules);
         yyjson_mut_obj_add_real(d, root, "joules_per_output_token",
@@ -152,7 +153,8 @@ void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val
     }
     if (r->slo_ttft_s > 0 || r->slo_itl_s > 0) {
         yyjson_mut_obj_add_uint(d, root, "good_requests", r->n_good);
-        yyjson_mut_obj_add_real(d, root, "goodput_requests_per_s", rate((double)r->n_good, r));
+        yyjson_mut_obj_add_real(d, root, "goodput_requests_per_s",
+                                result_rate((double)r->n_good, r));
     }
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct summary s = samples_summary(rows[i].samples);

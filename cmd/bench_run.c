@@ -98,7 +98,7 @@ void run_close(struct run *r) {
 }
 
 /* Returns an empty batch for the next step; the other batch may still be under way. */
-static struct run_batch *begin(struct run *r) {
+static struct run_batch *run_begin(struct run *r) {
     struct run_batch *b = &r->batch[(r->step + 1) % 2];
 
     b->b = (struct engine_batch){
@@ -114,8 +114,8 @@ static struct run_batch *begin(struct run *r) {
 }
 
 /* Adds rows [pos0, pos0 + n) of a slot. With @want the token after the last row is sampled. */
-static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0,
-                const int32_t *tokens, uint32_t n, int32_t feed, bool want) {
+static void run_add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0,
+                    const int32_t *tokens, uint32_t n, int32_t feed, bool want) {
     /* the token of a row is either given, or the one sampled a step before */
     assert(!tokens == (feed >= 0));
     uint32_t i = b->b.n_seqs++, row0 = b->b.n_rows;
@@ -142,7 +142,7 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
 }
 
 /* Launches @b as the next step. Returns 0 or -EIO. */
-static int launch(struct run *r, struct run_batch *b) {
+static int run_launch(struct run *r, struct run_batch *b) {
     assert(b->b.n_rows > 0 && b->b.step == r->step + 1);
     int e = engine_launch(r->engine, &b->b);
 
@@ -158,11 +158,11 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
     assert(slot < r->opts.max_seqs && pos0 + n <= r->pages_per_seq * PAGE_TOKENS);
     r->n_prompt[slot] = pos0 + n;
     for (uint32_t at = 0; at < n;) {
-        struct run_batch *b = begin(r);
+        struct run_batch *b = run_begin(r);
         uint32_t rows = MIN(n - at, r->opts.max_rows);
 
-        add(r, b, slot, pos0 + at, tokens + at, rows, -1, at + rows == n);
-        TRY(launch(r, b));
+        run_add(r, b, slot, pos0 + at, tokens + at, rows, -1, at + rows == n);
+        TRY(run_launch(r, b));
         TRY(engine_wait(r->engine, r->step, &result));
         at += rows;
     }
@@ -173,13 +173,13 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
 
 int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
                const int32_t *tokens, int32_t *next) {
-    struct run_batch *b = begin(r);
+    struct run_batch *b = run_begin(r);
     struct engine_result result;
 
     assert(n > 0 && n <= r->opts.max_seqs);
     for (uint32_t i = 0; i < n; i++)
-        add(r, b, slots[i], pos[i], &tokens[i], 1, -1, true);
-    int e = launch(r, b);
+        run_add(r, b, slots[i], pos[i], &tokens[i], 1, -1, true);
+    int e = run_launch(r, b);
     if (e == 0)
         e = engine_wait(r->engine, r->step, &result);
     for (uint32_t i = 0; e == 0 && i < n; i++)
@@ -200,12 +200,12 @@ int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_token
         r->n_prompt[i] = MAX(pos0, 1u); /* without a context, the first token is the prompt */
     for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {
         while (e == 0 && launched < n_tokens && launched < waited + depth) {
-            struct run_batch *b = begin(r);
+            struct run_batch *b = run_begin(r);
 
             for (uint32_t i = 0; i < n_seqs; i++)
-                add(r, b, i, pos0 + launched, launched ? NULL : &first[i], 1,
-                    launched ? (int32_t)i : -1, true);
-            e = launch(r, b);
+                run_add(r, b, i, pos0 + launched, launched ? NULL : &first[i], 1,
+                        launched ? (int32_t)i : -1, true);
+            e = run_launch(r, b);
             launched++;
         }
         if (e == 0)

@@ -86,7 +86,7 @@ static bool may_start(const struct serve *s, int64_t now) {
 }
 
 /* Lets @slot send its next request at @due_ns, or as soon as possible after it. */
-static void wait_until(struct slot *slot, int64_t due_ns) {
+static void bench_serve_wait_until(struct slot *slot, int64_t due_ns) {
     assert(slot->state != SLOT_WAITING);
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
@@ -101,7 +101,7 @@ static void end_session(struct slot *slot) {
     slot->state = SLOT_FREE;
 }
 
-static void on_done(struct bench_request *q) {
+static void bench_serve_on_done(struct bench_request *q) {
     struct slot *slot = q->ctx;
     struct serve *s = slot->serve;
     double pause_s = 0;
@@ -113,13 +113,13 @@ static void on_done(struct bench_request *q) {
         if (r == 0)
             r = session_answer(&slot->session, &s->target.load, q->text.data ? q->text.data : "",
                                q->text.len);
-        wait_until(slot, q->end_ns + (int64_t)(s->think_s * 1e9));
+        bench_serve_wait_until(slot, q->end_ns + (int64_t)(s->think_s * 1e9));
     } else {
         if (q->outcome != OUTCOME_OK)
             pause_s = MIN(MAX(q->retry_s, 0.25), 5.0);
         end_session(slot);
         if (!s->open)
-            wait_until(slot, q->end_ns + (int64_t)(pause_s * 1e9));
+            bench_serve_wait_until(slot, q->end_ns + (int64_t)(pause_s * 1e9));
     }
     bench_request_deinit(q);
     if (r < 0)
@@ -127,7 +127,7 @@ static void on_done(struct bench_request *q) {
 }
 
 /* Sends the slot's next request. */
-static int start(struct slot *slot, int64_t now) {
+static int bench_serve_start(struct slot *slot, int64_t now) {
     struct serve *s = slot->serve;
     struct bench_request *q = &slot->q;
     int r = 0;
@@ -141,7 +141,7 @@ static int start(struct slot *slot, int64_t now) {
     bench_request_init(q);
     q->stream = s->target.load.stream;
     q->keep_text = s->turns > 1;
-    q->done = on_done;
+    q->done = bench_serve_on_done;
     q->ctx = slot;
     q->due_ns = s->open ? slot->due_ns : now;
     uint32_t n_prompt = dist_draw(&s->prompt, &slot->session.rng);
@@ -162,14 +162,14 @@ static bool may_arrive(const struct serve *s, int64_t now) {
 
 /* Begins the sessions that have arrived by @now in an open loop. Without a free slot a session is
  * dropped and counted. */
-static void arrive(struct serve *s, int64_t now) {
+static void bench_serve_arrive(struct serve *s, int64_t now) {
     while (may_arrive(s, now) && s->next_arrival_ns <= now) {
         uint32_t i = 0;
 
         while (i < s->n_slots && s->slot[i].state != SLOT_FREE)
             i++;
         if (i < s->n_slots)
-            wait_until(&s->slot[i], s->next_arrival_ns);
+            bench_serve_wait_until(&s->slot[i], s->next_arrival_ns);
         else
             s->n_dropped++;
         s->next_arrival_ns += (int64_t)(stats_exponential(&s->rng) / s->rate * 1e9);
@@ -180,7 +180,7 @@ static void arrive(struct serve *s, int64_t now) {
 static int64_t start_due(struct serve *s) {
     int64_t now = bench_now_ns(), next = now + 1000000000;
 
-    arrive(s, now);
+    bench_serve_arrive(s, now);
     if (may_arrive(s, now))
         next = MIN(next, s->next_arrival_ns);
     bool open = may_start(s, now);
@@ -193,7 +193,7 @@ static int64_t start_due(struct serve *s) {
             s->n_waiting--;
             end_session(slot);
         } else if (slot->due_ns <= now) {
-            int r = start(slot, now);
+            int r = bench_serve_start(slot, now);
 
             if (r < 0)
                 s->error = r;
@@ -205,7 +205,7 @@ static int64_t start_due(struct serve *s) {
     return next;
 }
 
-static void print_progress(struct serve *s) {
+static void bench_serve_print_progress(struct serve *s) {
     int64_t now = bench_now_ns();
     bool tty = isatty(STDERR_FILENO);
     double seconds = (double)(now - s->result.start_ns) * 1e-9;
@@ -220,12 +220,12 @@ static void print_progress(struct serve *s) {
 }
 
 /* Runs until no request may start and none is under way, or SIGINT arrives. Returns 0 or -errno. */
-static int drive(struct serve *s) {
+static int bench_serve_drive(struct serve *s) {
     s->result.start_ns = s->last_print_ns = s->next_arrival_ns = bench_now_ns();
     for (uint32_t i = 0; i < s->n_slots; i++) {
         s->slot[i].serve = s;
         if (!s->open)
-            wait_until(&s->slot[i], s->result.start_ns);
+            bench_serve_wait_until(&s->slot[i], s->result.start_ns);
     }
     for (;;) {
         int64_t next = start_due(s), now = bench_now_ns();
@@ -236,14 +236,14 @@ static int drive(struct serve *s) {
             break;
         int64_t wait_ms = MIN(MAX(next - now, (int64_t)0) / 1000000, (int64_t)500);
         TRY(bench_http_run(s->http, (int)wait_ms));
-        print_progress(s);
+        bench_serve_print_progress(s);
     }
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r%70s\r", "");
     return s->error;
 }
 
-static int write_json(struct serve *s) {
+static int bench_serve_write_json(struct serve *s) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *c;
 
@@ -272,7 +272,7 @@ static int write_json(struct serve *s) {
     return bench_json_write(d, s->json);
 }
 
-static int report(struct serve *s) {
+static int bench_serve_report(struct serve *s) {
     FILE *f = s->json && strcmp(s->json, "-") == 0 ? stderr : stdout;
     int code = CLI_OK;
 
@@ -281,14 +281,14 @@ static int report(struct serve *s) {
         fprintf(f, "\n%llu sessions were not started: %u were running\n",
                 (unsigned long long)s->n_dropped, OPEN_SLOTS);
     if (s->json)
-        code = write_json(s);
+        code = bench_serve_write_json(s);
     if (code == CLI_OK && !s->result.n[OUTCOME_OK])
         code = cli_fail("no request succeeded: %s",
                         s->result.first_error[0] ? s->result.first_error : "no request finished");
     return files_flush() ? code : CLI_FAILED;
 }
 
-static int measure(struct serve *s) {
+static int bench_serve_measure(struct serve *s) {
     int code = bench_target_open(&s->target, &s->http);
 
     if (code != CLI_OK)
@@ -300,7 +300,7 @@ static int measure(struct serve *s) {
         return cli_fail("out of memory");
     bench_watch_interrupts();
     double joules = bench_http_metric(s->http, "weft_device_energy_joules_total");
-    int r = drive(s);
+    int r = bench_serve_drive(s);
     if (joules > 0)
         s->result.joules = bench_http_metric(s->http, "weft_device_energy_joules_total") - joules;
     s->http = bench_http_free(s->http); /* ends requests that still run after an interrupt */
@@ -312,10 +312,10 @@ static int measure(struct serve *s) {
     free(s->slot);
     if (r < 0)
         return cli_fail("the load generator failed: %s", strerror(-r));
-    return report(s);
+    return bench_serve_report(s);
 }
 
-static int check(struct serve *s) {
+static int bench_serve_check(struct serve *s) {
     struct err err = {0};
 
     if (!s->n_clients == !(s->rate > 0))
@@ -356,9 +356,9 @@ int bench_cmd_serve(int argc, char **argv) {
     bench_target_init(&s.target);
     int code = bench_target_parse(&s.target, argc, argv, options, ARRAY_SIZE(options), usage);
     if (code < 0)
-        code = check(&s);
+        code = bench_serve_check(&s);
     if (code < 0)
-        code = measure(&s);
+        code = bench_serve_measure(&s);
     bench_result_deinit(&s.result);
     bench_http_freep(&s.http);
     return code;

@@ -19,7 +19,7 @@ void sse_deinit(struct sse *s) {
 }
 
 /* Handles a complete line. Fields other than data (event, id, retry) and comments are ignored. */
-static int end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
+static int sse_end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
     const char *p = s->line.data;
     size_t len = s->line.len;
     int r = 0;
@@ -64,7 +64,7 @@ int sse_feed(struct sse *s, const char *bytes, size_t n,
         r = buf_add(&s->line, bytes, (size_t)(p - bytes));
         if (r == 0 && p < end) {
             s->after_cr = *p == '\r';
-            r = end_line(s, event, ctx);
+            r = sse_end_line(s, event, ctx);
             p++;
         }
         bytes = p;
@@ -72,27 +72,27 @@ int sse_feed(struct sse *s, const char *bytes, size_t n,
     return r;
 }
 
-static int64_t number(yyjson_val *object, const char *key) {
+static int64_t sse_number(yyjson_val *object, const char *key) {
     yyjson_val *v = yyjson_obj_get(object, key);
 
     return yyjson_is_int(v) ? yyjson_get_sint(v) : -1;
 }
 
-static int add_text(struct buf *text, yyjson_val *v) {
+static int sse_add_text(struct buf *text, yyjson_val *v) {
     return yyjson_is_str(v) ? buf_add(text, json_text(v), json_len(v)) : 0;
 }
 
 /* Adds the text of @message, a delta or a message. Returns 0 or -errno. */
-static int add_message(struct buf *text, yyjson_val *message) {
+static int sse_add_message(struct buf *text, yyjson_val *message) {
     static const char *const keys[] = {"reasoning_content", "reasoning", "content"};
 
     for (size_t k = 0; k < ARRAY_SIZE(keys); k++)
-        TRY(add_text(text, yyjson_obj_get(message, keys[k])));
+        TRY(sse_add_text(text, yyjson_obj_get(message, keys[k])));
     JSON_EACH(call, yyjson_obj_get(message, "tool_calls")) {
         yyjson_val *function = yyjson_obj_get(call, "function");
 
-        TRY(add_text(text, yyjson_obj_get(function, "name")));
-        TRY(add_text(text, yyjson_obj_get(function, "arguments")));
+        TRY(sse_add_text(text, yyjson_obj_get(function, "name")));
+        TRY(sse_add_text(text, yyjson_obj_get(function, "arguments")));
     }
     return 0;
 }
@@ -132,17 +132,18 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
         if (!message)
             message = yyjson_obj_get(choice, "message");
         if (r == 0 && message)
-            r = add_message(text, message);
+            r = sse_add_message(text, message);
         else if (r == 0)
-            r = add_text(text, yyjson_obj_get(choice, "text"));
+            r = sse_add_text(text, yyjson_obj_get(choice, "text"));
         out->finished |= yyjson_is_str(yyjson_obj_get(choice, "finish_reason"));
     }
     usage = yyjson_obj_get(root, "usage");
-    out->prompt_tokens = number(usage, "prompt_tokens");
-    out->output_tokens = number(usage, "completion_tokens");
-    out->cached_tokens = number(yyjson_obj_get(usage, "prompt_tokens_details"), "cached_tokens");
+    out->prompt_tokens = sse_number(usage, "prompt_tokens");
+    out->output_tokens = sse_number(usage, "completion_tokens");
+    out->cached_tokens =
+        sse_number(yyjson_obj_get(usage, "prompt_tokens_details"), "cached_tokens");
     if (out->cached_tokens < 0) /* name in llama-server */
-        out->cached_tokens = number(yyjson_obj_get(root, "timings"), "cache_n");
+        out->cached_tokens = sse_number(yyjson_obj_get(root, "timings"), "cache_n");
     error = yyjson_obj_get(root, "error");
     if (error && !yyjson_is_null(error))
         get_error(error, out);

@@ -37,7 +37,7 @@ double stats_quantile(const double *sorted, size_t n, double q) {
     return sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]);
 }
 
-static int compare(const void *a, const void *b) {
+static int stats_compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
 
     return (x > y) - (x < y);
@@ -49,7 +49,7 @@ struct summary samples_summary(struct samples *s) {
 
     if (s->n == 0)
         return out;
-    qsort(s->v, s->n, sizeof(*s->v), compare);
+    qsort(s->v, s->n, sizeof(*s->v), stats_compare);
     for (size_t i = 0; i < s->n; i++)
         out.mean += s->v[i] / (double)s->n;
     for (size_t i = 0; i < s->n; i++)
@@ -90,7 +90,7 @@ static int parse_named(struct dist *d, const char *name, char *tail) {
     return cli_double(tail, 1, LENGTH_MAX, &d->a) && cli_double(sigma, 0, 10, &d->b) ? 0 : -EINVAL;
 }
 
-static int parse_range(struct dist *d, const char *from, const char *to) {
+static int stats_parse_range(struct dist *d, const char *from, const char *to) {
     uint32_t a, b;
 
     if (!cli_u32(from, 1, LENGTH_MAX, &a) || !cli_u32(to, a, LENGTH_MAX, &b))
@@ -112,11 +112,11 @@ int dist_parse(struct dist *d, const char *text, struct err *err) {
         r = parse_named(&out, copy, mark + 1);
     } else if ((mark = strchr(copy, '-'))) {
         *mark = 0;
-        r = parse_range(&out, copy, mark + 1);
+        r = stats_parse_range(&out, copy, mark + 1);
     } else if (strchr(copy, ',')) {
         r = parse_choices(&out, copy);
     } else {
-        r = parse_range(&out, copy, copy);
+        r = stats_parse_range(&out, copy, copy);
     }
     if (r < 0)
         return err_set(err, 0, NULL,

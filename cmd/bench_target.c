@@ -145,12 +145,12 @@ int bench_target_open(struct bench_target *t, struct bench_http **out) {
 
 static volatile sig_atomic_t interrupted;
 
-static void on_interrupt(int sig) {
+static void target_on_interrupt(int sig) {
     interrupted = 1;
 }
 
 void bench_watch_interrupts(void) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = target_on_interrupt, .sa_flags = (int)SA_RESETHAND};
 
     sigaction(SIGINT, &action, NULL);
 }

@@ -163,7 +163,7 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
 }
 
 /* Returns the length of the run in seconds, never 0. */
-static double seconds(const struct bench_tenants *r) {
+static double bench_tenants_seconds(const struct bench_tenants *r) {
     return (double)MAX(r->end_ns - r->start_ns, (int64_t)1) * 1e-9;
 }
 
@@ -191,7 +191,7 @@ static int add_tenant(struct tenant *sum, const struct tenant *t) {
 }
 
 /* Sums all tenants into one, whose samples the caller frees. */
-static struct tenant add_up(const struct bench_tenants *r) {
+static struct tenant bench_tenants_add_up(const struct bench_tenants *r) {
     struct tenant sum = {.name = "all", .here = true, .weight = 1};
     int e = 0;
 
@@ -224,8 +224,9 @@ static void print_notes(struct bench_tenants *r, struct tenant *all, FILE *f) {
     fprintf(f,
             "%.1f s, %" PRIu64 " of %" PRIu64 " turns finished, %.1f output tokens/s, %.2f "
             "turns/s\n",
-            seconds(r), all->n_finished, all->n_turns, (double)all->n_out / seconds(r),
-            (double)all->n_finished / seconds(r));
+            bench_tenants_seconds(r), all->n_finished, all->n_turns,
+            (double)all->n_out / bench_tenants_seconds(r),
+            (double)all->n_finished / bench_tenants_seconds(r));
     if (n_all > 1)
         fprintf(f, "Jain's index of served tokens: %.3f of all tenants\n", jain);
     if (n_wanting > 1)
@@ -263,7 +264,7 @@ static void print_during(struct bench_tenants *r, struct tenant *during, FILE *f
 }
 
 void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f) {
-    struct tenant all = add_up(r);
+    struct tenant all = bench_tenants_add_up(r);
 
     print_notes(r, &all, f);
     if (during)
@@ -335,13 +336,15 @@ static void json_tenant(struct tenant *t, yyjson_mut_doc *d, yyjson_mut_val *v) 
 
 void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
                         yyjson_mut_val *root) {
-    struct tenant all = add_up(r);
+    struct tenant all = bench_tenants_add_up(r);
     yyjson_mut_val *list;
     uint32_t n;
 
-    yyjson_mut_obj_add_real(d, root, "seconds", seconds(r));
-    yyjson_mut_obj_add_real(d, root, "output_tokens_per_s", (double)all.n_out / seconds(r));
-    yyjson_mut_obj_add_real(d, root, "turns_per_s", (double)all.n_finished / seconds(r));
+    yyjson_mut_obj_add_real(d, root, "seconds", bench_tenants_seconds(r));
+    yyjson_mut_obj_add_real(d, root, "output_tokens_per_s",
+                            (double)all.n_out / bench_tenants_seconds(r));
+    yyjson_mut_obj_add_real(d, root, "turns_per_s",
+                            (double)all.n_finished / bench_tenants_seconds(r));
     yyjson_mut_obj_add_real(d, root, "jain", bench_tenants_jain(r, false, &n));
     yyjson_mut_obj_add_real(d, root, "jain_wanting", bench_tenants_jain(r, true, &n));
     yyjson_mut_obj_add_uint(d, root, "wanting", n);

@@ -11,7 +11,7 @@ struct key {
 };
 
 /* Parses N or A-B. Returns false for other texts. */
-static bool parse_range(const char *s, struct range *out) {
+static bool bench_trace_parse_range(const char *s, struct range *out) {
     char *end;
 
     out->low = out->high = (uint32_t)strtoul(s, &end, 10);
@@ -33,7 +33,7 @@ static const char *parse_keys(char **rest, const struct key *key, uint32_t n) {
         *value++ = '\0';
         while (i < n && strcmp(key[i].name, word) != 0)
             i++;
-        if (i == n || !parse_range(value, key[i].to))
+        if (i == n || !bench_trace_parse_range(value, key[i].to))
             return word;
     }
     return NULL;

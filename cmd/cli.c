@@ -16,7 +16,7 @@
 #include "base/printable.h"
 #include "base/version.h"
 
-static void print(const char *fmt, va_list ap, const char *hint) {
+static void cli_print(const char *fmt, va_list ap, const char *hint) {
     char text[1024], shown[1400];
 
     vsnprintf(text, sizeof(text), fmt, ap);
@@ -29,7 +29,7 @@ int cli_fail(const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
-    print(fmt, ap, "");
+    cli_print(fmt, ap, "");
     va_end(ap);
     return CLI_FAILED;
 }
@@ -38,7 +38,7 @@ int cli_usage(const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
-    print(fmt, ap, " (try --help)");
+    cli_print(fmt, ap, " (try --help)");
     va_end(ap);
     return CLI_USAGE;
 }

@@ -55,7 +55,7 @@ struct chat {
 
 static volatile sig_atomic_t stop;
 
-static void on_interrupt(int signal) {
+static void chat_on_interrupt(int signal) {
     stop = 1;
 }
 
@@ -100,7 +100,7 @@ static void on_text(void *ctx, bool reasoning, const char *text, size_t len) {
     fflush(stdout);
 }
 
-static long long count(const yyjson_val *usage, const char *key) {
+static long long chat_count(const yyjson_val *usage, const char *key) {
     return (long long)yyjson_get_sint(yyjson_obj_get((yyjson_val *)(uintptr_t)usage, key));
 }
 
@@ -108,14 +108,14 @@ static long long count(const yyjson_val *usage, const char *key) {
 static void show_figures(const struct chat *c, const struct chat_answer *a) {
     yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
     double decode = a->total_s - a->first_s;
-    long long n = count(u, "completion_tokens");
+    long long n = chat_count(u, "completion_tokens");
 
     dim(c, true);
     if (a->stopped)
         fputs("(stopped)", stdout);
     else if (u)
         printf("(%lld prompt tokens, %lld output tokens%s; first after %.2f s, %.1f tokens/s)",
-               count(u, "prompt_tokens"), n, strcmp(a->finish, "length") == 0 ? ", cut" : "",
+               chat_count(u, "prompt_tokens"), n, strcmp(a->finish, "length") == 0 ? ", cut" : "",
                a->first_s, n > 1 && decode > 0 ? (double)(n - 1) / decode : 0);
     dim(c, false);
     fputs("\n", stdout);
@@ -139,9 +139,9 @@ static void show_json(const struct chat_answer *a) {
 /* ---- a turn ---- */
 
 /* Requests the answer to the conversation so far and adds it. Returns an exit code. */
-static int answer(struct chat *c) {
+static int chat_answer_turn(struct chat *c) {
     struct chat_sink sink = {.text = c->json ? NULL : on_text, .ctx = c, .stop = &stop};
-    struct sigaction interrupt = {.sa_handler = on_interrupt}, before;
+    struct sigaction interrupt = {.sa_handler = chat_on_interrupt}, before;
     struct chat_answer a = {0};
     struct err err = {0};
     CLEANUP(freep) char *body = NULL;
@@ -172,10 +172,10 @@ static int answer(struct chat *c) {
 }
 
 /* Adds a message and its answer; removes a message that gets no answer. */
-static int say(struct chat *c, const char *text, size_t len) {
+static int chat_say(struct chat *c, const char *text, size_t len) {
     if (chat_talk_add(&c->talk, "user", text, len, NULL) < 0)
         return cli_fail("out of memory");
-    int r = answer(c);
+    int r = chat_answer_turn(c);
     if (r != CTL_OK)
         chat_talk_drop(&c->talk, "user");
     return r;
@@ -204,7 +204,7 @@ static void set_text(char **field, const char *text) {
     *field = *text ? strdup(text) : NULL;
 }
 
-static void set_param(struct chat *c, char *text) {
+static void chat_set_param(struct chat *c, char *text) {
     char *value = text + strcspn(text, " ");
 
     if (*value)
@@ -228,9 +228,9 @@ static int file_command(struct chat *c, bool load, const char *path) {
     return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CTL_OK;
 }
 
-static void retry(struct chat *c) {
+static void chat_retry(struct chat *c) {
     if (chat_talk_drop(&c->talk, "assistant"))
-        (void)answer(c);
+        (void)chat_answer_turn(c);
     else
         fputs("There is no answer yet.\n", stdout);
 }
@@ -247,13 +247,13 @@ static bool command(struct chat *c, char *line) {
     if (strcmp(line, "/new") == 0)
         chat_talk_clear(&c->talk);
     else if (strcmp(line, "/retry") == 0)
-        retry(c);
+        chat_retry(c);
     else if (strcmp(line, "/undo") == 0)
         chat_talk_drop(&c->talk, "assistant"), chat_talk_drop(&c->talk, "user");
     else if (strcmp(line, "/system") == 0)
         set_text(&c->talk.system, arg);
     else if (strcmp(line, "/set") == 0)
-        set_param(c, arg);
+        chat_set_param(c, arg);
     else if (strcmp(line, "/model") == 0 && *arg)
         set_text(&c->talk.model, arg);
     else if (strcmp(line, "/model") == 0 || strcmp(line, "/models") == 0)
@@ -268,7 +268,7 @@ static bool command(struct chat *c, char *line) {
 /* ---- input ---- */
 
 /* Reads a line without its end; the caller frees it. NULL: the end of the input. */
-static char *read_line(bool first) {
+static char *chat_read_line(bool first) {
 #ifdef HAVE_LIBEDIT
     if (isatty(STDIN_FILENO)) {
         char *line = readline(first ? "> " : "  ");
@@ -293,11 +293,11 @@ static char *read_line(bool first) {
 
 /* Reads a message of one or several lines into @out. Returns 1, 0 at the end of the input, or
  * -ENOMEM. */
-static int read_message(struct buf *out) {
+static int chat_read_message(struct buf *out) {
     bool block = false, more = true;
 
     for (bool first = true; more; first = false) {
-        CLEANUP(freep) char *line = read_line(first);
+        CLEANUP(freep) char *line = chat_read_line(first);
         size_t n = line ? strlen(line) : 0;
 
         if (!line)
@@ -321,7 +321,7 @@ static int converse(struct chat *c) {
     printf("weftctl chat: /help lists commands, Ctrl-D ends\n");
     for (;;) {
         CLEANUP(buf_deinit) struct buf text = {.max = MESSAGE_MAX};
-        int got = read_message(&text);
+        int got = chat_read_message(&text);
 
         if (got < 0)
             return cli_fail("out of memory");
@@ -331,7 +331,7 @@ static int converse(struct chat *c) {
             if (!command(c, text.data))
                 break;
         } else if (text.data[strspn(text.data, " \t\n")]) {
-            r = say(c, text.data, text.len - 1);
+            r = chat_say(c, text.data, text.len - 1);
             if (r == CTL_UNREACHABLE || r == CTL_DENIED)
                 return r;
         }
@@ -376,7 +376,7 @@ static int one_message(struct chat *c, char **words, int n) {
     if (r < 0)
         return cli_fail("cannot read the message: %s", strerror(-r));
     if (text.len)
-        return say(c, text.data, text.len);
+        return chat_say(c, text.data, text.len);
     return cli_usage("no message given");
 }
 

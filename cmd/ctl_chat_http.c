@@ -29,7 +29,7 @@ struct chat_server {
 };
 
 /* Adds a header, for example with the key; libcurl copies it. */
-static int add_header(struct chat_server *s, const char *text) {
+static int chat_add_header(struct chat_server *s, const char *text) {
     struct curl_slist *longer = curl_slist_append(s->headers, text);
 
     if (!longer)
@@ -54,10 +54,10 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
         auth = NULL;
         return -ENOMEM;
     }
-    int r = add_header(s, "Content-Type: application/json");
+    int r = chat_add_header(s, "Content-Type: application/json");
     s->has_key = key != NULL;
     if (r == 0 && key) {
-        r = add_header(s, auth);
+        r = chat_add_header(s, auth);
         explicit_bzero(auth, strlen(auth));
     }
     if (r < 0)
@@ -98,7 +98,7 @@ struct transfer {
     bool is_error, done;
 };
 
-static double seconds_since(int64_t ns) {
+static double chat_seconds_since(int64_t ns) {
     return (double)(clock_now(clock_monotonic()) - ns) * 1e-9;
 }
 
@@ -110,14 +110,14 @@ static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
     if (!yyjson_is_str(v) || len == 0)
         return 0;
     if (a->first_s == 0)
-        a->first_s = seconds_since(t->began_ns);
+        a->first_s = chat_seconds_since(t->began_ns);
     if (t->sink->text)
         t->sink->text(t->sink->ctx, reasoning, json_text(v), json_len(v));
     return buf_add(reasoning ? &a->reasoning : &a->text, json_text(v), json_len(v));
 }
 
 /* Handles one chunk of a stream. */
-static int on_event(void *ctx, const char *data, size_t len) {
+static int chat_on_event(void *ctx, const char *data, size_t len) {
     struct transfer *t = ctx;
     struct chat_answer *a = t->answer;
 
@@ -149,7 +149,7 @@ static int on_event(void *ctx, const char *data, size_t len) {
 }
 
 /* Takes bytes of a body. Returning fewer bytes than arrived ends the transfer. */
-static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+static size_t chat_on_data(char *data, size_t size, size_t n, void *ctx) {
     struct transfer *t = ctx;
     long status = 0;
     int r;
@@ -158,21 +158,21 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     curl_easy_getinfo(t->server->curl, CURLINFO_RESPONSE_CODE, &status);
     t->is_error = status / 100 != 2;
     if (t->sink && !t->is_error)
-        r = sse_feed(&t->sse, data, size * n, on_event, t);
+        r = sse_feed(&t->sse, data, size * n, chat_on_event, t);
     else
         r = buf_add(&t->whole, data, size * n);
     return r < 0 ? 0 : size * n;
 }
 
 /* Called by libcurl several times a second, also without data. */
-static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+static int chat_on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
     struct transfer *t = ctx;
 
     (void)a, (void)b, (void)c, (void)d;
     return t->sink && t->sink->stop && *t->sink->stop;
 }
 
-static int refused(struct transfer *t, long status, struct err *err) {
+static int chat_refused(struct transfer *t, long status, struct err *err) {
     yyjson_doc *doc = ctl_parse(t->whole.data, t->whole.len);
     struct printable why =
         ctl_message(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "message");
@@ -195,7 +195,7 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
 
     curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_ABORTED_BY_CALLBACK) {
-        assert(t->answer); /* only streams are ended by on_progress() */
+        assert(t->answer); /* only streams are ended by chat_on_progress() */
         t->answer->stopped = true;
         return CTL_OK;
     }
@@ -210,7 +210,7 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
         return CTL_UNREACHABLE;
     }
     if (status / 100 != 2)
-        return refused(t, status, err);
+        return chat_refused(t, status, err);
     if (t->refusal.s[0]) {
         err_set(err, 0, NULL, "%s", t->refusal.s);
         return CTL_REFUSED;
@@ -222,8 +222,8 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
     return CTL_OK;
 }
 
-static int perform(struct transfer *t, const char *path, const char *body, size_t len,
-                   struct err *err) {
+static int chat_perform(struct transfer *t, const char *path, const char *body, size_t len,
+                        struct err *err) {
     struct chat_server *s = t->server;
     char url[URL_MAX];
 
@@ -247,9 +247,9 @@ static int perform(struct transfer *t, const char *path, const char *body, size_
     curl_easy_setopt(s->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(s->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     curl_easy_setopt(s->curl, CURLOPT_ERRORBUFFER, s->why);
-    curl_easy_setopt(s->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(s->curl, CURLOPT_WRITEFUNCTION, chat_on_data);
     curl_easy_setopt(s->curl, CURLOPT_WRITEDATA, t);
-    curl_easy_setopt(s->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(s->curl, CURLOPT_XFERINFOFUNCTION, chat_on_progress);
     curl_easy_setopt(s->curl, CURLOPT_XFERINFODATA, t);
     curl_easy_setopt(s->curl, CURLOPT_NOPROGRESS, 0L);
     if (body) {
@@ -261,7 +261,7 @@ static int perform(struct transfer *t, const char *path, const char *body, size_
 
 int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err) {
     struct transfer t = {.server = s, .whole = {.max = CHAT_REPLY_MAX}};
-    int r = perform(&t, path, NULL, 0, err);
+    int r = chat_perform(&t, path, NULL, 0, err);
 
     if (r == CTL_OK && !(*out = ctl_parse(t.whole.data, t.whole.len))) {
         err_set(err, 0, NULL, "%s: the answer to GET %s is not a JSON object", s->url, path);
@@ -298,7 +298,7 @@ static bool wait_for_load(const struct transfer *t) {
 
 /* Sends the request until the server has loaded the model: LOAD_TRIES times at most. */
 static int perform_when_loaded(struct transfer *t, const char *body, size_t len, struct err *err) {
-    int r = perform(t, "/v1/chat/completions", body, len, err);
+    int r = chat_perform(t, "/v1/chat/completions", body, len, err);
 
     for (uint32_t n = 0; r == CTL_REFUSED && n < LOAD_TRIES && is_loading(t); n++) {
         if (n == 0)
@@ -307,7 +307,7 @@ static int perform_when_loaded(struct transfer *t, const char *body, size_t len,
             break;
         buf_clear(&t->whole);
         *err = (struct err){0};
-        r = perform(t, "/v1/chat/completions", body, len, err);
+        r = chat_perform(t, "/v1/chat/completions", body, len, err);
     }
     return r;
 }
@@ -322,7 +322,7 @@ int chat_ask(struct chat_server *s, const char *body, size_t len, const struct c
     sse_init(&t.sse);
     t.began_ns = clock_now(clock_monotonic());
     int r = perform_when_loaded(&t, body, len, err);
-    out->total_s = seconds_since(t.began_ns);
+    out->total_s = chat_seconds_since(t.began_ns);
     sse_deinit(&t.sse);
     buf_deinit(&t.whole);
     return r;

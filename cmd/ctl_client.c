@@ -71,7 +71,7 @@ static bool hand_out_lines(struct sink *s) {
 
 /* Takes bytes of a body. Returning fewer bytes than arrived ends the transfer: enough was read, or
  * the answer is too long. */
-static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+static size_t client_on_data(char *data, size_t size, size_t n, void *ctx) {
     struct sink *s = ctx;
     long status = 0;
 
@@ -137,8 +137,8 @@ static bool names_one(const char *path) {
 }
 
 /* Copies the reason of a refusal, {"error": {"message": ...}}, to @err. Returns the exit code. */
-static int refused(struct ctl *c, const char *path, long status, const struct buf *reply,
-                   struct err *err) {
+static int client_refused(struct ctl *c, const char *path, long status, const struct buf *reply,
+                          struct err *err) {
     yyjson_doc *doc = ctl_parse(reply->data, reply->len);
     yyjson_val *error = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
     struct printable why = ctl_message(error, "message");
@@ -153,7 +153,7 @@ static int refused(struct ctl *c, const char *path, long status, const struct bu
 }
 
 /* Finds the socket of the daemon, unless the user named it. Returns an exit code. */
-static int find_socket(struct ctl *c, struct err *err) {
+static int client_find_socket(struct ctl *c, struct err *err) {
     char path[PATH_MAX];
 
     if (c->socket)
@@ -169,13 +169,13 @@ static int find_socket(struct ctl *c, struct err *err) {
 }
 
 /* Sends one request. Returns CLI_OK with the answer in @s, or an exit code with @err. */
-static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
-                   struct err *err) {
+static int client_perform(struct ctl *c, const char *method, const char *path, struct sink *s,
+                          struct err *err) {
     CLEANUP(freep) char *url = NULL;
     long status = 0;
 
     assert(path[0] == '/' && s->reply);
-    int found = find_socket(c, err);
+    int found = client_find_socket(c, err);
     if (found != CTL_OK)
         return found;
     if (asprintf(&url, "http://weftd%s", path) < 0)
@@ -194,7 +194,7 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, s->line || s->patient ? 0L : (long)CALL_MS);
     curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->why);
-    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, client_on_data);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, s);
     if (strcmp(method, "POST") == 0)
         curl_easy_setopt(c->curl, CURLOPT_COPYPOSTFIELDS, "");
@@ -206,21 +206,21 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     }
     if (code != CURLE_OK && !s->enough)
         return unreachable(c, code, err);
-    return status / 100 == 2 ? CTL_OK : refused(c, path, status, s->reply, err);
+    return status / 100 == 2 ? CTL_OK : client_refused(c, path, status, s->reply, err);
 }
 
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
              struct err *err) {
     struct sink s = {.reply = reply};
 
-    return perform(c, method, path, &s, err);
+    return client_perform(c, method, path, &s, err);
 }
 
 int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
                   struct err *err) {
     struct sink s = {.reply = reply, .patient = true};
 
-    return perform(c, method, path, &s, err);
+    return client_perform(c, method, path, &s, err);
 }
 
 yyjson_doc *ctl_parse(const char *text, size_t len) {
@@ -272,7 +272,7 @@ int ctl_watch(struct ctl *c, const char *path,
     struct sink s = {.reply = &reply, .line = line, .ctx = ctx};
 
     assert(line);
-    int r = perform(c, "GET", path, &s, err);
+    int r = client_perform(c, "GET", path, &s, err);
     if (r != CTL_OK || s.enough)
         return r;
     err_set(err, 0, NULL, "%s: the daemon has ended", c->socket);

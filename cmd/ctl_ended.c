@@ -34,7 +34,7 @@ static bool ended_time(const char *text, time_t now, uint64_t *ago_s) {
     return true;
 }
 
-static bool is_plain(char c) {
+static bool ended_is_plain(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            strchr("-_.", c);
 }
@@ -45,7 +45,7 @@ static bool ended_add(char *out, size_t size, const char *name, const char *valu
 
     n += (size_t)snprintf(out + n, size - n, "%c%s=", strchr(out, '?') ? '&' : '?', name);
     for (; *value && n + 4 < size; value++)
-        n += (size_t)snprintf(out + n, size - n, is_plain(*value) ? "%c" : "%%%02X",
+        n += (size_t)snprintf(out + n, size - n, ended_is_plain(*value) ? "%c" : "%%%02X",
                               (unsigned char)*value);
     return !*value && n < size;
 }

@@ -51,14 +51,14 @@ static size_t folder_len(const char *target) {
     return slash ? (size_t)(slash + 1 - target) : 0;
 }
 
-static const char *name_of(const char *target) {
+static const char *fetch_name(const char *target) {
     return target + folder_len(target);
 }
 
 /* Writes "DIR/.NAME@tail" of DIR/NAME. Returns false if the path is too long. */
 static bool hidden_path(const char *target, const char *tail, char *out, size_t size) {
     int n =
-        snprintf(out, size, "%.*s.%s%s", (int)folder_len(target), target, name_of(target), tail);
+        snprintf(out, size, "%.*s.%s%s", (int)folder_len(target), target, fetch_name(target), tail);
 
     return n > 0 && (size_t)n < size;
 }
@@ -130,7 +130,7 @@ static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 
 static void remember_sum(const struct loading *l) {
     char name[NAME_BYTES];
 
-    if (!*l->f->sha256 || !fetch_sum_path(name_of(l->f->target), name, sizeof(name)))
+    if (!*l->f->sha256 || !fetch_sum_path(fetch_name(l->f->target), name, sizeof(name)))
         return;
     unlinkat(l->dir, name, 0);
     int fd = openat(l->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -143,7 +143,7 @@ static void remember_sum(const struct loading *l) {
 /* Reads the checksum beside the target: 64 digits, or "". */
 static void read_sum(const struct loading *l, char out[65]) {
     char name[NAME_BYTES];
-    int fd = fetch_sum_path(name_of(l->f->target), name, sizeof(name))
+    int fd = fetch_sum_path(fetch_name(l->f->target), name, sizeof(name))
                  ? openat(l->dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
                  : -1;
     ssize_t n = fd < 0 ? 0 : read(fd, out, 64);
@@ -154,9 +154,9 @@ static void read_sum(const struct loading *l, char out[65]) {
 }
 
 /* Returns 1 if the target exists with the right content, 0 if not, or -errno. */
-static int is_complete(const struct loading *l) {
+static int fetch_is_complete(const struct loading *l) {
     const struct fetch *f = l->f;
-    const char *name = name_of(f->target);
+    const char *name = fetch_name(f->target);
     char known[65], now[65];
     struct sha256 sum;
 
@@ -200,7 +200,7 @@ static int lock_part(struct loading *l) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
         if (!said)
-            progress_say(l->f->progress, "waiting", "another process downloads %s", l->f->target);
+            progress_print(l->f->progress, "waiting", "another process downloads %s", l->f->target);
         said = true;
         if (!fetch_sleep(l->f->stop, LOCK_WAIT_MS))
             return -EINTR;
@@ -238,7 +238,7 @@ static int take_over(struct loading *l) {
 
 /* ---- loading ---- */
 
-static bool refuse(struct loading *l, int why) {
+static bool fetch_refuse(struct loading *l, int why) {
     l->local = why;
     return false;
 }
@@ -249,27 +249,27 @@ static bool on_begin(void *ctx, const struct hub_reply *reply) {
     if (reply->total >= 0 && (uint64_t)reply->total != l->f->size) {
         err_set(l->err, 0, NULL, "the hub announced %llu bytes, but sends %lld",
                 (unsigned long long)l->f->size, (long long)reply->total);
-        return refuse(l, EPROTO);
+        return fetch_refuse(l, EPROTO);
     }
     if ((uint64_t)reply->from == l->have)
         return true;
     if (reply->from != 0) {
         err_set(l->err, 0, NULL, "byte %llu was requested, but the hub sent byte %lld",
                 (unsigned long long)l->have, (long long)reply->from);
-        return refuse(l, EPROTO);
+        return fetch_refuse(l, EPROTO);
     }
     int r = restart(l); /* the server does not know ranges */
-    return r == 0 || refuse(l, -r);
+    return r == 0 || fetch_refuse(l, -r);
 }
 
-static bool on_data(void *ctx, const void *data, size_t len) {
+static bool fetch_on_data(void *ctx, const void *data, size_t len) {
     struct loading *l = ctx;
 
     assert(l->fd >= 0 && l->have <= l->f->size);
     if (len > l->f->size - l->have) {
         err_set(l->err, 0, NULL, "the hub sends more than the %llu bytes that it announced",
                 (unsigned long long)l->f->size);
-        return refuse(l, EPROTO);
+        return fetch_refuse(l, EPROTO);
     }
     for (size_t at = 0; at < len;) {
         ssize_t n = pwrite(l->fd, (const char *)data + at, len - at, (off_t)l->have);
@@ -277,7 +277,7 @@ static bool on_data(void *ctx, const void *data, size_t len) {
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return refuse(l, n < 0 ? errno : ENOSPC);
+            return fetch_refuse(l, n < 0 ? errno : ENOSPC);
         sha256_add(&l->sum, (const char *)data + at, (size_t)n);
         l->have += (uint64_t)n;
         at += (size_t)n;
@@ -286,7 +286,7 @@ static bool on_data(void *ctx, const void *data, size_t len) {
     return true;
 }
 
-static void on_tick(void *ctx) {
+static void fetch_on_tick(void *ctx) {
     struct loading *l = ctx;
 
     progress_at(l->f->progress, "", l->have);
@@ -317,9 +317,9 @@ static int fail_refused(const struct err *err) {
 }
 
 /* Downloads the missing bytes. Returns CTL_OK when the file is complete. */
-static int load(struct loading *l) {
+static int fetch_load(struct loading *l) {
     const struct fetch *f = l->f;
-    const struct hub_sink sink = {on_begin, on_data, on_tick, l};
+    const struct hub_sink sink = {on_begin, fetch_on_data, fetch_on_tick, l};
     struct hub_reply reply;
 
     for (uint32_t n = 0; l->have < f->size;) { /* n: number of successive attempts without data */
@@ -346,8 +346,8 @@ static int load(struct loading *l) {
         int64_t wait_ms = hub_wait_ms(&reply, n);
         if (n >= f->n_tries || wait_ms < 0)
             return CTL_UNREACHABLE;
-        progress_say(f->progress, "retrying", "%.300s; next try in %.1f s", l->err->message,
-                     (double)wait_ms / 1000);
+        progress_print(f->progress, "retrying", "%.300s; next try in %.1f s", l->err->message,
+                       (double)wait_ms / 1000);
         if (!fetch_sleep(f->stop, wait_ms))
             return FETCH_INTERRUPTED;
     }
@@ -356,7 +356,7 @@ static int load(struct loading *l) {
 
 /* Checks and renames a complete part. Returns 0, -EBADMSG if it was wrong and has been removed, or
  * -errno. */
-static int finish(struct loading *l) {
+static int fetch_finish(struct loading *l) {
     const struct fetch *f = l->f;
     char hex[65];
 
@@ -369,7 +369,7 @@ static int finish(struct loading *l) {
         unlinkat(l->dir, l->part, 0);
         return -EBADMSG;
     }
-    if (fsync(l->fd) < 0 || renameat(l->dir, l->part, l->dir, name_of(f->target)) < 0)
+    if (fsync(l->fd) < 0 || renameat(l->dir, l->part, l->dir, fetch_name(f->target)) < 0)
         return -errno;
     remember_sum(l);
     return 0;
@@ -379,7 +379,7 @@ static int finish(struct loading *l) {
  * is to be reported. */
 enum { AGAIN = -1 };
 
-static int take_turn(struct loading *l, bool may_repeat) {
+static int fetch_take_turn(struct loading *l, bool may_repeat) {
     int r = lock_part(l);
 
     l->err->message[0] = 0;
@@ -389,13 +389,13 @@ static int take_turn(struct loading *l, bool may_repeat) {
     if (r < 0)
         return fail_local(l, -r);
     bool was_continued = l->have > 0;
-    r = load(l);
+    r = fetch_load(l);
     if (r != CTL_OK) {
         if (l->have == 0)
             unlinkat(l->dir, l->part, 0);
         return r;
     }
-    r = finish(l);
+    r = fetch_finish(l);
     if (r == -EBADMSG) /* the bytes of an earlier run may have been wrong */
         return was_continued && may_repeat ? AGAIN : CTL_REFUSED;
     return r < 0 ? fail_local(l, -r) : CTL_OK;
@@ -407,15 +407,15 @@ static int fetch_in(struct loading *l) {
     bool may_repeat = true;
     int r;
 
-    while ((r = is_complete(l)) == 0) {
-        r = take_turn(l, may_repeat);
+    while ((r = fetch_is_complete(l)) == 0) {
+        r = fetch_take_turn(l, may_repeat);
         if (l->fd >= 0)
             close(l->fd);
         l->fd = -1;
         if (r != AGAIN)
             return r;
         if (l->err->message[0]) {
-            progress_say(f->progress, "retrying", "%.300s; starting over", l->err->message);
+            progress_print(f->progress, "retrying", "%.300s; starting over", l->err->message);
             may_repeat = false;
         }
     }
@@ -426,7 +426,7 @@ int fetch_file(const struct fetch *f, struct err *err) {
     struct loading l = {.f = f, .dir = -1, .fd = -1, .err = err};
 
     assert(f->size > 0 && f->size <= INT64_MAX && f->n_tries > 0);
-    if (!part_path(f, name_of(f->target), l.part, sizeof(l.part)))
+    if (!part_path(f, fetch_name(f->target), l.part, sizeof(l.part)))
         return fail_local(&l, ENAMETOOLONG);
     l.dir = open_folder(f->target);
     if (l.dir < 0)

@@ -24,14 +24,14 @@ static const char *const preferred[] = {
 
 /* ---- the specification ---- */
 
-static bool is_name(const char *p, size_t len) {
+static bool hub_is_name(const char *p, size_t len) {
     return len > 0 && len < 100 && *p != '.' && *p != '-' &&
            strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") >= len;
 }
 
 /* Returns whether @p is a printable, relative path none of whose parts is empty, hidden or leads
  * upwards. It becomes the name of a file, and of a model that every client sees. */
-static bool is_path(const char *p) {
+static bool hub_is_path(const char *p) {
     if (strlen(p) >= 512 || !is_printable(p) || strchr(p, '\\'))
         return false;
     for (;; p++) {
@@ -60,15 +60,15 @@ int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
     const char *p = without_prefix(text), *slash = strchr(p, '/');
     size_t len = strcspn(p, ":@"), owner = slash ? (size_t)(slash - p) : 0;
 
-    if (!slash && is_name(p, len)) /* a name of Ollama's registry, or a part of one */
+    if (!slash && hub_is_name(p, len)) /* a name of Ollama's registry, or a part of one */
         return err_set(
             err, 0, NULL,
             "\"%.100s\" has no owner, and Ollama's registry is not read. Choose a model at "
             "https://huggingface.co/models?library=gguf&search=%.*s and pull "
             "hf:OWNER/REPO[:QUANT|:FILE], such as hf:unsloth/Qwen3-8B-GGUF:Q4_K_M",
             text, (int)len, p);
-    if (!slash || len >= sizeof(s.repo) || owner >= len || !is_name(p, owner) ||
-        !is_name(slash + 1, len - owner - 1))
+    if (!slash || len >= sizeof(s.repo) || owner >= len || !hub_is_name(p, owner) ||
+        !hub_is_name(slash + 1, len - owner - 1))
         return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]", text);
     memcpy(s.repo, p, len);
     p += len;
@@ -79,12 +79,12 @@ int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
                            text);
         memcpy(s.what, p, len);
         s.is_file = len > 5 && strcasecmp(s.what + len - 5, ".gguf") == 0;
-        if (s.is_file && !is_path(s.what))
+        if (s.is_file && !hub_is_path(s.what))
             return err_set(err, 0, NULL, "\"%.100s\" is not the path of a file", s.what);
         p += len;
     }
     if (*p == '@') {
-        if (!is_path(p + 1) || strlen(p + 1) >= sizeof(s.revision))
+        if (!hub_is_path(p + 1) || strlen(p + 1) >= sizeof(s.revision))
             return err_set(err, 0, NULL, "\"%.100s\": after the @ comes a branch or a commit",
                            text);
         strcpy(s.revision, p + 1);
@@ -108,21 +108,21 @@ static bool is_hex(const char *s, size_t len) {
     return strlen(s) == len && strspn(s, "0123456789abcdef") == len;
 }
 
-static const char *text_of(yyjson_val *object, const char *key) {
+static const char *hub_text(yyjson_val *object, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(object, key));
 
     return s ? s : "";
 }
 
-static int read_file(struct hub_file *out, yyjson_val *v) {
+static int hub_read_file(struct hub_file *out, yyjson_val *v) {
     yyjson_val *lfs = yyjson_obj_get(v, "lfs"), *size = yyjson_obj_get(v, "size");
-    const char *sum = text_of(lfs, "sha256");
+    const char *sum = hub_text(lfs, "sha256");
 
     if (!*sum)
-        sum = text_of(lfs, "oid"); /* name of the member in listings of file trees */
+        sum = hub_text(lfs, "oid"); /* name of the member in listings of file trees */
     if (yyjson_is_uint(yyjson_obj_get(lfs, "size")))
         size = yyjson_obj_get(lfs, "size");
-    out->path = strdup(text_of(v, "rfilename"));
+    out->path = strdup(hub_text(v, "rfilename"));
     out->size = yyjson_is_uint(size) && yyjson_get_uint(size) <= INT64_MAX ? yyjson_get_uint(size)
                                                                            : 0; /* not known */
     snprintf(out->sha256, sizeof(out->sha256), "%s", is_hex(sum, 64) ? sum : "");
@@ -136,14 +136,14 @@ int hub_listing_read(struct hub_listing *out, const char *json, size_t len, stru
     size_t n_files = yyjson_arr_size(files);
     int r = 0;
 
-    snprintf(l.commit, sizeof(l.commit), "%s", text_of(root, "sha"));
+    snprintf(l.commit, sizeof(l.commit), "%s", hub_text(root, "sha"));
     if (!yyjson_is_arr(files) || !is_hex(l.commit, 40) || n_files > FILES_MAX)
         r = err_set(err, 0, NULL, "the hub's answer is not the listing of a repository");
     if (r == 0 && n_files > 0 && !(l.file = calloc(n_files, sizeof(*l.file))))
         r = -ENOMEM;
     JSON_EACH(v, files) {
-        if (r == 0 && is_path(text_of(v, "rfilename"))) {
-            r = read_file(&l.file[l.n], v);
+        if (r == 0 && hub_is_path(hub_text(v, "rfilename"))) {
+            r = hub_read_file(&l.file[l.n], v);
             l.n += r == 0;
         }
     }
@@ -186,7 +186,7 @@ static bool is_candidate(const struct hub_listing *l, uint32_t i, struct candida
 
 /* Returns whether the quantisation of @c is @quant; without @exactly, also in Unsloth's form of the
  * name. */
-static bool is_quant(const struct candidate *c, const char *quant, bool exactly) {
+static bool hub_is_quant(const struct candidate *c, const char *quant, bool exactly) {
     const char *q = model_quant(c->stem);
 
     return q && (strcasecmp(q, quant) == 0 ||
@@ -198,14 +198,14 @@ static bool is_meant(const struct hub_listing *l, const struct candidate *c, con
     const char *path = l->file[c->file].path;
 
     if (!is_file)
-        return is_quant(c, what, exactly);
+        return hub_is_quant(c, what, exactly);
     return strcmp(path, what) == 0 || (!exactly && strcasecmp(base_name(path), what) == 0);
 }
 
 /* Finds the only candidate that @what names. Returns 0, -ENOENT, or -EINVAL if there are
  * several. */
-static int find(const struct hub_listing *l, const char *what, bool is_file, struct candidate *out,
-                struct err *err) {
+static int hub_find(const struct hub_listing *l, const char *what, bool is_file,
+                    struct candidate *out, struct err *err) {
     for (int exactly = 1; exactly >= 0; exactly--) {
         struct candidate c;
         size_t n = 0;
@@ -243,13 +243,13 @@ static size_t list_quants(const struct hub_listing *l, char *out, size_t size) {
     return n_models;
 }
 
-static int find_default(const struct hub_listing *l, size_t n_models, struct candidate *out,
-                        struct err *err) {
+static int hub_find_default(const struct hub_listing *l, size_t n_models, struct candidate *out,
+                            struct err *err) {
     for (uint32_t i = 0; n_models == 1 && i < l->n; i++)
         if (is_candidate(l, i, out))
             return 0;
     for (size_t k = 0; k < ARRAY_SIZE(preferred); k++) {
-        int r = find(l, preferred[k], false, out, err);
+        int r = hub_find(l, preferred[k], false, out, err);
 
         if (r != -ENOENT)
             return r;
@@ -319,9 +319,9 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     int r;
 
     if (*spec->what)
-        r = find(l, spec->what, spec->is_file, &c, err);
+        r = hub_find(l, spec->what, spec->is_file, &c, err);
     else
-        r = find_default(l, n_models, &c, err);
+        r = hub_find_default(l, n_models, &c, err);
     if (r == 0)
         r = take_shards(l, &c, out, err);
     if (r == 0)

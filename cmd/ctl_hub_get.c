@@ -189,7 +189,7 @@ static void read_head(struct transfer *t) {
         snprintf(t->message, sizeof(t->message), "%.190s", h->value);
 }
 
-static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+static size_t hub_on_data(char *data, size_t size, size_t n, void *ctx) {
     struct transfer *t = ctx;
     long status = 0;
 
@@ -208,7 +208,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     return t->refused ? 0 : size * n;
 }
 
-static int on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+static int hub_on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
     struct transfer *t = ctx;
 
     if (t->sink->tick)
@@ -238,7 +238,7 @@ static int refusal(const struct transfer *t, struct err *err) {
     return again ? HUB_AGAIN : HUB_REFUSED;
 }
 
-static int broken(const struct hub *h, CURLcode code, struct err *err) {
+static int hub_broken(const struct hub *h, CURLcode code, struct err *err) {
     const char *why = h->why[0] ? h->why : curl_easy_strerror(code);
 
     err_set(err, 503, NULL, "%.300s%s", why,
@@ -276,10 +276,10 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
     snprintf(range, sizeof(range), "%llu-", (unsigned long long)from);
     curl_easy_setopt(h->curl, CURLOPT_URL, url);
     curl_easy_setopt(h->curl, CURLOPT_RANGE, from ? range : NULL);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, hub_on_data);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, &t);
     curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, on_tick);
+    curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, hub_on_tick);
     curl_easy_setopt(h->curl, CURLOPT_XFERINFODATA, &t);
     h->why[0] = 0;
     CURLcode code = curl_easy_perform(h->curl);
@@ -292,7 +292,7 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
     if (is_error && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
         return refusal(&t, err);
     if (code != CURLE_OK)
-        return broken(h, code, err);
+        return hub_broken(h, code, err);
     if (!t.begun && !sink->begin(sink->ctx, reply))
         return HUB_LOCAL;
     return HUB_OK;
@@ -311,7 +311,7 @@ int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n) {
 
 /* Appends @text with all characters except unreserved ones and "/" escaped. Returns false if there
  * is no room. */
-static bool add_escaped(char *out, size_t size, size_t *len, const char *text) {
+static bool hub_add_escaped(char *out, size_t size, size_t *len, const char *text) {
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         bool plain = strchr("-._~/", c) || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
@@ -330,7 +330,7 @@ static bool add_revision(char *out, size_t size, size_t *len, const char *revisi
     size_t from = *len;
     char *slash;
 
-    if (!add_escaped(out, size, len, revision))
+    if (!hub_add_escaped(out, size, len, revision))
         return false;
     while ((slash = strchr(out + from, '/'))) {
         if (*len + 3 > size)
@@ -355,5 +355,5 @@ bool hub_file_path(const struct hub_spec *spec, const char *commit, const char *
                    size_t size) {
     size_t len = (size_t)snprintf(out, size, "/%s/resolve/%s/", spec->repo, commit);
 
-    return len < size && add_escaped(out, size, &len, file);
+    return len < size && hub_add_escaped(out, size, &len, file);
 }

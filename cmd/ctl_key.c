@@ -32,7 +32,7 @@ static const char usage[] =
 /* Appends @line, as a line of its own, to the file @path, which is created with mode 0640. If there
  * is no room for the whole line, the file is restored, since weftd accepts no file with a part of a
  * key. Returns 0 or -errno. */
-static int append(const char *path, const char *line) {
+static int key_append(const char *path, const char *line) {
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0640), r = 0;
     char text[300], last = '\n';
 
@@ -99,7 +99,7 @@ int ctl_key(int argc, char **argv, bool json) {
     sha256_hex(&s, sum);
     snprintf(line, sizeof(line), "%s:sha256$%s%s%s%s", argv[2], sum, expires ? " expires=" : "",
              expires ? expires : "", is_operator ? " operator" : "");
-    int r = append(argv[3], line);
+    int r = key_append(argv[3], line);
     if (r < 0)
         return cli_fail("%s: %s", argv[3], strerror(-r));
     if (json)

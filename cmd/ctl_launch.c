@@ -176,7 +176,7 @@ const struct launch_client launch_clients[] = {
 /* ---- texts ---- */
 
 /* Appends @s, escaped for a JSON string if @json. Returns 0 or -errno. */
-static int add(struct buf *out, const char *s, bool json) {
+static int launch_add(struct buf *out, const char *s, bool json) {
     int r = 0;
 
     for (; *s && r == 0; s++) {
@@ -222,7 +222,7 @@ static char *filled(const char *text, const struct target *t) {
         if (i == ARRAY_SIZE(places)) {
             r = buf_add_char(&b, *text++);
         } else {
-            r = add(&b, places[i].value, json && !places[i].plain);
+            r = launch_add(&b, places[i].value, json && !places[i].plain);
             text += strlen(places[i].place);
         }
     }
@@ -235,7 +235,7 @@ static char *filled(const char *text, const struct target *t) {
 
 /* Returns whether the values in @text are known. {window} is a context that Claude Code accepts as
  * its window; it raises smaller ones to this size, with a warning. */
-static bool is_known(const char *text, const struct target *t) {
+static bool launch_is_known(const char *text, const struct target *t) {
     if (strstr(text, "{window}"))
         return t->n_context >= 100000;
     return *t->context || !strstr(text, "{context}");
@@ -244,7 +244,7 @@ static bool is_known(const char *text, const struct target *t) {
 /* ---- print, start, write, undo ---- */
 
 /* Prints a word for a shell, in single quotes if it needs quotes. */
-static void print_quoted(const char *s) {
+static void launch_print_quoted(const char *s) {
     putchar('\'');
     for (; *s; s++)
         if (*s == '\'')
@@ -276,14 +276,14 @@ static int go_round_proxy(const struct target *t) {
     return setenv("NO_PROXY", text, 1) < 0 || setenv("no_proxy", text, 1) < 0 ? -ENOMEM : 1;
 }
 
-static int print(const struct launch_client *c, const struct target *t) {
+static int launch_print(const struct launch_client *c, const struct target *t) {
     int direct = go_round_proxy(t);
 
     if (direct < 0)
         return cli_fail("out of memory");
     if (direct) {
         fputs("export NO_PROXY=", stdout);
-        print_quoted(getenv("NO_PROXY"));
+        launch_print_quoted(getenv("NO_PROXY"));
         puts(" no_proxy=\"$NO_PROXY\"");
     }
     for (size_t i = 0; c->env[i]; i++) {
@@ -292,10 +292,10 @@ static int print(const struct launch_client *c, const struct target *t) {
 
         if (!text)
             return cli_fail("out of memory");
-        if (!is_known(c->env[i], t))
+        if (!launch_is_known(c->env[i], t))
             continue;
         printf("export %.*s=", (int)n, text);
-        print_quoted(text + n + 1);
+        launch_print_quoted(text + n + 1);
         putchar('\n');
     }
     fputs(c->program, stdout);
@@ -304,17 +304,18 @@ static int print(const struct launch_client *c, const struct target *t) {
 
         if (!text)
             return cli_fail("out of memory");
-        if (!is_known(c->args[i], t))
+        if (!launch_is_known(c->args[i], t))
             continue;
         putchar(' ');
-        print_quoted(text);
+        launch_print_quoted(text);
     }
     putchar('\n');
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* Replaces this process by the client. Returns only after a failure. */
-static int start(const struct launch_client *c, const struct target *t, char **more, int n_more) {
+static int launch_start(const struct launch_client *c, const struct target *t, char **more,
+                        int n_more) {
     char **argv = calloc(ARRAY_SIZE(c->args) + (size_t)n_more + 2, sizeof(*argv));
     size_t n = 0;
 
@@ -322,12 +323,12 @@ static int start(const struct launch_client *c, const struct target *t, char **m
         return cli_fail("out of memory");
     argv[n++] = (char *)(uintptr_t)c->program;
     for (size_t i = 0; c->args[i]; i++)
-        if (is_known(c->args[i], t) && !(argv[n++] = filled(c->args[i], t)))
+        if (launch_is_known(c->args[i], t) && !(argv[n++] = filled(c->args[i], t)))
             return cli_fail("out of memory");
     for (int i = 0; i < n_more; i++)
         argv[n++] = more[i];
     for (size_t i = 0; c->env[i]; i++) {
-        if (!is_known(c->env[i], t))
+        if (!launch_is_known(c->env[i], t))
             continue;
         char *text = filled(c->env[i], t);
 
@@ -348,8 +349,8 @@ static int by_hand(const char *path, const char *why, const char *text) {
 }
 
 /* Makes the new content of @path, which the caller frees. Returns an exit code. */
-static int change(const struct launch_client *c, const struct target *t, const char *path,
-                  char **out, size_t *len) {
+static int launch_change(const struct launch_client *c, const struct target *t, const char *path,
+                         char **out, size_t *len) {
     CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
     CLEANUP(freep) char *old = NULL;
     size_t n = 0;
@@ -377,10 +378,11 @@ static int change(const struct launch_client *c, const struct target *t, const c
     return CLI_OK;
 }
 
-static int write_file(const struct launch_client *c, const struct target *t, const char *path) {
+static int launch_write_file(const struct launch_client *c, const struct target *t,
+                             const char *path) {
     CLEANUP(freep) char *text = NULL;
     size_t len;
-    int code = change(c, t, path, &text, &len);
+    int code = launch_change(c, t, path, &text, &len);
 
     if (code != CLI_OK)
         return code;
@@ -426,7 +428,7 @@ static bool has_capability(yyjson_val *model, const char *name) {
 /* Looks up the context length of the model that @t names, or of the first served one, whose name it
  * also returns in *out, owned by the caller. Returns an exit code; 0 also if the name is given and
  * nothing answers. */
-static int look_up(struct target *t, const char *key, char **out) {
+static int launch_look_up(struct target *t, const char *key, char **out) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
@@ -513,12 +515,12 @@ static int print_generic(const char *name, const struct target *t) {
 static int launch_unknown(const char *name, struct target *t, const char *key) {
     CLEANUP(freep) char *found = NULL;
 
-    if (look_up(t, key, &found) != CLI_OK)
+    if (launch_look_up(t, key, &found) != CLI_OK)
         t->model = "a name from /v1/models";
     return print_generic(name, t) == CLI_OK ? CLI_USAGE : CLI_FAILED;
 }
 
-static const struct launch_client *find(const char *name) {
+static const struct launch_client *launch_find(const char *name) {
     for (const struct launch_client *c = launch_clients; c->name; c++)
         if (strcmp(c->name, name) == 0)
             return c;
@@ -527,7 +529,7 @@ static const struct launch_client *find(const char *name) {
 
 /* Writes the path of the client's file below $HOME to @path. Returns false, after an error message,
  * if the client has no file. */
-static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
+static bool launch_client_file(const struct launch_client *c, char path[PATH_MAX]) {
     const char *home = getenv("HOME");
 
     assert(!c->file == (!c->fragment && !c->appended));
@@ -562,18 +564,19 @@ int ctl_launch(int argc, char **argv, bool json) {
     int r = cli_parse(own, argv, options, ARRAY_SIZE(options), help, &n);
     if (r >= 0)
         return r;
-    const struct launch_client *c = n == 1 ? find(argv[1]) : NULL;
+    const struct launch_client *c = n == 1 ? launch_find(argv[1]) : NULL;
     if (n != 1)
         return cli_usage("launch takes a client: " CLIENTS);
     if (prints + writes + undoes > 1)
         return cli_usage("give only one of --print, --write and --undo");
     if (!c && (writes || undoes))
         return cli_fail("%s: --write and --undo are only for " CLIENTS, argv[1]);
-    if ((writes || undoes) && !file_of(c, path))
+    if ((writes || undoes) && !launch_client_file(c, path))
         return CLI_FAILED;
     if (undoes)
         return undo(c, path);
-    if (c && !c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
+    if (c && !c->env[0] && !writes &&
+        (!launch_client_file(c, path) || !launch_file_is_changed(path)))
         return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
@@ -584,7 +587,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);
     if (r == CLI_OK)
-        r = look_up(&t, key, &found);
+        r = launch_look_up(&t, key, &found);
     if (r != CLI_OK)
         return r;
     if (*t.context && c->limit) {
@@ -595,11 +598,11 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (!is_roomy(c, &t) && !anyway && !prints && !writes)
         return cli_fail("%s was not started; --anyway starts it nevertheless", c->name);
     if (prints)
-        return print(c, &t);
+        return launch_print(c, &t);
     if (t.sees)
         fprintf(stderr, "weftctl: %s reads pictures\n", t.model);
     if (writes)
-        return write_file(c, &t, path);
+        return launch_write_file(c, &t, path);
     tell_time(c, &t, key);
-    return start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
+    return launch_start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
 }

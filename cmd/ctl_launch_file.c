@@ -15,16 +15,16 @@
 #define FILE_MAX (8u << 20)
 
 /* Writes @path with @end appended to @out. Returns false if it is too long. */
-static bool beside(char out[PATH_MAX], const char *path, const char *end) {
+static bool launch_file_beside(char out[PATH_MAX], const char *path, const char *end) {
     return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
 }
 
 /* Writes a whole file by renaming a new one, so that it has either the old or the new content.
  * Returns 0 or -errno. */
-static int put(const char *path, const char *text, size_t len, mode_t mode) {
+static int launch_file_put(const char *path, const char *text, size_t len, mode_t mode) {
     char next[PATH_MAX];
 
-    if (!beside(next, path, ".new-weft"))
+    if (!launch_file_beside(next, path, ".new-weft"))
         return -ENAMETOOLONG;
     int r = cli_write_file(next, mode, text, len, true);
     if (r == 0 && rename(next, path) < 0)
@@ -40,23 +40,24 @@ int launch_file_write(const char *path, const char *text, size_t len) {
     size_t old_len = 0;
     struct stat st = {.st_mode = 0600};
 
-    if (!beside(before, path, ".before-weft") || !beside(by, path, ".by-weft"))
+    if (!launch_file_beside(before, path, ".before-weft") ||
+        !launch_file_beside(by, path, ".by-weft"))
         return -ENAMETOOLONG;
     if (access(by, F_OK) == 0)
         return -EEXIST;
     TRY(files_make_folders(path, 0755));
     if (stat(path, &st) == 0) {
         TRY(cli_read_file(path, FILE_MAX, &old, &old_len));
-        TRY(put(before, old, old_len, st.st_mode & 0777));
+        TRY(launch_file_put(before, old, old_len, st.st_mode & 0777));
     }
-    TRY(put(by, text, len, 0600));
-    return put(path, text, len, st.st_mode & 0777);
+    TRY(launch_file_put(by, text, len, 0600));
+    return launch_file_put(path, text, len, st.st_mode & 0777);
 }
 
 bool launch_file_is_changed(const char *path) {
     char by[PATH_MAX];
 
-    return beside(by, path, ".by-weft") && access(by, F_OK) == 0;
+    return launch_file_beside(by, path, ".by-weft") && access(by, F_OK) == 0;
 }
 
 int launch_file_undo(const char *path) {
@@ -64,7 +65,8 @@ int launch_file_undo(const char *path) {
     CLEANUP(freep) char *now = NULL, *ours = NULL;
     size_t n_now = 0, n_ours = 0;
 
-    if (!beside(before, path, ".before-weft") || !beside(by, path, ".by-weft"))
+    if (!launch_file_beside(before, path, ".before-weft") ||
+        !launch_file_beside(by, path, ".by-weft"))
         return -ENAMETOOLONG;
     TRY(cli_read_file(by, FILE_MAX, &ours, &n_ours));
     TRY(cli_read_file(path, FILE_MAX, &now, &n_now));
@@ -76,12 +78,12 @@ int launch_file_undo(const char *path) {
 }
 
 /* Merges @from into @to, both objects of @d. Returns false if memory is short. */
-static bool merge(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
+static bool launch_file_merge_objects(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
     JSON_MEMBERS(key, value, from) {
         yyjson_mut_val *old = yyjson_mut_obj_getn(to, json_text(key), json_len(key));
 
         if (yyjson_mut_is_obj(old) && yyjson_is_obj(value)) {
-            if (!merge(d, old, value))
+            if (!launch_file_merge_objects(d, old, value))
                 return false;
             continue;
         }
@@ -106,7 +108,7 @@ int launch_file_merge(const char *path, const char *fragment, char **out, size_t
     if (!yyjson_is_obj(yyjson_doc_get_root(old)))
         return -EBADMSG;
     d = yyjson_doc_mut_copy(old, NULL);
-    if (!d || !merge(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
+    if (!d || !launch_file_merge_objects(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
         return -ENOMEM;
     *out = yyjson_mut_write(d, YYJSON_WRITE_PRETTY_TWO_SPACES, len);
     return *out ? 0 : -ENOMEM;

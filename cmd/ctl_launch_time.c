@@ -14,8 +14,8 @@
 
 /* Measures the time of an answer to @text and the number of prompt tokens that were computed for
  * it. Returns false if the server does not report them. */
-static bool probe(struct chat_server *server, const char *model, const char *text, double *seconds,
-                  double *n_tokens) {
+static bool launch_probe(struct chat_server *server, const char *model, const char *text,
+                         double *seconds, double *n_tokens) {
     struct chat_talk talk = {0};
     struct chat_answer answer = {0};
     struct err err = {0};
@@ -50,9 +50,10 @@ double launch_prompt_rate(struct chat_server *server, const char *model) {
         x = x * 6364136223846793005u + 1442695040888963407u;
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%u ", (unsigned)(x >> 44) % 100000);
     }
-    if (!probe(server, model, "Hi", &short_s, &n_short) ||
-        !probe(server, model, "Hello", &short_s, &n_short) ||
-        !probe(server, model, text, &long_s, &n_long) || n_long <= n_short || long_s <= short_s)
+    if (!launch_probe(server, model, "Hi", &short_s, &n_short) ||
+        !launch_probe(server, model, "Hello", &short_s, &n_short) ||
+        !launch_probe(server, model, text, &long_s, &n_long) || n_long <= n_short ||
+        long_s <= short_s)
         return 0;
     return (n_long - n_short) / (long_s - short_s);
 }

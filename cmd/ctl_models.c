@@ -114,7 +114,8 @@ static struct ctl_cell number_text(double v) {
     return c;
 }
 
-static void print_row(const struct model_file *m, const struct facts *f, int name_width) {
+static void ctl_models_print_row(const struct model_file *m, const struct facts *f,
+                                 int name_width) {
     printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s  %s\n", name_width, m->name,
            *f->arch ? f->arch : "-", f->n_params ? params_text(f->n_params).s : "-",
            size_text(m->bytes).s, *f->format ? f->format : "-", model_store_name(m->store),
@@ -190,7 +191,7 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
         else if (only)
             print_one(m, &f, &machine);
         else
-            print_row(m, &f, width);
+            ctl_models_print_row(m, &f, width);
     }
     CLEANUP(freep) char *text = json ? yyjson_mut_write(d, YYJSON_WRITE_PRETTY, NULL) : NULL;
     yyjson_mut_doc_free(d);
@@ -205,7 +206,8 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
 
 /* Reads the folders and their models. The caller frees both, also after a failure. Returns an exit
  * code. */
-static int read_all(const char *models, struct model_dirs *dirs, struct model_list *list) {
+static int ctl_models_read_all(const char *models, struct model_dirs *dirs,
+                               struct model_list *list) {
     if (model_dirs_init(dirs, models) < 0 || model_list_read(list, dirs) < 0)
         return cli_fail("out of memory");
     return CLI_OK;
@@ -227,7 +229,7 @@ int ctl_models(int argc, char **argv, bool json) {
         return code;
     if (n > 1 || (path && n != 1))
         return cli_usage("models takes one NAME%s", path ? " with --path" : " at most");
-    code = read_all(models, &dirs, &list);
+    code = ctl_models_read_all(models, &dirs, &list);
     if (code != CLI_OK)
         return code;
     if (n == 1 && model_find(&list, argv[1], &m, &err) < 0)
@@ -299,7 +301,7 @@ static void remove_projectors(const struct model_file *m) {
     closedir(d);
 }
 
-static int remove_model(const struct model_file *m, const char *root) {
+static int ctl_models_remove(const struct model_file *m, const char *root) {
     static const char *const theirs[] = {
         [MODEL_HUB] = "the hub's cache (hf cache delete)",
         [MODEL_LMSTUDIO] = "LM Studio",
@@ -368,7 +370,7 @@ int ctl_rm(int argc, char **argv, bool json) {
         return code;
     if ((n == 0) != partial)
         return cli_usage("rm takes the NAMEs of models, or --partial");
-    code = read_all(models, &dirs, &list);
+    code = ctl_models_read_all(models, &dirs, &list);
     for (int i = 1; code == CLI_OK && i <= n; i++) {
         const struct model_file *m = NULL;
         struct err err = {0};
@@ -376,7 +378,7 @@ int ctl_rm(int argc, char **argv, bool json) {
         if (model_find(&list, argv[i], &m, &err) < 0)
             code = cli_fail("%s", err.message);
         else
-            code = remove_model(m, dirs.root[MODEL_WEFT]);
+            code = ctl_models_remove(m, dirs.root[MODEL_WEFT]);
     }
     if (partial && code == CLI_OK)
         printf("removed %s of interrupted pulls\n",

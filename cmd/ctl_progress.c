@@ -86,7 +86,7 @@ static double left_s(const struct progress *p) {
 
 /* Prints one line of JSON with @message, or, if that is NULL, with the progress. Interrupts the
  * program when nothing reads its lines any more: a daemon that was killed cannot end its pull. */
-static void print_json(struct progress *p, const char *what, const char *message) {
+static void progress_print_json(struct progress *p, const char *what, const char *message) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
 
@@ -114,19 +114,19 @@ static void print_json(struct progress *p, const char *what, const char *message
         raise(SIGTERM);
 }
 
-static int columns(void) {
+static int progress_columns(void) {
     struct winsize size = {0};
 
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
 /* Prints "NAME: checking 45 % [=====> ] 288 of 610 MiB 23.4 MiB/s 1:14 left", as far as it fits. */
-static void print_line(struct progress *p) {
+static void progress_print_line(struct progress *p) {
     uint64_t done = p->done_before + p->done;
     double part = p->total ? (double)done / (double)p->total : 1;
     double left = left_s(p);
     char line[512];
-    int room = p->form == PROGRESS_TERMINAL ? columns() - 1 : 200;
+    int room = p->form == PROGRESS_TERMINAL ? progress_columns() - 1 : 200;
     int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", printable(p->name ? p->name : "").s,
                      p->what, *p->what ? " " : "", floor(100 * part));
 
@@ -153,7 +153,7 @@ static void print_line(struct progress *p) {
 }
 
 /* Updates the rate, an average over the last seconds. */
-static void measure(struct progress *p, int64_t now) {
+static void progress_measure(struct progress *p, int64_t now) {
     uint64_t done = p->done_before + p->done;
 
     if (p->rate_ns == 0 || done < p->rate_done) {
@@ -179,17 +179,17 @@ void progress_at(struct progress *p, const char *what, uint64_t done) {
     p->done = done;
     if (is_new)
         p->rate_ns = 0;
-    measure(p, now);
+    progress_measure(p, now);
     if ((is_new && p->form == PROGRESS_JSON) || now - p->drawn_ns >= every_ns[p->form]) {
         p->drawn_ns = now;
         if (p->form == PROGRESS_JSON)
-            print_json(p, *what ? what : "downloading", NULL);
+            progress_print_json(p, *what ? what : "downloading", NULL);
         else
-            print_line(p);
+            progress_print_line(p);
     }
 }
 
-void progress_say(struct progress *p, const char *what, const char *fmt, ...) {
+void progress_print(struct progress *p, const char *what, const char *fmt, ...) {
     char text[600];
     va_list ap;
 
@@ -197,7 +197,7 @@ void progress_say(struct progress *p, const char *what, const char *fmt, ...) {
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     if (p->form == PROGRESS_JSON) {
-        print_json(p, what, text);
+        progress_print_json(p, what, text);
         return;
     }
     progress_clear(p);

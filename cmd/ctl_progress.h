@@ -41,7 +41,7 @@ void progress_file(struct progress *p, const char *file, const char *sha256, uin
 /* Shows the current activity ("downloading"), and @done bytes of the file. */
 void progress_at(struct progress *p, const char *what, uint64_t done);
 /* Prints a separate line; in JSON {"status": @what, "message": ...}. */
-void progress_say(struct progress *p, const char *what, const char *fmt, ...) PRINTF(3, 4);
+void progress_print(struct progress *p, const char *what, const char *fmt, ...) PRINTF(3, 4);
 /* Removes the line from the terminal. */
 void progress_clear(struct progress *p);
 

@@ -84,8 +84,8 @@ static int read_listing(struct pull *p, struct err *err) {
         int64_t wait_ms = hub_wait_ms(&reply, n);
         if (n >= p->n_tries || wait_ms < 0)
             return CTL_UNREACHABLE;
-        progress_say(&p->progress, "retrying", "%.300s; next try in %.1f s", err->message,
-                     (double)wait_ms / 1000);
+        progress_print(&p->progress, "retrying", "%.300s; next try in %.1f s", err->message,
+                       (double)wait_ms / 1000);
         if (!fetch_sleep(&stop, wait_ms))
             return FETCH_INTERRUPTED;
     }
@@ -141,7 +141,8 @@ static bool is_in_cache(const struct pull *p, uint32_t from, uint32_t to) {
 
 /* Refuses a model for which the disk has no room, before anything is loaded. Returns an exit
  * code. */
-static int check_room(const struct pull *p, uint64_t missing, const char *in, struct err *err) {
+static int pull_check_room(const struct pull *p, uint64_t missing, const char *in,
+                           struct err *err) {
     struct statvfs fs;
 
     if (missing == 0 || statvfs(in, &fs) < 0)
@@ -194,14 +195,14 @@ static int load_files(struct pull *p, struct err *err) {
         }
         missing += fetch_missing(&f);
         if (!*f.sha256)
-            progress_say(&p->progress, "warning", "the hub has no checksum of %.200s",
-                         p->listing.file[p->choice.file[k]].path);
+            progress_print(&p->progress, "warning", "the hub has no checksum of %.200s",
+                           p->listing.file[p->choice.file[k]].path);
     }
     *strrchr(paths.target, '/') = 0;
-    int code = check_room(p, missing, paths.target, err);
+    int code = pull_check_room(p, missing, paths.target, err);
     if (missing > 0 && code == CTL_OK)
-        progress_say(&p->progress, "begins", "%s: %s of %s left to download", p->choice.stem,
-                     size_text(missing).s, size_text(p->choice.bytes).s);
+        progress_print(&p->progress, "begins", "%s: %s of %s left to download", p->choice.stem,
+                       size_text(missing).s, size_text(p->choice.bytes).s);
     for (uint32_t k = 0; code == CTL_OK && k < p->choice.n; k++) {
         plan_file(p, k, &paths, &f);
         progress_file(&p->progress, p->listing.file[p->choice.file[k]].path, f.sha256, f.size);
@@ -225,7 +226,7 @@ static void print_last(const char *path, uint64_t bytes, const char *name) {
     ctl_print_json(d, stdout);
 }
 
-static int fail(struct pull *p, int code, const struct err *err) {
+static int pull_fail(struct pull *p, int code, const struct err *err) {
     progress_clear(&p->progress);
     if (code != FETCH_INTERRUPTED)
         return ctl_fail(p->json, code, err->message);
@@ -236,7 +237,7 @@ static int fail(struct pull *p, int code, const struct err *err) {
 }
 
 /* Reports where the file is, and whether it is a model that can be served. Returns an exit code. */
-static int done(struct pull *p, bool in_cache, struct err *err) {
+static int pull_done(struct pull *p, bool in_cache, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     char path[4096];
 
@@ -245,10 +246,10 @@ static int done(struct pull *p, bool in_cache, struct err *err) {
     if (r < 0) {
         if (!err->message[0])
             err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));
-        return fail(p, CTL_REFUSED, err);
+        return pull_fail(p, CTL_REFUSED, err);
     }
     if (engine_check(g, NULL, err) < 0)
-        progress_say(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
+        progress_print(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
     progress_clear(&p->progress);
     if (p->json)
         print_last(path, p->choice.bytes, p->choice.stem);
@@ -265,31 +266,31 @@ static int pull(struct pull *p, bool list) {
     if (r < 0) {
         if (!err.message[0])
             err_set(&err, 0, NULL, "%s", strerror(-r));
-        return fail(p, CTL_REFUSED, &err);
+        return pull_fail(p, CTL_REFUSED, &err);
     }
     int code = read_listing(p, &err);
     if (code != CTL_OK)
-        return fail(p, code, &err);
+        return pull_fail(p, code, &err);
     r = hub_choose(&p->listing, &p->spec, &p->choice, &err);
     if (list) {
         p->choice.n = r < 0 ? 0 : p->choice.n;
         return print_list(p);
     }
     if (r < 0)
-        return fail(p, CTL_REFUSED, &err);
+        return pull_fail(p, CTL_REFUSED, &err);
     progress_model(&p->progress, p->choice.stem, p->choice.bytes);
     if (is_in_cache(p, 0, p->choice.n_shards)) {
-        progress_say(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
+        progress_print(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
         if (!is_in_cache(p, p->choice.n_shards, p->choice.n))
-            progress_say(&p->progress, "warning",
-                         "the hub's cache lacks its projector, %.200s, which pictures need",
-                         p->listing.file[p->choice.file[p->choice.n_shards]].path);
-        return done(p, true, &err);
+            progress_print(&p->progress, "warning",
+                           "the hub's cache lacks its projector, %.200s, which pictures need",
+                           p->listing.file[p->choice.file[p->choice.n_shards]].path);
+        return pull_done(p, true, &err);
     }
     code = load_files(p, &err);
     if (code == CTL_OK)
-        return done(p, false, &err);
-    return fail(p, code, &err);
+        return pull_done(p, false, &err);
+    return pull_fail(p, code, &err);
 }
 
 static int refuse_usage(const struct pull *p, const char *why) {

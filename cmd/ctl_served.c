@@ -15,7 +15,7 @@
 
 /* Writes @text to @out with characters that a path of a URL cannot contain as %XX. Returns false if
  * it does not fit. */
-static bool escape(const char *text, char *out, size_t size) {
+static bool served_escape(const char *text, char *out, size_t size) {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:/";
     size_t n = 0;
@@ -40,7 +40,7 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
         err_set(err, 0, "", "%.300s: there is no such file", file);
         return CTL_REFUSED;
     }
-    if (!escape(name, model, sizeof(model)) || !escape(real, path, sizeof(path))) {
+    if (!served_escape(name, model, sizeof(model)) || !served_escape(real, path, sizeof(path))) {
         err_set(err, 0, "", "%.100s: the name is too long", name);
         return CTL_REFUSED;
     }
@@ -62,7 +62,7 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
 int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err) {
     char model[800] = "", path[820];
 
-    if (name && !escape(name, model, sizeof(model))) {
+    if (name && !served_escape(name, model, sizeof(model))) {
         err_set(err, 0, "", "%.100s: the name is too long", name);
         return CTL_REFUSED;
     }
@@ -71,7 +71,7 @@ int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err
 }
 
 /* Returns the served model @name in the answer to GET /models, or NULL. */
-static yyjson_val *find(yyjson_val *root, const char *name) {
+static yyjson_val *served_find(yyjson_val *root, const char *name) {
     JSON_EACH(m, yyjson_obj_get(root, "models")) {
         yyjson_val *swap = yyjson_obj_get(m, "swap");
 
@@ -84,12 +84,14 @@ static yyjson_val *find(yyjson_val *root, const char *name) {
 
 /* Writes the value of member @key of the model to @out; "-": there is none. Returns an exit code,
  * with @err. */
-static int look(struct ctl *c, const char *name, const char *key, char out[500], struct err *err) {
+static int served_look(struct ctl *c, const char *name, const char *key, char out[500],
+                       struct err *err) {
     yyjson_doc *doc = NULL;
     int r = ctl_get(c, "/models", &doc, err);
 
     if (r == CTL_OK)
-        snprintf(out, 500, "%.499s", ctl_message(find(yyjson_doc_get_root(doc), name), key).s);
+        snprintf(out, 500, "%.499s",
+                 ctl_message(served_find(yyjson_doc_get_root(doc), name), key).s);
     yyjson_doc_free(doc);
     return r;
 }
@@ -97,7 +99,7 @@ static int look(struct ctl *c, const char *name, const char *key, char out[500],
 int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
                     char out[500], struct err *err) {
     for (;;) {
-        int r = look(c, name, key, out, err);
+        int r = served_look(c, name, key, out, err);
         bool again = false;
 
         for (const char *const *w = under_way; r == CTL_OK && *w; w++)

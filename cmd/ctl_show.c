@@ -97,7 +97,7 @@ struct ctl_cell ctl_number(yyjson_val *object, const char *key) {
 }
 
 /* Renders @s seconds. */
-static struct ctl_cell seconds(double s) {
+static struct ctl_cell show_seconds(double s) {
     struct ctl_cell c;
 
     if (s < 1e-3)
@@ -121,7 +121,7 @@ struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s)
 
     if (!ctl_value(object, key, &v) || v < 0)
         return none;
-    return seconds(v * unit_s);
+    return show_seconds(v * unit_s);
 }
 
 struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole) {
@@ -447,7 +447,7 @@ void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns) {
 }
 
 /* Renders a count: "1 step", "2 steps". */
-static struct ctl_cell count(yyjson_val *object, const char *key, const char *what) {
+static struct ctl_cell show_count(yyjson_val *object, const char *key, const char *what) {
     struct ctl_cell n = ctl_number(object, key), c;
 
     snprintf(c.s, sizeof(c.s), "%.40s %s%s", n.s, what, strcmp(n.s, "1") == 0 ? "" : "s");
@@ -486,7 +486,7 @@ static void why_summary(struct buf *out, yyjson_val *list) {
     why_add(&s, r);
     if (s.all <= 0)
         return;
-    struct ctl_cell all = seconds(s.all * 1e-3);
+    struct ctl_cell all = show_seconds(s.all * 1e-3);
     double rest = MAX(s.all - s.prompt - s.decode, 0);
     ADD("took %s: %.0f %% for %llu tokens of the prompt (%llu were cached), %.0f %% for the "
         "answer, "
@@ -508,12 +508,13 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
         if (yyjson_obj_get(r, "finish"))
             ADD(": %s", ctl_text(r, "finish").s);
         else if (yyjson_obj_get(r, "cached_tokens"))
-            ADD(" with %s from the cache", count(r, "cached_tokens", "token").s);
+            ADD(" with %s from the cache", show_count(r, "cached_tokens", "token").s);
         else if (yyjson_is_uint(yyjson_obj_get(r, "rows")) &&
                  yyjson_get_uint(yyjson_obj_get(r, "rows")) == 0)
             ADD(": %s", ms.s);
         else
-            ADD(": %s, %s, %s", count(r, "steps", "step").s, count(r, "rows", "row").s, ms.s);
+            ADD(": %s, %s, %s", show_count(r, "steps", "step").s, show_count(r, "rows", "row").s,
+                ms.s);
         if (yyjson_is_uint(yyjson_obj_get(r, "row_us")))
             ADD("; one more row takes %s", ctl_duration(r, "row_us", 1e-6).s);
         ADD("\n");

@@ -92,14 +92,14 @@ static void poll_daemon(struct top *t) {
 }
 
 /* Returns the list from which an item is selected; NULL for tenants, which cannot be selected. */
-static yyjson_val *list_of(const struct top *t) {
+static yyjson_val *top_list(const struct top *t) {
     static const char *const keys[] = {"requests", "", "models"};
 
     return yyjson_obj_get(yyjson_doc_get_root(t->list), keys[t->view]);
 }
 
 static yyjson_val *id_at(const struct top *t, size_t i) {
-    return yyjson_obj_get(yyjson_arr_get(list_of(t), i), "id");
+    return yyjson_obj_get(yyjson_arr_get(top_list(t), i), "id");
 }
 
 static bool is_selected(const struct top *t, size_t i) {
@@ -110,7 +110,7 @@ static bool is_selected(const struct top *t, size_t i) {
 
 /* Returns the index of the selected item, or the length of the list if it is not there. */
 static size_t selected_at(const struct top *t) {
-    size_t n = yyjson_arr_size(list_of(t)), i = 0;
+    size_t n = yyjson_arr_size(top_list(t)), i = 0;
 
     while (i < n && !is_selected(t, i))
         i++;
@@ -120,7 +120,7 @@ static size_t selected_at(const struct top *t) {
 /* Moves the selection up (@by < 0) or down; without a selection, to the last or the first item. */
 static void move_selection(struct top *t, int by) {
     assert(by != 0);
-    size_t n = yyjson_arr_size(list_of(t)), i = selected_at(t);
+    size_t n = yyjson_arr_size(top_list(t)), i = selected_at(t);
 
     if (n == 0)
         return;
@@ -237,7 +237,7 @@ static void show_head(const struct top *t, struct buf *out) {
 /* Position of the history graph, in the line with the output rate. */
 enum { HISTORY_ROW = 3, HISTORY_COLUMN = 25 };
 
-static void draw(struct top *t) {
+static void top_draw(struct top *t) {
     static void (*const show[])(struct buf * out, yyjson_val * list, size_t columns) = {
         ctl_show_requests, ctl_show_tenants, ctl_show_served};
     static const char *const keys[] = {
@@ -269,11 +269,11 @@ static void cancel_selected(struct top *t) {
     struct err err = {0};
     char path[64];
 
-    if (t->view != VIEW_REQUESTS || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
+    if (t->view != VIEW_REQUESTS || !t->any || selected_at(t) == yyjson_arr_size(top_list(t)))
         return;
     snprintf(t->note, sizeof(t->note), "cancel request %llu? (y/n)",
              (unsigned long long)t->selected);
-    draw(t);
+    top_draw(t);
     timeout(-1);
     int key = getch();
     t->note[0] = 0;
@@ -287,20 +287,21 @@ static void cancel_selected(struct top *t) {
 
 static volatile sig_atomic_t stop;
 
-/* Ends run(); the handler of ncurses would end the program with the status of a refused command. */
-static void on_interrupt(int number) {
+/* Ends top_run(); the handler of ncurses would end the program with the status of a refused
+ * command. */
+static void top_on_interrupt(int number) {
     (void)number;
     stop = 1;
 }
 
 /* Handles keys, and gets new figures every @interval_s, until q or SIGINT. */
-static void run(struct top *t, double interval_s) {
+static void top_run(struct top *t, double interval_s) {
     int64_t interval_ns = (int64_t)(interval_s * 1e9);
 
     while (!stop) {
         int64_t left = t->at_ns + interval_ns - clock_now(clock_monotonic());
 
-        draw(t);
+        top_draw(t);
         timeout((int)MAX(left / 1000000, 0));
         int key = getch();
         switch (key) {
@@ -336,7 +337,7 @@ static void run(struct top *t, double interval_s) {
 }
 
 int ctl_top(struct ctl *c, double interval_s, struct err *err) {
-    const struct sigaction interrupt = {.sa_handler = on_interrupt};
+    const struct sigaction interrupt = {.sa_handler = top_on_interrupt};
     struct top t = {.ctl = c};
     int r = ctl_get(c, "/stats", &t.stats, err);
 
@@ -357,7 +358,7 @@ int ctl_top(struct ctl *c, double interval_s, struct err *err) {
     keypad(stdscr, TRUE);
     curs_set(0);
     poll_daemon(&t);
-    run(&t, interval_s);
+    top_run(&t, interval_s);
     endwin();
     delscreen(screen);
     yyjson_doc_free(t.stats);

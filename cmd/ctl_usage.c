@@ -34,13 +34,13 @@ static bool is_since(yyjson_val *row, const char *since) {
     return date && strncmp(date, since, MIN(strlen(date), strlen(since))) >= 0;
 }
 
-static const char *text_of(yyjson_val *row, const char *key) {
+static const char *ctl_usage_text(yyjson_val *row, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(row, key));
 
     return s ? s : "";
 }
 
-static int compare(const void *a, const void *b) {
+static int ctl_usage_compare(const void *a, const void *b) {
     const struct sum *x = a, *y = b;
     int r = strcmp(x->tenant, y->tenant);
 
@@ -51,7 +51,7 @@ static int compare(const void *a, const void *b) {
 
 /* Reads the rows since @since into the new array *@out, and adds up rows with the same names.
  * Returns the length of the array. */
-static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
+static size_t ctl_usage_add_up(yyjson_val *list, const char *since, struct sum **out) {
     struct sum *s = calloc(yyjson_arr_size(list) + 1, sizeof(*s));
     size_t n = 0, kept = 0;
 
@@ -61,15 +61,17 @@ static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
     JSON_EACH(row, list) {
         if (!is_since(row, since))
             continue;
-        s[n] =
-            (struct sum){text_of(row, "tenant"), text_of(row, "key"), text_of(row, "model"), {0}};
+        s[n] = (struct sum){ctl_usage_text(row, "tenant"),
+                            ctl_usage_text(row, "key"),
+                            ctl_usage_text(row, "model"),
+                            {0}};
         for (size_t k = 0; k < ARRAY_SIZE(counts); k++)
             ctl_value(row, counts[k], &s[n].n[k]);
         n++;
     }
-    qsort(s, n, sizeof(*s), compare);
+    qsort(s, n, sizeof(*s), ctl_usage_compare);
     for (size_t k = 0; k < n; k++) {
-        if (kept == 0 || compare(&s[kept - 1], &s[k]) != 0) {
+        if (kept == 0 || ctl_usage_compare(&s[kept - 1], &s[k]) != 0) {
             s[kept++] = s[k];
             continue;
         }
@@ -79,19 +81,19 @@ static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
     return kept;
 }
 
-static int width_of(int width, const char *text) {
+static int ctl_usage_width(int width, const char *text) {
     return MAX(width, (int)strlen(printable(*text ? text : "-").s));
 }
 
 void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since) {
     CLEANUP(freep) struct sum *s = NULL;
-    size_t n = add_up(yyjson_obj_get(usage, "usage"), since, &s);
+    size_t n = ctl_usage_add_up(yyjson_obj_get(usage, "usage"), since, &s);
     int tenant = 6, key = 3, model = 5;
 
     for (size_t i = 0; i < n; i++) {
-        tenant = width_of(tenant, s[i].tenant);
-        key = width_of(key, s[i].key);
-        model = width_of(model, s[i].model);
+        tenant = ctl_usage_width(tenant, s[i].tenant);
+        key = ctl_usage_width(key, s[i].key);
+        model = ctl_usage_width(model, s[i].model);
     }
     buf_printf(out, "since %s (UTC)\n%-*s  %-*s  %-*s  %10s  %14s  %14s  %14s\n", since, tenant,
                "TENANT", key, "KEY", model, "MODEL", "REQUESTS", "PROMPT", "CACHED", "OUTPUT");
@@ -122,7 +124,7 @@ void ctl_usage_csv(struct buf *out, yyjson_val *usage, const char *since) {
         if (!is_since(row, since))
             continue;
         for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
-            add_field(out, printable(text_of(row, names[k])).s);
+            add_field(out, printable(ctl_usage_text(row, names[k])).s);
             buf_add_char(out, ',');
         }
         for (size_t k = 0; k < ARRAY_SIZE(counts); k++)

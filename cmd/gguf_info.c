@@ -75,7 +75,7 @@ static size_t sum_formats(const struct gguf *g, struct total *out) {
 }
 
 /* Prints @s in double quotes and escaped; a long text is cut. */
-static void print_quoted(struct gguf_str s) {
+static void info_print_quoted(struct gguf_str s) {
     char one[PRINTABLE_MAX];
     size_t shown = 0, n_one;
 
@@ -102,7 +102,7 @@ static void print_array(const struct gguf_array *a) {
         if (i)
             printf(", ");
         if (gguf_array_type(a) == GGUF_STRING)
-            print_quoted(gguf_array_str(a, i));
+            info_print_quoted(gguf_array_str(a, i));
         else
             printf("%g", gguf_array_num(a, i));
     }
@@ -120,7 +120,7 @@ static void print_value(const struct gguf *g, const char *key, enum gguf_type ty
         return;
     }
     if (gguf_string(g, key, &text) == 0)
-        print_quoted(text);
+        info_print_quoted(text);
     else if (type == GGUF_BOOL && gguf_bool(g, key, &flag) == 0)
         fputs(flag ? "true" : "false", stdout);
     else if ((type == GGUF_F32 || type == GGUF_F64) && gguf_f32(g, key, &f32) == 0)
@@ -176,7 +176,7 @@ static void print_table(const struct gguf *g, const char *path) {
 }
 
 /* Converts a string of the file to valid UTF-8 for JSON: invalid bytes become U+FFFD. */
-static yyjson_mut_val *text_value(yyjson_mut_doc *d, struct gguf_str s) {
+static yyjson_mut_val *info_text_value(yyjson_mut_doc *d, struct gguf_str s) {
     CLEANUP(freep) char *out = malloc(3 * s.len + 1);
     size_t len = 0, n;
     uint32_t c;
@@ -206,7 +206,7 @@ static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const
             int64_t v;
 
             if (gguf_array_type(a) == GGUF_STRING)
-                yyjson_mut_arr_append(list, text_value(d, gguf_array_str(a, i)));
+                yyjson_mut_arr_append(list, info_text_value(d, gguf_array_str(a, i)));
             else if (gguf_array_type(a) == GGUF_BOOL)
                 yyjson_mut_arr_add_sint(d, list, gguf_array_num(a, i) != 0);
             else if (gguf_array_type(a) != GGUF_F32 && gguf_array_read(a, GGUF_I64, i, 1, &v))
@@ -217,7 +217,7 @@ static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const
         return list;
     }
     if (gguf_string(g, key, &text) == 0)
-        return text_value(d, text);
+        return info_text_value(d, text);
     if (type == GGUF_BOOL && gguf_bool(g, key, &flag) == 0)
         return yyjson_mut_bool(d, flag);
     if ((type == GGUF_F32 || type == GGUF_F64) && gguf_f32(g, key, &f32) == 0)
@@ -314,15 +314,16 @@ static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct
 }
 
 /* Prints the JSON; without @fit it has no member `fit`. Returns an exit code. */
-static int print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
-                      const struct machine *machine) {
+static int info_print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
+                           const struct machine *machine) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *meta;
     uint8_t print[16];
     char hex[33], name[1100];
 
     yyjson_mut_doc_set_root(d, root);
-    yyjson_mut_obj_add_val(d, root, "file", text_value(d, (struct gguf_str){path, strlen(path)}));
+    yyjson_mut_obj_add_val(d, root, "file",
+                           info_text_value(d, (struct gguf_str){path, strlen(path)}));
     yyjson_mut_obj_add_uint(d, root, "version", gguf_version(g));
     yyjson_mut_obj_add_uint(d, root, "files", gguf_n_shards(g));
     yyjson_mut_obj_add_uint(d, root, "bytes", gguf_bytes(g));
@@ -401,7 +402,7 @@ int gguf_cmd_info(int argc, char **argv) {
     if (!no_fit)
         model_fit(&fit, g, &machine, context);
     if (json)
-        code = print_json(g, argv[1], no_fit ? NULL : &fit, &machine);
+        code = info_print_json(g, argv[1], no_fit ? NULL : &fit, &machine);
     else
         print_table(g, argv[1]);
     if (!json && is_projector(g))

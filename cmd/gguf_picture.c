@@ -43,7 +43,7 @@ struct tools {
     struct image_encoder *encoder;
 };
 
-static void tools_deinit(struct tools *t) {
+static void gguf_picture_tools_deinit(struct tools *t) {
     decoder_free(t->decoder);
     image_encoder_free(t->encoder);
     gguf_free(t->file);
@@ -54,7 +54,7 @@ static const char *const filters[] = {
 
 /* Replaces *p by the picture in the requested size, made with the requested filter. Returns 0 or
  * -errno with @err. */
-static int resize(struct picture *p, const struct options *o, struct err *err) {
+static int gguf_picture_resize(struct picture *p, const struct options *o, struct err *err) {
     struct picture q = {0};
     uint32_t width, height, filter = 0;
     char end;
@@ -87,8 +87,8 @@ static int write_pixmap(const struct picture *p, const char *path) {
 
 /* Resizes *p for the projector, encodes it and prints how long that took. Returns 0 or -errno with
  * @err. */
-static int encode(struct picture *p, const struct tools *t, const struct options *o,
-                  struct err *err) {
+static int gguf_picture_encode(struct picture *p, const struct tools *t, const struct options *o,
+                               struct err *err) {
     const struct projector *j = image_encoder_projector(t->encoder);
     struct picture_budget budget = {.least = o->min_rows, .most = o->encoder.max_rows};
     struct picture_layout l;
@@ -124,11 +124,11 @@ static int show_one(const struct tools *t, const char *path, const struct option
     if (r < 0)
         return cli_fail_err(path, &err, r);
     printf("%s: %s, %u x %u pixels", path, picture_type(data, len), p.width, p.height);
-    if (o->size && (r = resize(&p, o, &err)) < 0)
+    if (o->size && (r = gguf_picture_resize(&p, o, &err)) < 0)
         return cli_fail_err(path, &err, r);
     if (o->size)
         printf(", resized to %u x %u", p.width, p.height);
-    if (t->encoder && (r = encode(&p, t, o, &err)) < 0) {
+    if (t->encoder && (r = gguf_picture_encode(&p, t, o, &err)) < 0) {
         putchar('\n');
         return cli_fail_err(path, &err, r);
     }
@@ -152,7 +152,7 @@ int gguf_cmd_picture(int argc, char **argv) {
         {"threads", CLI_U32, &o.encoder.n_threads, 1, 1024},
         {"backend", CLI_TEXT, &o.encoder.backend, 0, 0},
     };
-    CLEANUP(tools_deinit) struct tools t = {0};
+    CLEANUP(gguf_picture_tools_deinit) struct tools t = {0};
     struct err err = {0};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 

@@ -39,7 +39,8 @@ struct source {
     size_t len;
 };
 
-static int read_source(struct source *s, const char *model, const char *template, struct err *err) {
+static int gguf_render_read_source(struct source *s, const char *model, const char *template,
+                                   struct err *err) {
     struct gguf_str text;
     int r;
 
@@ -86,8 +87,8 @@ static void add_members(yyjson_mut_doc *d, yyjson_mut_val *vars, yyjson_val *fro
     }
 }
 
-static void add_token(yyjson_mut_doc *d, yyjson_mut_val *vars, const char *key,
-                      const struct source *s, int32_t id) {
+static void gguf_render_add_token(yyjson_mut_doc *d, yyjson_mut_val *vars, const char *key,
+                                  const struct source *s, int32_t id) {
     if (id < 0 || yyjson_mut_obj_get(vars, key))
         return;
     struct gguf_str text = tokenizer_text(s->tokenizer, id);
@@ -115,8 +116,8 @@ static int read_variables(const char *path, const struct source *s, yyjson_doc *
         yyjson_mut_doc_set_root(d, vars);
         add_members(d, vars, root, true);
         if (s->tokenizer) {
-            add_token(d, vars, "bos_token", s, tokenizer_bos(s->tokenizer));
-            add_token(d, vars, "eos_token", s, tokenizer_eos(s->tokenizer));
+            gguf_render_add_token(d, vars, "bos_token", s, tokenizer_bos(s->tokenizer));
+            gguf_render_add_token(d, vars, "eos_token", s, tokenizer_eos(s->tokenizer));
         }
         *out = yyjson_mut_doc_imut_copy(d, NULL);
         r = *out ? 0 : -ENOMEM;
@@ -127,7 +128,8 @@ static int read_variables(const char *path, const struct source *s, yyjson_doc *
 }
 
 /* Renders a conversation. Returns CLI_OK or an exit code. */
-static int render(const struct source *s, const char *name, const char *conversation) {
+static int gguf_render_conversation(const struct source *s, const char *name,
+                                    const char *conversation) {
     CLEANUP(template_freep) struct template *t = NULL;
     struct template_opts opts = {0};
     struct rendered out = {0};
@@ -163,11 +165,11 @@ int gguf_cmd_render(int argc, char **argv) {
     if (n_args != (template ? 1 : 2))
         return cli_usage("render needs a MODEL or --template FILE, and one CONVERSATION.json");
     const char *name = template ? template : argv[1];
-    int r = read_source(&s, argv[1], template, &err);
+    int r = gguf_render_read_source(&s, argv[1], template, &err);
     if (r < 0)
         code = cli_fail_err(name, &err, r);
     else
-        code = render(&s, name, argv[n_args]);
+        code = gguf_render_conversation(&s, name, argv[n_args]);
     tokenizer_free(s.tokenizer);
     gguf_free(s.file);
     free(s.text);

@@ -28,8 +28,8 @@ static const struct {
 
 /* Returns the offset of the first number at @at + k * @stride whose exponent bits (@mask of its top
  * 16 bits) are all set, or -1. */
-static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
-                        uint16_t mask) {
+static int64_t verify_find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
+                               uint16_t mask) {
     assert(at + 2 <= stride && bytes % stride == 0);
     for (size_t i = at; i + 2 <= bytes; i += stride)
         if (((data[i] | data[i + 1] << 8) & mask) == mask)
@@ -62,19 +62,19 @@ static int64_t check_tensor(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
 
     if (t->format->type == TENSOR_F32)
-        return find_bad(t->data, t->n_bytes, 2, 4, 0x7F80);
+        return verify_find_bad(t->data, t->n_bytes, 2, 4, 0x7F80);
     if (t->format->type == TENSOR_BF16)
-        return find_bad(t->data, t->n_bytes, 0, 2, 0x7F80);
+        return verify_find_bad(t->data, t->n_bytes, 0, 2, 0x7F80);
     if (t->format->type == TENSOR_MXFP4)
         return find_bad_exponent(t->data, t->n_bytes, stride);
     if (t->format->type == TENSOR_IQ1_M)
         return find_bad_iq1_m(t->data, t->n_bytes, stride);
     for (size_t i = 0; i < ARRAY_SIZE(halves); i++) /* NVFP4 has no half floats */
         if (halves[i].type == t->format->type) {
-            int64_t bad = find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
+            int64_t bad = verify_find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
 
             if (bad < 0 && halves[i].second)
-                bad = find_bad(t->data, t->n_bytes, halves[i].second, stride, 0x7C00);
+                bad = verify_find_bad(t->data, t->n_bytes, halves[i].second, stride, 0x7C00);
             return bad;
         }
     return -1;

@@ -11,7 +11,7 @@
 #define MEASURE_S 0.25
 #define BUFFER_MAX (512ull << 20)
 
-static void measure(struct machine *m) {
+static void model_fit_measure(struct machine *m) {
     if (m->bandwidth <= 0)
         (void)!bandwidth_measure(cpus_usable(), MIN(bandwidth_buffer(), BUFFER_MAX), MEASURE_S,
                                  &m->bandwidth);
@@ -19,7 +19,8 @@ static void measure(struct machine *m) {
 
 /* Returns the tokens per second of decoding, which reads the weights and @key_bytes of keys and
  * values once for each token. */
-static double rate(const struct engine_fit *e, const struct machine *m, uint64_t key_bytes) {
+static double model_fit_rate(const struct engine_fit *e, const struct machine *m,
+                             uint64_t key_bytes) {
     uint64_t bytes = e->token_bytes + key_bytes + e->state_bytes;
 
     return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
@@ -82,9 +83,9 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         err_set(&out->why, 0, NULL, "%s", strerror(-r));
     if (!out->fits)
         return;
-    measure(m);
-    out->tokens_per_s = rate(&out->engine, m, 0);
-    out->tokens_per_s_full = rate(&out->engine, m, out->engine.context_bytes);
+    model_fit_measure(m);
+    out->tokens_per_s = model_fit_rate(&out->engine, m, 0);
+    out->tokens_per_s_full = model_fit_rate(&out->engine, m, out->engine.context_bytes);
 }
 
 struct memory_text {

@@ -63,28 +63,28 @@ struct call {
     char **argv;
 };
 
-static int finish(const struct call *c, int code, const struct err *err) {
+static int weftctl_finish(const struct call *c, int code, const struct err *err) {
     if (code != CTL_OK)
         return ctl_fail(c->json, code, err->message);
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
-static void print(const char *text, size_t len) {
+static void weftctl_print(const char *text, size_t len) {
     fwrite(text, 1, len, stdout);
     if (len == 0 || text[len - 1] != '\n')
         putchar('\n');
 }
 
 /* Returns the columns of the terminal; SIZE_MAX if the output is no terminal. */
-static size_t columns(void) {
+static size_t weftctl_columns(void) {
     struct winsize size = {0};
 
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : SIZE_MAX;
 }
 
 /* Prints an answer as it arrived, or as @show renders the object in it. Returns an exit code. */
-static int answer(struct call *c, const char *path,
-                  void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
+static int weftctl_answer(struct call *c, const char *path,
+                          void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
     CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
     struct err err = {0};
     yyjson_doc *doc = NULL;
@@ -95,12 +95,12 @@ static int answer(struct call *c, const char *path,
     } else {
         r = ctl_get(c->ctl, path, &doc, &err);
         if (r == CTL_OK)
-            show(&text, yyjson_doc_get_root(doc), columns());
+            show(&text, yyjson_doc_get_root(doc), weftctl_columns());
     }
     if (r == CTL_OK)
-        print(text.data, text.len);
+        weftctl_print(text.data, text.len);
     yyjson_doc_free(doc);
-    return finish(c, r, &err);
+    return weftctl_finish(c, r, &err);
 }
 
 /* State of a watched command, which prints one line after the other. */
@@ -112,7 +112,7 @@ struct watch {
 };
 
 /* Prints one answer of /stats?watch. Returns false if stdout is closed. */
-static bool print_line(void *ctx, const char *text, size_t len) {
+static bool weftctl_print_line(void *ctx, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf out = {.max = 4096};
     struct watch *w = ctx;
     int64_t now = clock_now(clock_monotonic());
@@ -124,7 +124,7 @@ static bool print_line(void *ctx, const char *text, size_t len) {
                       (double)(now - w->at_ns) * 1e-9, w->n++);
         text = out.data, len = out.len;
     }
-    print(text, len);
+    weftctl_print(text, len);
     yyjson_doc_free(w->before);
     w->before = doc;
     w->at_ns = now;
@@ -137,11 +137,11 @@ static int watch_stats(struct call *c, double seconds) {
     char path[64];
 
     snprintf(path, sizeof(path), "/stats?watch=%.0fms", seconds * 1000);
-    int r = ctl_watch(c->ctl, path, print_line, &w, &err);
+    int r = ctl_watch(c->ctl, path, weftctl_print_line, &w, &err);
     yyjson_doc_free(w.before);
     /* The reason must not be one of the lines on stdout. */
     if (r == CTL_OK)
-        return finish(c, r, &err);
+        return weftctl_finish(c, r, &err);
     return ctl_fail(false, r, err.message);
 }
 
@@ -149,9 +149,9 @@ static int run_stats(struct call *c) {
     double seconds = 1;
 
     if (c->argc == 0)
-        return answer(c, "/stats", ctl_show_stats);
+        return weftctl_answer(c, "/stats", ctl_show_stats);
     if (c->argc == 1 && strcmp(c->argv[0], "--all") == 0)
-        return answer(c, "/stats", ctl_show_all);
+        return weftctl_answer(c, "/stats", ctl_show_all);
     if (c->argc > 1 || strncmp(c->argv[0], "--watch", 7) != 0)
         return cli_usage("stats takes only --all or --watch[=SECONDS]");
     const char *value = c->argv[0] + 7;
@@ -171,11 +171,11 @@ static int run_health(struct call *c) {
     if (r == CTL_OK)
         r = ctl_read(c->ctl, "/health", &text, &doc, &err);
     if (r != CTL_OK)
-        return finish(c, r, &err);
+        return weftctl_finish(c, r, &err);
     struct ctl_cell health = ctl_text(yyjson_doc_get_root(doc), "health");
     struct ctl_cell worker = ctl_text(yyjson_doc_get_root(doc), "worker");
     if (c->json)
-        print(text.data, text.len);
+        weftctl_print(text.data, text.len);
     else
         printf("%s, worker %s\n", health.s, worker.s);
     yyjson_doc_free(doc);
@@ -183,7 +183,7 @@ static int run_health(struct call *c) {
 }
 
 /* Sends a POST without a body and prints @done. */
-static int post(struct call *c, const char *path, const char *done) {
+static int weftctl_post(struct call *c, const char *path, const char *done) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
@@ -195,10 +195,10 @@ static int post(struct call *c, const char *path, const char *done) {
     if (r == CTL_OK)
         r = (is_long ? ctl_call_long : ctl_call)(c->ctl, "POST", path, &reply, &err);
     if (r == CTL_OK && c->json)
-        print(reply.data, reply.len);
+        weftctl_print(reply.data, reply.len);
     else if (r == CTL_OK)
         puts(done);
-    return finish(c, r, &err);
+    return weftctl_finish(c, r, &err);
 }
 
 /* Reloads, and names the keys whose changes have no effect; "reloaded" alone would suggest that all
@@ -211,10 +211,10 @@ static int run_reload(struct call *c) {
         return cli_usage("reload takes no arguments");
     int r = ctl_call(c->ctl, "POST", "/reload", &reply, &err);
     if (r != CTL_OK)
-        return finish(c, r, &err);
+        return weftctl_finish(c, r, &err);
     if (c->json) {
-        print(reply.data, reply.len);
-        return finish(c, r, &err);
+        weftctl_print(reply.data, reply.len);
+        return weftctl_finish(c, r, &err);
     }
     yyjson_doc *doc = ctl_parse(reply.data, reply.len);
     puts("reloaded");
@@ -223,7 +223,7 @@ static int run_reload(struct call *c) {
             printf("%.100s: takes effect when weftd is restarted\n", json_cstr(key));
     }
     yyjson_doc_free(doc);
-    return finish(c, r, &err);
+    return weftctl_finish(c, r, &err);
 }
 
 static int run_cancel(struct call *c) {
@@ -233,7 +233,7 @@ static int run_cancel(struct call *c) {
     if (c->argc != 1 || !cli_u64(c->argv[0], 0, UINT64_MAX, &id))
         return cli_usage("cancel takes the ID of a request, a number of `weftctl requests`");
     snprintf(path, sizeof(path), "/requests/%llu/cancel", (unsigned long long)id);
-    return post(c, path, "cancelled");
+    return weftctl_post(c, path, "cancelled");
 }
 
 static int run_why(struct call *c) {
@@ -245,10 +245,10 @@ static int run_why(struct call *c) {
         strlen(c->argv[0]) > 63)
         return cli_usage("why takes the ID of a request, or the x-request-id of its answer");
     snprintf(path, sizeof(path), "/requests/%s/why", c->argv[0]);
-    return answer(c, path, ctl_show_why);
+    return weftctl_answer(c, path, ctl_show_why);
 }
 
-static int write_file(const struct call *c, const char *path, const struct buf *file) {
+static int weftctl_write_file(const struct call *c, const char *path, const struct buf *file) {
     int r = cli_write_file(path, 0600, file->data, file->len, false);
     struct err err;
 
@@ -268,17 +268,17 @@ static int run_dump(struct call *c) {
         return cli_usage("dump takes the name of a file to write, and optionally of a model");
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
     if (r == CTL_OK)
-        return write_file(c, c->argv[0], &file);
-    return finish(c, r, &err);
+        return weftctl_write_file(c, c->argv[0], &file);
+    return weftctl_finish(c, r, &err);
 }
 
 static int run_requests(struct call *c) {
     char path[400];
 
     if (c->argc == 0)
-        return answer(c, "/requests", ctl_show_requests);
+        return weftctl_answer(c, "/requests", ctl_show_requests);
     int code = ctl_ended_path(c->argc + 1, c->argv - 1, time(NULL), help, path, sizeof(path));
-    return code < 0 ? answer(c, path, ctl_show_ended) : code;
+    return code < 0 ? weftctl_answer(c, path, ctl_show_ended) : code;
 }
 
 /* Prints the usage since a day or a month, by default since the first of this month. */
@@ -303,20 +303,20 @@ static int run_usage(struct call *c) {
     if (n_args > 0 || (since != month && !ctl_usage_is_date(since)))
         return cli_usage("usage takes only --csv and --since YYYY-MM[-DD]");
     if (c->json)
-        return answer(c, "/usage", NULL);
+        return weftctl_answer(c, "/usage", NULL);
     yyjson_doc *doc = NULL;
     int r = ctl_get(c->ctl, "/usage", &doc, &err);
     if (r == CTL_OK) {
         (csv ? ctl_usage_csv : ctl_usage_table)(&text, yyjson_doc_get_root(doc), since);
-        print(text.data, text.len);
+        weftctl_print(text.data, text.len);
     }
     yyjson_doc_free(doc);
-    return finish(c, r, &err);
+    return weftctl_finish(c, r, &err);
 }
 
 /* Requests a change of a model and waits until it is done. @done: the value of @key then. */
-static int change(struct call *c, const char *what, const char *key, const char *const *under_way,
-                  const char *done) {
+static int weftctl_change(struct call *c, const char *what, const char *key,
+                          const char *const *under_way, const char *done) {
     const char *file = c->argc > 1 ? c->argv[1] : NULL;
     struct err err = {0};
     char is[500];
@@ -330,7 +330,7 @@ static int change(struct call *c, const char *what, const char *key, const char 
     }
     if (r == CTL_OK)
         printf("%s: %s\n", c->argv[0], is);
-    return finish(c, r, &err);
+    return weftctl_finish(c, r, &err);
 }
 
 static int run_load(struct call *c) {
@@ -339,7 +339,7 @@ static int run_load(struct call *c) {
 
     if (c->argc != 1)
         return cli_usage("load takes the name of a model");
-    return change(c, "load", "state", under_way, "loaded");
+    return weftctl_change(c, "load", "state", under_way, "loaded");
 }
 
 static int run_unload(struct call *c) {
@@ -347,7 +347,7 @@ static int run_unload(struct call *c) {
 
     if (c->argc != 1)
         return cli_usage("unload takes the name of a model");
-    return change(c, "unload", "state", under_way, "unloaded");
+    return weftctl_change(c, "unload", "state", under_way, "unloaded");
 }
 
 static int run_swap(struct call *c) {
@@ -355,7 +355,7 @@ static int run_swap(struct call *c) {
 
     if (c->argc < 1 || c->argc > 2)
         return cli_usage("swap takes the name of a model, and optionally a file");
-    return change(c, "swap", "swap", under_way, "done");
+    return weftctl_change(c, "swap", "swap", under_way, "done");
 }
 
 static int run_top(struct call *c) {
@@ -364,7 +364,7 @@ static int run_top(struct call *c) {
 
     if (c->argc > 1 || (c->argc == 1 && !cli_double(c->argv[0], 0.1, 3600, &seconds)))
         return cli_usage("top takes a number of seconds from 0.1 to 3600");
-    return finish(c, ctl_top(c->ctl, seconds, &err), &err);
+    return weftctl_finish(c, ctl_top(c->ctl, seconds, &err), &err);
 }
 
 /* Commands of the admin socket. Those without `run` take no arguments: they show the answer to GET
@@ -397,8 +397,8 @@ static int run_plain(const struct command *command, struct call *c) {
     if (c->argc > 0)
         return cli_usage("%s takes no arguments", command->name);
     if (command->show)
-        return answer(c, command->path, command->show);
-    return post(c, command->path, command->done);
+        return weftctl_answer(c, command->path, command->show);
+    return weftctl_post(c, command->path, command->done);
 }
 
 /* Commands that need no daemon; they read their own options. */
@@ -435,7 +435,7 @@ static const char *own_name(const char *command) {
     return command;
 }
 
-static int unknown(const char *command) {
+static int weftctl_unknown(const char *command) {
     char names[320] = "";
     size_t n = 0;
 
@@ -475,7 +475,7 @@ static int take_option(int argc, char **argv, struct call *c, const char **socke
 }
 
 /* Takes the options that all commands have from behind the command, where many users write them. */
-static void take_options(struct call *c, const char **socket) {
+static void weftctl_take_options(struct call *c, const char **socket) {
     int kept = 0;
 
     for (int i = 0, n; i < c->argc; i += n ? n : 1) {
@@ -508,7 +508,7 @@ static int run_model(int argc, char **argv, bool json) {
     return ctl_chat(n, with_option, json);
 }
 
-static int dispatch(const char *socket, struct call *c) {
+static int weftctl_dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
     const char *name = own_name(c->argv[0]);
@@ -527,7 +527,7 @@ static int dispatch(const char *socket, struct call *c) {
             return say_help();
         c->argc--;
         c->argv++;
-        take_options(c, &socket);
+        weftctl_take_options(c, &socket);
         if (ctl_new(&ctl, socket) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
@@ -535,7 +535,7 @@ static int dispatch(const char *socket, struct call *c) {
             return commands[i].run(c);
         return run_plain(&commands[i], c);
     }
-    return unknown(c->argv[0]);
+    return weftctl_unknown(c->argv[0]);
 }
 
 int main(int argc, char **argv) {
@@ -556,5 +556,5 @@ int main(int argc, char **argv) {
         fputs(help, stderr);
         return CLI_USAGE;
     }
-    return dispatch(socket, &c);
+    return weftctl_dispatch(socket, &c);
 }

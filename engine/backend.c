@@ -23,7 +23,7 @@ static void program_dir(char *out, size_t size) {
 
 /* Opens weft-cuda.so where it is installed, beside the program, or in the build tree. NULL with
  * @why: it cannot be loaded; NULL with "": it is in none of these places. */
-static void *open_library(char *why, size_t size) {
+static void *backend_open_library(char *why, size_t size) {
     char dir[256], path[320];
     const char *const places[][2] = {{WEFT_BACKEND_DIR, ""}, {dir, ""}, {dir, "/engine/cuda"}};
     void *lib = NULL;
@@ -62,7 +62,7 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
 
     if (found)
         return found;
-    void *lib = open_library(why, sizeof(why));
+    void *lib = backend_open_library(why, sizeof(why));
     if (!lib) {
         if (why[0] || !optional)
             err_set(err, 0, NULL, "backend 'cuda' is not available: %s",
@@ -89,8 +89,8 @@ const struct be_ops *backend_table(const struct be_ops *ops, const struct engine
 }
 
 /* Returns @ops if this machine can run it, else NULL with @err. Returns NULL for NULL. */
-static const struct be_ops *probe(const struct be_ops *ops, const struct engine_opts *o,
-                                  struct err *err) {
+static const struct be_ops *backend_probe(const struct be_ops *ops, const struct engine_opts *o,
+                                          struct err *err) {
     return ops && (!ops->probe || ops->probe(o, err) == 0) ? ops : NULL;
 }
 
@@ -102,13 +102,13 @@ const struct be_ops *backend_find(const char *name, const struct engine_opts *o,
     if (strcmp(name, "cpu") == 0)
         return &backend_cpu;
     if (strcmp(name, "cuda") == 0)
-        return probe(find_cuda(false, err), o, err);
+        return backend_probe(find_cuda(false, err), o, err);
     if (strcmp(name, "auto") == 0) {
         const struct be_ops *cuda = find_cuda(true, err);
         struct engine_opts first = o ? *o : (struct engine_opts){0};
 
         first.n_devices = 1;
-        return probe(cuda, &first, err) ? cuda : &backend_cpu;
+        return backend_probe(cuda, &first, err) ? cuda : &backend_cpu;
     }
     err_set(err, 0, NULL, "unknown backend '%s'; use auto, cuda, cpu or reference", name);
     return NULL;

@@ -28,8 +28,8 @@ void bind_deinit(struct binder *b) {
 
 /* Finds a tensor, of integers or not, and marks it as used. NULL: it is absent, or an earlier call
  * failed. */
-static const struct tensor *take_named(struct binder *b, enum bind_need need, bool integers,
-                                       const char *name) {
+static const struct tensor *bind_take_named(struct binder *b, enum bind_need need, bool integers,
+                                            const char *name) {
     assert(b->used);
     if (b->r < 0 || need == BIND_NEVER)
         return NULL;
@@ -55,19 +55,19 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, bo
     return t;
 }
 
-/* Calls take_named() with a name printed from @fmt. */
-static const struct tensor *take(struct binder *b, enum bind_need need, bool integers,
-                                 const char *fmt, va_list ap) {
+/* Calls bind_take_named() with a name printed from @fmt. */
+static const struct tensor *bind_take(struct binder *b, enum bind_need need, bool integers,
+                                      const char *fmt, va_list ap) {
     char name[96];
     int n = vsnprintf(name, sizeof(name), fmt, ap);
 
     assert(n > 0 && (size_t)n < sizeof(name));
-    return take_named(b, need, integers, name);
+    return bind_take_named(b, need, integers, name);
 }
 
 /* Checks that @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
-static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1,
-                      uint64_t n2) {
+static bool bind_has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1,
+                           uint64_t n2) {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return true;
     bind_refuse(
@@ -102,14 +102,15 @@ static struct tensor *add_view(struct binder *b, const struct tensor *of) {
 }
 
 /* Returns the tensor NAME@suffix beside NAME.weight, or NULL. */
-static const struct tensor *beside(struct binder *b, const struct tensor *t, const char *suffix) {
+static const struct tensor *bind_beside(struct binder *b, const struct tensor *t,
+                                        const char *suffix) {
     const char *end = strrchr(t->name, '.');
     char name[96];
 
     if (!end || strcmp(end, ".weight") != 0)
         return NULL;
     int n = snprintf(name, sizeof(name), "%.*s%s", (int)(end - t->name), t->name, suffix);
-    return (size_t)n < sizeof(name) ? take_named(b, BIND_MAY, false, name) : NULL;
+    return (size_t)n < sizeof(name) ? bind_take_named(b, BIND_MAY, false, name) : NULL;
 }
 
 /* Returns the matrix with its scale, the same object for the same tensor. Tables, whose rows are
@@ -117,15 +118,15 @@ static const struct tensor *beside(struct binder *b, const struct tensor *t, con
 static const struct tensor *with_scale(struct binder *b, const struct tensor *t) {
     if (t->format->type != TENSOR_NVFP4 || strstr(t->name, "token_embd"))
         return t;
-    (void)beside(b, t, ".input_scale");
-    const struct tensor *scale = beside(b, t, ".scale");
+    (void)bind_beside(b, t, ".input_scale");
+    const struct tensor *scale = bind_beside(b, t, ".scale");
     if (!scale)
         return t;
     for (const struct view *v = b->views; v; v = v->next)
         if (v->tensor.scale == scale && v->tensor.data == t->data && v->tensor.ne[1] == t->ne[1])
             return &v->tensor;
     struct tensor *scaled =
-        has_shape(b, scale, t->ne[2], 1, 1) && is_float(b, scale) ? add_view(b, t) : NULL;
+        bind_has_shape(b, scale, t->ne[2], 1, 1) && is_float(b, scale) ? add_view(b, t) : NULL;
     if (scaled)
         scaled->scale = scale;
     return scaled;
@@ -136,9 +137,9 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = take(b, need, false, fmt, ap);
+    const struct tensor *t = bind_take(b, need, false, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
+    return t && bind_has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
 }
 
 const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
@@ -146,9 +147,9 @@ const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = take(b, need, false, fmt, ap);
+    const struct tensor *t = bind_take(b, need, false, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
+    return t && bind_has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
 }
 
 const struct tensor *layer_matrix(struct binder *b, uint32_t l, const char *name, uint64_t n_in,
@@ -170,9 +171,9 @@ const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, c
     va_list ap;
 
     va_start(ap, fmt);
-    const struct tensor *t = take(b, BIND_MUST, true, fmt, ap);
+    const struct tensor *t = bind_take(b, BIND_MUST, true, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n, n_rows, 1) ? t : NULL;
+    return t && bind_has_shape(b, t, n, n_rows, 1) ? t : NULL;
 }
 
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
@@ -206,7 +207,7 @@ const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
 }
 
 const struct tensor *bind_any(struct binder *b, const char *name) {
-    return take_named(b, BIND_MAY, false, name);
+    return bind_take_named(b, BIND_MAY, false, name);
 }
 
 void bind_leave(struct binder *b, const char *prefix) {

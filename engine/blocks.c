@@ -41,9 +41,9 @@ void block_candidates(const struct host_step *h, const struct model_shape *s, ui
 }
 
 /* Adds the scores of the candidates after token @a to their logits. Returns the best candidate. */
-static int32_t score(const struct model_shape *s, const struct tensor *const table[2], int32_t a,
-                     const float *g, const struct block_pick *candidate, float *row,
-                     float *logits) {
+static int32_t block_add_scores(const struct model_shape *s, const struct tensor *const table[2],
+                                int32_t a, const float *g, const struct block_pick *candidate,
+                                float *row, float *logits) {
     uint32_t rank = s->block.rank, best = 0;
     float *next = row + rank;
 
@@ -82,8 +82,9 @@ void block_select(const struct host_step *h, const struct model_shape *s,
             a = b->token[seq->row0];
         of = h->row_seq[r];
         if (r > seq->row0)
-            a = score(s, table, a, g + (size_t)i * s->block.rank,
-                      candidate + (size_t)i * s->block.top_k, row, logits + (size_t)i * s->n_vocab);
+            a = block_add_scores(s, table, a, g + (size_t)i * s->block.rank,
+                                 candidate + (size_t)i * s->block.top_k, row,
+                                 logits + (size_t)i * s->n_vocab);
     }
 }
 

@@ -19,16 +19,16 @@ static void check_copies(const struct check *k, const struct engine_copy *c, uin
 }
 
 /* Returns the number of positions whose pages a sequence needs. */
-static uint32_t end_of(const struct check *k, const struct engine_batch *b,
-                       const struct engine_seq *s) {
+static uint32_t check_end_of(const struct check *k, const struct engine_batch *b,
+                             const struct engine_seq *s) {
     return b->model && k->shape->borrows ? s->pos0 : s->pos0 + s->n_rows;
 }
 
 /* Checks the pages that the rows of @s read and write in layers with a window. */
-static void check_windows(const struct check *k, const struct engine_batch *b, uint32_t i) {
+static void check_batch_windows(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const uint32_t *start = b->table[KV_WINDOW].start, t = k->opts->page_tokens;
     const struct engine_seq *s = &b->seq[i];
-    uint32_t n = (end_of(k, b, s) + t - 1) / t;
+    uint32_t n = (check_end_of(k, b, s) + t - 1) / t;
 
     assert(b->n_seqs <= k->window_seqs && start[i] + n <= start[i + 1]);
     for (uint32_t p = s->pos0 < k->window ? 0 : (s->pos0 - k->window + 1) / t; p < n; p++)
@@ -45,7 +45,7 @@ static bool in_picture(const struct engine_seq *s, uint32_t r) {
 
 /* Checks pictures: they are in order and begin before the end of the rows, and those with rows in
  * the batch have values; a two-way model needs all rows of a picture in the batch. */
-static void check_pictures(const struct check *k, const struct engine_seq *s) {
+static void check_batch_pictures(const struct check *k, const struct engine_seq *s) {
     uint64_t end = s->pos0 + s->n_rows, behind = 0;
 
     assert(!s->n_pictures || k->shape->n_picture);
@@ -64,7 +64,7 @@ static void check_pictures(const struct check *k, const struct engine_seq *s) {
 
 /* Checks a sequence: rows in the batch, positions in the context, pages for all of them, tokens in
  * the vocabulary. */
-static void check_seq(const struct check *k, const struct engine_batch *b, uint32_t i) {
+static void check_batch_seq(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const struct engine_seq *s = &b->seq[i];
     const uint32_t *start = b->table[KV_GLOBAL].start;
     uint32_t first = 0;
@@ -73,14 +73,14 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
     assert(s->pos0 < k->opts->max_context && s->n_rows <= k->opts->max_context - s->pos0);
     assert(!k->shape->encoder || (s->pos0 == 0 && s->n_rows == s->n_prompt));
     assert(start[i] <= start[i + 1]);
-    assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= end_of(k, b, s));
+    assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= check_end_of(k, b, s));
     /* Looks only at the new pages of a sequence that decodes; its earlier pages have been checked
      * before. */
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / k->opts->page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < k->opts->n_pages);
     if (k->n_windows)
-        check_windows(k, b, i);
+        check_batch_windows(k, b, i);
     /* move_states() checks that the sequence continues where its state is. */
     assert(s->state_slot < MAX(MAX(k->opts->n_states, k->n_slots), 1));
     assert(!b->holes || s->pos0 >= s->n_prompt);
@@ -89,7 +89,7 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         first = 1;
         assert(k->launched + 1 == b->step && (uint32_t)s->feed < k->n_wants_launched);
     }
-    check_pictures(k, s);
+    check_batch_pictures(k, s);
     for (uint32_t r = first; r < s->n_rows; r++)
         assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab || in_picture(s, r));
 }
@@ -116,7 +116,7 @@ void check_batch(const struct check *k, const struct engine_batch *b) {
     assert(b->n_rows <= k->opts->max_rows && b->n_seqs <= k->opts->max_seqs);
     assert(b->n_wants <= k->opts->max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        check_seq(k, b, i);
+        check_batch_seq(k, b, i);
         n_rows += b->seq[i].n_rows;
     }
     assert(n_rows == b->n_rows);

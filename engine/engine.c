@@ -137,7 +137,7 @@ static void note_no_drafts(struct engine *e) {
 /* Writes the placement of experts to the info and the note, and returns it. */
 static struct placement tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
-    const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
+    const struct placement p = place_report(&e->model, e->note, sizeof(e->note));
 
     if (*e->moved)
         note_add(e->note, sizeof(e->note), "; ", "%s", e->moved);
@@ -187,7 +187,7 @@ static void fill_info(struct engine *e) {
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     if (e->encoder) {
-        pictures_tell(e->opts.projector, &e->opts, s, i);
+        pictures_describe(e->opts.projector, &e->opts, s, i);
         if (e->no_encoder)
             note_add(e->note, sizeof(e->note), "; ", "the CPU computes pictures: %s",
                      e->no_encoder);
@@ -222,7 +222,7 @@ static int prove(struct engine *e, struct err *err) {
 }
 
 /* Opens the backend with the chosen sizes, loads the weights, and proves a device. */
-static int open_backend(struct engine *e, struct err *err) {
+static int engine_open_backend(struct engine *e, struct err *err) {
     struct be_opts o = {
         .shape = &e->model.shape,
         .engine = &e->opts,
@@ -277,7 +277,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     r = r < 0 ? r : choose_sizes(e, true, err);
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
-    r = r < 0 ? r : open_backend(e, err);
+    r = r < 0 ? r : engine_open_backend(e, err);
     r = r < 0 ? r : pictures_open(&e->encoder, e->ops, e->be, &e->opts, &e->no_encoder, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
@@ -626,7 +626,7 @@ static void resolve_feed(struct engine *e, struct flight *f) {
 }
 
 /* Computes a whole step of a host backend, whose masks have arrived. */
-static int compute_on_host(struct engine *e, struct flight *f) {
+static int engine_compute_on_host(struct engine *e, struct flight *f) {
     resolve_feed(e, f);
     int r = start_step(e, f);
     for (uint32_t i = 0; i < f->batch.n_wants && r == 0; i++)
@@ -636,7 +636,7 @@ static int compute_on_host(struct engine *e, struct flight *f) {
 }
 
 /* Copies the backend's counts of picked experts to the file and the info. */
-static void count_picks(struct engine *e) {
+static void engine_count_picks(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     const uint64_t *now = e->ops->picks ? e->ops->picks(e->be) : NULL;
 
@@ -661,7 +661,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     if (e->lost)
         return -EIO;
     assert(f->sealed);
-    int r = e->ops->device ? 0 : compute_on_host(e, f);
+    int r = e->ops->device ? 0 : engine_compute_on_host(e, f);
     r = r < 0 ? r : e->ops->end(f->step, &result);
     if (r < 0)
         return lose(e, r);
@@ -671,7 +671,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     e->waited = step;
     *out = result;
     if (step % PICKS_STEPS == 0)
-        count_picks(e);
+        engine_count_picks(e);
     return 0;
 }
 

@@ -6,7 +6,7 @@
 #include "base/mathx.h"
 
 /* Replaces the logits of all experts by p. */
-static void probabilities(float *logits, const struct expert_rule *r) {
+static void experts_probabilities(float *logits, const struct expert_rule *r) {
     float max = -3e38f, sum = 0;
 
     for (uint32_t i = 0; i < r->n; i++)
@@ -25,7 +25,7 @@ static void probabilities(float *logits, const struct expert_rule *r) {
 }
 
 /* Returns the best expert that is not taken yet (taken: p is -inf). */
-static uint32_t best_of(const float *p, const struct expert_rule *r) {
+static uint32_t experts_best(const float *p, const struct expert_rule *r) {
     uint32_t best = 0;
 
     if (!r->bias) {
@@ -41,7 +41,7 @@ static uint32_t best_of(const float *p, const struct expert_rule *r) {
 }
 
 /* Returns the sum of the two largest p + bias of group @g. */
-static float judge_group(const float *p, const struct expert_rule *r, uint32_t g) {
+static float experts_judge_group(const float *p, const struct expert_rule *r, uint32_t g) {
     uint32_t each = r->n / r->n_group;
     float best = -INFINITY, second = -INFINITY;
 
@@ -66,7 +66,7 @@ static void keep_groups(float *p, const struct expert_rule *r) {
 
     assert(r->n_group <= EXPERT_GROUPS_MAX && r->n % r->n_group == 0);
     for (uint32_t g = 0; g < r->n_group; g++)
-        score[g] = judge_group(p, r, g);
+        score[g] = experts_judge_group(p, r, g);
     for (uint32_t k = 0; k < r->n_group_used; k++) {
         uint32_t best = 0;
 
@@ -110,11 +110,11 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
     assert(r->n_used > 0 && r->n_used <= r->n);
     clean(logits, r->n);
     if (!late)
-        probabilities(logits, r);
+        experts_probabilities(logits, r);
     if (r->n_group)
         keep_groups(logits, r);
     for (uint32_t k = 0; k < r->n_used; k++) {
-        uint32_t best = best_of(logits, r);
+        uint32_t best = experts_best(logits, r);
 
         max = k == 0 ? logits[best] : max;
         out[k] = (struct expert_pick){best, late ? mx_expf(logits[best] - max) : logits[best]};
@@ -125,7 +125,7 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
 
 void experts_weigh(float *logits, const struct expert_rule *r, struct expert_pick *out) {
     clean(logits, r->n);
-    probabilities(logits, r);
+    experts_probabilities(logits, r);
     for (uint32_t k = 0; k < r->n_used; k++) {
         assert(out[k].expert < r->n);
         out[k].weight = logits[out[k].expert];

@@ -132,7 +132,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
 
 /* Returns the window pages that one sequence needs: those that a row reads, and those that two
  * steps write, whose rows may begin and end inside a page. */
-static uint64_t pages_of_seq(const struct fit_windows *w) {
+static uint64_t fit_pages_of_seq(const struct fit_windows *w) {
     return (w->window + w->page_tokens - 1) / w->page_tokens + 3;
 }
 
@@ -150,7 +150,7 @@ static uint64_t turn_part(const struct fit_windows *w) {
 }
 
 uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs) {
-    return n_seqs * pages_of_seq(w) + pages_of_rows(w) + n_pages * turn_part(w) / FIT_TURN;
+    return n_seqs * fit_pages_of_seq(w) + pages_of_rows(w) + n_pages * turn_part(w) / FIT_TURN;
 }
 
 /* Returns the bytes of a page with its share of the window pages for ended sequences. */
@@ -163,18 +163,19 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
     assert(w->max_seqs > 0 && w->window > 0);
     uint64_t room = bytes / 2 / w->window_page, rows = pages_of_rows(w);
 
-    if (room < rows + pages_of_seq(w))
+    if (room < rows + fit_pages_of_seq(w))
         return 0;
-    *n_seqs = (uint32_t)MIN(w->max_seqs, (room - rows) / pages_of_seq(w));
-    uint64_t n = (bytes - (*n_seqs * pages_of_seq(w) + rows) * w->window_page) / page_and_part(w);
+    *n_seqs = (uint32_t)MIN(w->max_seqs, (room - rows) / fit_pages_of_seq(w));
+    uint64_t n =
+        (bytes - (*n_seqs * fit_pages_of_seq(w) + rows) * w->window_page) / page_and_part(w);
     return n > bytes / (w->page + w->window_page) ? n : 0;
 }
 
 /* Returns the bytes that suffice for @n pages: the window pages of all sequences count if they take
  * less than half. */
 static uint64_t divided_for(const struct fit_windows *w, uint64_t n) {
-    uint64_t all = (w->max_seqs * pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
-    uint64_t one = (pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
+    uint64_t all = (w->max_seqs * fit_pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
+    uint64_t one = (fit_pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
     uint64_t pages = (n + 1) * page_and_part(w);
 
     return MIN(n * (w->page + w->window_page), MAX(pages + MIN(all, pages), 2 * one));
@@ -204,8 +205,8 @@ static uint64_t context_in(const struct fit *f, uint64_t bytes) {
 
 /* Returns -ENOMEM with the arithmetic in @err and what would fit: a shorter context, or fewer bits
  * per weight. */
-static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,
-                  struct err *err) {
+static int fit_refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,
+                      struct err *err) {
     uint64_t room = context_in(f, left), usable = f->memory - spare(f->memory);
     char would[120], host[60] = "";
 
@@ -242,7 +243,7 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
     uint64_t least = kv_for(f, asked), wish = f->wish;
 
     if (left < least)
-        return refuse(f, least, left, asked, err);
+        return fit_refuse(f, least, left, asked, err);
     if (!wish)
         wish = MAX(f->memory / 4, kv_for(f, MIN(f->model_context, FIT_CONTEXT)));
     *kv_bytes = MIN(left, MAX(wish, f->context ? least : 0));

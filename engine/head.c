@@ -30,7 +30,7 @@ static bool is_reranker(const struct binder *b) {
 }
 
 /* Returns the row of @t of the token whose text is @text; NULL: there is none. */
-static const struct tensor *row_of(struct binder *b, const struct tensor *t, const char *text) {
+static const struct tensor *head_row(struct binder *b, const struct tensor *t, const char *text) {
     const struct gguf_array *tokens = gguf_array(b->file, "tokenizer.ggml.tokens");
 
     if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
@@ -48,8 +48,8 @@ static const struct tensor *row_of(struct binder *b, const struct tensor *t, con
 static void bind_words(struct binder *b, struct head_tensors *h, const struct tensor *output) {
     if (strcmp(b->arch, "qwen3") != 0 || !output || !is_reranker(b))
         return;
-    h->out[0] = row_of(b, output, "yes");
-    h->out[1] = row_of(b, output, "no");
+    h->out[0] = head_row(b, output, "yes");
+    h->out[1] = head_row(b, output, "no");
     if (!h->out[1])
         h->out[0] = NULL;
 }
@@ -80,7 +80,7 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
 }
 
 /* Returns the decoded values of @t, which the caller frees; NULL: no memory. */
-static float *decode(const struct tensor *t) {
+static float *head_decode(const struct tensor *t) {
     float *v = calloc(t->ne[0], t->ne[1] * sizeof(*v));
 
     for (uint64_t i = 0; i < t->ne[1] && v; i++)
@@ -95,11 +95,11 @@ int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
     h->n_mid = (uint32_t)t->out[0]->ne[0];
     assert(t->dense ? t->dense->ne[1] == h->n_mid : h->n_mid == n_embd);
     h->mid = calloc(h->n_mid, sizeof(*h->mid));
-    h->out = decode(t->out[0]);
-    h->dense = t->dense ? decode(t->dense) : NULL;
-    h->dense_bias = t->dense_bias ? decode(t->dense_bias) : NULL;
-    float *no = t->out[1] ? decode(t->out[1]) : NULL,
-          *bias = t->out_bias ? decode(t->out_bias) : NULL;
+    h->out = head_decode(t->out[0]);
+    h->dense = t->dense ? head_decode(t->dense) : NULL;
+    h->dense_bias = t->dense_bias ? head_decode(t->dense_bias) : NULL;
+    float *no = t->out[1] ? head_decode(t->out[1]) : NULL,
+          *bias = t->out_bias ? head_decode(t->out_bias) : NULL;
     bool ok = h->mid && h->out && (h->dense || !t->dense) && (h->dense_bias || !t->dense_bias) &&
               (no || !t->out[1]) && (bias || !t->out_bias);
     for (uint32_t i = 0; i < h->n_mid && ok && no; i++)

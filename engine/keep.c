@@ -21,7 +21,7 @@ static const char magic[8] = "weftkeep";
 /* Adds the identity of a file: its metadata in the file system, and samples of its bytes, which
  * together determine the packed weights. The number of threads and the instruction set are left
  * out, since panels do not depend on them. */
-static void add_file(struct sha256 *s, const struct gguf *file) {
+static void keep_add_file(struct sha256 *s, const struct gguf *file) {
     uint8_t print[16];
 
     gguf_fingerprint(file, print);
@@ -43,9 +43,9 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
     char hex[65];
 
     sha256_init(&s);
-    add_file(&s, file);
+    keep_add_file(&s, file);
     if (block)
-        add_file(&s, block);
+        keep_add_file(&s, block);
     sha256_hex(&s, hex);
     memcpy(out, hex, ENGINE_KEEP_KEY);
 }
@@ -103,7 +103,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, const struct ggu
 }
 
 /* Gives up keeping weights; blocks that exist stay valid. */
-static int give_up(struct keep *k) {
+static int keep_give_up(struct keep *k) {
     int r = -errno;
 
     k->fd = 0;
@@ -125,11 +125,11 @@ int keep_map(struct keep *k, void *at, size_t size) {
     assert(k->fd > 0 && size % KEEP_PAGE == 0 && (uintptr_t)at % KEEP_PAGE == 0);
     errno = 0;
     if (k->found && (end > k->header.n_bytes || map_read_only(k, at, size, k->mapped) < 0))
-        return give_up(k);
+        return keep_give_up(k);
     if (!k->found && (ftruncate(k->fd, (off_t)end) < 0 ||
                       mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, k->fd,
                            (off_t)k->mapped) == MAP_FAILED))
-        return give_up(k);
+        return keep_give_up(k);
     k->mapped = end;
     return 0;
 }

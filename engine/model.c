@@ -94,7 +94,7 @@ void model_deinit(struct model *m) {
 }
 
 /* Returns the bytes of an op's matrices, for progress reports. */
-static uint64_t bytes_of(const struct model_op *op) {
+static uint64_t model_bytes(const struct model_op *op) {
     uint64_t n = 0;
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -103,16 +103,16 @@ static uint64_t bytes_of(const struct model_op *op) {
 }
 
 /* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
-static const char *lacks(const struct model *m, const struct be_ops *ops,
-                         const struct model_op *op) {
+static const char *model_lacks(const struct model *m, const struct be_ops *ops,
+                               const struct model_op *op) {
     return ops->op[op->kind].run ? be_lacks(ops, &m->shape, op) : op_feature(op->kind);
 }
 
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err) {
     for (uint32_t i = 0; i < m->n_ops; i++) {
-        const char *what = lacks(m, ops, &m->op[i]);
+        const char *what = model_lacks(m, ops, &m->op[i]);
 
-        if (what && ops->one && !lacks(m, ops->one, &m->op[i]))
+        if (what && ops->one && !model_lacks(m, ops->one, &m->op[i]))
             return err_set(err, 0, "devices",
                            "the %s backend does not divide %s between devices, and this %s model "
                            "has them: name one device, or use --backend cpu",
@@ -133,7 +133,7 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     int r = 0;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
-        total += bytes_of(&m->op[i]);
+        total += model_bytes(&m->op[i]);
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
@@ -142,11 +142,11 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
         uint32_t same = op_weights_of(m->op, i);
         if (same != i) {
             op->weights = m->op[same].weights;
-            done += bytes_of(op);
+            done += model_bytes(op);
             continue;
         }
         r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
-        done += bytes_of(op);
+        done += model_bytes(op);
         if (r == 0 && opts->progress)
             opts->progress(opts->progress_ctx, "loading weights", (double)done / (double)total);
     }

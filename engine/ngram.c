@@ -31,13 +31,13 @@ void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row
     }
 }
 
-static off_t place_of(const struct tensor *table, uint64_t row) {
+static off_t ngram_place(const struct tensor *table, uint64_t row) {
     return (off_t)(table->file_offset + row * table->row_bytes);
 }
 
 bool ngram_read(const struct gguf *file, const struct tensor *table, uint64_t row, void *bytes) {
     return pread(gguf_shard_fd(file, table->shard), bytes, table->row_bytes,
-                 place_of(table, row)) == (ssize_t)table->row_bytes;
+                 ngram_place(table, row)) == (ssize_t)table->row_bytes;
 }
 
 static int by_row(const void *a, const void *b) {
@@ -53,9 +53,9 @@ static bool copy_or_fetch(const struct gguf *file, const struct tensor *table, u
     int fd = gguf_shard_fd(file, table->shard);
     struct iovec to = {bytes, table->row_bytes};
 
-    if (preadv2(fd, &to, 1, place_of(table, row), RWF_NOWAIT) == (ssize_t)table->row_bytes)
+    if (preadv2(fd, &to, 1, ngram_place(table, row), RWF_NOWAIT) == (ssize_t)table->row_bytes)
         return true;
-    posix_fadvise(fd, place_of(table, row), (off_t)table->row_bytes, POSIX_FADV_WILLNEED);
+    posix_fadvise(fd, ngram_place(table, row), (off_t)table->row_bytes, POSIX_FADV_WILLNEED);
     return false;
 }
 

@@ -27,7 +27,7 @@ static uint64_t *counts_of(const struct picks *k) {
 }
 
 /* Empties the file if it does not belong to this model. Returns 0 or -1. */
-static int settle(int fd, const struct picks_head *right, size_t n_bytes) {
+static int picks_settle(int fd, const struct picks_head *right, size_t n_bytes) {
     struct picks_head h;
     struct stat st;
 
@@ -54,7 +54,7 @@ void picks_open(struct picks *k, int fd, const struct gguf *file, const struct m
     k->before = malloc(MAX(n, 1));
     k->base = calloc(1, MAX(n, 1));
     k->n_used = s->n_expert_used;
-    if (!k->before || !k->base || settle(fd, &right, k->n_bytes) < 0)
+    if (!k->before || !k->base || picks_settle(fd, &right, k->n_bytes) < 0)
         return;
     void *at = mmap(NULL, k->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
@@ -100,7 +100,7 @@ void picks_place_ffn(struct picks *k, uint32_t n) {
 }
 
 /* Returns the number of rows that were counted: that of the layer with the most picks. */
-static uint64_t rows_of(const struct picks *k) {
+static uint64_t picks_rows(const struct picks *k) {
     uint64_t most = 0;
 
     for (uint32_t l = 0; l < k->n_layer; l++) {
@@ -119,7 +119,7 @@ void picks_count(struct picks *k, const uint64_t *now) {
     assert(n == 0 || k->n_used > 0);
     for (size_t i = 0; i < n; i++)
         counts_of(k)[i] = k->before[i] + now[i] - k->base[i];
-    if (n == 0 || rows_of(k) < 2 * PICKS_HALF_LIFE)
+    if (n == 0 || picks_rows(k) < 2 * PICKS_HALF_LIFE)
         return;
     for (size_t i = 0; i < n; i++) {
         k->before[i] = counts_of(k)[i] /= 2;

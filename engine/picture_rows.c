@@ -3,8 +3,8 @@
 #include <assert.h>
 
 /* Returns row @r of picture @p, whose first row has the rotary position @base. */
-static struct picture_row row_of(const struct engine_picture *p, uint32_t r, uint32_t base,
-                                 bool grids) {
+static struct picture_row picture_rows_at(const struct engine_picture *p, uint32_t r, uint32_t base,
+                                          bool grids) {
     uint32_t line = grids ? r / p->n_columns : r, column = grids ? r % p->n_columns : r;
 
     return (struct picture_row){
@@ -24,7 +24,7 @@ void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *ou
         for (; p != none && pos >= p->at + p->n_rows; p++)
             moved += grids ? p->n_positions - p->n_rows : 0;
         if (p != none && pos >= p->at) {
-            out[i] = row_of(p, pos - p->at, p->at + moved, grids);
+            out[i] = picture_rows_at(p, pos - p->at, p->at + moved, grids);
             assert(out[i].values);
         } else {
             uint32_t at = pos + moved;

@@ -19,7 +19,7 @@ static const struct {
 
 /* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the
  * architectures that it fits. */
-static int check_kind(const struct model *m, const struct projector *p, struct err *err) {
+static int pictures_check_kind(const struct model *m, const struct projector *p, struct err *err) {
     char known[128] = "";
 
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
@@ -36,7 +36,7 @@ static int check_kind(const struct model *m, const struct projector *p, struct e
 }
 
 /* Checks that rows and positions of the encoder are those that the model expects. */
-static int check_shape(const struct model *m, const struct projector *p, struct err *err) {
+static int pictures_check_shape(const struct model *m, const struct projector *p, struct err *err) {
     const struct model_shape *s = &m->shape;
     uint32_t n_deep = s->n_picture / s->n_embd - 1;
 
@@ -108,8 +108,8 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
     if (!o->projector)
         return 0;
     int r = projector_read(&p, o->projector, err);
-    r = r < 0 ? r : check_kind(m, &p, err);
-    r = r < 0 ? r : check_shape(m, &p, err);
+    r = r < 0 ? r : pictures_check_kind(m, &p, err);
+    r = r < 0 ? r : pictures_check_shape(m, &p, err);
     r = r < 0 ? r : choose_rows(m, &p, o, err);
     if (r < 0)
         return r;
@@ -163,8 +163,8 @@ int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct b
     return MIN(right, 0);
 }
 
-void pictures_tell(const struct gguf *projector, const struct engine_opts *o,
-                   const struct model_shape *s, struct engine_info *out) {
+void pictures_describe(const struct gguf *projector, const struct engine_opts *o,
+                       const struct model_shape *s, struct engine_info *out) {
     uint8_t of[16];
 
     gguf_fingerprint(projector, of);

@@ -17,5 +17,5 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
 int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
                   const struct engine_opts *o, const char **why, struct err *err);
 /* Fills in the picture members of the info, and mixes the projector into the fingerprint. */
-void pictures_tell(const struct gguf *projector, const struct engine_opts *o,
-                   const struct model_shape *s, struct engine_info *out);
+void pictures_describe(const struct gguf *projector, const struct engine_opts *o,
+                       const struct model_shape *s, struct engine_info *out);

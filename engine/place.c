@@ -23,7 +23,7 @@
 /* -- orders ------------------------------------------------------------------------------------ */
 
 /* Compares two experts by their picks in the case @ctx, for qsort_r(). */
-static int compare(const void *a, const void *b, void *ctx) {
+static int place_compare(const void *a, const void *b, void *ctx) {
     const struct place_case *c = ctx;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
@@ -47,7 +47,7 @@ uint32_t place_order(const struct place_case *c, uint32_t *out) {
     struct place_case by = *c;
     uint32_t n = in_layers(c, c->n_layer, out);
 
-    qsort_r(out, n, sizeof(*out), compare, &by);
+    qsort_r(out, n, sizeof(*out), place_compare, &by);
     return n;
 }
 
@@ -70,7 +70,7 @@ int place_evenly(const struct place_case *c, uint32_t *order, uint32_t n) {
     return 0;
 }
 
-static bool has(const struct place_case *c, const uint32_t *host, uint32_t number) {
+static bool place_has(const struct place_case *c, const uint32_t *host, uint32_t number) {
     uint32_t l = number / c->n_expert, e = number % c->n_expert;
 
     return host[l * ((c->n_expert + 31) / 32) + e / 32] >> e % 32 & 1;
@@ -85,7 +85,7 @@ static double hosts_picks(const struct place_case *c, const uint32_t *host, doub
         double picks = c->has[i / c->n_expert] ? (double)c->picks[i] : 0;
 
         *all += picks;
-        n += host && has(c, host, i) ? picks : 0;
+        n += host && place_has(c, host, i) ? picks : 0;
     }
     assert(n <= *all);
     return n;
@@ -104,7 +104,7 @@ double place_cost(const struct place_case *c, const uint32_t *host) {
         bool any = false;
 
         for (uint32_t e = 0; e < c->n_expert; e++)
-            any = any || (host && has(c, host, l * c->n_expert + e));
+            any = any || (host && place_has(c, host, l * c->n_expert + e));
         n_layers += c->has[l];
         n_calls += any;
     }
@@ -114,7 +114,7 @@ double place_cost(const struct place_case *c, const uint32_t *host) {
 /* -- what the model has ------------------------------------------------------------------------ */
 
 /* Returns the bytes of matrices as the host keeps them. */
-static uint64_t stored_bytes(const struct tensor *t) {
+static uint64_t place_stored_bytes(const struct tensor *t) {
     return backend_cpu.stored_bytes(t);
 }
 
@@ -125,17 +125,18 @@ static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op
 
     for (int w = 0; w < OP_MATRICES; w++)
         if (op->w[w] && (w == 0 || op->w[w] != op->w[w - 1])) /* GLU_RELU: gates are ups */
-            n +=
-                (m->shape.fetches ? op->w[w]->n_bytes : stored_bytes(op->w[w])) / m->shape.n_expert;
+            n += (m->shape.fetches ? op->w[w]->n_bytes : place_stored_bytes(op->w[w])) /
+                 m->shape.n_expert;
     return n;
 }
 
 /* Returns the bytes of a dense FFN; @op: its GATE_UP. */
 static uint64_t bytes_of_ffn(const struct model_op *op) {
-    return stored_bytes(op[0].w[0]) + stored_bytes(op[0].w[1]) + stored_bytes(op[1].w[0]);
+    return place_stored_bytes(op[0].w[0]) + place_stored_bytes(op[0].w[1]) +
+           place_stored_bytes(op[1].w[0]);
 }
 
-static struct placement count(const struct model *m) {
+static struct placement place_count(const struct model *m) {
     struct placement p = {0};
 
     p.n_host_ffn = m->shape.n_host_ffn;
@@ -162,8 +163,8 @@ static struct placement count(const struct model *m) {
 }
 
 /* Returns the placement's sizes, and sets shape.host_bytes, which the device's sum needs. */
-static struct placement measure(struct model *m) {
-    struct placement p = count(m);
+static struct placement place_measure(struct model *m) {
+    struct placement p = place_count(m);
 
     m->shape.host_bytes = p.host_bytes + p.ffn_bytes;
     return p;
@@ -174,7 +175,7 @@ static size_t n_words(const struct model *m) {
 }
 
 /* Makes @bits, which belong to the model, the placement of its shape. */
-static void take(struct model *m, const uint32_t *bits) {
+static void place_take(struct model *m, const uint32_t *bits) {
     bool any = false;
 
     for (size_t i = 0; i < n_words(m); i++) {
@@ -187,7 +188,7 @@ static void take(struct model *m, const uint32_t *bits) {
 }
 
 /* Puts the first @n experts of an order on the host. */
-static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
+static void place_take_first(struct model *m, const uint32_t *order, uint32_t n) {
     memset(m->host_experts, 0, n_words(m) * sizeof(uint32_t));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t l = order[i] / m->shape.n_expert, e = order[i] % m->shape.n_expert;
@@ -221,17 +222,17 @@ static void free_choice(struct choice *c) {
 }
 
 /* Checks that the model and its pages fit the device. Returns 1, 0 or -errno. */
-static int fits(const struct choice *c, struct err *err) {
+static int place_fits(const struct choice *c, struct err *err) {
     uint64_t room;
 
-    measure(c->m);
+    place_measure(c->m);
     TRY(c->ops->room(&c->m->shape, c->o, &room, err));
     return room >= c->kv;
 }
 
 /* Puts the first @n experts of the order on the host. */
 static void put_experts(struct choice *c, uint32_t n) {
-    take_first(c->m, c->order, n);
+    place_take_first(c->m, c->order, n);
 }
 
 /* Puts the FFNs of the last @n layers on the host. */
@@ -249,7 +250,7 @@ static int put_fewest(struct choice *c, void (*put)(struct choice *, uint32_t), 
         uint32_t n = from + (to - from) / 2;
 
         put(c, n);
-        int r = fits(c, err);
+        int r = place_fits(c, err);
         if (r < 0)
             return r;
         from = r ? from : n + 1;
@@ -260,7 +261,7 @@ static int put_fewest(struct choice *c, void (*put)(struct choice *, uint32_t), 
 }
 
 /* Fills in the case: counted picks, or equal picks if too few rows were counted. */
-static int describe(struct choice *c, const struct picks *k) {
+static int place_describe(struct choice *c, const struct picks *k) {
     const struct model_shape *s = &c->m->shape;
     const uint64_t *counts = picks_counts(k);
     uint32_t n = s->n_layer * s->n_expert, n_layers = 0;
@@ -305,7 +306,7 @@ static int choose_evenly(struct choice *c, struct err *err) {
 
 /* Chooses the cheaper placement: the rarest experts, or the experts of the first layers; the former
  * placement @before if it is nearly as good. */
-static int choose(struct choice *c, const uint32_t *before, struct err *err) {
+static int place_choose(struct choice *c, const uint32_t *before, struct err *err) {
     if (c->m->shape.fetches)
         return choose_evenly(c, err);
     double best = INFINITY;
@@ -315,18 +316,18 @@ static int choose(struct choice *c, const uint32_t *before, struct err *err) {
     r = r < 0 ? r : put_fewest(c, put_experts, in_layers(&c->of, c->of.n_layer, c->order), err);
     keep_if_best(c, &best);
     if (r == 0 && before && place_cost(&c->of, before) <= STAYS * best) {
-        take(c->m, before);
-        r = fits(c, err);
+        place_take(c->m, before);
+        r = place_fits(c, err);
         if (r != 0)
             return MIN(r, 0);
     }
-    take(c->m, c->best);
+    place_take(c->m, c->best);
     return r;
 }
 
 static int check_host(struct model *m, const struct engine_opts *o, struct err *err) {
     uint64_t have = o->memory ? o->memory : fit_machine();
-    struct placement p = measure(m);
+    struct placement p = place_measure(m);
 
     if (p.ffn_bytes > have)
         err_set(err, 0, "device-layers",
@@ -355,7 +356,7 @@ static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const str
 
 /* Puts all experts of the first @n_layers layers on the host. */
 static void take_layers(struct choice *c, uint32_t n_layers) {
-    take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
+    place_take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
 }
 
 /* Appends to the note how many experts moved, and the expected gain. */
@@ -364,7 +365,7 @@ static void tell_change(const struct choice *c, const uint32_t *before, char *no
     uint32_t n_moved = 0;
 
     for (uint32_t i = 0; before && i < c->of.n_layer * c->of.n_expert; i++)
-        n_moved += has(&c->of, before, i) != (now && has(&c->of, now, i));
+        n_moved += place_has(&c->of, before, i) != (now && place_has(&c->of, now, i));
     if (c->counted && n_moved)
         snprintf(note, n,
                  "%u experts moved since the model was last loaded: the device has %.1f%% of the "
@@ -467,11 +468,11 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     if (!m->host_experts)
         return -ENOMEM;
     struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, o, s)};
-    int r = describe(&c, k);
+    int r = place_describe(&c, k);
     if (r == 0 && o->keeps_place && before)
-        take(m, before);
+        place_take(m, before);
     else if (r == 0 && o->host_experts == ENGINE_HOST_AUTO)
-        r = choose(&c, before, err);
+        r = place_choose(&c, before, err);
     else if (r == 0)
         take_layers(&c, o->host_experts);
     m->shape.fetches = m->shape.fetches && m->shape.host_experts;
@@ -484,8 +485,8 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     return r;
 }
 
-struct placement place_tell(const struct model *m, char *note, size_t n) {
-    struct placement p = count(m);
+struct placement place_report(const struct model *m, char *note, size_t n) {
+    struct placement p = place_count(m);
 
     if (p.n_host)
         note_add(note, n, "; ",

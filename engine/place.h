@@ -55,6 +55,6 @@ struct placement {
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
 /* Returns a summary of the placement, and appends a line about it to @note, whose size is @n. */
-struct placement place_tell(const struct model *m, char *note, size_t n);
+struct placement place_report(const struct model *m, char *note, size_t n);
 /* Mixes the placement into @sources if the host holds any expert or FFN. */
 void place_mark(const struct model *m, uint8_t sources[20]);

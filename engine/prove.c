@@ -44,7 +44,7 @@ struct proof {
 
 /* Returns the kind of an op, where experts and FFNs on the host count as kinds of their own, since
  * other code computes them; a layer may have experts on both. */
-static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
+static uint32_t prove_kind(const struct proof *p, const struct model_op *op) {
     if (op->kind == OP_GATE_UP && ffn_is_hosts(&p->m->shape, op->layer))
         return OP_KINDS + 2;
     uint32_t n = op->kind == OP_EXPERTS ? n_host_experts(&p->m->shape, op->layer) : 0;
@@ -55,7 +55,7 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
 }
 
 /* Returns what an op's kernels depend on beside its kind, heads and pages. */
-static uint32_t way_of(const struct model_op *op) {
+static uint32_t prove_way(const struct model_op *op) {
     switch (op->kind) {
     case OP_ROUTE:
         return op->picks != NULL;
@@ -76,9 +76,9 @@ static bool is_first(const struct proof *p, uint32_t i) {
     for (uint32_t k = 0; k < i; k++) {
         const struct model_op *x = &p->m->op[k];
 
-        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls && way_of(x) == way_of(op) &&
-            x->heads.n == op->heads.n && x->heads.n_kv == op->heads.n_kv &&
-            x->heads.dim == op->heads.dim &&
+        if (prove_kind(p, x) == prove_kind(p, op) && x->kv.cls == op->kv.cls &&
+            prove_way(x) == prove_way(op) && x->heads.n == op->heads.n &&
+            x->heads.n_kv == op->heads.n_kv && x->heads.dim == op->heads.dim &&
             device_of_layer(&p->m->shape, x->layer) == device_of_layer(&p->m->shape, op->layer))
             return false;
     }
@@ -142,7 +142,7 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     return r < 0 ? r : ops->end(s, out);
 }
 
-static double distance(const float *x, const float *right, uint32_t n) {
+static double prove_distance(const float *x, const float *right, uint32_t n) {
     double d = 0, norm = 0;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -152,7 +152,7 @@ static double distance(const float *x, const float *right, uint32_t n) {
     return d == 0 ? 0 : sqrt(d / norm);
 }
 
-static void fail(struct proof *p, const char *what, double error) {
+static void prove_fail(struct proof *p, const char *what, double error) {
     if (!p->why[0])
         snprintf(p->why, sizeof(p->why), "%s are off by %.2g, at most %.2g is expected", what,
                  error, p->limit);
@@ -194,18 +194,18 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
     if (r < 0)
         return r;
     if (what == WANT_HIDDEN) {
-        double d = distance(mine.out->vector, p->hidden, p->shape.n_embd);
+        double d = prove_distance(mine.out->vector, p->hidden, p->shape.n_embd);
         if (!(d <= p->limit))
-            fail(p, "hidden vectors", d);
+            prove_fail(p, "hidden vectors", d);
         return 0;
     }
     const float *logits = p->ops->peek(p->be, 0);
     if (!logits)
         return -EIO;
     p->seen[end == p->n_rows] = *mine.out;
-    double d = distance(logits, p->logits, p->shape.n_vocab);
+    double d = prove_distance(logits, p->logits, p->shape.n_vocab);
     if (!(d <= p->limit))
-        fail(p, end - pos0 > 1 ? "logits of a prompt" : "logits of a row alone", d);
+        prove_fail(p, end - pos0 > 1 ? "logits of a prompt" : "logits of a row alone", d);
     else
         check_sample(p, mine.out, logits, param);
     return 0;
@@ -213,8 +213,8 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
 
 /* Repeats the device's steps of a prompt, now as graphs if it records them; the bits must be the
  * same. */
-static int repeat(struct proof *p, const struct engine_param *greedy,
-                  const struct engine_param *drawn) {
+static int prove_repeat(struct proof *p, const struct engine_param *greedy,
+                        const struct engine_param *drawn) {
     uint32_t n = p->n_rows;
     int r = 0;
 
@@ -282,13 +282,13 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
     r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
     if (r == 0 && p->ops->hidden) /* the state is one row ahead, on both backends */
         r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
-    r = r < 0 || p->why[0] ? r : repeat(p, &greedy, &drawn);
+    r = r < 0 || p->why[0] ? r : prove_repeat(p, &greedy, &drawn);
     return r < 0 ? r : p->why[0] == 0;
 }
 
 /* Tries prompts, as many as the model needs, until one is right. Returns 1: right; 0: wrong, with
  * p->why; or -EIO. */
-static int is_right(struct proof *p) {
+static int prove_is_right(struct proof *p) {
     uint32_t n = p->shape.n_expert ? PROMPTS_OF_EXPERTS : 1;
     int r = 0;
 
@@ -304,12 +304,12 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
     char why[sizeof(p->why)];
     bool out[VARIANTS_MAX] = {false};
     uint32_t n = 0;
-    int r = is_right(p);
+    int r = prove_is_right(p);
 
     memcpy(why, p->why, sizeof(why));
     for (; r == 0 && n < VARIANTS_MAX && p->ops->variant(p->be, n, false, &name[n]); n++) {
         out[n] = true;
-        r = is_right(p);
+        r = prove_is_right(p);
     }
     if (r == 0)
         return err_set(err, 0, NULL,
@@ -317,7 +317,7 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
                        why);
     for (uint32_t i = 0; i + 1 < n && r > 0; i++) {
         p->ops->variant(p->be, i, true, &name[i]);
-        r = is_right(p);
+        r = prove_is_right(p);
         out[i] = r == 0;
         if (r == 0)
             r = p->ops->variant(p->be, i, false, &name[i]);
@@ -357,7 +357,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
 
 /* Returns the largest error of a device that is right, by the coarser of the formats of keys and
  * values. */
-static double limit_of(const struct model *m, struct kv_formats kv, bool coarse) {
+static double prove_limit(const struct model *m, struct kv_formats kv, bool coarse) {
     uint32_t bits = MIN(kv_types[kv.k].code_bits, kv_types[kv.v].code_bits);
 
     if (coarse)
@@ -378,7 +378,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = m->shape.drafts ? opts->n_states : n_states,
-        .limit = limit_of(m, opts->kv_type, ops->coarse && ops->coarse(be)),
+        .limit = prove_limit(m, opts->kv_type, ops->coarse && ops->coarse(be)),
     };
 
     note[0] = 0;

@@ -93,7 +93,7 @@ static uint64_t digest(const float *l, uint32_t n) {
 }
 
 /* Lists the best @k tokens, best first, without those of -inf. Returns their number. */
-static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) {
+static uint32_t sampler_best(const float *l, uint32_t n, uint32_t k, uint64_t *list) {
     uint32_t n_list = 0;
     float least = -INFINITY; /* only greater logits enter, so ties go to the lowest id */
 
@@ -164,7 +164,7 @@ static void penalise_once(struct sampler *s, int32_t t, const struct engine_para
 /* Repetition divides positive logits and multiplies negative ones, once for every token of prompt
  * and output (Keskar et al. 2019); then frequency * count and presence are subtracted for output
  * tokens. */
-static void penalise(struct sampler *s, const struct sample_job *job) {
+static void sampler_penalise(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
 
     if (p->repetition == 1 && p->presence == 0 && p->frequency == 0)
@@ -200,7 +200,7 @@ static bool has_processors(const struct sample_job *job) {
 }
 
 /* Fills s->z with the processed logits. */
-static void process(struct sampler *s, const struct sample_job *job) {
+static void sampler_process(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
     uint32_t n = s->n_vocab;
 
@@ -214,7 +214,7 @@ static void process(struct sampler *s, const struct sample_job *job) {
         assert((uint32_t)p->bias[i].token < n);
         s->z[p->bias[i].token] += p->bias[i].bias;
     }
-    penalise(s, job);
+    sampler_penalise(s, job);
     if (p->samplers)
         sampler_dry(s, job);
     for (uint32_t i = 0; i < p->n_bans; i++) {
@@ -235,7 +235,7 @@ static bool is_banned(const struct engine_param *p, uint32_t t) {
 }
 
 /* Returns the token if none has a finite logit (sampler.h). */
-static uint32_t last_resort(const struct sampler *s, const struct sample_job *job) {
+static uint32_t sampler_last_resort(const struct sampler *s, const struct sample_job *job) {
     for (int use_mask = job->mask != NULL; use_mask >= 0; use_mask--)
         for (uint32_t i = 0; i < s->n_vocab; i++)
             if ((!use_mask || (job->mask[i / 32] >> (i % 32)) & 1) && !is_banned(job->param, i))
@@ -248,8 +248,8 @@ static uint32_t last_resort(const struct sampler *s, const struct sample_job *jo
 /* Finds the cut at which the sum of amounts, from the best token down, reaches @target; the amount
  * of a token is its weight (@inv_t > 0) or 1 (@inv_t 0). Returns false if the sum of all is less.
  * Uses three histograms, over 12, 12 and 8 bits of the value, then resolves ties by id. */
-static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_t,
-                       struct cut *out) {
+static bool sampler_select_cut(struct sampler *s, uint64_t target, float max, float inv_t,
+                               struct cut *out) {
     static const struct { unsigned shift, bits; } level[] = {{20, 12}, {8, 12}, {0, 8}};
     const uint32_t floor = samp_ordered(-FLT_MAX); /* below: -inf */
     uint32_t prefix = 0;
@@ -282,7 +282,7 @@ static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_
     return true;
 }
 
-static bool is_kept(const struct cut *c, float l, uint32_t id) {
+static bool sampler_is_kept(const struct cut *c, float l, uint32_t id) {
     return l > c->value || (l == c->value && id <= c->id);
 }
 
@@ -299,7 +299,7 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
         total = sum_weights(s->z, s->n_vocab, max, inv_t);
     else
         for (uint32_t i = 0; i < s->n_vocab; i++)
-            total += is_kept(&c, s->z[i], i) ? samp_weight(s->z[i], max, inv_t) : 0;
+            total += sampler_is_kept(&c, s->z[i], i) ? samp_weight(s->z[i], max, inv_t) : 0;
 
     double part = (double)MAX(p->top_p, 0.0f) * (double)total;
     uint64_t target = (uint64_t)part;
@@ -310,24 +310,24 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
         if (sum >= target)
             return (struct cut){samp_rank_value(s->list[i]), samp_rank_id(s->list[i])};
     }
-    bool found = select_cut(s, target, max, inv_t, &c);
+    bool found = sampler_select_cut(s, target, max, inv_t, &c);
     assert(found);
     return c;
 }
 
 /* Returns the cut that top_k, top_p and min_p make in s->z. */
-static struct cut truncate_tail(struct sampler *s, const struct engine_param *p, float max,
-                                float inv_t) {
+static struct cut sampler_truncate_tail(struct sampler *s, const struct engine_param *p, float max,
+                                        float inv_t) {
     struct cut c = {-INFINITY, 0}; /* keeps all finite logits; a token of -inf never wins */
     bool small_k = p->top_k > 0 && p->top_k <= SAMPLER_LIST_MAX, with_p = p->top_p < 1;
     uint32_t n_list = 0;
 
     if (small_k || with_p)
-        n_list = best_of(s->z, s->n_vocab, small_k ? p->top_k : SAMPLER_LIST_MAX, s->list);
+        n_list = sampler_best(s->z, s->n_vocab, small_k ? p->top_k : SAMPLER_LIST_MAX, s->list);
     if (small_k)
         c = (struct cut){samp_rank_value(s->list[n_list - 1]), samp_rank_id(s->list[n_list - 1])};
     else if (p->top_k > 0 && p->top_k < s->n_vocab)
-        select_cut(s, p->top_k, max, 0, &c);
+        sampler_select_cut(s, p->top_k, max, 0, &c);
     if (with_p)
         c = nucleus(s, p, max, inv_t, c, n_list, small_k || n_list < SAMPLER_LIST_MAX);
     if (p->min_p > 0) {
@@ -342,9 +342,9 @@ static struct cut truncate_tail(struct sampler *s, const struct engine_param *p,
     return c;
 }
 
-static void take_out(struct sampler *s, struct cut c) {
+static void sampler_take_out(struct sampler *s, struct cut c) {
     for (uint32_t i = 0; i < s->n_vocab; i++)
-        if (!is_kept(&c, s->z[i], i))
+        if (!sampler_is_kept(&c, s->z[i], i))
             s->z[i] = -INFINITY;
 }
 
@@ -359,13 +359,13 @@ static void truncate_more(struct sampler *s, const struct sample_job *job, float
     if (m->typical_p > 0) {
         p.top_p = 1;
         p.min_p = 0;
-        take_out(s, truncate_tail(s, &p, max, inv_t));
+        sampler_take_out(s, sampler_truncate_tail(s, &p, max, inv_t));
         sampler_typical(s, m->typical_p, inv_t);
         max = max_clean(s->z, s->n_vocab);
         p = *job->param;
         p.top_k = 0;
     }
-    take_out(s, truncate_tail(s, &p, max, inv_t));
+    sampler_take_out(s, sampler_truncate_tail(s, &p, max, inv_t));
     if (m->xtc_probability > 0)
         sampler_xtc(s, job, inv_t);
 }
@@ -373,7 +373,7 @@ static void truncate_more(struct sampler *s, const struct sample_job *job, float
 /* -- noise ------------------------------------------------------------------------------------- */
 
 /* Computes the random words of 64 tokens. [v]: sixteen blocks of Philox in parallel. */
-static void words_of(const struct sample_job *job, uint32_t first, uint32_t words[BLOCK]) {
+static void sampler_words(const struct sample_job *job, uint32_t first, uint32_t words[BLOCK]) {
     uint32_t lane[4][BLOCK / 4];
 
     for (uint32_t i = 0; i < BLOCK / 4; i++) {
@@ -388,7 +388,7 @@ static void words_of(const struct sample_job *job, uint32_t first, uint32_t word
 }
 
 /* Returns a float slightly below @x. */
-static float below(double x) {
+static float sampler_below(double x) {
     float f = (float)x;
 
     return f - fabsf(f) * 0x1p-22f - 0x1p-100f;
@@ -396,8 +396,8 @@ static float below(double x) {
 
 /* Returns the argmax of l + T g over the tokens that @c keeps, where g is Gumbel noise; @first: the
  * token with the largest logit. */
-static uint32_t draw(const struct sampler *s, const struct sample_job *job, struct cut c,
-                     uint32_t first) {
+static uint32_t sampler_draw(const struct sampler *s, const struct sample_job *job, struct cut c,
+                             uint32_t first) {
     const struct engine_param *p = job->param;
     float temp = p->temperature, inv_t = 1.0f / temp;
     uint32_t best_id = first, words[BLOCK];
@@ -406,7 +406,8 @@ static uint32_t draw(const struct sampler *s, const struct sample_job *job, stru
 
     for (uint32_t b = 0; b < s->n_vocab; b += BLOCK) {
         const float *z = s->z + b;
-        float bestf = below(best), least = below((double)bestf - (double)(SAMP_NOISE_MAX * temp));
+        float bestf = sampler_below(best),
+              least = sampler_below((double)bestf - (double)(SAMP_NOISE_MAX * temp));
         float bar[BLOCK];
         int hit = 0;
 
@@ -415,14 +416,14 @@ static uint32_t draw(const struct sampler *s, const struct sample_job *job, stru
             hit |= z[j] >= least;
         if (!hit)
             continue;
-        words_of(job, b, words);
+        sampler_words(job, b, words);
         for (int j = 0; j < BLOCK; j++) { /* [v] the word must be below this for the token to win */
             float e = samp_expf((z[j] - bestf) * inv_t) * (1.001f * 0x1p32f);
 
             bar[j] = z[j] >= least ? e : -1.0f;
         }
         for (uint32_t j = 0; j < BLOCK; j++) {
-            if ((float)words[j] > bar[j] || !is_kept(&c, z[j], b + j))
+            if ((float)words[j] > bar[j] || !sampler_is_kept(&c, z[j], b + j))
                 continue;
             double key = samp_key(z[j], temp, words[j]);
 
@@ -437,28 +438,28 @@ static uint32_t draw(const struct sampler *s, const struct sample_job *job, stru
 
 /* -- the whole --------------------------------------------------------------------------------- */
 
-static uint32_t sample(struct sampler *s, const struct sample_job *job) {
+static uint32_t sampler_sample(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
     bool greedy = !(p->temperature >= SAMP_T_MIN);
     const float *l = job->logits;
 
     if (!greedy || has_processors(job)) {
-        process(s, job);
+        sampler_process(s, job);
         l = s->z;
     }
     float max = max_clean(l, s->n_vocab);
     if (max == -INFINITY)
-        return last_resort(s, job);
+        return sampler_last_resort(s, job);
     uint32_t first = first_equal(l, s->n_vocab, max);
     if (greedy)
         return first;
     if (p->samplers) {
         truncate_more(s, job, max, 1.0f / p->temperature);
         first = first_equal(s->z, s->n_vocab, max_clean(s->z, s->n_vocab));
-        return draw(s, job, (struct cut){-INFINITY, 0}, first);
+        return sampler_draw(s, job, (struct cut){-INFINITY, 0}, first);
     }
-    struct cut c = truncate_tail(s, p, max, 1.0f / p->temperature);
-    return draw(s, job, c, first);
+    struct cut c = sampler_truncate_tail(s, p, max, 1.0f / p->temperature);
+    return sampler_draw(s, job, c, first);
 }
 
 void SAMPLER_RUN(struct sampler *s, const struct sample_job *job, struct engine_out *out,
@@ -470,7 +471,7 @@ void SAMPLER_RUN(struct sampler *s, const struct sample_job *job, struct engine_
     assert(w->n_top <= ENGINE_TOP_MAX);
     *out = (struct engine_out){.token = job->target, .top = top};
     if (w->what == WANT_SAMPLE)
-        out->token = (int32_t)sample(s, job);
+        out->token = (int32_t)sampler_sample(s, job);
     assert((uint32_t)out->token < s->n_vocab);
     if (job->digest)
         out->digest = digest(l, s->n_vocab);
@@ -479,7 +480,7 @@ void SAMPLER_RUN(struct sampler *s, const struct sample_job *job, struct engine_
     float max = max_clean(l, s->n_vocab);
     uint64_t sum = max > -INFINITY ? sum_weights(l, s->n_vocab, max, 1) : 0;
     out->logprob = samp_logprob(samp_clean(l[out->token]), max, sum);
-    out->n_top = best_of(l, s->n_vocab, w->n_top, s->list);
+    out->n_top = sampler_best(l, s->n_vocab, w->n_top, s->list);
     for (uint32_t i = 0; i < out->n_top; i++)
         top[i] = (struct engine_top){
             .token = (int32_t)samp_rank_id(s->list[i]),

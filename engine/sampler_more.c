@@ -91,7 +91,7 @@ void sampler_dry(struct sampler *s, const struct sample_job *job) {
 
 /* -- truncation -------------------------------------------------------------------------------- */
 
-static float max_of(const struct sampler *s) {
+static float sampler_max(const struct sampler *s) {
     float max = -INFINITY;
 
     for (uint32_t i = 0; i < s->n_vocab; i++)
@@ -103,7 +103,7 @@ static float max_of(const struct sampler *s) {
  * that are still possible (Tang et al. 2024, "Top-n-sigma: not all logits are you need"). */
 void sampler_top_n_sigma(struct sampler *s, float n_sigma) {
     double sum = 0, squares = 0, n = 0;
-    float max = max_of(s);
+    float max = sampler_max(s);
 
     for (uint32_t i = 0; i < s->n_vocab; i++)
         if (s->z[i] > -INFINITY) {
@@ -127,7 +127,7 @@ void sampler_top_n_sigma(struct sampler *s, float n_sigma) {
  * With x = (max - l) / T, surprise and entropy are x and its mean, plus the same constant. */
 void sampler_typical(struct sampler *s, float mass, float inv_t) {
     uint64_t total = 0, moment = 0, sum = 0;
-    float max = max_of(s);
+    float max = sampler_max(s);
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_vocab; i++) {
@@ -167,7 +167,7 @@ void sampler_xtc(struct sampler *s, const struct sample_job *job, float inv_t) {
     uint32_t word = rng_token_word(p->seed, p->choice, job->want->out_pos, UINT32_MAX);
     uint32_t n = 0, least = 0;
     uint64_t total = 0;
-    float max = max_of(s);
+    float max = sampler_max(s);
 
     if (((double)word + 0.5) * 0x1p-32 >= (double)m->xtc_probability)
         return;

@@ -63,7 +63,7 @@ static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
 
 /* Chooses the KV memory from the free memory of a device, if neither pages nor bytes are
  * configured. */
-static int take_room(struct sizing *z, struct err *err) {
+static int size_take_room(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint64_t bytes;
 
@@ -74,7 +74,7 @@ static int take_room(struct sizing *z, struct err *err) {
     return 0;
 }
 
-static struct fit_sizes sizes_of(const struct sizing *z) {
+static struct fit_sizes size_of_parts(const struct sizing *z) {
     return (struct fit_sizes){z->info->page_bytes, z->info->window_bytes, z->info->state_bytes};
 }
 
@@ -107,7 +107,7 @@ static int size_classes(struct sizing *z, struct err *err) {
 static void size_windows(struct sizing *z) {
     struct engine_opts *o = z->opts;
     struct engine_info *i = z->info;
-    const struct fit_sizes s = sizes_of(z);
+    const struct fit_sizes s = size_of_parts(z);
     struct fit_windows w = fit_windows(z->model, o, &s);
     uint64_t n_pages = o->n_pages, n_windows;
 
@@ -136,7 +136,7 @@ static void size_windows(struct sizing *z) {
 /* Chooses the KV memory on the CPU, if its size is not configured. */
 static int choose_kv(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
-    const struct fit_sizes s = sizes_of(z);
+    const struct fit_sizes s = size_of_parts(z);
     const struct fit_windows w = fit_windows(z->model, o, &s);
     const struct fit f = fit_of(z->model, z->ops, o, &s, &w);
 
@@ -182,13 +182,13 @@ static int size_states(struct sizing *z, struct err *err) {
 
 /* Chooses the experts that stay in host memory beside a device (place.h). */
 static int place_experts(struct sizing *z, struct err *err) {
-    const struct fit_sizes s = sizes_of(z);
+    const struct fit_sizes s = size_of_parts(z);
 
     return place(z->model, z->ops, z->opts, &s, z->picks, z->moved, z->n_moved, err);
 }
 
 /* Computes the number of pages in the memory that is left for them, and the longest context. */
-static int size_pages(struct sizing *z, uint32_t model_max, struct err *err) {
+static int size_text_pages(struct sizing *z, uint32_t model_max, struct err *err) {
     struct engine_opts *o = z->opts;
     struct engine_info *i = z->info;
 
@@ -224,12 +224,13 @@ int size_memory(struct sizing *z, struct err *err) {
         model_max = MIN(model_max, o->max_rows);
     o->max_context = MIN(o->max_context, model_max); /* the front tells of it */
     if ((r = size_classes(z, err)) < 0 || (r = place_experts(z, err)) < 0 ||
-        (r = take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 || (r = size_states(z, err)) < 0)
+        (r = size_take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 ||
+        (r = size_states(z, err)) < 0)
         return r;
     size_windows(z);
     if (z->model->shape.drafts)
         z->info->n_slots = o->n_states ? o->n_states : o->max_seqs;
-    return size_pages(z, model_max, err);
+    return size_text_pages(z, model_max, err);
 }
 
 uint64_t size_kv_bytes(const struct engine_opts *o, const struct engine_info *i) {
@@ -239,7 +240,7 @@ uint64_t size_kv_bytes(const struct engine_opts *o, const struct engine_info *i)
 }
 
 int size_check(const struct sizing *z, struct err *err) {
-    const struct fit_sizes s = sizes_of(z);
+    const struct fit_sizes s = size_of_parts(z);
     uint32_t n = z->opts->n_pages + z->opts->n_host_pages;
 
     return z->ops->device

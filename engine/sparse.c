@@ -14,7 +14,7 @@ static uint32_t bits_of(float x) {
 
 /* Returns bits_of() the @k-th largest score, found byte by byte from the highest. *@ties: number of
  * scores equal to it that are among the largest. */
-static uint32_t find_least(const float *score, uint32_t n, uint32_t k, uint32_t *ties) {
+static uint32_t sparse_find_least(const float *score, uint32_t n, uint32_t k, uint32_t *ties) {
     uint32_t found = 0, mask = 0, left = k;
 
     assert(k > 0 && k <= n);
@@ -39,7 +39,7 @@ void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, 
     assert(s->ratio <= 16 && 32 % s->ratio == 0);
     memset(seen, 0, (pos / 32 + 1) * sizeof(*seen));
     if (n > s->n_block)
-        least = find_least(score, n, s->n_block, &ties);
+        least = sparse_find_least(score, n, s->n_block, &ties);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i * s->ratio, bits = n > s->n_block ? bits_of(score[i]) : 0;
 
@@ -56,7 +56,7 @@ uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out) 
     uint32_t least = 0, ties = n, n_out = 0;
 
     if (n > k)
-        least = find_least(score, n, k, &ties);
+        least = sparse_find_least(score, n, k, &ties);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t bits = n > k ? bits_of(score[i]) : 0;
 

@@ -81,14 +81,14 @@ struct disk {
     struct disk_thread thread;
 };
 
-static void give(struct disk *d, struct job *j) {
+static void disk_give(struct disk *d, struct job *j) {
     assert(!j->under_way);
     j->under_way = true;
     j->io.page_tokens = d->opts.pager.page_tokens;
-    disk_thread_give(&d->thread, &j->io);
+    disk_thread_submit(&d->thread, &j->io);
 }
 
-static void note(const struct disk *d, const char *what, int error) {
+static void disk_note(const struct disk *d, const char *what, int error) {
     if (d->opts.note)
         d->opts.note(d->opts.note_ctx, what, error);
 }
@@ -103,14 +103,14 @@ static void *disk_snapshot_bytes(const struct disk *d, uint32_t snapshot) {
 
 /* ---- life ---- */
 
-static int read_index(struct disk *d) {
+static int disk_read_index(struct disk *d) {
     uint64_t n_bad = 0;
     int e =
         store_enter(d->store, d->slots, d->opts.media, d->id, d->room.written, &d->stamp, &n_bad);
 
     d->opts.counts->n_bad += n_bad;
     if (n_bad > 0)
-        note(d, "some slots of the file are damaged and count as free", 0);
+        disk_note(d, "some slots of the file are damaged and count as free", 0);
     return e;
 }
 
@@ -131,7 +131,7 @@ static int init_room(struct disk *d, const struct kv_opts *k) {
     return disk_room_init(&d->room, &o);
 }
 
-static int init(struct disk *d) {
+static int disk_init(struct disk *d) {
     const struct kv_memory *m = &d->opts.memory;
     struct store_opts s = {
         .fd = d->opts.file.fd,
@@ -151,8 +151,8 @@ static int init(struct disk *d) {
     if (r < 0)
         return r;
     if (r == STORE_CLEARED)
-        note(d, "the file was of another model, backend or version, or damaged, and begins anew",
-             0);
+        disk_note(
+            d, "the file was of another model, backend or version, or damaged, and begins anew", 0);
     k.n_pages = store_n_slots(d->store);
     k.n_snapshots = store_n_states(d->store);
     d->state_pages = (uint32_t)((m->state_bytes + m->page_bytes - 1) / m->page_bytes);
@@ -165,7 +165,7 @@ static int init(struct disk *d) {
     if (e == 0)
         e = init_room(d, &k);
     if (e == 0 && r == 0)
-        e = read_index(d);
+        e = disk_read_index(d);
     if (e < 0)
         return e;
     if (getrandom(&d->next.run, sizeof(d->next.run), 0) != sizeof(d->next.run))
@@ -188,7 +188,7 @@ int disk_new(struct disk **out, const struct disk_opts *o) {
     list_init(&d->saves);
     list_init(&d->loads);
     disk_thread_init(&d->thread, o->file.in_step);
-    int r = init(d);
+    int r = disk_init(d);
     if (r < 0) {
         disk_free(d);
         return r;
@@ -221,7 +221,7 @@ static void leave_states(struct disk *d, struct job *j) {
     j->state = j->state_slot = KV_NO_SNAPSHOT;
 }
 
-static void end_job(struct disk *d, struct job *j) {
+static void disk_end_job(struct disk *d, struct job *j) {
     assert(!j->under_way);
     leave_states(d, j);
     d->n_saves -= j->io.what == IO_WRITE;
@@ -236,7 +236,7 @@ static void end_job(struct disk *d, struct job *j) {
 
 static void end_all(struct disk *d, struct list *l) {
     LIST_FOREACH_ENTRY(j, l, struct job, link) {
-        end_job(d, j);
+        disk_end_job(d, j);
     }
 }
 
@@ -246,7 +246,7 @@ struct disk *disk_free(struct disk *d) {
     if (!d)
         return NULL;
     disk_thread_stop(&d->thread);
-    while ((io = disk_thread_take(&d->thread)))
+    while ((io = disk_thread_receive(&d->thread)))
         CONTAINER_OF(io, struct job, io)->under_way = false;
     end_all(d, &d->saves);
     end_all(d, &d->loads);
@@ -285,8 +285,8 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
 
 /* Returns the head for slot @slot, which holds page @k of @j or the snapshot after it; @parent: the
  * slot of the page before. */
-static struct store_head head_of(struct disk *d, const struct job *j, uint32_t slot, uint32_t k,
-                                 uint32_t parent) {
+static struct store_head disk_head(struct disk *d, const struct job *j, uint32_t slot, uint32_t k,
+                                   uint32_t parent) {
     d->next.n++;
     d->id[slot] = d->next;
     return (struct store_head){
@@ -324,10 +324,10 @@ static bool write_state(struct disk *d, struct job *j) {
     kv_snapshot_hold(d->opts.host, j->state);
     j->io.slot[0] = n_slots + to;
     j->io.bytes[0] = disk_snapshot_bytes(d, j->state);
-    j->io.head[0] = head_of(d, j, n_slots + to, k, kv_seq_pages(j->slots, &n_pages)[k]);
+    j->io.head[0] = disk_head(d, j, n_slots + to, k, kv_seq_pages(j->slots, &n_pages)[k]);
     j->io.n = 1;
     j->io.tokens = j->tokens;
-    give(d, j);
+    disk_give(d, j);
     return true;
 }
 
@@ -384,22 +384,22 @@ static bool write_more(struct disk *d, struct job *j) {
 
         j->io.slot[i] = slot[k];
         j->io.bytes[i] = disk_page_bytes(d, page[k]);
-        j->io.head[i] = head_of(d, j, slot[k], k, k > 0 ? slot[k - 1] : KV_NO_PAGE);
+        j->io.head[i] = disk_head(d, j, slot[k], k, k > 0 ? slot[k - 1] : KV_NO_PAGE);
     }
     j->io.n = n;
     j->io.tokens = j->stored;
     j->io.media = j->media;
-    give(d, j);
+    disk_give(d, j);
     return true;
 }
 
-static void tell(struct disk *d, int error) {
+static void disk_tell(struct disk *d, int error) {
     int64_t now = clock_now(d->opts.clock);
 
     if (d->told_ns && now - d->told_ns < NOTE_NS)
         return;
     d->told_ns = now;
-    note(d, "the file cannot be written; it is tried again later", error);
+    disk_note(d, "the file cannot be written; it is tried again later", error);
 }
 
 static void take_written_state(struct disk *d, struct job *j) {
@@ -424,7 +424,7 @@ static void take_written_pages(struct disk *d, struct job *j) {
 /* Without its name the file can be written as before, so no error tells that it is lost. */
 static void tell_lost(struct disk *d) {
     if (!d->told_lost)
-        note(d, "the file was deleted: the next start will not find its pages", 0);
+        disk_note(d, "the file was deleted: the next start will not find its pages", 0);
     d->told_lost = true;
 }
 
@@ -440,7 +440,7 @@ static bool take_written(struct disk *d, struct job *j) {
         tell_lost(d);
     if (j->io.answer == 0)
         return true;
-    tell(d, j->io.answer);
+    disk_tell(d, j->io.answer);
     return disk_room_failed(&d->room, j->io.slot[j->io.n_done], j->io.answer);
 }
 
@@ -494,14 +494,14 @@ void disk_cancel(struct disk *d, uint64_t id) {
             continue;
         j->cancelled = true;
         if (!j->under_way)
-            end_job(d, j);
+            disk_end_job(d, j);
         return;
     }
 }
 
 /* Takes a snapshot of host memory for the snapshot of the last page of j->slots. Returns false if
  * there is none. */
-static bool open_state(struct disk *d, struct job *j) {
+static bool disk_open_state(struct disk *d, struct job *j) {
     uint32_t from = kv_seq_snapshot(j->slots);
     uint32_t to = from == KV_NO_SNAPSHOT ? from : kv_snapshot_take(d->opts.host, NULL);
 
@@ -530,7 +530,7 @@ static bool open_load(struct disk *d, struct job *j) {
         (end == 0 || (end == from && kv_seq_snapshot_at(j->host, end - 1) != KV_NO_SNAPSHOT)))
         return false;
     end = MIN(end, from + kv_pager_available(d->opts.host));
-    if (whole && (end * t < j->n_tokens || !open_state(d, j)))
+    if (whole && (end * t < j->n_tokens || !disk_open_state(d, j)))
         return false;
     j->n_tokens = end * t;
     return (whole || end > from) && kv_seq_grow(j->host, end * t) == 0;
@@ -542,7 +542,7 @@ static void read_state(struct disk *d, struct job *j) {
     j->io.bytes[0] = disk_snapshot_bytes(d, j->state);
     j->io.head[0].id = d->id[j->io.slot[0]];
     j->io.n = 1;
-    give(d, j);
+    disk_give(d, j);
 }
 
 /* Gives the next pages of @j, or the snapshot after them, to the thread. Returns false if all is
@@ -565,11 +565,11 @@ static bool read_more(struct disk *d, struct job *j) {
         j->io.bytes[i] = disk_page_bytes(d, page[from + i]);
         j->io.head[i].id = d->id[slot[from + i]];
     }
-    give(d, j);
+    disk_give(d, j);
     return true;
 }
 
-static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
+static void disk_learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
     if (io->ns > 0 && n_pages > 0)
         d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
 }
@@ -585,7 +585,7 @@ static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
         return false;
     kv_seq_truncate(j->slots, n);
     j->n_tokens = n;
-    return open_state(d, j);
+    return disk_open_state(d, j);
 }
 
 /* Takes a state from the thread; it is the end of the job unless it is damaged. Returns false when
@@ -593,7 +593,7 @@ static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
 static bool take_read_state(struct disk *d, struct job *j) {
     uint32_t slot = j->state_slot, state = j->state;
 
-    learn(d, &j->io, j->io.n_done * d->state_pages);
+    disk_learn(d, &j->io, j->io.n_done * d->state_pages);
     if (j->io.answer == 0) {
         d->opts.memory.set_snapshot(d->opts.memory.ctx, state, j->n_tokens);
         kv_snapshot_release(d->slots, slot);
@@ -603,7 +603,7 @@ static bool take_read_state(struct disk *d, struct job *j) {
         return false;
     }
     d->opts.counts->n_bad++;
-    note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
+    disk_note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
     kv_pager_forget_snapshot(d->slots, slot); /* other jobs that read it will find the damage too */
     return fall_back(d, j, j->n_tokens - 1);
@@ -618,11 +618,11 @@ static bool take_read(struct disk *d, struct job *j) {
         return take_read_state(d, j);
     kv_seq_commit(j->host, j->tokens, n_tokens);
     d->opts.counts->n_loaded_tokens += n_tokens - from;
-    learn(d, &j->io, j->io.n_done);
+    disk_learn(d, &j->io, j->io.n_done);
     if (j->io.answer == 0)
         return !j->cancelled;
     d->opts.counts->n_bad++;
-    note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
+    disk_note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
     kv_seq_truncate(j->slots, n_tokens);
@@ -634,7 +634,7 @@ static void end_load(struct disk *d, struct job *j) {
     uint64_t id = j->id;
     bool cancelled = j->cancelled;
 
-    end_job(d, j);
+    disk_end_job(d, j);
     if (!cancelled)
         d->opts.loaded(d->opts.ctx, id);
 }
@@ -642,7 +642,7 @@ static void end_load(struct disk *d, struct job *j) {
 /* ---- steps of jobs ---- */
 
 static bool take_mail(struct disk *d) {
-    struct disk_io *io = disk_thread_take(&d->thread);
+    struct disk_io *io = disk_thread_receive(&d->thread);
 
     if (!io)
         return false;
@@ -650,7 +650,7 @@ static bool take_mail(struct disk *d) {
     assert(j->under_way && j->io.n_done <= j->io.n);
     j->under_way = false;
     if (j->io.what == IO_WRITE && (!take_written(d, j) || !write_more(d, j)))
-        end_job(d, j);
+        disk_end_job(d, j);
     else if (j->io.what == IO_READ && (!take_read(d, j) || !read_more(d, j)))
         end_load(d, j);
     return true;
@@ -680,7 +680,7 @@ static void begin_save(struct disk *d, uint64_t waited) {
             return;
         if (write_more(d, j))
             return;
-        end_job(d, j);
+        disk_end_job(d, j);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "base/thread.h"
 
 /* Does the next piece of slot io->n_done. Returns STORE_MORE, or as store_go_on(). */
-static int go_on(const struct store *s, struct disk_io *io) {
+static int disk_io_go_on(const struct store *s, struct disk_io *io) {
     uint32_t i = io->n_done;
     int r = 0;
 
@@ -24,8 +24,8 @@ static int go_on(const struct store *s, struct disk_io *io) {
 }
 
 /* Does the next piece of @io. Returns false when the job is finished. */
-static bool advance(const struct store *s, struct disk_io *io) {
-    io->answer = go_on(s, io);
+static bool disk_io_advance(const struct store *s, struct disk_io *io) {
+    io->answer = disk_io_go_on(s, io);
     if (io->answer == STORE_MORE)
         return true;
     io->n_done += io->answer == 0;
@@ -35,12 +35,12 @@ static bool advance(const struct store *s, struct disk_io *io) {
     return false;
 }
 
-static void *run(void *arg) {
+static void *disk_io_run(void *arg) {
     struct disk_thread *t = arg;
     bool stops = false;
 
     while (!stops || !list_empty(&t->turns)) {
-        struct mbox_link *mail = list_empty(&t->turns) ? mbox_wait(&t->to) : mbox_take(&t->to);
+        struct mbox_link *mail = list_empty(&t->turns) ? mbox_wait(&t->to) : mbox_receive(&t->to);
 
         if (mail) {
             struct disk_io *new = CONTAINER_OF(mail, struct disk_io, mail);
@@ -52,7 +52,7 @@ static void *run(void *arg) {
         }
         struct disk_io *io = LIST_ENTRY(list_pop_front(&t->turns), struct disk_io, link);
         int64_t begin = clock_now(clock_monotonic());
-        bool more = advance(t->store, io);
+        bool more = disk_io_advance(t->store, io);
 
         io->ns += clock_now(clock_monotonic()) - begin;
         if (more)
@@ -63,7 +63,7 @@ static void *run(void *arg) {
     return NULL;
 }
 
-static void wake(struct mbox *m) {
+static void disk_io_wake(struct mbox *m) {
     struct disk_thread *t = CONTAINER_OF(m, struct disk_thread, from);
     uint64_t one = 1;
     ssize_t r = write(t->fd, &one, sizeof(one));
@@ -75,7 +75,7 @@ void disk_thread_init(struct disk_thread *t, bool in_step) {
     *t = (struct disk_thread){.in_step = in_step, .fd = -1};
     list_init(&t->turns);
     mbox_init(&t->to, NULL);
-    mbox_init(&t->from, wake);
+    mbox_init(&t->from, disk_io_wake);
 }
 
 int disk_thread_start(struct disk_thread *t, const struct store *store) {
@@ -85,7 +85,7 @@ int disk_thread_start(struct disk_thread *t, const struct store *store) {
         return -errno;
     if (t->in_step)
         return 0;
-    int e = thread_start(&t->thread, NULL, run, t);
+    int e = thread_start(&t->thread, NULL, disk_io_run, t);
     t->started = e == 0;
     return e;
 }
@@ -108,7 +108,7 @@ void disk_thread_deinit(struct disk_thread *t) {
         close(t->fd);
 }
 
-void disk_thread_give(struct disk_thread *t, struct disk_io *io) {
+void disk_thread_submit(struct disk_thread *t, struct disk_io *io) {
     assert(io->n > 0 && io->n <= DISK_IO_PAGES && !io->now);
     io->n_done = 0;
     io->ns = 0;
@@ -117,13 +117,13 @@ void disk_thread_give(struct disk_thread *t, struct disk_io *io) {
         mbox_post(&t->to, &io->mail);
         return;
     }
-    while (advance(t->store, io))
+    while (disk_io_advance(t->store, io))
         ;
     mbox_post(&t->from, &io->mail);
 }
 
-struct disk_io *disk_thread_take(struct disk_thread *t) {
-    struct mbox_link *mail = mbox_take(&t->from);
+struct disk_io *disk_thread_receive(struct disk_thread *t) {
+    struct mbox_link *mail = mbox_receive(&t->from);
 
     return mail ? CONTAINER_OF(mail, struct disk_io, mail) : NULL;
 }

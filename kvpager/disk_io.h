@@ -35,22 +35,22 @@ struct disk_thread {
     struct mbox to, from;
     struct list turns; /* disk_io.link: jobs in round-robin order, the next one first */
     pthread_t thread;
-    bool in_step; /* tests: no thread, jobs are done in disk_thread_give() */
+    bool in_step; /* tests: no thread, jobs are done in disk_thread_submit() */
     bool started, used;
-    int fd; /* readable when disk_thread_take() may return a job */
+    int fd; /* readable when disk_thread_receive() may return a job */
 };
 
 /* Initialises @t; the thread runs from disk_thread_start() on. @in_step: see
  * disk_thread.in_step. */
 void disk_thread_init(struct disk_thread *t, bool in_step);
 int disk_thread_start(struct disk_thread *t, const struct store *store); /* 0 or -errno */
-/* Finishes all jobs and ends the thread; disk_thread_take() returns them until
+/* Finishes all jobs and ends the thread; disk_thread_receive() returns them until
  * disk_thread_deinit(). */
 void disk_thread_stop(struct disk_thread *t);
 void disk_thread_deinit(struct disk_thread *t);
-/* Gives job @io to the thread, which owns it until disk_thread_take() returns it. */
-void disk_thread_give(struct disk_thread *t, struct disk_io *io);
+/* Gives job @io to the thread, which owns it until disk_thread_receive() returns it. */
+void disk_thread_submit(struct disk_thread *t, struct disk_io *io);
 /* Returns a finished job, or NULL. */
-struct disk_io *disk_thread_take(struct disk_thread *t);
+struct disk_io *disk_thread_receive(struct disk_thread *t);
 /* Clears the descriptor, before taking: jobs that finish from now on make it readable again. */
 void disk_thread_clear(struct disk_thread *t);

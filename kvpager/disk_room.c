@@ -8,12 +8,12 @@
 #define DAY_NS 86400e9
 #define BUCKET_PART 24 /* the bucket holds a day's bytes divided by BUCKET_PART */
 
-static uint32_t pages_of_seq(uint32_t page_tokens, uint32_t max_seq_tokens) {
+static uint32_t disk_room_pages_of_seq(uint32_t page_tokens, uint32_t max_seq_tokens) {
     return MAX(max_seq_tokens / page_tokens, 1u);
 }
 
 uint32_t disk_room_seqs(uint32_t n_slots, uint32_t page_tokens, uint32_t max_seq_tokens) {
-    return n_slots / pages_of_seq(page_tokens, max_seq_tokens) + 1;
+    return n_slots / disk_room_pages_of_seq(page_tokens, max_seq_tokens) + 1;
 }
 
 static double capacity(const struct disk_room *r) {
@@ -31,7 +31,7 @@ int disk_room_init(struct disk_room *r, const struct disk_room_opts *o) {
     return r->written && r->held && r->state ? 0 : -ENOMEM;
 }
 
-static void release(struct disk_room *r) {
+static void disk_room_release(struct disk_room *r) {
     while (r->n_held > 0)
         kv_seq_free(r->held[--r->n_held]);
     while (r->n_held_states > 0)
@@ -39,14 +39,14 @@ static void release(struct disk_room *r) {
 }
 
 void disk_room_deinit(struct disk_room *r) {
-    release(r);
+    disk_room_release(r);
     free(r->held);
     free(r->state);
     free(r->written);
     *r = (struct disk_room){0};
 }
 
-static void fill(struct disk_room *r, int64_t now) {
+static void disk_room_fill(struct disk_room *r, int64_t now) {
     r->bytes += (double)(now - r->filled_ns) * (double)r->opts.daily_bytes / DAY_NS;
     r->bytes = MIN(r->bytes, capacity(r));
     r->filled_ns = now;
@@ -58,13 +58,13 @@ uint32_t disk_room_for(struct disk_room *r, uint32_t n, uint64_t bytes) {
     if (r->retry_ns && now >= r->retry_ns) {
         r->retry_ns = 0;
         r->stopped = false;
-        release(r);
+        disk_room_release(r);
     }
     if (r->stopped)
         return 0;
     if (r->opts.daily_bytes == 0)
         return n;
-    fill(r, now);
+    disk_room_fill(r, now);
     return (uint32_t)MIN((double)n, r->bytes / (double)bytes);
 }
 
@@ -89,7 +89,7 @@ static void withhold_states(struct disk_room *r) {
 /* Withholds all free slots of pages: grown sequences hold them, each as many as the longest
  * sequence may have. */
 static void withhold(struct disk_room *r) {
-    uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
+    uint32_t t = r->opts.page_tokens, max = disk_room_pages_of_seq(t, r->opts.max_seq_tokens);
     const struct kv_isolation none = {{0}};
     struct kv_stats kv;
 
@@ -109,7 +109,7 @@ static void withhold(struct disk_room *r) {
     }
 }
 
-static bool is_full(int error) {
+static bool disk_room_is_full(int error) {
     return error == -ENOSPC || error == -EDQUOT || error == -EFBIG;
 }
 
@@ -119,7 +119,7 @@ bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
 
     assert(slot < r->opts.n_slots + r->opts.n_states && error < 0);
     r->retry_ns = clock_now(r->opts.clock) + RETRY_NS;
-    r->stopped = !is_full(error) || r->written[slot];
+    r->stopped = !disk_room_is_full(error) || r->written[slot];
     if (r->stopped)
         return false;
     if (is_page)

@@ -33,16 +33,16 @@ void kv_media_deinit(struct kv_media *m) {
     *m = (struct kv_media){0};
 }
 
-static uint32_t *bucket_of(struct kv_media *m, const struct kv_medium *of) {
+static uint32_t *media_bucket(struct kv_media *m, const struct kv_medium *of) {
     return &m->bucket[XXH3_64bits(of, sizeof(*of)) & (m->n_buckets - 1)];
 }
 
 /* Returns an entry without content: a new one, or the least recently used one. */
-static struct kv_media_entry *take(struct kv_media *m) {
+static struct kv_media_entry *media_take(struct kv_media *m) {
     if (m->n_known < m->max)
         return &m->entry[m->n_known++];
     struct kv_media_entry *e = LIST_ENTRY(m->used.next, struct kv_media_entry, used);
-    uint32_t *at = bucket_of(m, &e->of), index = (uint32_t)(e - m->entry) + 1;
+    uint32_t *at = media_bucket(m, &e->of), index = (uint32_t)(e - m->entry) + 1;
 
     while (*at != index)
         at = &m->entry[*at - 1].next;
@@ -53,7 +53,7 @@ static struct kv_media_entry *take(struct kv_media *m) {
 
 int32_t kv_media_number(struct kv_media *m, const struct kv_medium *of) {
     struct kv_media_entry *e;
-    uint32_t i = *bucket_of(m, of);
+    uint32_t i = *media_bucket(m, of);
 
     while (i > 0 && memcmp(&m->entry[i - 1].of, of, sizeof(*of)) != 0)
         i = m->entry[i - 1].next;
@@ -63,8 +63,8 @@ int32_t kv_media_number(struct kv_media *m, const struct kv_medium *of) {
     } else {
         if (m->last == INT32_MIN)
             return 0;
-        e = take(m);
-        uint32_t *head = bucket_of(m, of);
+        e = media_take(m);
+        uint32_t *head = media_bucket(m, of);
         *e = (struct kv_media_entry){.of = *of, .number = --m->last, .next = *head};
         *head = (uint32_t)(e - m->entry) + 1;
     }

@@ -41,7 +41,7 @@ int offload_init(struct offload *p, const struct kv_prices *prices, const struct
     return kv_pager_new(&p->host, &o);
 }
 
-static void end_job(struct offload *p, uint32_t i) {
+static void offload_end_job(struct offload *p, uint32_t i) {
     assert(i < p->n_jobs);
     kv_seq_free(p->job[i].saved);
     free(p->job[i].tokens);
@@ -50,7 +50,7 @@ static void end_job(struct offload *p, uint32_t i) {
 
 void offload_deinit(struct offload *p) {
     while (p->n_jobs > 0)
-        end_job(p, p->n_jobs - 1);
+        offload_end_job(p, p->n_jobs - 1);
     kv_pager_free(p->host);
     free(p->copy);
     *p = (struct offload){0};
@@ -155,14 +155,14 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
     if (p->n_jobs == OFFLOAD_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
-        end_job(p, 0);
+        offload_end_job(p, 0);
     p->job[p->n_jobs++] = (struct offload_job){
         .share = *share, .tokens = copy, .n_tokens = n_tokens, .returns = returns};
 }
 
 /* Saves the first @n pages of @seq that host memory lacks. Returns false if that is no gain. */
-static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
-                     const int32_t *tokens, uint32_t n) {
+static bool offload_save_now(struct offload *p, const struct kv_seq *seq,
+                             const struct kv_isolation *share, const int32_t *tokens, uint32_t n) {
     uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies), t = p->page_tokens;
     struct kv_seq *saved = open_to_save(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
@@ -182,7 +182,8 @@ void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_i
 
     if (n_tokens == 0)
         return;
-    if (p->host && n > 0 && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
+    if (p->host && n > 0 && !BUGGIFY(host_not_swapped) &&
+        offload_save_now(p, seq, share, tokens, n))
         p->counts.n_swapped++;
     else
         p->counts.n_not_swapped++;
@@ -223,7 +224,7 @@ void offload_work(struct offload *p, const struct kv_pager *device, bool idle, u
     while (p->n_jobs > 0 && left > 0)
         if (!work_on(p, device, &p->job[0], &left)) {
             pass_on(p, &p->job[0], step);
-            end_job(p, 0);
+            offload_end_job(p, 0);
         }
 }
 

@@ -61,7 +61,7 @@
 #include <string.h>
 #include "kvpager/private.h"
 
-static int init(struct kv_pager *p, const struct kv_opts *opts) {
+static int pager_init(struct kv_pager *p, const struct kv_opts *opts) {
     size_t n_tables;
 
     p->opts = *opts;
@@ -119,7 +119,7 @@ int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts) {
     CLEANUP(kv_pager_freep) struct kv_pager *p = calloc(1, sizeof(*p));
     if (!p)
         return -ENOMEM;
-    TRY(init(p, opts));
+    TRY(pager_init(p, opts));
     *out = STEAL(p);
     return 0;
 }
@@ -160,12 +160,12 @@ void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
 }
 
 /* Returns the name of the content of @page that listeners and routers see: never 0. */
-static uint64_t block_of(const struct page *page) {
+static uint64_t pager_block(const struct page *page) {
     return page->key.low64 ? page->key.low64 : 1;
 }
 
 /* Returns how many tokens right before @page equal its first one, a row of a picture. */
-static uint32_t rows_before(const struct kv_pager *p, const struct page *page) {
+static uint32_t pager_rows_before(const struct kv_pager *p, const struct page *page) {
     const struct pool *pool = &p->pool;
     int32_t row = *pool_tokens(pool, page);
     uint32_t n = 0, t = pool->page_tokens;
@@ -195,13 +195,13 @@ bool kv_pager_next_change(struct kv_pager *p, bool ends, struct kv_change *out) 
     const struct page *page = &p->pool.page[i];
 
     assert(page->state == PAGE_SHARED || page->state == PAGE_CACHED);
-    out->block = w->at[i].reported = block_of(page);
+    out->block = w->at[i].reported = pager_block(page);
     out->tokens = pool_tokens(&p->pool, page);
     out->isolation = &page->isolation;
-    out->n_before = rows_before(p, page);
+    out->n_before = pager_rows_before(p, page);
     if (page->parent == NO_PAGE)
         return true;
-    out->parent = block_of(&p->pool.page[page->parent]);
+    out->parent = pager_block(&p->pool.page[page->parent]);
     assert(ends || w->at[page->parent].reported == out->parent);
     return true;
 }
@@ -215,7 +215,7 @@ static bool evict_one(struct kv_pager *p) {
     prefix_remove(&p->prefix, page);
     snapshot_drop(p, page);
     windows_drop(p, page);
-    pool_put(&p->pool, page);
+    pool_release(&p->pool, page);
     p->stats.n_evicted++;
     return true;
 }
@@ -228,7 +228,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
 }
 
 /* Adds a holder to a published page. A cached one leaves the list of evict.h. */
-static void hold(struct kv_pager *p, struct page *page) {
+static void pager_hold(struct kv_pager *p, struct page *page) {
     p->stats.n_pinned -= page->refs > 0 && page->refs == page->pinned;
     if (page->refs++ == 0) {
         evict_remove(&p->evict, page);
@@ -237,11 +237,11 @@ static void hold(struct kv_pager *p, struct page *page) {
 }
 
 /* Takes a holder away. An owned page becomes free, the last holder's shared page becomes cached. */
-static void release(struct kv_pager *p, struct page *page) {
+static void pager_release(struct kv_pager *p, struct page *page) {
     assert(page->refs > 0);
     page->refs--;
     if (page->state == PAGE_OWNED) {
-        pool_put(&p->pool, page);
+        pool_release(&p->pool, page);
     } else if (page->refs > 0 && page->refs == page->pinned) {
         p->stats.n_pinned++;
     } else if (page->refs == 0) {
@@ -250,7 +250,7 @@ static void release(struct kv_pager *p, struct page *page) {
     }
 }
 
-/* A position in the chains of published pages, from which walk_down() continues. */
+/* A position in the chains of published pages, from which pager_walk_down() continues. */
 struct walk {
     const struct kv_isolation *isolation;
     XXH128_hash_t key; /* key of the page that was reached */
@@ -271,7 +271,8 @@ static struct walk walk_start(const struct kv_pager *p, const struct kv_isolatio
 
 /* Returns the published page with @tokens that follows the page of @w, and moves @w to it; NULL if
  * there is none. */
-static struct page *walk_down(const struct kv_pager *p, struct walk *w, const int32_t *tokens) {
+static struct page *pager_walk_down(const struct kv_pager *p, struct walk *w,
+                                    const int32_t *tokens) {
     XXH128_hash_t key = prefix_key(&p->prefix, w->key, tokens);
     struct page *page = prefix_find(&p->prefix, key, w->page, w->isolation, tokens);
 
@@ -290,7 +291,7 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolati
     struct kv_match m = {0}, longest = {0};
 
     while (n_tokens - m.n_tokens >= t) {
-        const struct page *page = walk_down(p, &w, tokens + m.n_tokens);
+        const struct page *page = pager_walk_down(p, &w, tokens + m.n_tokens);
 
         if (!page)
             break;
@@ -311,7 +312,7 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
     uint32_t t = p->opts.page_tokens, end = MIN(n_tokens / t, from + max), i = 0;
     struct walk w = walk_start(p, isolation);
 
-    while (i < end && walk_down(p, &w, tokens + (size_t)i * t)) {
+    while (i < end && pager_walk_down(p, &w, tokens + (size_t)i * t)) {
         if (i >= from)
             out[i - from] = w.page;
         i++;
@@ -362,7 +363,7 @@ static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     p->n_changes += s->n_pages > n_pages;
     for (uint32_t i = s->n_pages; i > n_pages; i--) {
         windows_release(s, i - 1);
-        release(p, &p->pool.page[s->page[i - 1]]);
+        pager_release(p, &p->pool.page[s->page[i - 1]]);
     }
     s->n_pages = MIN(s->n_pages, n_pages);
     s->n_behind = MIN(s->n_behind, n_pages);
@@ -445,7 +446,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
         return before;
     assert(tokens_agree(s, tokens));
     while (n_tokens / t > n) {
-        const struct page *page = walk_down(p, &w, tokens + (size_t)n * t);
+        const struct page *page = pager_walk_down(p, &w, tokens + (size_t)n * t);
 
         if (!page)
             break;
@@ -456,7 +457,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     }
     for (uint32_t i = first; i < end; i++) {
         p->n_changes++;
-        hold(p, &p->pool.page[s->page[i]]);
+        pager_hold(p, &p->pool.page[s->page[i]]);
         if (i >= windows_first(p, end * t))
             windows_hold(s, i);
     }
@@ -496,15 +497,15 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
             evict_one(p);
         if (p->pool.n_in[PAGE_FREE] == 0 && !evict_one(p))
             return KV_FULL;
-        s->page[s->n_pages++] = pool_number(&p->pool, pool_take(&p->pool));
-        windows_take(s);
+        s->page[s->n_pages++] = pool_number(&p->pool, pool_acquire(&p->pool));
+        windows_acquire(s);
     }
     return 0;
 }
 
 /* Publishes the next page of @s: it becomes shared, or if an equal page is published already, the
  * sequence takes that one and its own becomes free. */
-static void publish(struct kv_seq *s, const int32_t *tokens) {
+static void pager_publish(struct kv_seq *s, const int32_t *tokens) {
     struct kv_pager *p = s->pager;
     uint32_t i = s->n_published;
     struct page *page = &p->pool.page[s->page[i]], *equal;
@@ -512,12 +513,12 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
     kv_page parent = w.page;
 
     assert(page->state == PAGE_OWNED);
-    equal = walk_down(p, &w, tokens);
+    equal = pager_walk_down(p, &w, tokens);
     if (equal) {
-        hold(p, equal);
+        pager_hold(p, equal);
         s->page[i] = w.page;
         windows_move(p, page, equal);
-        release(p, page);
+        pager_release(p, page);
         p->stats.n_deduplicated++;
     } else {
         prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->isolation,
@@ -538,7 +539,7 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     assert(s->n_published == full || tokens_agree(s, tokens));
     s->pager->n_changes += s->n_published < full;
     while (s->n_published < full)
-        publish(s, tokens + (size_t)s->n_published * t);
+        pager_publish(s, tokens + (size_t)s->n_published * t);
     s->n_committed = n_tokens;
     windows_pass(s, s->n_pages);
 }

@@ -36,7 +36,7 @@ void pool_set_state(struct pool *pool, struct page *page, enum page_state to) {
     page->state = to;
 }
 
-struct page *pool_take(struct pool *pool) {
+struct page *pool_acquire(struct pool *pool) {
     struct list *node = list_pop_front(&pool->free);
 
     assert(node);
@@ -48,7 +48,7 @@ struct page *pool_take(struct pool *pool) {
 
 /* Frees a page. It is the first to be taken again, since its bytes are the likeliest to be in a
  * hardware cache. */
-void pool_put(struct pool *pool, struct page *page) {
+void pool_release(struct pool *pool, struct page *page) {
     assert(page->refs == 0 && page->pinned == 0);
     assert(list_empty(&page->link));
     pool_set_state(pool, page, PAGE_FREE);

@@ -48,9 +48,9 @@ void pool_deinit(struct pool *pool);
 void pool_set_state(struct pool *pool, struct page *page, enum page_state to);
 
 /* Changes a free page to owned with one holder, the caller. There must be a free page. */
-struct page *pool_take(struct pool *pool);
+struct page *pool_acquire(struct pool *pool);
 /* Changes an owned or cached page, which has no holders and is in no list, to free. */
-void pool_put(struct pool *pool, struct page *page);
+void pool_release(struct pool *pool, struct page *page);
 
 /* Returns true if @page is in the prefix table, where sequences can find it. */
 static inline bool pool_is_published(const struct page *page) {

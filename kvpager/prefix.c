@@ -28,7 +28,7 @@ void prefix_deinit(struct prefix *x) {
     *x = (struct prefix){0};
 }
 
-static XXH128_hash_t hash(const struct prefix *x, const void *data, size_t size) {
+static XXH128_hash_t prefix_hash(const struct prefix *x, const void *data, size_t size) {
     XXH128_hash_t h = XXH3_128bits_withSeed(data, size, x->seed);
 
     h.low64 &= x->mask.low64;
@@ -37,7 +37,7 @@ static XXH128_hash_t hash(const struct prefix *x, const void *data, size_t size)
 }
 
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root) {
-    return hash(x, root, sizeof(*root));
+    return prefix_hash(x, root, sizeof(*root));
 }
 
 XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int32_t *tokens) {
@@ -50,10 +50,10 @@ XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int
     in.parent[0] = parent.low64;
     in.parent[1] = parent.high64;
     memcpy(in.tokens, tokens, size);
-    return hash(x, &in, sizeof(in.parent) + size);
+    return prefix_hash(x, &in, sizeof(in.parent) + size);
 }
 
-static kv_page *bucket_of(const struct prefix *x, XXH128_hash_t key) {
+static kv_page *prefix_bucket(const struct prefix *x, XXH128_hash_t key) {
     return &x->bucket[key.low64 & (x->n_buckets - 1)];
 }
 
@@ -69,7 +69,7 @@ static bool same(const struct prefix *x, const struct page *page, kv_page parent
 
 struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page parent,
                          const struct kv_isolation *isolation, const int32_t *tokens) {
-    for (kv_page i = *bucket_of(x, key); i != NO_PAGE; i = x->pool->page[i].next) {
+    for (kv_page i = *prefix_bucket(x, key); i != NO_PAGE; i = x->pool->page[i].next) {
         struct page *page = &x->pool->page[i];
 
         if (page->key.low64 == key.low64 && page->key.high64 == key.high64 &&
@@ -81,7 +81,7 @@ struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page pare
 
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
                 const struct kv_isolation *isolation, const int32_t *tokens) {
-    kv_page *head = bucket_of(x, key);
+    kv_page *head = prefix_bucket(x, key);
 
     assert(parent == NO_PAGE || parent != pool_number(x->pool, page));
     page->key = key;
@@ -97,7 +97,7 @@ void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page 
 }
 
 void prefix_remove(struct prefix *x, struct page *page) {
-    kv_page *at = bucket_of(x, page->key), number = pool_number(x->pool, page);
+    kv_page *at = prefix_bucket(x, page->key), number = pool_number(x->pool, page);
 
     assert(page->n_children == 0);
     watch_went(&x->watch, number);

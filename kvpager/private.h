@@ -113,7 +113,7 @@ uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens);
  * window pages. */
 bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run);
 /* Takes a window page for the last page of @s. */
-void windows_take(struct kv_seq *s);
+void windows_acquire(struct kv_seq *s);
 /* Lets @s hold the window page of its page @i, which has one. */
 void windows_hold(struct kv_seq *s, uint32_t i);
 /* Releases the window page of page @i of @s, if @s holds it. */

@@ -73,7 +73,7 @@ int kv_pager_forget(struct kv_pager *p, kv_page number) {
         prefix_remove(&p->prefix, page);
         snapshot_drop(p, page);
         windows_drop(p, page);
-        pool_put(pool, page);
+        pool_release(pool, page);
     }
     return 0;
 }

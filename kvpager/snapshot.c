@@ -27,7 +27,7 @@
  * recently used snapshot is evicted instead. */
 #define OLD 10.0
 
-static void set_free(struct kv_pager *p, struct kv_snapshot *x) {
+static void snapshot_set_free(struct kv_pager *p, struct kv_snapshot *x) {
     if (x->passing)
         x->passing->passing = KV_NO_SNAPSHOT;
     *x = (struct kv_snapshot){.page = NO_PAGE};
@@ -43,7 +43,7 @@ static bool is_in_use(const struct kv_snapshot *x) {
     return x->taken || x->n_held > 0;
 }
 
-static bool is_taken(const struct kv_pager *p, uint32_t snapshot) {
+static bool snapshot_is_taken(const struct kv_pager *p, uint32_t snapshot) {
     return is_in_use(&p->snapshot[snapshot]) ||
            (p->peer && is_in_use(&p->peer->snapshot[snapshot]));
 }
@@ -56,7 +56,7 @@ static void note_use(struct kv_pager *p, uint32_t snapshot) {
 
 /* Takes the snapshot from its page in @p. The snapshots that follow it on the chain then save its
  * tokens too. */
-static void drop(struct kv_pager *p, uint32_t snapshot) {
+static void snapshot_leave_page(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
     assert(x->page != NO_PAGE && !is_in_use(x));
@@ -71,7 +71,7 @@ static void drop(struct kv_pager *p, uint32_t snapshot) {
     p->pool.page[x->page].snapshot = KV_NO_SNAPSHOT;
     watch_went(&p->ends, x->page);
     p->stats.n_snapshots--;
-    set_free(p, x);
+    snapshot_set_free(p, x);
 }
 
 void snapshot_drop(struct kv_pager *p, struct page *page) {
@@ -79,7 +79,7 @@ void snapshot_drop(struct kv_pager *p, struct page *page) {
 
     if (snapshot == KV_NO_SNAPSHOT)
         return;
-    drop(p, snapshot);
+    snapshot_leave_page(p, snapshot);
     p->stats.n_snapshots_evicted += !is_of_peer(p, snapshot);
 }
 
@@ -102,11 +102,11 @@ static double worth(const struct kv_pager *p, uint32_t i) {
 }
 
 /* Returns the snapshot with the least worth; KV_NO_SNAPSHOT: all are taken. */
-static uint32_t least(const struct kv_pager *p) {
+static uint32_t snapshot_least(const struct kv_pager *p) {
     uint32_t found = KV_NO_SNAPSHOT;
 
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++)
-        if (!is_taken(p, i) && (found == KV_NO_SNAPSHOT || worth(p, i) < worth(p, found)))
+        if (!snapshot_is_taken(p, i) && (found == KV_NO_SNAPSHOT || worth(p, i) < worth(p, found)))
             found = i;
     return found;
 }
@@ -115,19 +115,19 @@ uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
     uint32_t i = 0;
 
     while (i < p->opts.n_snapshots &&
-           (is_taken(p, i) || p->snapshot[i].page != NO_PAGE || is_of_peer(p, i)))
+           (snapshot_is_taken(p, i) || p->snapshot[i].page != NO_PAGE || is_of_peer(p, i)))
         i++;
     if (i == p->opts.n_snapshots && s && s->passing != KV_NO_SNAPSHOT) {
         i = s->passing;
-        drop(p, i);
+        snapshot_leave_page(p, i);
     } else if (i == p->opts.n_snapshots) {
-        i = least(p);
+        i = snapshot_least(p);
         if (i == KV_NO_SNAPSHOT)
             return i;
         if (p->snapshot[i].page != NO_PAGE)
-            drop(p, i);
+            snapshot_leave_page(p, i);
         if (is_of_peer(p, i))
-            drop(p->peer, i);
+            snapshot_leave_page(p->peer, i);
         p->stats.n_snapshots_evicted++;
     }
     p->snapshot[i].taken = true;
@@ -138,7 +138,7 @@ uint32_t kv_snapshot_untaken(const struct kv_pager *p) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++)
-        n += !is_taken(p, i);
+        n += !snapshot_is_taken(p, i);
     return n;
 }
 
@@ -154,18 +154,18 @@ void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot) {
 
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot) {
     assert(snapshot < p->opts.n_snapshots && p->snapshot[snapshot].taken);
-    set_free(p, &p->snapshot[snapshot]);
+    snapshot_set_free(p, &p->snapshot[snapshot]);
 }
 
 /* Returns true if @page is one of the @n pages before page @from. */
-static bool is_before(const struct kv_pager *p, kv_page page, kv_page from, uint32_t n) {
+static bool snapshot_is_before(const struct kv_pager *p, kv_page page, kv_page from, uint32_t n) {
     while (n-- > 0)
         from = p->pool.page[from].parent;
     return from == page;
 }
 
 /* Links snapshot @x, before its page points to it, between its neighbours on the chain of pages. */
-static void enter(struct kv_pager *p, struct kv_snapshot *x) {
+static void snapshot_enter(struct kv_pager *p, struct kv_snapshot *x) {
     uint32_t t = p->opts.page_tokens;
     kv_page before = p->pool.page[x->page].parent;
 
@@ -180,7 +180,7 @@ static void enter(struct kv_pager *p, struct kv_snapshot *x) {
         struct kv_snapshot *o = &p->snapshot[k];
 
         if (o->page == NO_PAGE || o->before != x->before || o->n_tokens <= x->n_tokens ||
-            !is_before(p, x->page, o->page, (o->n_tokens - x->n_tokens) / t))
+            !snapshot_is_before(p, x->page, o->page, (o->n_tokens - x->n_tokens) / t))
             continue;
         o->before = x->id;
         o->n_saves = o->n_tokens - x->n_tokens;
@@ -188,14 +188,14 @@ static void enter(struct kv_pager *p, struct kv_snapshot *x) {
 }
 
 /* Gives slot @snapshot to page @page, which ends before token @n_tokens and has no snapshot. */
-static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n_tokens) {
+static void snapshot_bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n_tokens) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
     assert(x->page == NO_PAGE && !is_in_use(x) && !(p->peer && p->peer->snapshot[snapshot].taken));
     x->id = ++p->n_snapshot_ids;
     x->page = page;
     x->n_tokens = n_tokens;
-    enter(p, x);
+    snapshot_enter(p, x);
     p->pool.page[x->page].snapshot = snapshot;
     watch_came(&p->ends, x->page);
     p->stats.n_snapshots++;
@@ -203,7 +203,7 @@ static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n
 
 static void bind_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
     assert(i < s->n_published);
-    bind(s->pager, snapshot, s->page[i], (i + 1) * s->pager->opts.page_tokens);
+    snapshot_bind(s->pager, snapshot, s->page[i], (i + 1) * s->pager->opts.page_tokens);
 }
 
 void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
@@ -213,7 +213,7 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
     const struct page *page = &p->pool.page[s->page[s->n_published - 1]];
     kv_snapshot_give(p, snapshot);
     if (s->passing != KV_NO_SNAPSHOT && s->passing != page->snapshot)
-        drop(p, s->passing);
+        snapshot_leave_page(p, s->passing);
     snapshot_leave(s);
     if (page->snapshot == KV_NO_SNAPSHOT) {
         bind_at(s, snapshot, s->n_published - 1);
@@ -229,7 +229,7 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
 int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page) {
     uint32_t n_tokens = 0;
 
-    if (snapshot >= p->opts.n_snapshots || is_taken(p, snapshot) ||
+    if (snapshot >= p->opts.n_snapshots || snapshot_is_taken(p, snapshot) ||
         p->snapshot[snapshot].page != NO_PAGE || is_of_peer(p, snapshot) ||
         page >= p->pool.n_pages || !pool_is_published(&p->pool.page[page]))
         return -EINVAL;
@@ -237,17 +237,17 @@ int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page pag
         return -EEXIST;
     for (kv_page i = page; i != NO_PAGE; i = p->pool.page[i].parent)
         n_tokens += p->opts.page_tokens;
-    bind(p, snapshot, page, n_tokens);
+    snapshot_bind(p, snapshot, page, n_tokens);
     note_use(p, snapshot);
     return 0;
 }
 
 int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot) {
     assert(snapshot < p->opts.n_snapshots);
-    if (is_taken(p, snapshot))
+    if (snapshot_is_taken(p, snapshot))
         return -EBUSY;
     if (p->snapshot[snapshot].page != NO_PAGE)
-        drop(p, snapshot);
+        snapshot_leave_page(p, snapshot);
     return 0;
 }
 

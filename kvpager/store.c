@@ -72,7 +72,7 @@ struct store {
 };
 
 /* Reads @n bytes at @at. Returns 0 or -errno; bytes beyond the end of the file read as zeros. */
-static int read_all(int fd, void *out, size_t n, uint64_t at) {
+static int store_read_all(int fd, void *out, size_t n, uint64_t at) {
     uint8_t *p = out;
 
     while (n > 0) {
@@ -110,26 +110,26 @@ static int write_all(int fd, const void *data, size_t n, uint64_t at) {
     return 0;
 }
 
-static uint64_t group_bytes(const struct store *s) {
+static uint64_t store_group_bytes(const struct store *s) {
     return s->state_slot_bytes + s->group * s->slot_bytes;
 }
 
 /* Returns the offset in the file of slot @i, which holds a page or a state. */
-static uint64_t place_of(const struct store *s, uint32_t i) {
+static uint64_t store_offset(const struct store *s, uint32_t i) {
     if (i >= s->n_slots)
-        return BLOCK + (i - s->n_slots) * group_bytes(s);
+        return BLOCK + (i - s->n_slots) * store_group_bytes(s);
     uint64_t n_groups = MIN(i / s->group + 1, STORE_STATES_MAX);
     return BLOCK + n_groups * s->state_slot_bytes + i * s->slot_bytes;
 }
 
-static uint64_t bytes_of(const struct store *s, uint32_t i) {
+static uint64_t store_bytes(const struct store *s, uint32_t i) {
     return i < s->n_slots ? s->page_bytes : s->state_bytes;
 }
 
 /* Computes the numbers of slots that fit into the @n_bytes behind the first block. */
-static void count_slots(struct store *s, uint64_t n_bytes) {
-    uint64_t n_groups = MIN(n_bytes / group_bytes(s), STORE_STATES_MAX);
-    uint64_t rest = n_bytes - n_groups * group_bytes(s), n = n_groups * s->group;
+static void store_count_slots(struct store *s, uint64_t n_bytes) {
+    uint64_t n_groups = MIN(n_bytes / store_group_bytes(s), STORE_STATES_MAX);
+    uint64_t rest = n_bytes - n_groups * store_group_bytes(s), n = n_groups * s->group;
 
     if (n_groups == STORE_STATES_MAX)
         n += rest / s->slot_bytes;
@@ -163,11 +163,11 @@ static int claim_file(struct store *s) {
     if (fstat(s->fd, &st) < 0)
         return -errno;
     s->named = st.st_nlink > 0;
-    TRY(read_all(s->fd, &is, sizeof(is), 0));
+    TRY(store_read_all(s->fd, &is, sizeof(is), 0));
     bool same = memcmp(&is, &should, sizeof(is)) == 0;
     if (!same && ftruncate(s->fd, 0) < 0)
         return -errno;
-    if (ftruncate(s->fd, (off_t)(place_of(s, s->n_slots - 1) + s->slot_bytes)) < 0)
+    if (ftruncate(s->fd, (off_t)(store_offset(s, s->n_slots - 1) + s->slot_bytes)) < 0)
         return -errno;
     if (same)
         return 0;
@@ -190,7 +190,7 @@ int store_open(struct store **out, const struct store_opts *o) {
     s->state_slot_bytes = o->state_bytes ? BLOCK + round_up(o->state_bytes, BLOCK) : 0;
     s->group = (uint32_t)MAX((s->state_slot_bytes + s->slot_bytes - 1) / s->slot_bytes, 1);
     s->identity = XXH3_128bits(o->identity, o->n_identity);
-    count_slots(s, o->n_bytes - MIN(o->n_bytes, BLOCK));
+    store_count_slots(s, o->n_bytes - MIN(o->n_bytes, BLOCK));
     if (s->n_slots == 0)
         return -ENOSPC;
     int r = claim_file(s);
@@ -227,14 +227,14 @@ uint64_t store_slot_bytes(const struct store *s, uint32_t i) {
 
 /* Returns the checksum of a slot head from `bytes` on. The file's identity is part of it, so that a
  * slot of another file does not pass. */
-static uint64_t sum_of(const struct store *s, const struct slot_head *h) {
+static uint64_t store_sum(const struct store *s, const struct slot_head *h) {
     size_t from = offsetof(struct slot_head, bytes);
 
     return XXH3_64bits_withSeed((const uint8_t *)h + from, sizeof(*h) - from,
                                 s->identity.low64 ^ s->identity.high64);
 }
 
-static uint32_t tokens_of(const struct store *s, uint32_t i) {
+static uint32_t store_slot_tokens(const struct store *s, uint32_t i) {
     return i < s->n_slots ? s->page_tokens : 0;
 }
 
@@ -254,11 +254,11 @@ static bool knows_media(const struct slot_head *h) {
 /* Reads the head of a slot. Returns 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
     assert(i < s->n_slots + s->n_states);
-    TRY(read_all(s->fd, h, sizeof(*h), place_of(s, i)));
+    TRY(store_read_all(s->fd, h, sizeof(*h), store_offset(s, i)));
     if (h->magic == 0 && h->sum == 0)
         return STORE_FREE;
-    bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == tokens_of(s, i) &&
-                !is_none(&h->head.id) && knows_media(h);
+    bool good = h->magic == MAGIC && h->sum == store_sum(s, h) &&
+                h->n_tokens == store_slot_tokens(s, i) && !is_none(&h->head.id) && knows_media(h);
     return good ? 0 : STORE_BAD;
 }
 
@@ -327,7 +327,8 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
 }
 
 /* Puts a page's tokens into @h, with pictures numbered from the first picture of the page on. */
-static void put_tokens(struct slot_head *h, const int32_t *tokens, const struct kv_medium *media) {
+static void store_put_tokens(struct slot_head *h, const int32_t *tokens,
+                             const struct kv_medium *media) {
     int32_t first = 0;
 
     for (uint32_t i = 0; i < h->n_tokens; i++) {
@@ -355,8 +356,8 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     io->from = bytes;
     io->head.magic = MAGIC; /* the other members are zero; there is no padding */
     io->head.head = *head;
-    io->head.n_tokens = tokens_of(s, i);
-    put_tokens(&io->head, tokens, media);
+    io->head.n_tokens = store_slot_tokens(s, i);
+    store_put_tokens(&io->head, tokens, media);
     *out = io;
     return 0;
 }
@@ -368,19 +369,19 @@ static int end_io(struct store_io *io) {
     if (io->to)
         return XXH128_isEqual(sum, io->head.bytes) ? 0 : STORE_BAD;
     io->head.bytes = sum;
-    io->head.sum = sum_of(io->store, &io->head);
-    return write_all(io->store->fd, &io->head, sizeof(io->head), place_of(io->store, io->slot));
+    io->head.sum = store_sum(io->store, &io->head);
+    return write_all(io->store->fd, &io->head, sizeof(io->head), store_offset(io->store, io->slot));
 }
 
 int store_go_on(struct store_io *io) {
     const struct store *s = io->store;
-    uint64_t n = MIN(bytes_of(s, io->slot) - io->done, s->page_bytes);
-    uint64_t at = place_of(s, io->slot) + BLOCK + io->done;
+    uint64_t n = MIN(store_bytes(s, io->slot) - io->done, s->page_bytes);
+    uint64_t at = store_offset(s, io->slot) + BLOCK + io->done;
     const uint8_t *bytes = (const uint8_t *)(io->to ? io->to : io->from) + io->done;
 
-    TRY(io->to ? read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
+    TRY(io->to ? store_read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
                : write_all(s->fd, bytes, n, at));
     XXH3_128bits_update(io->hash, bytes, n);
     io->done += n;
-    return io->done < bytes_of(s, io->slot) ? STORE_MORE : end_io(io);
+    return io->done < store_bytes(s, io->slot) ? STORE_MORE : end_io(io);
 }

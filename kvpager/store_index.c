@@ -35,7 +35,7 @@ static int compare_ids(const struct store_id *a, const struct store_id *b) {
     return a->n < b->n ? -1 : a->n > b->n;
 }
 
-static int by_id(const void *a, const void *b) {
+static int store_index_by_id(const void *a, const void *b) {
     return compare_ids(&((const struct found *)a)->head.id, &((const struct found *)b)->head.id);
 }
 
@@ -67,7 +67,7 @@ static int latest_first(const void *a, const void *b, void *all) {
  * @depth pages before it; x->n if there is none. */
 static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t depth) {
     struct found key = {.head.id = f->head.parent};
-    const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), by_id);
+    const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), store_index_by_id);
 
     return p && p->head.depth == depth &&
                    memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) == 0
@@ -115,7 +115,7 @@ static uint32_t read_heads(const struct index *x, struct found *out, uint32_t fr
     return n;
 }
 
-static void enter(const struct index *x, const struct found *f) {
+static void store_index_enter(const struct index *x, const struct found *f) {
     assert(!x->written[f->slot]);
     x->id[f->slot] = f->head.id;
     x->written[f->slot] = true;
@@ -123,7 +123,7 @@ static void enter(const struct index *x, const struct found *f) {
 
 /* Connects pages with their parents and states with their pages, and orders both by time. */
 static void connect(struct index *x) {
-    qsort(x->page, x->n, sizeof(*x->page), by_id);
+    qsort(x->page, x->n, sizeof(*x->page), store_index_by_id);
     qsort(x->state, x->n_states, sizeof(*x->state), by_stamp);
     for (uint32_t i = 0; i < x->n; i++) {
         struct found *f = &x->page[i];
@@ -158,7 +158,7 @@ static void restore_pages(struct index *x) {
             kv_pager_restore(x->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
                              &f->head.isolation, x->tokens + (size_t)f->slot * x->page_tokens) == 0;
         if (f->restored)
-            enter(x, f);
+            store_index_enter(x, f);
     }
 }
 
@@ -169,7 +169,7 @@ static void restore_states(const struct index *x) {
         if (f->parent < x->n && x->page[f->parent].restored &&
             kv_pager_restore_snapshot(x->slots, f->slot - store_n_slots(x->store),
                                       x->page[f->parent].slot) == 0)
-            enter(x, f);
+            store_index_enter(x, f);
     }
 }
 

@@ -72,7 +72,7 @@ bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run) {
 }
 
 /* Frees a window page that was idle, or that was held for a page which is not published. */
-static void set_free(struct kv_pager *p, struct window_page *w) {
+static void windows_set_free(struct kv_pager *p, struct window_page *w) {
     assert(w->refs == 0 && list_empty(&w->link));
     p->pool.page[w->page].window = NO_PAGE;
     if (p->pool.page[w->page].state != PAGE_OWNED)
@@ -96,7 +96,7 @@ static bool evict_idle(struct kv_pager *p) {
         return false;
     struct window_page *w = LIST_ENTRY(from->next, struct window_page, link);
     leave_idle(p, w);
-    set_free(p, w);
+    windows_set_free(p, w);
     x->n_evicted++;
     return true;
 }
@@ -106,7 +106,7 @@ void windows_drop_idle(struct kv_pager *p) {
         ;
 }
 
-void windows_take(struct kv_seq *s) {
+void windows_acquire(struct kv_seq *s) {
     struct kv_pager *p = s->pager;
     kv_page page = s->page[s->n_pages - 1];
 
@@ -136,7 +136,7 @@ void windows_hold(struct kv_seq *s, uint32_t i) {
         leave_idle(p, w);
 }
 
-static void let_go(struct kv_seq *s, uint32_t i, struct list *to) {
+static void windows_let_go(struct kv_seq *s, uint32_t i, struct list *to) {
     struct kv_pager *p = s->pager;
     const struct page *page = &p->pool.page[s->page[i]];
 
@@ -146,7 +146,7 @@ static void let_go(struct kv_seq *s, uint32_t i, struct list *to) {
     if (--w->refs > 0)
         return;
     if (page->state == PAGE_OWNED) {
-        set_free(p, w);
+        windows_set_free(p, w);
         return;
     }
     list_push_back(to, &w->link);
@@ -155,7 +155,7 @@ static void let_go(struct kv_seq *s, uint32_t i, struct list *to) {
 
 void windows_release(struct kv_seq *s, uint32_t i) {
     if (s->pager->opts.n_windows > 0 && i >= s->n_behind)
-        let_go(s, i, &s->pager->windows.ended);
+        windows_let_go(s, i, &s->pager->windows.ended);
 }
 
 /* Returns true if page @i is read at @n_tokens, or at @before pages before it. */
@@ -170,7 +170,7 @@ void windows_pass(struct kv_seq *s, uint32_t n) {
     for (uint32_t i = s->n_behind; i < MIN(end, n); i++) {
         bool wanted = is_read(p, i, s->n_found, 0) || is_read(p, i, s->n_wanted, WANTED_BEFORE);
 
-        let_go(s, i, wanted ? &p->windows.ended : &p->windows.passed);
+        windows_let_go(s, i, wanted ? &p->windows.ended : &p->windows.passed);
     }
     s->n_behind = MAX(s->n_behind, end);
 }
@@ -192,7 +192,7 @@ void windows_move(struct kv_pager *p, struct page *own, struct page *equal) {
         return;
     }
     w->refs = 0;
-    set_free(p, w);
+    windows_set_free(p, w);
     w = &p->windows.at[equal->window];
     if (w->refs++ == 0)
         leave_idle(p, w);
@@ -203,7 +203,7 @@ void windows_drop(struct kv_pager *p, struct page *page) {
         return;
     struct window_page *w = &p->windows.at[page->window];
     leave_idle(p, w);
-    set_free(p, w);
+    windows_set_free(p, w);
 }
 
 void kv_seq_windows(const struct kv_seq *s, kv_page *out) {

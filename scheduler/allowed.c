@@ -11,7 +11,7 @@ struct allowed {
     uint32_t bits[]; /* [n_words] tokens that are allowed after any output */
 };
 
-static int refuse(struct err *err, const char *field) {
+static int allowed_refuse(struct err *err, const char *field) {
     return err_set(err, 400, field, "'%s' must be a list of token ids of this model.", field);
 }
 
@@ -20,7 +20,7 @@ int ids_check(struct str list, uint32_t n_vocab, const char *field, struct err *
 
     for (uint32_t i = 0; i < ids_n(list) && valid; i++)
         valid = (uint32_t)ids_at(list, i) < n_vocab;
-    return valid ? 0 : refuse(err, field);
+    return valid ? 0 : allowed_refuse(err, field);
 }
 
 int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
@@ -29,13 +29,13 @@ int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
     if (ids_check(m->allowed, n_vocab, "allowed_token_ids", err) < 0)
         return -EINVAL;
     if (m->bad_words.len % sizeof(int32_t) || n_bad > BAD_WORDS_MAX)
-        return refuse(err, "bad_words");
+        return allowed_refuse(err, "bad_words");
     for (uint32_t i = 0, len; i < n_bad; i += len + 1) {
         struct str word = {m->bad_words.data + (i + 1) * sizeof(int32_t), 0};
 
         len = (uint32_t)ids_at(m->bad_words, i);
         if (len == 0 || len > n_bad - i - 1)
-            return refuse(err, "bad_words");
+            return allowed_refuse(err, "bad_words");
         word.len = len * (uint32_t)sizeof(int32_t);
         if (ids_check(word, n_vocab, "bad_words", err) < 0)
             return -EINVAL;

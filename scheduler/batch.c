@@ -130,7 +130,7 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
 
 /* Adds wants to rows [pos0, pos0 + n_rows): log probabilities of the prompt that are still missing,
  * and the next token where the rows reach the last known token, and after each draft. */
-static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
+static void batch_add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
     uint32_t from = MAX(it->pos0, r->n_prompt_lp);
@@ -211,7 +211,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                               .n_draft = n_draft,
                               .snapshot = KV_NO_SNAPSHOT,
                               .backup = KV_NO_SNAPSHOT};
-    (request_pools(r) ? add_hidden : add_wants)(t, it, row0);
+    (request_pools(r) ? add_hidden : batch_add_wants)(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
@@ -262,8 +262,8 @@ uint32_t *batch_mask(struct batch *t) {
 
 /* Takes the samples of @it. A draft is right if the row before it has sampled the same token.
  * Samples from the first late mask on are discarded. Returns as batch_take(). */
-static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
-                        const struct engine_out *out) {
+static int batch_take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
+                              const struct engine_out *out) {
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
     struct request *r = it->request;
     uint32_t n = 1 + it->n_draft - it->n_late;
@@ -319,7 +319,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     if (it->samples) {
         assert(r->n_pending > 0);
         r->n_pending--;
-        why = take_samples(t, it, t->seq[i].row0, &out[n_lp]);
+        why = batch_take_samples(t, it, t->seq[i].row0, &out[n_lp]);
         if (why < 0)
             return why;
         /* Positions after the last right draft are not valid. */

@@ -20,7 +20,7 @@ bool constrain_must_wait(const struct batch *t) {
     return false;
 }
 
-static int64_t take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_ids) {
+static int64_t constrain_take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_ids) {
     for (size_t i = 0; i < n_ids; i++) {
         uint32_t *word = &bits[id[i] / 32], bit = 1u << (id[i] % 32);
 
@@ -53,28 +53,28 @@ static int64_t ban(const struct request *r, uint32_t n_tokens, bool early, uint3
     size_t n_ends = 0;
     const int32_t *end =
         r->ignore_eos && r->tokenizer ? tokenizer_end_ids(r->tokenizer, &n_ends) : NULL;
-    int64_t left = take_out(bits, n, r->bans, early ? r->n_bans : 0);
+    int64_t left = constrain_take_out(bits, n, r->bans, early ? r->n_bans : 0);
 
-    left = take_out(bits, left, end, n_ends);
+    left = constrain_take_out(bits, left, end, n_ends);
     return left > 0 ? left : allowed(r, n_tokens, bits);
 }
 
-static bool is_early(const struct request *r, uint32_t n_tokens) {
+static bool constrain_is_early(const struct request *r, uint32_t n_tokens) {
     return n_tokens < r->min_tokens && r->n_bans > 0;
 }
 
 /* Returns whether some token is not allowed after the first @n_tokens of @r, the position of its
  * constraint. */
 static bool is_masked(const struct request *r, uint32_t n_tokens) {
-    return !constraint_is_free_within(r->matcher, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
-           r->ignore_eos;
+    return !constraint_is_free_within(r->matcher, left_at(r, n_tokens)) ||
+           constrain_is_early(r, n_tokens) || r->ignore_eos;
 }
 
 /* Computes the mask after the first @n_tokens of @r, the position of its constraint. Returns the
  * number of allowed tokens or a negative errno. */
-static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
+static int64_t constrain_fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
     int64_t n = allowed(r, n_tokens, bits);
-    bool early = is_early(r, n_tokens);
+    bool early = constrain_is_early(r, n_tokens);
 
     return n > 0 && (early || r->ignore_eos) ? ban(r, n_tokens, early, bits, n) : n;
 }
@@ -114,7 +114,7 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
     if (!mask)
         return -ENOMEM;
     if (masked)
-        n = fill(r, n_tokens, mask);
+        n = constrain_fill(r, n_tokens, mask);
     if (r->allowed && n > 0)
         n = allowed_mask(r->allowed, r->tokens + r->n_prompt, n_tokens - r->n_prompt, masked, mask);
     t->n_masks -= n == -EAGAIN;
@@ -131,7 +131,7 @@ static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n,
         fits++;
     constraint_set_quick(r->matcher, r->constraints->put);
     if (fits == n && is_masked(r, r->n_tokens + n))
-        left = fill(r, r->n_tokens + n, bits);
+        left = constrain_fill(r, r->n_tokens + n, bits);
     constraint_set_quick(r->matcher, false);
     int e = constraint_rollback(r->matcher, fits);
     assert(e == 0);

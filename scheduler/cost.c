@@ -93,7 +93,7 @@ void cost_init_for(struct cost *c, const struct cost_model *m) {
     set_scale(c, 1);
 }
 
-static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) {
+static double cost_dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) {
     double sum = 0;
 
     for (int i = 0; i < COST_FEATURES; i++)
@@ -103,7 +103,7 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
 
 /* Returns how many ms a step of features @x takes without its copies, at speed 1. */
 static double work_ms(const struct cost *c, const double x[COST_FEATURES]) {
-    return fmax(dot(c->a, x) - c->a[COPIES] * x[COPIES], MIN_MS);
+    return fmax(cost_dot(c->a, x) - c->a[COPIES] * x[COPIES], MIN_MS);
 }
 
 static double expect_ms(const struct cost *c, const double x[COST_FEATURES]) {
@@ -141,7 +141,7 @@ static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms
 /* Adds the expected drift since the last step to the variance of the coefficients in which this
  * step differs from the ones before. So hours of decode change neither the price of prefill nor its
  * certainty. */
-static void forget(struct cost *c, const double g[COST_FEATURES]) {
+static void cost_forget(struct cost *c, const double g[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
         double drift = FORGET * c->a[i];
 
@@ -174,7 +174,7 @@ static double unsure_of(const struct cost *c, const double g[COST_FEATURES]) {
     double sum = 0;
 
     for (int i = 0; i < COST_FEATURES; i++)
-        sum += g[i] * dot(c->p[i], g);
+        sum += g[i] * cost_dot(c->p[i], g);
     return sum;
 }
 
@@ -184,8 +184,8 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
     double pg[COST_FEATURES];
 
     for (int i = 0; i < COST_FEATURES; i++)
-        pg[i] = dot(c->p[i], g);
-    double scale = 1 / (noise + dot(pg, g));
+        pg[i] = cost_dot(c->p[i], g);
+    double scale = 1 / (noise + cost_dot(pg, g));
     for (int i = 0; i < COST_FEATURES; i++) {
         c->a[i] += pg[i] * scale * error;
         for (int j = 0; j < COST_FEATURES; j++)
@@ -209,10 +209,10 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
  * variance @noise. The cost of features @mean does not change. */
 static void learn_difference(struct cost *c, const double g[COST_FEATURES], double error,
                              double noise, const double mean[COST_FEATURES]) {
-    double before = dot(c->a, mean);
+    double before = cost_dot(c->a, mean);
 
     update(c, g, fmin(error, CLIP), noise);
-    double after = dot(c->a, mean);
+    double after = cost_dot(c->a, mean);
     for (int i = 0; i < COPIES; i++)
         c->a[i] *= after > before / 4 ? before / after : 1;
 }
@@ -231,7 +231,7 @@ static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms
             c->mean[i] = x[i] / work;
         g[i] = x[i] / work - c->mean[i];
     }
-    forget(c, g);
+    cost_forget(c, g);
     double noise = c->noise, unsure = unsure_of(c, g);
     /* Such a step shows that other work runs on the dedicated processor after all, so it counts as
      * little as on a shared one. */
@@ -294,7 +294,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     /* The first step sets the scale: a laptop and a data-centre card are a factor of 1000 apart.
      * The second sets it again, since the first pays for memory that was never touched. */
     if (c->n_seen < 2) {
-        set_scale(c, ms / dot(c->a, x));
+        set_scale(c, ms / cost_dot(c->a, x));
         c->n_speeds = c->decodes = 0;
     }
     double error = fmax(ms - expect_ms(c, x), 0) / ms;
@@ -393,7 +393,7 @@ uint32_t cost_trusted_rows(const struct cost *c) {
 
 /* Returns the sum of the contexts of @n_rows rows: p + 1, p + 2, .. p + n positions. A single row
  * counts as decode and adds none. */
-static uint64_t pairs_of(uint32_t pos0, uint32_t n_rows) {
+static uint64_t cost_pairs(uint32_t pos0, uint32_t n_rows) {
     return n_rows < 2 ? 0 : (uint64_t)n_rows * pos0 + (uint64_t)n_rows * (n_rows + 1) / 2;
 }
 
@@ -401,7 +401,7 @@ void cost_add(struct cost_shape *s, uint32_t pos0, uint32_t n_rows) {
     s->rows += n_rows;
     s->seqs++;
     s->context += pos0 + n_rows;
-    s->pairs += pairs_of(pos0, n_rows);
+    s->pairs += cost_pairs(pos0, n_rows);
 }
 
 void cost_remove(struct cost_shape *s, uint32_t pos0, uint32_t n_rows) {
@@ -409,5 +409,5 @@ void cost_remove(struct cost_shape *s, uint32_t pos0, uint32_t n_rows) {
     s->rows -= n_rows;
     s->seqs--;
     s->context -= pos0 + n_rows;
-    s->pairs -= pairs_of(pos0, n_rows);
+    s->pairs -= cost_pairs(pos0, n_rows);
 }

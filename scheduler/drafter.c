@@ -57,7 +57,7 @@ static uint32_t max_seq_pages(const struct drafter *d) {
     return MIN(d->info->n_pages, (d->info->max_context + t - 1) / t);
 }
 
-static int init(struct drafter *d) {
+static int drafter_init(struct drafter *d) {
     const struct engine_info *i = d->info;
     struct kv_opts o = {
         .n_pages = i->n_pages,
@@ -85,7 +85,7 @@ int drafter_new(struct drafter **out, const struct drafter_opts *opts) {
     d->source = opts->block ? &draft_mtp : &draft_model;
     d->step = opts->block ? opts->step : &d->own_step;
     cost_init(&d->cost);
-    int e = init(d);
+    int e = drafter_init(d);
     if (e < 0) {
         drafter_free(d);
         return e;
@@ -127,7 +127,7 @@ void drafter_forget(struct request *r) {
 /* Returns whether the drafter can draft for @r with @n tokens more. The block continues from the
  * hidden state that the step of the last position left in the request's slot; where that position
  * was found in shared pages, the slot has none of this request. */
-static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
+static bool drafter_fits(const struct drafter *d, const struct request *r, uint32_t n) {
     uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
 
     if (d->opts.block && !d->info->n_block && r->n_computed <= r->n_found)
@@ -150,8 +150,8 @@ static double small_ns(const struct drafter *d, const struct plan *p, const stru
 
 /* Returns the expected tokens per ns of both models' time when every candidate gets up to @k
  * tokens. @decode: shape of the decode step. */
-static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct plan *p,
-                   const struct cost_shape *decode) {
+static double drafter_rate(const struct drafter *d, uint32_t n, uint32_t k, const struct plan *p,
+                           const struct cost_shape *decode) {
     struct cost_shape small = {0};
     double right = 0;
     uint32_t n_drafts = 0;
@@ -173,11 +173,11 @@ static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct
 /* Returns the best number of tokens for all candidates, or 0. */
 static uint32_t best_length(const struct drafter *d, uint32_t n, const struct plan *p,
                             const struct cost_shape *decode) {
-    double without = rate(d, n, 0, p, decode), best = without * DRAFTER_GAIN;
+    double without = drafter_rate(d, n, 0, p, decode), best = without * DRAFTER_GAIN;
     uint32_t length = 0;
 
     for (uint32_t k = 1; k <= DRAFT_MAX; k++) {
-        double q = rate(d, n, k, p, decode);
+        double q = drafter_rate(d, n, k, p, decode);
 
         if (q > best) {
             best = q;
@@ -215,7 +215,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             continue;
         r->drafted = &r->drafter->drafted;
         r->drafter->drafted.by = d->source;
-        if (!fits(d, r, MAX(DRAFT_MAX + 1, d->info->n_block)) ||
+        if (!drafter_fits(d, r, MAX(DRAFT_MAX + 1, d->info->n_block)) ||
             spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
         c->max = spec_expect(spec, r, d->source, c->survival, &c->probe);
@@ -229,7 +229,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
 /* Returns the one of @n candidates that is probed although drafts do not pay, or NULL. Probes
  * measure cost and acceptance again, the less often the longer drafts have not paid; a candidate
  * after a rest goes first. */
-static struct candidate *probe(struct drafter *d, struct spec *spec, uint32_t n) {
+static struct candidate *drafter_probe(struct drafter *d, struct spec *spec, uint32_t n) {
     struct candidate *c = &d->candidate[spec->turn % n];
 
     if (spec->turn < d->probe_at || spec->n_probes == 0)
@@ -250,7 +250,7 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
     if (n > 0)
         k = d->opts.force ? d->opts.force : best_length(d, n, p, &decode);
 
-    struct candidate *tried = k == 0 && n > 0 ? probe(d, spec, n) : NULL;
+    struct candidate *tried = k == 0 && n > 0 ? drafter_probe(d, spec, n) : NULL;
     d->n_chosen = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct candidate *c = &d->candidate[i];
@@ -286,7 +286,7 @@ static struct kv_seq *pages_of(const struct drafter *d, const struct request *r)
 }
 
 /* Adds rows of positions [from, to) of @r: tokens, then drafted ones. */
-static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
+static void drafter_add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
     struct engine_batch *b = &t->b;
@@ -322,7 +322,7 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
 
 /* Adds wants for @n tokens of @r, the last sequence of the batch: one for the token after its last
  * row, or those of a block. Drafted tokens are in r->tokens for the penalties. */
-static void add_wants(struct drafter *d, struct request *r, uint32_t n) {
+static void drafter_add_wants(struct drafter *d, struct request *r, uint32_t n) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
     struct engine_param *p = &t->param[t->b.n_params];
@@ -404,7 +404,7 @@ static int run_batch(struct drafter *d) {
 
 /* Takes back rejected drafts and commits accepted positions. Leaves the row of the last token,
  * since the next draft begins with it. */
-static void settle(struct drafter_seq *q, const struct request *r) {
+static void drafter_settle(struct drafter_seq *q, const struct request *r) {
     struct draft_tokens *g = &q->drafted;
     uint32_t right = MIN(q->n_computed, g->at), end = MIN(q->n_computed, r->n_tokens - 1);
 
@@ -422,8 +422,8 @@ static void settle(struct drafter_seq *q, const struct request *r) {
 }
 
 /* Attaches cached pages and makes room for @n positions. Returns 0 or KV_FULL. */
-static int make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
-                     uint32_t n) {
+static int drafter_make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
+                             uint32_t n) {
     if (!q->kv) {
         if (BUGGIFY(draft_no_pages) || kv_seq_new(&q->kv, d->pager, &r->share) < 0)
             return KV_FULL;
@@ -473,7 +473,7 @@ static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_po
 
 /* Adds the row of the last token of @r for the model's own block, if it may draft, or all rows of a
  * block. Returns the rows added. */
-static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
+static uint32_t drafter_add_own(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
     uint32_t n_rows = MAX(d->info->n_block, 1), from = r->n_tokens - 1;
     uint32_t end = from + MAX(q->n_asked, d->info->n_block);
@@ -485,8 +485,8 @@ static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
         q->n_asked = 0;
         return 0;
     }
-    add_rows(d, r, from, from + n_rows);
-    add_wants(d, r, d->info->n_block ? q->n_asked : 1);
+    drafter_add_rows(d, r, from, from + n_rows);
+    drafter_add_wants(d, r, d->info->n_block ? q->n_asked : 1);
     return n_rows;
 }
 
@@ -496,17 +496,17 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     struct drafter_seq *q = r->drafter;
 
     if (d->opts.block)
-        return add_own(d, r, most);
-    settle(q, r);
+        return drafter_add_own(d, r, most);
+    drafter_settle(q, r);
     if (most == 0 || !knows_tokens(d, r, q->n_computed) ||
-        make_room(d, q, r, r->n_tokens + q->n_asked) == KV_FULL) {
+        drafter_make_room(d, q, r, r->n_tokens + q->n_asked) == KV_FULL) {
         q->n_asked = 0;
         return 0;
     }
     uint32_t from = q->n_computed, to = MIN(r->n_tokens, from + most);
-    add_rows(d, r, from, to);
+    drafter_add_rows(d, r, from, to);
     if (to == r->n_tokens) {
-        add_wants(d, r, 1);
+        drafter_add_wants(d, r, 1);
     } else {
         q->n_asked = 0;
         d->probe_at = 0; /* a request that catches up has not been probed yet */
@@ -537,7 +537,7 @@ static int first(struct drafter *d, const struct list *running) {
 }
 
 /* Runs the batch of the drafted tokens after the first @n. */
-static int next(struct drafter *d, const struct list *running, uint32_t n) {
+static int drafter_next(struct drafter *d, const struct list *running, uint32_t n) {
     begin_batch(d, n);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         struct drafter_seq *q = r->drafter;
@@ -545,14 +545,14 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
         if (!q || q->n_asked <= n || q->drafted.n != n ||
             (uint32_t)q->drafted.token[n - 1] >= d->info->n_vocab)
             continue;
-        add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
-        add_wants(d, r, 1);
+        drafter_add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
+        drafter_add_wants(d, r, 1);
     }
     return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
 
 /* Frees the pages that were taken for the run. */
-static void give_back(const struct drafter *d, const struct list *running) {
+static void drafter_give_back(const struct drafter *d, const struct list *running) {
     if (!d->opts.block || d->info->borrows)
         return;
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
@@ -566,7 +566,7 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
     int e = first(d, running);
 
     for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !d->info->n_block && !BUGGIFY(draft_cut); n++)
-        e = next(d, running, n);
-    give_back(d, running);
+        e = drafter_next(d, running, n);
+    drafter_give_back(d, running);
     return e < 0 ? e : clock_now(d->opts.clock) - begin;
 }

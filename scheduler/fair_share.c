@@ -56,7 +56,7 @@ static double factor_of(uint8_t class) {
 
 /* Returns the entry of tenant @id, a new one if need be; when all are taken, that of the tenant
  * idle for longest. */
-static uint32_t slot_of(struct fair_share *f, uint32_t id) {
+static uint32_t fair_slot(struct fair_share *f, uint32_t id) {
     uint32_t idle = NONE;
 
     for (uint32_t i = 0; i < f->n_tenants; i++) {
@@ -94,7 +94,7 @@ static bool clocks(const struct fair_share *f, double *least, double *most) {
 
 /* Advances the common virtual time to that of the last live tenant before it leaves. Later tenants
  * are compared with it, so no tenant pays for device time that no other one wanted. */
-static void advance(struct fair_share *f) {
+static void fair_advance(struct fair_share *f) {
     double least, most;
 
     if (clocks(f, &least, &most))
@@ -106,8 +106,8 @@ static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
 }
 
 /* Returns the sum of the weights of tenants that count, and of @t (NULL: none). */
-static double weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
-                      int64_t now) {
+static double fair_weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
+                           int64_t now) {
     double sum = 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
@@ -119,7 +119,7 @@ static double weights(const struct fair_share *f, const struct fair_tenant *t, b
 /* Advances the fair virtual time: each live tenant gets its part of the time since the last call,
  * even if it has not used it. */
 static void tick(struct fair_share *f, int64_t now) {
-    double sum = weights(f, NULL, false, now);
+    double sum = fair_weights(f, NULL, false, now);
 
     if (sum > 0 && f->fair_at > 0)
         f->fair_ns += (double)MAX(now - f->fair_at, 0) / sum;
@@ -129,7 +129,7 @@ static void tick(struct fair_share *f, int64_t now) {
 /* Limits the credit of a tenant that arrives to FAIR_BURST_NS. Use elsewhere that is not counted
  * yet is a part of its virtual time, too. */
 static void lift(struct fair_share *f, struct fair_tenant *t) {
-    advance(f);
+    fair_advance(f);
     double behind_ns = fmax(f->clock_ns - FAIR_BURST_NS / t->weight - t->served_ns, 0);
 
     t->served_ns += behind_ns;
@@ -144,7 +144,7 @@ static double decayed(double ns, int64_t from, int64_t now) {
 
 uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
                     int64_t now) {
-    uint16_t index = (uint16_t)slot_of(f, tenant);
+    uint16_t index = (uint16_t)fair_slot(f, tenant);
     struct fair_tenant *t = &f->tenant[index];
 
     tick(f, now);
@@ -163,7 +163,7 @@ void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
     assert(t->n_live > 0);
     tick(f, now);
     if (t->n_live == 1)
-        advance(f);
+        fair_advance(f);
     t->n_live--;
     t->seen_ns = now;
 }
@@ -218,7 +218,7 @@ uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max)
 
 /* ---- order of waiting requests ---- */
 
-static bool is_due(const struct fair_item *x) {
+static bool fair_is_due(const struct fair_item *x) {
     return x->n_left == 0;
 }
 
@@ -227,7 +227,7 @@ static bool stands_before(const struct fair_item *a, const struct fair_item *b) 
 }
 
 static bool before(const struct fair_item *a, const struct fair_item *b) {
-    return is_due(a) != is_due(b) ? is_due(a) : stands_before(a, b);
+    return fair_is_due(a) != fair_is_due(b) ? fair_is_due(a) : stands_before(a, b);
 }
 
 /* Makes a list of each tenant's items, the first to be admitted first, from fair_tenant.head
@@ -253,16 +253,16 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
                     const struct fair_item *item) {
     const struct fair_item *x = &item[a->head], *y = &item[b->head];
 
-    if (is_due(x) != is_due(y))
-        return is_due(x);
-    if (!is_due(x) && fabs(a->next_ns - b->next_ns) >= FAIR_QUANTUM_NS)
+    if (fair_is_due(x) != fair_is_due(y))
+        return fair_is_due(x);
+    if (!fair_is_due(x) && fabs(a->next_ns - b->next_ns) >= FAIR_QUANTUM_NS)
         return a->next_ns < b->next_ns;
     return before(x, y);
 }
 
 /* Takes the first item of @t's list and returns it. The item overtakes items of earlier arrival;
  * the earliest of these that must not be overtaken again becomes first in the list. */
-static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
+static uint32_t fair_take_first(struct fair_tenant *t, struct fair_item *item) {
     uint32_t taken = t->head, *due = NULL;
 
     assert(taken != NONE);
@@ -270,8 +270,8 @@ static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
     for (uint32_t *at = &t->head; *at != NONE; at = &item[*at].next) {
         struct fair_item *y = &item[*at];
 
-        y->n_left -= !is_due(y) && stands_before(y, &item[taken]);
-        if (is_due(y) && (!due || stands_before(y, &item[*due])))
+        y->n_left -= !fair_is_due(y) && stands_before(y, &item[taken]);
+        if (fair_is_due(y) && (!due || stands_before(y, &item[*due])))
             due = at;
     }
     if (due) {
@@ -301,7 +301,7 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
         }
         if (!best)
             break;
-        out[n_out] = take_first(best, item);
+        out[n_out] = fair_take_first(best, item);
         double ns = item[out[n_out++]].cost_ns;
         best->next_ns += (ns + counted(best, ns)) / best->weight;
     }
@@ -312,13 +312,13 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
 
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now) {
-    return held * weights(f, &f->tenant[t], lately, now) > total * f->tenant[t].weight;
+    return held * fair_weights(f, &f->tenant[t], lately, now) > total * f->tenant[t].weight;
 }
 
 /* Returns the share of @t in @total sequences. */
-static double part_of(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
-                      int64_t now) {
-    double sum = weights(f, NULL, true, now);
+static double fair_part(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
+                        int64_t now) {
+    double sum = fair_weights(f, NULL, true, now);
 
     return sum > 0 ? total * t->weight / sum : total;
 }
@@ -329,7 +329,7 @@ void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
     f->slots_at = now;
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         struct fair_tenant *t = &f->tenant[i];
-        double wants = fmin(t->n_live, part_of(f, t, total, now));
+        double wants = fmin(t->n_live, fair_part(f, t, total, now));
 
         t->slots += gain * (wants - t->slots);
     }
@@ -340,7 +340,7 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
     double need = 0, parts = 0, have = 0;
     bool others = false;
 
-    if (me->n_running <= part_of(f, me, total, now))
+    if (me->n_running <= fair_part(f, me, total, now))
         return 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++) {
@@ -351,7 +351,7 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
             continue;
         others = true;
         need += o->slots;
-        parts += part_of(f, o, total, now);
+        parts += fair_part(f, o, total, now);
         have += o->n_running;
     }
     need = fmin(need + FAIR_SURGE * sqrt(need), parts) - have;
@@ -482,7 +482,7 @@ bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
 }
 
 /* Returns the slots of tenant @t, and @more, divided by its weight. */
-static double slots_of(const struct fair_share *f, uint32_t t, uint32_t more) {
+static double fair_slots(const struct fair_share *f, uint32_t t, uint32_t more) {
     const struct fair_tenant *x = &f->tenant[t];
 
     return (x->n_running + more) / x->weight;
@@ -495,7 +495,7 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
         if (i != but && f->tenant[i].n_running > 1 &&
-            (found == FAIR_TENANTS || slots_of(f, i, 0) > slots_of(f, found, 0)))
+            (found == FAIR_TENANTS || fair_slots(f, i, 0) > fair_slots(f, found, 0)))
             found = i;
     return found;
 }
@@ -526,7 +526,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
         asked[t] = true; /* the first waiting request of a tenant decides */
         uint32_t victim = richest(f, t);
         if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
-            slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, now)) {
+            fair_slots(f, victim, 0) > fair_slots(f, t, 1) && !leaves_it(f, r, now)) {
             f->victim = victim;
             f->view->plan->fair_preempt_begun = f->tenant[t].n_running == 0;
             return true;
@@ -553,7 +553,7 @@ static double price_ns(const struct fair_share *f, const struct request *r) {
     return 1e6 * (ms + cost_part_ms(f->view->cost, &all, &one) * n_more);
 }
 
-static uint32_t collect(struct fair_share *f) {
+static uint32_t fair_collect(struct fair_share *f) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
@@ -580,7 +580,7 @@ uint32_t fair_waiting(struct fair_share *f, struct request **out, struct fair_li
                       uint32_t max) {
     uint32_t index[FAIR_CANDIDATES], t = f->view->page_tokens;
     int64_t now = clock_now(f->view->clock);
-    uint32_t n = collect(f);
+    uint32_t n = fair_collect(f);
 
     n = fair_pick(f, f->item, n, index, MIN(max, FAIR_CANDIDATES));
     for (uint32_t i = 0; i < n; i++) {

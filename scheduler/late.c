@@ -45,14 +45,14 @@ int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits) 
     return n == 0 ? constraint_mask(s, bits) : n;
 }
 
-static void run(struct job *j) {
+static void late_run(struct job *j) {
     struct late *l = late_of(j);
 
     l->n = late_compute(l->state, l->left, l->bits);
 }
 
 /* A job that was dropped before it ran leaves n at -EAGAIN, and the mask is requested again. */
-static void done(struct job *j) {
+static void late_done(struct job *j) {
     struct late *l = late_of(j);
 
     assert(l->away);
@@ -69,7 +69,8 @@ static struct late *late_new(struct request *r, uint32_t left) {
     if (!l)
         return NULL;
     *l = (struct late){
-        .job = {.job = {.run = run, .done = done, .tenant = r->tenant, .weight = 1}, .id = r->id},
+        .job = {.job = {.run = late_run, .done = late_done, .tenant = r->tenant, .weight = 1},
+                .id = r->id},
         .request = r,
         .source = r->constraints,
         .constraint = r->constraint,
@@ -126,7 +127,7 @@ bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64
     return true;
 }
 
-void late_leave(struct request *r) {
+void late_release(struct request *r) {
     if (r->late && r->late->away) {
         assert(r->late->constraint == r->constraint);
         r->late->request = NULL;

@@ -39,4 +39,4 @@ bool late_has_mask(const struct request *r);
  * returns true, if a thread has made it. */
 bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64_t *n);
 /* Frees r->late, before @r is freed. A constraint that a thread still needs is released later. */
-void late_leave(struct request *r);
+void late_release(struct request *r);

@@ -26,8 +26,8 @@ static uint64_t row_bytes(const struct pictures *p, const struct sched_picture *
 
 /* ---- entries ---- */
 
-static struct sched_picture **slot_of(struct pictures *p, const struct kv_isolation *isolation,
-                                      int32_t number) {
+static struct sched_picture **pictures_slot(struct pictures *p,
+                                            const struct kv_isolation *isolation, int32_t number) {
     uint64_t h;
 
     memcpy(&h, isolation->key, sizeof(h));
@@ -40,7 +40,7 @@ static struct sched_picture **slot_of(struct pictures *p, const struct kv_isolat
 }
 
 /* Drops the pixels and the rows computed so far. */
-static void drop_pixels(struct pictures *p, struct sched_picture *x) {
+static void pictures_drop_pixels(struct pictures *p, struct sched_picture *x) {
     if (x->state == PICTURE_UNDER_WAY) {
         if (x == p->now)
             engine_picture_end(p->engine);
@@ -57,7 +57,7 @@ static void drop_pixels(struct pictures *p, struct sched_picture *x) {
 }
 
 static void free_picture(struct pictures *p, struct sched_picture *x) {
-    struct sched_picture **at = slot_of(p, &x->isolation, x->number);
+    struct sched_picture **at = pictures_slot(p, &x->isolation, x->number);
 
     assert(*at == x && x->n_users == 0);
     *at = x->next;
@@ -65,7 +65,7 @@ static void free_picture(struct pictures *p, struct sched_picture *x) {
     if (x->state == PICTURE_READY)
         p->n_bytes -= row_bytes(p, x);
     else
-        drop_pixels(p, x);
+        pictures_drop_pixels(p, x);
     free(x->rows);
     free(x);
 }
@@ -79,8 +79,8 @@ void pictures_deinit(struct pictures *p) {
 
 /* Returns a new entry, WANTED, for picture @q of @r; NULL: no memory; the caller tries again at the
  * next step. */
-static struct sched_picture *add_picture(struct pictures *p, const struct request *r,
-                                         const struct request_picture *q) {
+static struct sched_picture *pictures_add(struct pictures *p, const struct request *r,
+                                          const struct request_picture *q) {
     struct sched_picture *x = calloc(1, sizeof(*x));
 
     if (!x)
@@ -96,13 +96,13 @@ static struct sched_picture *add_picture(struct pictures *p, const struct reques
         .n_positions = q->in.n_positions,
     };
     list_push_back(&p->coming, &x->link);
-    *slot_of(p, &x->isolation, x->number) = x;
+    *pictures_slot(p, &x->isolation, x->number) = x;
     return x;
 }
 
 /* Frees ready pictures without users, the least recently used first, until @more bytes have room or
  * no such picture is left. */
-static void make_room(struct pictures *p, uint64_t more) {
+static void pictures_make_room(struct pictures *p, uint64_t more) {
     LIST_FOREACH_ENTRY(x, &p->ready, struct sched_picture, link) {
         if (p->n_bytes + more <= p->max_bytes)
             return;
@@ -120,7 +120,8 @@ uint32_t pictures_first(const struct request *r, uint32_t n_tokens) {
     return UINT32_MAX;
 }
 
-static void hold(struct pictures *p, struct request_picture *q, struct sched_picture *x) {
+static void pictures_hold_entry(struct pictures *p, struct request_picture *q,
+                                struct sched_picture *x) {
     q->held = x;
     if (x->n_users++ == 0 && x->state == PICTURE_READY)
         p->n_held_bytes += row_bytes(p, x);
@@ -131,7 +132,7 @@ static void hold(struct pictures *p, struct request_picture *q, struct sched_pic
     }
 }
 
-static void let_go(struct pictures *p, struct request *r, struct request_picture *q) {
+static void pictures_let_go(struct pictures *p, struct request *r, struct request_picture *q) {
     struct sched_picture *x = STEAL(q->held);
 
     assert(x->n_users > 0);
@@ -140,10 +141,10 @@ static void let_go(struct pictures *p, struct request *r, struct request_picture
         free_picture(p, x);
     } else if (x->state == PICTURE_READY) {
         p->n_held_bytes -= x->n_users == 0 ? row_bytes(p, x) : 0;
-        make_room(p, 0);
+        pictures_make_room(p, 0);
     } else if (x->state == PICTURE_ASKED && x->id == r->id) {
         /* the front may not answer for this request any more: another request is named */
-        drop_pixels(p, x);
+        pictures_drop_pixels(p, x);
         x->state = PICTURE_WANTED;
     }
 }
@@ -161,7 +162,7 @@ void pictures_release(struct pictures *p, struct request *r) {
         /* A step in flight may still read rows of a request that was preempted or has ended. */
         bool read = !runs && r->n_in_flight > 0 && q->held->state == PICTURE_READY;
         if (!needs && !read)
-            let_go(p, r, q);
+            pictures_let_go(p, r, q);
     }
 }
 
@@ -178,20 +179,20 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
             continue;
         if (reach == UINT32_MAX && q->in.at >= near)
             break;
-        struct sched_picture *x = q->held ? q->held : *slot_of(p, &r->isolation, q->number);
+        struct sched_picture *x = q->held ? q->held : *pictures_slot(p, &r->isolation, q->number);
         bool ready = x && x->state == PICTURE_READY;
         if (ready && reach != UINT32_MAX) {
             /* Releases ready pictures after one that is missing: that one may need their room. */
             if (q->held)
-                let_go(p, r, q);
+                pictures_let_go(p, r, q);
             continue;
         }
         if (n_missing == PICTURES_AHEAD)
             continue;
         if (!x)
-            x = add_picture(p, r, q);
+            x = pictures_add(p, r, q);
         if (x && !q->held)
-            hold(p, q, x);
+            pictures_hold_entry(p, q, x);
         n_missing += !ready;
         if (!ready && reach == UINT32_MAX)
             reach = q->in.at;
@@ -326,8 +327,8 @@ bool pictures_has_work(const struct pictures *p) {
 }
 
 /* Begins picture @x. Returns 0, or -errno with @why: it cannot be computed. */
-static int begin(struct pictures *p, struct sched_picture *x, struct err *why) {
-    make_room(p, row_bytes(p, x));
+static int pictures_begin(struct pictures *p, struct sched_picture *x, struct err *why) {
+    pictures_make_room(p, row_bytes(p, x));
     x->rows = malloc(row_bytes(p, x));
     if (!x->rows)
         return err_set_code(why, 503, "out_of_memory", "messages", "Out of memory for a picture.");
@@ -357,7 +358,7 @@ static void complete(struct pictures *p) {
     p->view->stats->n_pictures_computed++;
 }
 
-static void learn(struct pictures *p, uint64_t work, int64_t ns) {
+static void pictures_learn(struct pictures *p, uint64_t work, int64_t ns) {
     double now = (double)ns / (double)MAX(work, 1u);
 
     p->ns_per_work += p->ns_per_work > 0 ? PICTURE_LEARN * (now - p->ns_per_work) : now;
@@ -379,7 +380,7 @@ int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **fai
         assert(r);
         struct sched_picture *x = r->pictures[index].held;
 
-        if (begin(p, x, why) < 0) {
+        if (pictures_begin(p, x, why) < 0) {
             *failed = x;
             return 0;
         }
@@ -392,7 +393,7 @@ int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **fai
     int64_t now = clock_now(p->view->clock), took = now - from;
 
     assert(left < p->left && payer);
-    learn(p, p->left - left, took);
+    pictures_learn(p, p->left - left, took);
     p->left = left;
     p->view->stats->picture_ns_total += (uint64_t)took;
     fair_charge(p->view->fair, payer->tenant, (double)took, now);

@@ -35,7 +35,7 @@ void pin_init(struct pins *t, const struct sched_view *view) {
         list_push_back(&t->unused, &t->all[i].link);
 }
 
-static void drop(struct pins *t, struct pin *k) {
+static void pin_drop(struct pins *t, struct pin *k) {
     k->seq = kv_seq_free(k->seq);
     list_remove(&k->link);
     list_push_back(&t->unused, &k->link);
@@ -43,7 +43,7 @@ static void drop(struct pins *t, struct pin *k) {
 
 void pin_deinit(struct pins *t) {
     if (t->pinned.next)
-        LIST_FOREACH(node, &t->pinned) drop(t, LIST_ENTRY(node, struct pin, link));
+        LIST_FOREACH(node, &t->pinned) pin_drop(t, LIST_ENTRY(node, struct pin, link));
 }
 
 /* ---- pauses ---- */
@@ -69,7 +69,7 @@ static struct pauses *pauses_of(struct pins *t, uint64_t session) {
 
 /* Updates the 90th percentile: up by 0.9 steps for a longer pause, down by 0.1 for a shorter one,
  * so it rests where one pause in ten is longer. */
-static void learn(struct pause *p, double ms, uint32_t first) {
+static void pin_learn(struct pause *p, double ms, uint32_t first) {
     double gain = p->n_returned++ < first ? PIN_LEARN_FIRST : PIN_LEARN;
 
     assert(p->long_ms > 0);
@@ -87,8 +87,8 @@ void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t no
         if (i == PAUSE_AFTER_ANY || i == p->end) {
             if (p->after[i].n_returned == 0)
                 p->after[i].long_ms = t->any.after[i].long_ms;
-            learn(&p->after[i], ms, PIN_FIRST);
-            learn(&t->any.after[i], ms, PIN_FIRST_ANY);
+            pin_learn(&p->after[i], ms, PIN_FIRST);
+            pin_learn(&t->any.after[i], ms, PIN_FIRST_ANY);
         }
     t->view->fair->tenant[tenant].turns.n_returned++;
     p->ended_ns = 0;
@@ -123,7 +123,7 @@ static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
         *growth += (more - *growth) * (*growth > 0 ? PIN_LEARN_GROWTH : 1);
 }
 
-static void count_end(struct pins *t, uint16_t tenant) {
+static void pin_count_end(struct pins *t, uint16_t tenant) {
     struct fair_tenant *f = &t->view->fair->tenant[tenant];
 
     if (++f->turns.n_ended < PIN_TENANT_TURNS)
@@ -139,7 +139,7 @@ struct pin_pages pin_pages(const struct pins *t) {
     return (struct pin_pages){kv.n_free + kv.n_cached, kv.n_pinned, kv.n_pages};
 }
 
-static bool has_room(const struct pins *t, const struct request *r) {
+static bool pin_has_room(const struct pins *t, const struct request *r) {
     struct pin_pages p = pin_pages(t);
 
     return p.n_pinned + kv_seq_exclusive(r->seq) <= p.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
@@ -176,7 +176,7 @@ static bool drop_one(struct pins *t, bool spare, int64_t now) {
 
     if (!k)
         return false;
-    drop(t, k);
+    pin_drop(t, k);
     t->view->stats->n_pins_dropped++;
     return true;
 }
@@ -206,15 +206,15 @@ void pin_turn(struct pins *t, struct request *r, int64_t now) {
         learn_growth(&t->view->fair->tenant[r->tenant].turns.growth, p->n_tokens, r->n_tokens);
         p->n_tokens = r->n_tokens;
         p->after[PAUSE_AFTER_ANY].n_ended++;
-        count_end(t, r->tenant);
+        pin_count_end(t, r->tenant);
     }
     if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r) ||
-        !has_room(t, r)) {
+        !pin_has_room(t, r)) {
         request_free_pages(r);
         return;
     }
     if (list_empty(&t->unused))
-        drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
+        pin_drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
     assert(!list_empty(&t->unused));
     struct pin *k = LIST_ENTRY(list_pop_front(&t->unused), struct pin, link);
     k->n_exclusive = kv_seq_exclusive(r->seq);
@@ -257,7 +257,7 @@ void pin_turn_end(struct pins *t, const struct turn_end *m) {
     k->until_ns = until(t, p, end, k->since_ns);
     k->spare = end == PAUSE_AFTER_ANSWER && long_pause_ms(t, p, end) > PIN_SPARE_MS;
     if (!comes_back(&p->after[end]))
-        drop(t, k);
+        pin_drop(t, k);
 }
 
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn) {
@@ -274,8 +274,8 @@ void pin_prewarmed(struct pins *t, struct request *r) {
     if (!k)
         return;
     k->seq = kv_seq_free(k->seq);
-    if (!has_room(t, r)) {
-        drop(t, k);
+    if (!pin_has_room(t, r)) {
+        pin_drop(t, k);
         return;
     }
     k->n_exclusive = kv_seq_exclusive(r->seq);
@@ -297,7 +297,7 @@ void pin_admitted(struct pins *t, const struct request *r) {
         return;
     LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->session == r->session && is_part_of(k->seq, r->seq))
-            drop(t, k);
+            pin_drop(t, k);
     }
     const struct pauses *p = pauses_of(t, r->session);
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->view->page_tokens * t->view->page_tokens;
@@ -306,10 +306,10 @@ void pin_admitted(struct pins *t, const struct request *r) {
         t->view->stats->n_recomputed_tokens += had - has;
 }
 
-static void expire(struct pins *t, int64_t now) {
+static void pin_expire(struct pins *t, int64_t now) {
     LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->until_ns <= now || BUGGIFY(pin_expires))
-            drop(t, k);
+            pin_drop(t, k);
     }
 }
 
@@ -331,7 +331,7 @@ static uint64_t growth_pages(const struct pins *t) {
 void pin_begin_step(struct pins *t, int64_t now) {
     uint64_t need = plan_next_pages(t->view->plan);
 
-    expire(t, now);
+    pin_expire(t, now);
     while (kv_pager_available(t->view->pager) < need && drop_one(t, false, now))
         ;
     t->growth_pages = growth_pages(t);

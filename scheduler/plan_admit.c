@@ -16,7 +16,7 @@ static uint32_t full_need(const struct plan *p, const struct plan_req *r) {
     return plan_pages(p, r->n_target) - r->n_hit / p->page_tokens + r->n_idle;
 }
 
-static void admit(struct plan_work *w, uint32_t i) {
+static void plan_admit(struct plan_work *w, uint32_t i) {
     struct plan_req *r = &w->p->req[i];
 
     assert(i >= w->p->n_running && !r->admitted && r->n_idle <= w->available);
@@ -79,7 +79,7 @@ void plan_admissions(struct plan_work *w) {
             continue;
         }
         room -= need;
-        admit(w, i);
+        plan_admit(w, i);
         if (overtakes == UINT32_MAX)
             continue;
         overtakes--;

@@ -23,7 +23,7 @@ struct slots {
     double sum[DRAFT_CLASSES];
 };
 
-static uint32_t class_of(float survival) {
+static uint32_t plan_class(float survival) {
     return MIN((uint32_t)(survival * DRAFT_CLASSES), DRAFT_CLASSES - 1);
 }
 
@@ -33,7 +33,7 @@ static bool may_draft(const struct plan *p, uint32_t i) {
     return r->verdict == PLAN_RUN && r->n_rows == 1 && plan_is_decode(r);
 }
 
-static bool count_slots(const struct plan *p, struct slots *s) {
+static bool plan_count_slots(const struct plan *p, struct slots *s) {
     bool any = false;
 
     for (uint32_t i = 0; i < p->n_running; i++) {
@@ -43,8 +43,8 @@ static bool count_slots(const struct plan *p, struct slots *s) {
         any |= n > 0;
         for (uint32_t k = 0; k < n; k++) {
             assert(k == 0 || r->survival[k] <= r->survival[k - 1]);
-            s->n[class_of(r->survival[k])]++;
-            s->sum[class_of(r->survival[k])] += r->survival[k];
+            s->n[plan_class(r->survival[k])]++;
+            s->sum[plan_class(r->survival[k])] += r->survival[k];
         }
     }
     return any;
@@ -59,7 +59,7 @@ struct draft_room {
     int64_t limit_ns;
 };
 
-static int64_t limit_of(int64_t now_ns, uint32_t rows, int64_t target_ns, int64_t max_ns) {
+static int64_t plan_limit(int64_t now_ns, uint32_t rows, int64_t target_ns, int64_t max_ns) {
     int64_t stretched = rows > 1 ? now_ns / 2 * 3 : now_ns * 3;
 
     return MIN(now_ns <= target_ns ? target_ns : max_ns, stretched);
@@ -71,7 +71,7 @@ static struct draft_room draft_room(const struct plan_work *w) {
     struct draft_room room = {.n_rows = w->max_rows - w->rows};
     bool beside_prefill = false;
 
-    room.limit_ns = limit_of(now, w->rows, w->target_ns, MAX(p->max_step_ns, w->limit_ns));
+    room.limit_ns = plan_limit(now, w->rows, w->target_ns, MAX(p->max_step_ns, w->limit_ns));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         beside_prefill |= (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
     if (beside_prefill) {
@@ -96,7 +96,7 @@ static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) 
 /* Adds the cost of recurrent states for @n drafted rows, of which @right are expected to be right:
  * copies, and rows that are computed again. A draft is wrong somewhere more often than its mean
  * token. */
-static void add_states(const struct plan *p, uint32_t n, double right, struct cost_shape *s) {
+static void plan_add_states(const struct plan *p, uint32_t n, double right, struct cost_shape *s) {
     uint32_t n_seqs = MIN(n, s->seqs);
     double wrong = fmin(1, 2 * (1 - right / n));
 
@@ -113,7 +113,7 @@ static double drafts_ns(const struct plan *p, const struct cost_shape *base, uin
     if (cost_bound_ns(p->cost, &s) > limit_ns)
         return INFINITY;
     if (p->state_pages > 0)
-        add_states(p, n, right, &s);
+        plan_add_states(p, n, right, &s);
     return (double)cost_expect_ns(p->cost, &s) * p->draft_slower;
 }
 
@@ -123,7 +123,7 @@ double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uin
 
     if (n == 0)
         return (double)cost_expect_ns(p->cost, decode);
-    return drafts_ns(p, decode, n, right, limit_of(now, decode->rows, p->itl_ns, p->max_step_ns));
+    return drafts_ns(p, decode, n, right, plan_limit(now, decode->rows, p->itl_ns, p->max_step_ns));
 }
 
 /* Returns how many of the best slots the step gets. */
@@ -173,13 +173,13 @@ static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, u
 }
 
 /* Gives request @i its slots of classes above @least, and of that class while @rest are left. */
-static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *rest,
-                  struct draft_room *room) {
+static void plan_draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *rest,
+                       struct draft_room *room) {
     struct plan_req *r = &w->p->req[i];
     uint32_t n = 0;
 
     for (; n < r->n_draft_max; n++) {
-        uint32_t c = class_of(r->survival[n]);
+        uint32_t c = plan_class(r->survival[n]);
 
         if (w->p->force_draft ? n >= w->p->force_draft
                               : !r->try_draft && (c < least || (c == least && *rest == 0)))
@@ -201,7 +201,7 @@ void plan_add_drafts(struct plan_work *w) {
     struct slots slots = {0};
     uint32_t least = DRAFT_CLASSES, n, rest = 0;
 
-    if (w->short_of_pages || BUGGIFY(plan_drops_drafts) || !count_slots(w->p, &slots))
+    if (w->short_of_pages || BUGGIFY(plan_drops_drafts) || !plan_count_slots(w->p, &slots))
         return;
     struct draft_room room = draft_room(w);
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
@@ -214,5 +214,5 @@ void plan_add_drafts(struct plan_work *w) {
         rest = UINT32_MAX; /* the last class gets all */
     for (uint32_t i = 0; i < w->p->n_running; i++)
         if (may_draft(w->p, i))
-            draft(w, i, least, &rest, &room);
+            plan_draft(w, i, least, &rest, &room);
 }

@@ -7,7 +7,7 @@
 
 /* Returns whether a plan may read the hashes of request @i: it computes pages that others can
  * share, or waits. */
-static bool shares(const struct plan *p, uint32_t i) {
+static bool plan_tape_shares(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
 
     return r->n_hashes > 0 && (i >= p->n_running || r->n_stored / p->page_tokens < r->n_hashes);
@@ -42,7 +42,7 @@ static void note_common(const struct plan *p, struct plan_tape_item *item) {
     uint32_t *list = p->scratch, n = 0;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        if (shares(p, i))
+        if (plan_tape_shares(p, i))
             list[n++] = i;
     qsort_r(list, n, sizeof(*list), by_hash, (void *)p);
     for (uint32_t k = 0; k < n; k++) {
@@ -54,7 +54,7 @@ static void note_common(const struct plan *p, struct plan_tape_item *item) {
 
 /* ---- writing ---- */
 
-static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_t at_ns) {
+static struct plan_tape_head plan_tape_head_of(const struct plan *p, uint64_t step, int64_t at_ns) {
     struct plan_tape_head h = {
         .version = PLAN_TAPE_VERSION,
         .cost_max_rows = p->cost->max_rows,
@@ -80,7 +80,7 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
 
 int plan_tape_begin(struct buf *out, const struct plan *p, uint64_t step, int64_t at_ns) {
     uint32_t n = p->n_running + p->n_waiting, n_groups = p->n_groups;
-    struct plan_tape_head h = head_of(p, step, at_ns);
+    struct plan_tape_head h = plan_tape_head_of(p, step, at_ns);
     int e = buf_reserve(out, sizeof(h) + n * sizeof(struct plan_tape_item));
 
     if (e < 0)

@@ -13,7 +13,7 @@
  *  - Where nothing decodes, the limit rises to the time of the smallest efficient chunk, at most
  *    ten times the time of one row (plan_set_prompt_limit()).
  *  - Some of these steps are probes with few rows of prompts, or, where nothing decodes, with twice
- *    as many (probe()).
+ *    as many (plan_time_probe()).
  *
  * Where it can be kept, the first prompts behind steps that only decoded have half of the time: the
  * price of their rows may have changed since (cost_is_of_decode()).
@@ -189,7 +189,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     w->max_rows = MAX(w->max_rows, w->rows); /* beyond the trusted rows */
 }
 
-static inline uint32_t group_of(const struct plan_req *r) {
+static inline uint32_t plan_time_group(const struct plan_req *r) {
     return r->group;
 }
 
@@ -222,7 +222,7 @@ static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t
     return cost_bound_ns(w->p->cost, &s) <= until;
 }
 
-static void swap(uint32_t *a, uint32_t *b) {
+static void plan_time_swap(uint32_t *a, uint32_t *b) {
     uint32_t x = *a;
 
     *a = *b;
@@ -236,7 +236,7 @@ struct part {
 };
 
 /* Returns true if @r was passed over so often that it must have rows in this step. */
-static bool is_due(const struct plan_work *w, const struct plan_req *r) {
+static bool plan_time_is_due(const struct plan_work *w, const struct plan_req *r) {
     return r->n_passed >= (w->misses ? 1 : PLAN_PASSED_MOST);
 }
 
@@ -254,14 +254,14 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
     struct plan_req *shortest = n > 1 ? &p->req[list[1]] : NULL;
-    if (shortest && is_due(w, shortest)) {
+    if (shortest && plan_time_is_due(w, shortest)) {
         if (rows_half > 0 && may_fit(w, shortest, half)) {
             plan_extend(w, shortest, half, rows_half);
             rows_half -= shortest->n_rows;
             now = cost_bound_ns(p->cost, &w->shape);
             k = 2;
         } else if (plan_lag(shortest) < plan_lag(&p->req[list[0]])) {
-            swap(&list[0], &list[1]);
+            plan_time_swap(&list[0], &list[1]);
             k = n;
         }
     }
@@ -281,7 +281,7 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
 /* Returns whether prefill of tenant @group may take only its share of a step in which other tenants
  * decode: it is far ahead, and their tokens should come at their rate, not at the slowest allowed
  * one. */
-static bool is_held(const struct plan *p, uint16_t group) {
+static bool plan_time_is_held(const struct plan *p, uint16_t group) {
     if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
         return false;
     for (uint32_t i = 0; i < p->n_running; i++)
@@ -299,7 +299,8 @@ static bool is_ahead(const struct plan *p, uint16_t group) {
 
 static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
-        if (is_held(w->p, w->p->req[list[k]].group) || is_ahead(w->p, w->p->req[list[k]].group))
+        if (plan_time_is_held(w->p, w->p->req[list[k]].group) ||
+            is_ahead(w->p, w->p->req[list[k]].group))
             continue;
         if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / PLAN_FULL_DEN * PLAN_FULL_NUM)
             break;
@@ -326,7 +327,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     double sum = 0, have = 0;
 
     if (p->n_groups > 1)
-        sort_by(group_of, p, list, n);
+        sort_by(plan_time_group, p, list, n);
     for (; p->n_groups > 1 && k < n; k += end_of_group(p, list + k, n - k))
         sum += p->group_weight[p->req[list[k]].group];
     for (k = 0; k < n; k += len) {
@@ -345,7 +346,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group) && (w->decodes || w->limit_ns == w->target_ns))
             part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
-        if (is_held(p, group)) {
+        if (plan_time_is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =
                 cost_bound_ns(p->cost, &w->shape) + (int64_t)((double)begin * of / (1 - of));
@@ -377,7 +378,7 @@ static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
 /* Plans prompts that are computed whole; @list is in order of virtual arrival. */
 static void whole_prompts(struct plan_work *w, uint32_t *list, uint32_t n) {
     if (w->p->n_groups > 1)
-        sort_by(group_of, w->p, list, n);
+        sort_by(plan_time_group, w->p, list, n);
     plan_min_chunk(w, list[0]);
     for (uint32_t k = 1; k < n; k++)
         plan_extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
@@ -445,7 +446,7 @@ static uint64_t probe_turns(const struct plan_work *w) {
 /* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or, where
  * nothing decodes, twice the time, at most @most_ns. From steps of one size the cost model cannot
  * tell the price of a row from that of a step. */
-static void probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
+static void plan_time_probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
     uint64_t turn = w->p->turn + 1;
 
     w->misses = w->limit_ns > w->target_ns;
@@ -468,14 +469,14 @@ static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (w->decodes) {
         w->limit_ns = MAX(w->limit_ns, plan_limit_beside(one_ns, w->target_ns));
-        probe(w, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
+        plan_time_probe(w, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
         return;
     }
     if (most_ns > w->target_ns) {
         cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
         w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
     }
-    probe(w, one_ns, MAX(most_ns, w->limit_ns));
+    plan_time_probe(w, one_ns, MAX(most_ns, w->limit_ns));
 }
 
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {

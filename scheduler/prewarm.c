@@ -112,7 +112,7 @@ void prewarm_submit(struct prewarm *p, struct request *r) {
 
 /* Returns whether @r continues the conversation of prewarm @w: at least half of it is the same.
  * Agents send unrelated requests in between. */
-static bool continues(const struct request *r, const struct request *w) {
+static bool prewarm_continues(const struct request *r, const struct request *w) {
     uint32_t half = w->n_hashes / 2;
 
     return w->n_hashes == 0 || (half < r->n_hashes && r->hash[half] == w->hash[half]);
@@ -124,12 +124,12 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
     if (r->session == 0)
         return;
     LIST_FOREACH_ENTRY(w, &p->waiting, struct request, queued.link) {
-        if (w->session == r->session && continues(r, w))
+        if (w->session == r->session && prewarm_continues(r, w))
             prewarm_finish(p, w, FINISH_CANCELLED);
     }
     /* If this turn continues the prewarm and a step has it, the prewarm runs until the step ends,
      * because the turn needs the result. */
-    if (now && now->session == r->session && continues(r, now)) {
+    if (now && now->session == r->session && prewarm_continues(r, now)) {
         now->prewarm.over = true;
         if (now->n_in_flight == 0)
             prewarm_finish(p, now, FINISH_CANCELLED);
@@ -167,7 +167,7 @@ static void take_back(struct prewarm *p, struct request *r) {
 }
 
 /* Returns whether the prewarm fits into free and idle pages, without dropping pins of others. */
-static bool fits(const struct prewarm *p, const struct request *r) {
+static bool prewarm_fits(const struct prewarm *p, const struct request *r) {
     struct kv_match m =
         request_match(r, p->view->pager, request_shareable(r), p->view->page_tokens);
     uint32_t need = plan_pages(p->view->plan, r->max_tokens) + 1;
@@ -176,7 +176,7 @@ static bool fits(const struct prewarm *p, const struct request *r) {
            pin_pages(p->view->pins).n_available;
 }
 
-static void start(struct prewarm *p, struct request *r) {
+static void prewarm_start_request(struct prewarm *p, struct request *r) {
     assert(!p->now && p->n_waiting > 0 && r->state == REQUEST_WAITING);
     list_remove(&r->queued.link);
     p->n_waiting--;
@@ -206,8 +206,8 @@ void prewarm_turn(struct prewarm *p) {
         !list_empty(p->view->compiling))
         return;
     LIST_FOREACH_ENTRY(w, &p->waiting, struct request, queued.link) {
-        if (pin_expects(p->view->pins, w->session, w->prewarm.turn) && fits(p, w)) {
-            start(p, w);
+        if (pin_expects(p->view->pins, w->session, w->prewarm.turn) && prewarm_fits(p, w)) {
+            prewarm_start_request(p, w);
             return;
         }
         prewarm_finish(p, w, FINISH_CANCELLED);

@@ -54,7 +54,8 @@ static int check_ids(const struct sched_view *v, const int32_t *id, uint32_t n, 
 }
 
 /* Checks that @m fits the context and the pool. Returns 0, or -EINVAL with @err. */
-static int check_length(const struct submit *m, const struct sched_view *v, struct err *err) {
+static int request_check_length(const struct submit *m, const struct sched_view *v,
+                                struct err *err) {
     if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
         return err_set(err, 400, "messages", "The prompt is empty.");
     if (m->n_prompt >= v->info->max_context)
@@ -71,7 +72,8 @@ static int check_length(const struct submit *m, const struct sched_view *v, stru
     return 0;
 }
 
-static int check_pictures(const struct submit *m, const struct sched_view *v, struct err *err) {
+static int request_check_pictures(const struct submit *m, const struct sched_view *v,
+                                  struct err *err) {
     if (m->n_pictures > 0 && v->info->picture_width == 0)
         return err_set(err, 400, "messages",
                        "This model takes no pictures. Start it with a projector file (--mmproj).");
@@ -85,10 +87,10 @@ static int check_pictures(const struct submit *m, const struct sched_view *v, st
 }
 
 static int check_submit(const struct submit *m, const struct sched_view *v, struct err *err) {
-    TRY(check_length(m, v, err));
+    TRY(request_check_length(m, v, err));
     TRY(params_check(&m->sampling, err));
     TRY(check_ids(v, m->tokens, m->n_tokens, "prompt", err));
-    TRY(check_pictures(m, v, err));
+    TRY(request_check_pictures(m, v, err));
     TRY(check_ids(v, m->stop_ids, m->n_stop_ids, "stop_token_ids", err));
     if (m->n_bias > REQUEST_LIST_MAX)
         return err_set(err, 400, "logit_bias", "'logit_bias' has more than %u entries.",
@@ -162,7 +164,7 @@ static int copy_lists(struct request *r, const struct submit *m) {
     return 0;
 }
 
-static void set_param(struct request *r, const struct submit *m) {
+static void request_set_param(struct request *r, const struct submit *m) {
     const struct sampling *s = &m->sampling;
 
     r->param = (struct engine_param){
@@ -221,7 +223,7 @@ static int new_stops(struct request *r, const struct submit *m) {
     return stops_new(&r->stops, s, m->n_stops);
 }
 
-static uint64_t mix(uint64_t h) {
+static uint64_t request_mix(uint64_t h) {
     h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93u;
     h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93u;
     return h ^ (h >> 32);
@@ -234,7 +236,7 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
 
     for (size_t i = 0; i < sizeof(r->share.key); i += sizeof(word)) {
         memcpy(&word, r->share.key + i, sizeof(word));
-        h = mix(h + word);
+        h = request_mix(h + word);
     }
     r->n_hashes = (r->n_tokens - 1) / page_tokens;
     r->hash = calloc(r->n_hashes + 1, sizeof(*r->hash));
@@ -243,7 +245,7 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
     for (uint32_t i = 0, t = 0; i < r->n_hashes; i++) {
         for (uint32_t k = 0; k < page_tokens; k++)
             h = (h ^ (uint32_t)request_keys(r)[t++]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
-        r->hash[i] = h = mix(h + i);
+        r->hash[i] = h = request_mix(h + i);
     }
     return 0;
 }
@@ -312,7 +314,7 @@ static void keep_output(struct request *r, const struct engine_out *o) {
     copy_top(r->top + (size_t)i * r->n_top, r->n_top, o);
 }
 
-static bool is_end(const struct request *r, int32_t token) {
+static bool request_is_end(const struct request *r, int32_t token) {
     for (uint32_t i = 0; i < r->n_stop_ids; i++)
         if (r->bans[i] == token)
             return true;
@@ -341,7 +343,7 @@ static void charge_matcher(struct request *r, size_t n_bytes) {
 /* Advances the constraint by @token. Masks exclude tokens that it refuses, so a refusal is a bug of
  * ours or of an earlier worker. An ignored end token comes only when no other token is allowed, and
  * ends the request. */
-static enum finish_reason follow(struct request *r, int32_t token) {
+static enum finish_reason request_follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->matcher, token);
 
     charge_matcher(r, constraint_state_bytes(r->matcher) * (r->late ? 2 : 1));
@@ -352,14 +354,14 @@ static enum finish_reason follow(struct request *r, int32_t token) {
 }
 
 /* Returns why the request ends with its last token @token; FINISH_NONE if it does not. */
-static enum finish_reason judge(struct request *r, int32_t token) {
+static enum finish_reason request_judge(struct request *r, int32_t token) {
     bool stop = completes_stop(r, token);
     enum finish_reason why = FINISH_NONE;
 
-    if (stop || is_end(r, token))
+    if (stop || request_is_end(r, token))
         return FINISH_STOP;
     if (r->matcher)
-        why = follow(r, token);
+        why = request_follow(r, token);
     if (why != FINISH_NONE)
         return why;
     return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
@@ -392,7 +394,7 @@ int request_constrain(struct request *r, const struct constraint *c) {
     TRY(constraint_state_new(&r->matcher, c));
     charge_matcher(r, constraint_state_bytes(r->matcher));
     for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
-        why = follow(r, r->tokens[i]);
+        why = request_follow(r, r->tokens[i]);
     return (int)why;
 }
 
@@ -404,7 +406,7 @@ int request_add(struct request *r, const struct engine_out *o) {
     if (r->keys)
         r->keys[r->n_tokens] = o->token;
     r->tokens[r->n_tokens++] = o->token;
-    return judge(r, o->token);
+    return request_judge(r, o->token);
 }
 
 void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o) {
@@ -493,13 +495,13 @@ struct kv_match request_match(const struct request *r, const struct kv_pager *p,
 
 /* Feeds the output of a resumed request to its stop conditions again. The request may have ended
  * already, if the worker died between the last token and the event of its end. */
-static void replay(struct request *r) {
+static void request_replay(struct request *r) {
     enum finish_reason why = FINISH_NONE;
     uint32_t n = r->n_tokens;
 
     for (uint32_t i = r->n_prompt; i < n && why == FINISH_NONE; i++) {
         r->n_tokens = i + 1;
-        why = judge(r, r->tokens[i]);
+        why = request_judge(r, r->tokens[i]);
     }
     r->n_tokens = n;
     if (why == FINISH_NONE && n >= r->max_tokens)
@@ -545,7 +547,7 @@ static int take_pictures(struct request *r, const struct submit *m, const struct
     return 0;
 }
 
-static int fill(struct request *r, const struct submit *m, const struct sched_view *v) {
+static int request_fill(struct request *r, const struct submit *m, const struct sched_view *v) {
     uint64_t room = MIN(v->info->max_context, (uint64_t)v->n_slots + 1);
     int e;
 
@@ -561,7 +563,7 @@ static int fill(struct request *r, const struct submit *m, const struct sched_vi
     if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0 ||
         (e = allowed_new(&r->allowed, m, v->info->n_vocab)) < 0)
         return e;
-    set_param(r, m);
+    request_set_param(r, m);
     if ((e = set_samplers(r, m, v->info->n_vocab)) < 0)
         return e;
     if ((e = take_pictures(r, m, v)) < 0)
@@ -595,7 +597,7 @@ static int fill(struct request *r, const struct submit *m, const struct sched_vi
             return -ENOMEM;
     }
     r->acked.n_out = r->sent.n_out = r->out_base = m->n_tokens - m->n_prompt;
-    replay(r);
+    request_replay(r);
     return 0;
 }
 
@@ -629,7 +631,7 @@ int request_new(struct request **out, const struct submit *m, const struct sched
         r->refused = true;
         request_finish(r, FINISH_ERROR);
     } else {
-        TRY(fill(r, m, view));
+        TRY(request_fill(r, m, view));
     }
     *out = STEAL(r);
     return 0;

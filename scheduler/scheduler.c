@@ -36,10 +36,10 @@ struct request **sched_slot(struct sched *s, uint64_t id) {
     return at;
 }
 
-static void free_request(struct request *r) {
+static void sched_free_request(struct request *r) {
     r->spec = spec_request_free(r->spec);
     drafter_forget(r);
-    late_leave(r);
+    late_release(r);
     request_free(r);
 }
 
@@ -183,7 +183,7 @@ static int init_drafter(struct sched *s) {
     return drafter_new(&s->drafter, &o);
 }
 
-static int init(struct sched *s) {
+static int sched_init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
     struct spec_opts spec = {
@@ -251,7 +251,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
                             });
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);
-    TRY(init(s));
+    TRY(sched_init(s));
     *out = STEAL(s);
     return 0;
 }
@@ -271,7 +271,7 @@ struct sched *sched_free(struct sched *s) {
             request_free_pages(r);
             r->n_in_flight = 0;
             pictures_release(&s->pictures, r);
-            free_request(r);
+            sched_free_request(r);
         }
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
@@ -301,10 +301,10 @@ void sched_maybe_free(struct sched *s, struct request *r) {
     struct request **at = sched_slot(s, r->id);
     assert(*at == r && !r->seq);
     *at = r->next_id;
-    free_request(r);
+    sched_free_request(r);
 }
 
-static void count_end(struct sched *s, const struct request *r) {
+static void sched_count_end(struct sched *s, const struct request *r) {
     s->stats.n_rejected += r->refused;
     s->stats.n_finished += !r->refused;
     s->stats.n_cancelled += r->finish == FINISH_CANCELLED;
@@ -319,7 +319,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     features_finish(s, r, why);
     list_remove(&r->queued.link);
     request_finish(r, why);
-    count_end(s, r);
+    sched_count_end(s, r);
     request_note_pending(r, &s->pending);
 }
 
@@ -331,7 +331,7 @@ static void enqueue(struct sched *s, struct request *r) {
 }
 
 /* Refuses @r, whose ACCEPTED event the front does not have yet. */
-static void refuse(struct sched *s, struct request *r, const struct err *why) {
+static void sched_refuse(struct sched *s, struct request *r, const struct err *why) {
     r->why = *why;
     r->refused = true;
     sched_finish(s, r, FINISH_ERROR);
@@ -339,7 +339,7 @@ static void refuse(struct sched *s, struct request *r, const struct err *why) {
 
 /* Gives @r its constraint. A resumed request may turn out to be complete. Returns 0 or a negative
  * errno. */
-static int constrain(struct sched *s, struct request *r, const struct constraint *c) {
+static int sched_constrain(struct sched *s, struct request *r, const struct constraint *c) {
     int why = request_constrain(r, c);
 
     int cut = why == FINISH_NONE ? constrain_check(r) : 0;
@@ -349,7 +349,7 @@ static int constrain(struct sched *s, struct request *r, const struct constraint
     r->compiling = false;
     request_note_pending(r, &s->pending);
     if (cut)
-        refuse(s, r, &r->why);
+        sched_refuse(s, r, &r->why);
     else if (why != FINISH_NONE)
         sched_finish(s, r, (enum finish_reason)why);
     else
@@ -361,7 +361,7 @@ static const struct err no_memory = {
     .status = 503, .code = "out_of_memory", .message = "Out of memory for the grammar."};
 
 /* Asks for the constraint of @r, which waits for it, gets it at once or is refused. */
-static void ask(struct sched *s, struct request *r, const struct submit *m) {
+static void sched_ask(struct sched *s, struct request *r, const struct submit *m) {
     const struct constraint *c;
     struct err err = {0};
     int e = s->opts.constraints->ask(s->opts.constraints->ctx, m, &c, &err);
@@ -372,9 +372,9 @@ static void ask(struct sched *s, struct request *r, const struct submit *m) {
         return;
     }
     if (e == 0)
-        e = constrain(s, r, c);
+        e = sched_constrain(s, r, c);
     if (e < 0)
-        refuse(s, r, *err.message ? &err : &no_memory);
+        sched_refuse(s, r, *err.message ? &err : &no_memory);
 }
 
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
@@ -384,10 +384,10 @@ bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
     if (!r || !r->compiling || r->loading)
         return false;
     list_remove(&r->queued.link);
-    if (c && constrain(s, r, c) == 0)
+    if (c && sched_constrain(s, r, c) == 0)
         return true;
     r->compiling = false;
-    refuse(s, r, c ? &no_memory : why);
+    sched_refuse(s, r, c ? &no_memory : why);
     return true;
 }
 
@@ -405,12 +405,12 @@ int sched_submit(struct sched *s, const struct submit *m) {
     request_note_pending(r, &s->pending);
     if (r->state == REQUEST_DONE) {
         if (!request_is_prewarm(r))
-            count_end(s, r);
+            sched_count_end(s, r);
         return 0;
     }
     features_submit(s, r, m);
     if (m->grammar.len > 0)
-        ask(s, r, m);
+        sched_ask(s, r, m);
     else
         enqueue(s, r);
     return 0;
@@ -483,7 +483,7 @@ static int check_when_idle(struct sched *s) {
 
 /* Fills the pipeline, then waits for the oldest step. Returns after each launch while it fills, so
  * that the next step includes requests that have arrived meanwhile. */
-static int run(struct sched *s) {
+static int sched_run(struct sched *s) {
     bool pictures = pictures_has_work(&s->pictures);
     int launched = 1;
 
@@ -507,7 +507,7 @@ int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
     features_step(s);
-    int r = run(s);
+    int r = sched_run(s);
     s->lost |= r < 0;
     if (s->opts.check)
         kv_pager_check_part(s->pager, s->n_waited % CHECK_PARTS, CHECK_PARTS);

@@ -16,13 +16,13 @@ void sessions_deinit(struct sessions *s) {
 }
 
 /* Returns the first place of session @id. */
-static uint32_t first_of(uint64_t id) {
+static uint32_t sessions_first(uint64_t id) {
     return (uint32_t)((id * 0x9E3779B97F4A7C15u >> 32) % (SESSIONS_MAX / SESSIONS_WAYS)) *
            SESSIONS_WAYS;
 }
 
 struct session *sessions_find(const struct sessions *s, uint64_t id) {
-    uint32_t first = first_of(id);
+    uint32_t first = sessions_first(id);
 
     for (uint32_t i = first; i < first + SESSIONS_WAYS && id != 0; i++)
         if (s->id[i] == id)
@@ -32,11 +32,11 @@ struct session *sessions_find(const struct sessions *s, uint64_t id) {
 
 struct session *sessions_use(struct sessions *s, uint64_t id) {
     const struct session *known = sessions_find(s, id);
-    uint32_t i = known ? (uint32_t)(known - s->at) : first_of(id);
+    uint32_t i = known ? (uint32_t)(known - s->at) : sessions_first(id);
 
     if (id == 0)
         return NULL;
-    for (uint32_t k = i + 1; !known && k < first_of(id) + SESSIONS_WAYS; k++)
+    for (uint32_t k = i + 1; !known && k < sessions_first(id) + SESSIONS_WAYS; k++)
         i = s->used[k] < s->used[i] ? k : i;
     if (!known) {
         free(s->at[i].done.hash);

@@ -85,7 +85,7 @@ static float estimate(const struct spec *s, uint32_t source, uint32_t i, float b
     return (t->right + SPEC_PRIOR_TRIALS * before) / (t->n + SPEC_PRIOR_TRIALS);
 }
 
-static void count(struct spec_trials *t, bool right) {
+static void spec_count(struct spec_trials *t, bool right) {
     t->n = t->n * SPEC_FADE + 1;
     t->right = t->right * SPEC_FADE + (right ? 1 : 0);
 }
@@ -99,7 +99,7 @@ static void rest(struct spec_request *q, uint32_t source, uint32_t n_out) {
     z->probe = true;
 }
 
-static void fail(struct spec_request *q, uint32_t source, uint32_t n_out) {
+static void spec_fail(struct spec_request *q, uint32_t source, uint32_t n_out) {
     struct spec_rest *z = &q->rest[source];
 
     if (z->probe || ++z->refused >= SPEC_REFUSED_MAX)
@@ -114,13 +114,13 @@ static struct spec_ledger *ledger_of(struct spec *s, uint32_t n_seqs) {
     return &s->ledger[MIN(load, SPEC_LOADS - 1)];
 }
 
-static double rate(const struct spec_ledger *l, bool drafts) {
+static double spec_rate(const struct spec_ledger *l, bool drafts) {
     return l->tokens[drafts] / MAX(l->ns[drafts], 1);
 }
 
 /* Sets the next comparison with a step without drafts: the clearer the gain, the later. */
-static void compare(struct spec *s, struct spec_ledger *l) {
-    bool clear = l->n[1] >= SPEC_ENOUGH && rate(l, true) > SPEC_CLEAR * rate(l, false);
+static void spec_compare(struct spec *s, struct spec_ledger *l) {
+    bool clear = l->n[1] >= SPEC_ENOUGH && spec_rate(l, true) > SPEC_CLEAR * spec_rate(l, false);
 
     l->interval = clear ? MIN(2 * l->interval, SPEC_INTERVAL_MAX) : SPEC_INTERVAL_MIN;
     l->compare_at = s->turn + l->interval;
@@ -131,12 +131,12 @@ static void compare(struct spec *s, struct spec_ledger *l) {
 static void stop_losing(struct spec *s, struct spec_ledger *l) {
     if (l->n[0] == 0 || l->n[1] < SPEC_ENOUGH)
         return;
-    if (rate(l, true) < SPEC_LOSS * rate(l, false)) {
+    if (spec_rate(l, true) < SPEC_LOSS * spec_rate(l, false)) {
         l->pause = MIN(MAX(2 * l->pause, SPEC_PAUSE_MIN), SPEC_PAUSE_MAX);
         l->paused_until = s->turn + l->pause;
         l->tokens[1] = l->ns[1] = 0;
         l->n[1] = 0;
-    } else if (rate(l, true) > SPEC_CLEAR * rate(l, false)) {
+    } else if (spec_rate(l, true) > SPEC_CLEAR * spec_rate(l, false)) {
         l->pause = 0;
     }
 }
@@ -155,13 +155,14 @@ void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_token
     l->ns[drafts] = l->ns[drafts] * SPEC_LEDGER_MEMORY + (double)ns;
     l->n[drafts]++;
     if (!drafts)
-        compare(s, l);
+        spec_compare(s, l);
     stop_losing(s, l);
 }
 
 /* ---- drafts ---- */
 
-static struct spec_request *begin(struct spec *s, struct request *r, const struct draft_text *t) {
+static struct spec_request *spec_begin(struct spec *s, struct request *r,
+                                       const struct draft_text *t) {
     if (r->spec)
         return r->spec;
     struct spec_request *q = r->spec = calloc(1, sizeof(*q));
@@ -175,7 +176,7 @@ static struct spec_request *begin(struct spec *s, struct request *r, const struc
     return q;
 }
 
-static struct draft_text text_of(const struct request *r) {
+static struct draft_text spec_text(const struct request *r) {
     return (struct draft_text){.tokens = request_keys(r),
                                .n_prompt = r->n_prompt,
                                .n_tokens = r->n_tokens,
@@ -227,8 +228,8 @@ static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) 
 
 /* Asks source @i, and keeps its draft if more tokens of it are expected to be right than @best.
  * Returns the expected tokens of the draft kept. */
-static float ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
-                 uint32_t max, float best) {
+static float spec_ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
+                      uint32_t max, float best) {
     struct spec_request *q = r->spec;
     int32_t draft[DRAFT_MAX];
     float survival[DRAFT_MAX];
@@ -272,11 +273,11 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
     if (r->n_pictures > 0 && request_keys(r)[r->n_tokens - 1] < 0)
         return NULL; /* no drafts after a row of a picture */
     *max = MIN(s->max_draft, left - 1);
-    return begin(s, r, t);
+    return spec_begin(s, r, t);
 }
 
 void spec_propose(struct spec *s, struct request *r) {
-    struct draft_text t = text_of(r);
+    struct draft_text t = spec_text(r);
     float best = 0;
     uint32_t max;
 
@@ -287,7 +288,7 @@ void spec_propose(struct spec *s, struct request *r) {
         return;
     for (uint32_t i = 0; i < s->n_sources; i++)
         if (may_ask(s, r, i))
-            best = ask(s, r, i, &t, max, best);
+            best = spec_ask(s, r, i, &t, max, best);
     s->n_probes -= q->n_draft > 0 && q->rest[q->source].probe;
 }
 
@@ -302,7 +303,7 @@ float spec_offers(struct spec *s, struct request *r) {
     return sum;
 }
 
-static uint32_t index_of(const struct spec *s, const struct draft_source *source) {
+static uint32_t spec_index(const struct spec *s, const struct draft_source *source) {
     uint32_t i = 0;
 
     while (i < s->n_sources && s->source[i] != source)
@@ -312,8 +313,8 @@ static uint32_t index_of(const struct spec *s, const struct draft_source *source
 
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe) {
-    uint32_t i = index_of(s, source), max;
-    struct draft_text t = text_of(r);
+    uint32_t i = spec_index(s, source), max;
+    struct draft_text t = spec_text(r);
     struct spec_request *q = open_for(s, r, &t, &max);
 
     if (!q || i == s->n_sources || !may_ask(s, r, i))
@@ -326,7 +327,7 @@ uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_sourc
 
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source) {
     assert(s->n_probes > 0);
-    r->spec->rest[index_of(s, source)].probe = true;
+    r->spec->rest[spec_index(s, source)].probe = true;
 }
 
 bool spec_probes(const struct request *r) {
@@ -334,7 +335,7 @@ bool spec_probes(const struct request *r) {
 }
 
 void spec_refused(struct request *r) {
-    fail(r->spec, r->spec->source, request_n_out(r));
+    spec_fail(r->spec, r->spec->source, request_n_out(r));
 }
 
 void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t n_right,
@@ -344,12 +345,12 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
 
     assert(i < s->n_sources && n_right <= n_drafted && n_drafted <= DRAFT_MAX);
     for (uint32_t k = 0; k < n; k++)
-        count(&s->seen[i][position_of(k)], k < n_right);
+        spec_count(&s->seen[i][position_of(k)], k < n_right);
     q->longest[i] = MIN(MAX(2 * n_right + SPEC_START, q->longest[i] / 2), DRAFT_MAX);
     if (n_right > 0)
         q->rest[i] = (struct spec_rest){0};
     else if (!ended)
-        fail(q, i, request_n_out(r));
+        spec_fail(q, i, request_n_out(r));
     r->n_drafted += n_drafted;
     r->n_accepted += n_right;
     if (s->source[i] == &draft_prediction) {
@@ -359,7 +360,7 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
 }
 
 void spec_finish(struct spec *s, const struct request *r) {
-    struct draft_text t = text_of(r);
+    struct draft_text t = spec_text(r);
 
     if (r->flags & SUBMIT_NO_SPECULATION || r->n_tokens <= r->n_prompt)
         return;

@@ -25,7 +25,7 @@ void states_deinit(struct states *s) {
 
 /* Returns the position where the template's tail after the last message begins: the first special
  * token of the last few tokens. */
-static uint32_t tail_of(const struct states *s, const struct request *r) {
+static uint32_t states_tail(const struct states *s, const struct request *r) {
     uint32_t from = r->n_prompt - MIN(r->n_prompt, STATE_TAIL), i = from;
 
     if (request_is_prewarm(r))
@@ -49,7 +49,7 @@ static bool ends_picture(const struct request *r, uint32_t i, uint32_t *next) {
 
 /* Finds the cuts of a prompt, in order. */
 static void find_cuts(const struct states *s, struct request *r) {
-    uint32_t t = s->view->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0, next = 0;
+    uint32_t t = s->view->page_tokens, tail = states_tail(s, r), last = 0, n_ends = 0, next = 0;
     uint32_t far = MAX(STATE_FAR, r->n_prompt / (STATE_CUTS / 2));
     int32_t end = s->view->tokenizer && tail < r->n_prompt ? r->tokens[tail] : -1;
     struct request_cuts *c = &r->cuts;
@@ -116,7 +116,7 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
 
 /* Returns whether a snapshot after @n tokens of @r is due: it is in the answer and far enough
  * behind the last one. */
-static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
+static bool states_is_due(const struct states *s, const struct request *r, uint32_t n) {
     return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->view->page_tokens == 0 &&
            n >= r->cuts.saved + STATE_NEAR / 2;
 }
@@ -163,7 +163,7 @@ void states_back_up(struct states *s, struct batch *t) {
 void states_keep_back_up(struct states *s, struct batch_item *it) {
     struct request *r = it->request;
 
-    if (it->backup == KV_NO_SNAPSHOT || !r->seq || !is_due(s, r, it->pos0))
+    if (it->backup == KV_NO_SNAPSHOT || !r->seq || !states_is_due(s, r, it->pos0))
         return;
     kv_seq_put_snapshot(r->seq, it->backup, true);
     r->cuts.saved = it->pos0;
@@ -178,7 +178,8 @@ static bool passes(const struct states *s, const struct batch *t, const struct r
     uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
     double copy_ns = (double)cost_copies_ns(s->view->cost, s->pages) * n_seqs;
 
-    return is_due(s, r, n) && copy_ns <= STATE_PART * (n - r->cuts.saved) * (double)expect_ns;
+    return states_is_due(s, r, n) &&
+           copy_ns <= STATE_PART * (n - r->cuts.saved) * (double)expect_ns;
 }
 
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns) {

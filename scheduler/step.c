@@ -104,7 +104,7 @@ int step_pictures(struct sched *s) {
 /* ---- launch ---- */
 
 /* Runs the draft model. Returns 0; 1: only after the step in flight; -EIO. */
-static int draft(struct sched *s, struct batch *t) {
+static int step_draft(struct sched *s, struct batch *t) {
     t->draft_ns = 0;
     if (!s->drafter)
         return 0;
@@ -141,7 +141,7 @@ static bool has_missing_picture(const struct sched *s) {
 
 /* Plans until there is a step to launch; a plan that only preempts, admits or copies pages back
  * does not count. Returns 0; 1: no request can run now. */
-static int plan(struct sched *s, int64_t now) {
+static int step_plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
 
@@ -202,7 +202,7 @@ int step_seal(struct sched *s, struct batch *t) {
     return e < 0 ? e : engine_seal(s->engine, t->b.step);
 }
 
-static int launch(struct sched *s, struct batch *t, int64_t now) {
+static int step_launch_batch(struct sched *s, struct batch *t, int64_t now) {
     assert(sched_n_in_flight(s) < s->opts.depth && t->b.step == s->step + 1);
     t->launched_ns = now;
     s->step++;
@@ -230,7 +230,7 @@ int step_copies(struct sched *s) {
     int e = step_build(s, t);
     if (e < 0 || t->b.n_before == 0)
         return e < 0 ? e : 1;
-    return launch(s, t, clock_now(s->clock));
+    return step_launch_batch(s, t, clock_now(s->clock));
 }
 
 bool step_is_long(const struct sched *s) {
@@ -253,14 +253,14 @@ int step_launch(struct sched *s) {
     prewarm_turn(&s->prewarm);
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return step_copies(s);
-    int e = draft(s, t);
+    int e = step_draft(s, t);
     if (e == 0)
-        e = plan(s, begin);
+        e = step_plan(s, begin);
     if (e != 0)
         return e;
     TRY(step_build(s, t));
     int64_t now = clock_now(s->clock);
     s->stats.plan_ns_total += (uint64_t)(now - begin - t->draft_ns);
     s->stats.last_plan_us = (uint32_t)((now - begin - t->draft_ns) / 1000);
-    return launch(s, t, now);
+    return step_launch_batch(s, t, now);
 }

@@ -28,7 +28,7 @@ static void preempt(struct sched *s, struct request *r) {
     s->stats.n_preemptions++;
 }
 
-static void admit(struct sched *s, struct request *r, const struct plan_req *q, int64_t now) {
+static void step_admit(struct sched *s, struct request *r, const struct plan_req *q, int64_t now) {
     assert(r->state == REQUEST_WAITING && !r->seq && r->n_in_flight == 0);
     int e = kv_seq_new(&r->seq, s->pager, &r->share);
 
@@ -79,7 +79,7 @@ void step_apply_places(struct sched *s, int64_t now) {
     }
     for (uint32_t i = p->n_running; i < n; i++)
         if (p->req[i].admitted)
-            admit(s, s->planned[i], &p->req[i], now);
+            step_admit(s, s->planned[i], &p->req[i], now);
     fair_note_admissions(&s->fair, s->planned);
 }
 

@@ -29,7 +29,7 @@ static uint32_t prompt_rows(const struct batch_item *it) {
     return MIN(it->pos0 + it->n_rows, n) - MIN(it->pos0, n);
 }
 
-static void count_rows(struct msg_stats *stats, uint32_t n) {
+static void step_count_rows(struct msg_stats *stats, uint32_t n) {
     uint32_t i = 0;
 
     if (n == 0)
@@ -48,8 +48,8 @@ static void note_times(struct request *r, const struct batch_item *it, int64_t b
 }
 
 /* Takes the results of step @t, which ended at @now. */
-static int take_results(struct sched *s, struct batch *t, const struct engine_result *res,
-                        int64_t now) {
+static int step_take_results(struct sched *s, struct batch *t, const struct engine_result *res,
+                             int64_t now) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         struct request *r = t->item[i].request;
         uint32_t before = r->n_tokens;
@@ -91,7 +91,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 }
 
 /* Learns from step @t. With two steps in flight a step begins when the one before has ended. */
-static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
+static void step_learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
     /* The device was idle while the host prepared this step; steps with drafts lose that time where
@@ -109,7 +109,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;
     s->stats.last_step_us = (uint32_t)(ns / 1000);
-    count_rows(&s->stats, t->b.n_rows);
+    step_count_rows(&s->stats, t->b.n_rows);
     s->stats.last_rows = t->b.n_rows;
     s->stats.last_seqs = t->b.n_seqs;
 }
@@ -126,10 +126,10 @@ int step_wait(struct sched *s) {
     step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
-    int e = take_results(s, t, &res, now);
+    int e = step_take_results(s, t, &res, now);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
     if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
         e = step_seal(s, next);
-    learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
+    step_learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
     return e;
 }

@@ -64,7 +64,7 @@ static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) 
  * computes nothing until the last part. Pages that are gone, or for which there is no room, are
  * computed.
  */
-static void fetch(struct sched *s, struct request *r) {
+static void step_fetch(struct sched *s, struct request *r) {
     bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
     uint32_t before = request_n_stored(r), most = UINT32_MAX, n;
 
@@ -90,7 +90,7 @@ static void fetch(struct sched *s, struct request *r) {
 
 /* Describes the draft of @r to the plan. While its last token is in flight, the draft's first token
  * stands for it, and the remaining tokens are the draft behind it. */
-static void propose(struct sched *s, struct request *r, struct plan_req *q) {
+static void step_propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
 
     if (q->last || q->alone || q->n_tokens - q->n_computed != 1 ||
@@ -107,7 +107,7 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     q->try_draft = spec_probes(r);
 }
 
-static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
+static void step_describe(const struct sched *s, const struct request *r, struct plan_req *q) {
     uint32_t n_tokens = r->n_tokens + r->n_pending;
     uint32_t target = request_target(r, &s->estimate);
 
@@ -165,7 +165,7 @@ static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint
 
 /* Looks up the cached prefix of waiting request @r. A lookup hashes every page, so a long prompt
  * that waits for @room is not looked up in every step: the last result shows that it cannot fit. */
-static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
+static void step_look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
     uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->view.page_tokens;
     struct kv_match m;
 
@@ -223,14 +223,14 @@ static void gather_running(struct sched *s) {
             if (r->n_computed + 1 < r->n_tokens && !s->states.on && can_attach(s, r))
                 step_attach(s, r);
             if (r->n_host > 0)
-                fetch(s, r);
+                step_fetch(s, r);
             assert(p->n_running < p->max_seqs && r->state == REQUEST_RUNNING);
             s->planned[p->n_running] = r;
-            describe(s, r, &p->req[p->n_running]);
+            step_describe(s, r, &p->req[p->n_running]);
             if (r->n_pictures > 0 && r->n_host == 0)
                 bound_by_pictures(r, r->n_computed, pictures_hold(&s->pictures, r),
                                   &p->req[p->n_running]);
-            propose(s, r, &p->req[p->n_running++]);
+            step_propose(s, r, &p->req[p->n_running++]);
         }
 }
 
@@ -260,8 +260,8 @@ static void gather_waiting(struct sched *s) {
         uint32_t i = p->n_running + p->n_waiting;
 
         s->planned[i] = candidate[k];
-        describe(s, candidate[k], &p->req[i]);
-        look_up(s, candidate[k], &p->req[i], room);
+        step_describe(s, candidate[k], &p->req[i]);
+        step_look_up(s, candidate[k], &p->req[i], room);
         if (follows(s, candidate[k], i))
             continue;
         p->n_waiting++;

@@ -235,13 +235,13 @@ void tier_open(struct sched *s) {
         k->note(k->ctx, "the file cannot be used", e);
 }
 
-static void take(struct sched *s) {
+static void tier_take(struct sched *s) {
     kv_tier_step(s->tier, s->n_launched, s->n_waited);
     tier_end_loads(s);
 }
 
 /* Leaves the disk tier if that was requested and everything is written. */
-static void leave(struct sched *s) {
+static void tier_leave(struct sched *s) {
     const struct sched_disk *k = &s->opts.disk;
 
     if (s->leave_disk_ns == INT64_MAX)
@@ -258,8 +258,8 @@ static void leave(struct sched *s) {
 }
 
 void tier_step(struct sched *s) {
-    take(s);
-    leave(s);
+    tier_take(s);
+    tier_leave(s);
 }
 
 int64_t tier_wake_ns(const struct sched *s) {
@@ -275,7 +275,7 @@ void sched_flush(struct sched *s, int64_t until_ns) {
         r = step_copies(s);
         if (r == 0)
             r = sched_settle(s);
-        take(s);
+        tier_take(s);
         if (!kv_tier_is_saving(s->tier))
             return;
         if (r == 1)

@@ -37,7 +37,7 @@
 
 /* ---- whole values ---- */
 
-static void put_usage(struct json *j, const struct writer *w) {
+static void anthropic_put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
     enum cache_wish wish = search_cache_wish(w);
     uint32_t page = w->job.model->info->page_tokens;
@@ -98,13 +98,14 @@ static void put_stop(struct json *j, const struct writer *w, const struct gen *g
         json_print(j, "loop_ended:true");
 }
 
-static void open_message(struct json *j, const struct writer *w) {
+static void anthropic_open_message(struct json *j, const struct writer *w) {
     json_print(j, "{id:%s, type:'message', role:'assistant', model:%s", w->id,
                w->job.model->info->id);
 }
 
 /* Writes the members of a call before its input. */
-static void open_call(struct json *j, const struct writer *w, const struct output_call *c) {
+static void anthropic_open_call(struct json *j, const struct writer *w,
+                                const struct output_call *c) {
     bool search = search_is_call(w, c);
     char id[sizeof(c->id) + sizeof(SEARCH_ID)];
 
@@ -156,7 +157,8 @@ static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) 
     return safe;
 }
 
-static void put_input(struct json *j, const struct output_parser *s, const struct output_call *c) {
+static void anthropic_put_input(struct json *j, const struct output_parser *s,
+                                const struct output_call *c) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     const char *args = s->text[OUTPUT_CALL].data ? s->text[OUTPUT_CALL].data + c->begin : "";
     char close[JSON_DEPTH + 1] = "{}";
@@ -173,7 +175,7 @@ static void put_input(struct json *j, const struct output_parser *s, const struc
         json_raw(j, b.data, b.len);
 }
 
-static int sign(struct buf *out, const struct writer *w, const char *text, size_t len) {
+static int anthropic_sign(struct buf *out, const struct writer *w, const char *text, size_t len) {
     if (w->job.request.no_reasoning)
         return opaque_reasoning_write(out, text, len);
     return buf_add_str(out, SIGNATURE);
@@ -181,7 +183,7 @@ static int sign(struct buf *out, const struct writer *w, const char *text, size_
 
 static void put_signature(struct json *j, const struct writer *w, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    int r = sign(&b, w, text, len);
+    int r = anthropic_sign(&b, w, text, len);
 
     json_print(j, "signature:%.*s", (int)b.len, b.data);
     j->error = j->error < 0 ? j->error : r;
@@ -194,8 +196,8 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 
     assert(run->begin <= run->end && run->end <= s->text[run->kind].len);
     if (run->kind == OUTPUT_CALL) {
-        open_call(j, w, &s->calls[run->call]);
-        put_input(j, s, &s->calls[run->call]);
+        anthropic_open_call(j, w, &s->calls[run->call]);
+        anthropic_put_input(j, s, &s->calls[run->call]);
     } else {
         bool thinking = run->kind == OUTPUT_REASONING;
 
@@ -209,7 +211,8 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 }
 
 /* Writes the block with the result of a search. */
-static void put_result(void *to, const struct output_call *call, const struct buf *content) {
+static void anthropic_put_result(void *to, const struct output_call *call,
+                                 const struct buf *content) {
     struct json *j = to;
     char id[sizeof(call->id) + sizeof(SEARCH_ID)];
 
@@ -225,17 +228,17 @@ static void put_round(struct json *j, const struct writer *w, uint32_t i) {
 
     for (uint32_t k = 0; k < s->n_runs; k++)
         put_block(j, w, s, &s->runs[k]);
-    search_put_results(w, i, put_result, j);
+    search_put_results(w, i, anthropic_put_result, j);
 }
 
-static void put_whole(struct json *j, struct writer *w) {
-    open_message(j, w);
+static void anthropic_put_whole(struct json *j, struct writer *w) {
+    anthropic_open_message(j, w);
     json_print(j, "content:[");
     for (uint32_t i = 0; i < w->n_choices; i++)
         put_round(j, w, i);
     json_close(j, ']');
     put_stop(j, w, w->choices[w->n_choices - 1].gen);
-    put_usage(j, w);
+    anthropic_put_usage(j, w);
     json_close(j, '}');
 }
 
@@ -247,7 +250,7 @@ struct sse {
     const char *type;
 };
 
-static struct json *begin(struct sse *e, const char *type) {
+static struct json *anthropic_begin(struct sse *e, const char *type) {
     memset(e, 0, sizeof(*e));
     buf_init(&e->b, API_SEND_MAX);
     e->type = type;
@@ -256,7 +259,7 @@ static struct json *begin(struct sse *e, const char *type) {
     return &e->j;
 }
 
-static void emit(struct writer *w, struct sse *e) {
+static void anthropic_emit(struct writer *w, struct sse *e) {
     assert(w->exchange && w->head_sent);
     json_close(&e->j, '}');
     if (e->j.error < 0)
@@ -268,27 +271,27 @@ static void emit(struct writer *w, struct sse *e) {
 
 static void send_start(struct writer *w) {
     struct sse e;
-    struct json *j = begin(&e, "message_start");
+    struct json *j = anthropic_begin(&e, "message_start");
 
     json_print(j, "message:");
-    open_message(j, w);
+    anthropic_open_message(j, w);
     json_print(j, "content:[]");
     put_stop(j, w, NULL);
-    put_usage(j, w);
+    anthropic_put_usage(j, w);
     json_close(j, '}');
-    emit(w, &e);
+    anthropic_emit(w, &e);
 }
 
 /* Sends a delta of the open block: {"type": @type, @key: text}. */
-static void send_delta(struct writer *w, const char *type, const char *key, const char *text,
-                       size_t len) {
+static void anthropic_send_delta(struct writer *w, const char *type, const char *key,
+                                 const char *text, size_t len) {
     struct sse e;
-    struct json *j = begin(&e, "content_block_delta");
+    struct json *j = anthropic_begin(&e, "content_block_delta");
 
     assert(w->block.open && w->block.n > 0);
 
     json_print(j, "index:%u, delta:{type:%s, %s:%.*s}", w->block.n - 1, type, key, (int)len, text);
-    emit(w, &e);
+    anthropic_emit(w, &e);
 }
 
 static void send_signature(struct writer *w) {
@@ -296,8 +299,9 @@ static void send_signature(struct writer *w) {
     const char *text = w->choices[w->n_choices - 1].gen->output->text[OUTPUT_REASONING].data;
 
     assert(w->block.from <= w->block.reasoned);
-    if (sign(&b, w, text ? text + w->block.from : "", w->block.reasoned - w->block.from) == 0)
-        send_delta(w, "signature_delta", "signature", b.data, b.len);
+    if (anthropic_sign(&b, w, text ? text + w->block.from : "",
+                       w->block.reasoned - w->block.from) == 0)
+        anthropic_send_delta(w, "signature_delta", "signature", b.data, b.len);
 }
 
 static void close_block(struct writer *w) {
@@ -307,21 +311,21 @@ static void close_block(struct writer *w) {
         return;
     if (w->block.kind == OUTPUT_REASONING)
         send_signature(w);
-    json_print(begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
-    emit(w, &e);
+    json_print(anthropic_begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
+    anthropic_emit(w, &e);
     w->block.open = false;
 }
 
 static void open_block(struct writer *w, const struct output_parser *s,
                        const struct output_piece *part) {
     struct sse e;
-    struct json *j = begin(&e, "content_block_start");
+    struct json *j = anthropic_begin(&e, "content_block_start");
 
     assert(!w->block.open && (part->kind != OUTPUT_CALL || part->call < s->n_calls));
 
     json_print(j, "index:%u, content_block:", w->block.n++);
     if (part->kind == OUTPUT_CALL) {
-        open_call(j, w, &s->calls[part->call]);
+        anthropic_open_call(j, w, &s->calls[part->call]);
         json_print(j, "{}");
     } else {
         bool thinking = part->kind == OUTPUT_REASONING;
@@ -330,13 +334,13 @@ static void open_block(struct writer *w, const struct output_parser *s,
                                : "{type:'text', text:''");
     }
     json_close(j, '}');
-    emit(w, &e);
+    anthropic_emit(w, &e);
     w->block.open = true;
     w->block.kind = part->kind;
     w->block.from = w->block.reasoned;
 }
 
-static void send_piece(struct writer *w, const struct piece *p) {
+static void anthropic_send_piece(struct writer *w, const struct piece *p) {
     static const char *const deltas[OUTPUT_KINDS][2] = {
         [OUTPUT_CONTENT] = {"text_delta", "text"},
         [OUTPUT_REASONING] = {"thinking_delta", "thinking"},
@@ -345,7 +349,7 @@ static void send_piece(struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
 
     if (!part)
-        return; /* the end: send_end() */
+        return; /* the end: anthropic_send_end() */
     if (!w->block.open || w->block.kind != part->kind || part->begins) {
         close_block(w);
         open_block(w, p->choice->gen->output, part);
@@ -356,19 +360,20 @@ static void send_piece(struct writer *w, const struct piece *p) {
             return;
     }
     if (part->len)
-        send_delta(w, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);
+        anthropic_send_delta(w, deltas[part->kind][0], deltas[part->kind][1], part->text,
+                             part->len);
 }
 
 static void send_result(void *to, const struct output_call *call, const struct buf *content) {
     struct writer *w = to;
     struct sse e;
-    struct json *j = begin(&e, "content_block_start");
+    struct json *j = anthropic_begin(&e, "content_block_start");
 
     json_print(j, "index:%u, content_block:", w->block.n++);
-    put_result(j, call, content);
-    emit(w, &e);
-    json_print(begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
-    emit(w, &e);
+    anthropic_put_result(j, call, content);
+    anthropic_emit(w, &e);
+    json_print(anthropic_begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
+    anthropic_emit(w, &e);
 }
 
 static void send_results(struct writer *w) {
@@ -377,27 +382,27 @@ static void send_results(struct writer *w) {
     w->block.reasoned = 0;
 }
 
-static int again(struct prompt_job *job, yyjson_val **messages) {
+static int anthropic_again(struct prompt_job *job, yyjson_val **messages) {
     return search_again(job, messages, put_round);
 }
 
-static void send_end(struct writer *w) {
+static void anthropic_send_end(struct writer *w) {
     const struct gen *g = w->choices[w->n_choices - 1].gen;
     struct sse e;
 
     close_block(w);
     assert(!w->block.open && g->state == GEN_DONE);
-    struct json *j = begin(&e, "message_delta");
+    struct json *j = anthropic_begin(&e, "message_delta");
     json_print(j, "delta:{");
     put_stop(j, w, g);
     json_close(j, '}');
-    put_usage(j, w);
-    emit(w, &e);
-    begin(&e, "message_stop");
-    emit(w, &e);
+    anthropic_put_usage(j, w);
+    anthropic_emit(w, &e);
+    anthropic_begin(&e, "message_stop");
+    anthropic_emit(w, &e);
 }
 
-static int too_long(const char *field, size_t n, uint32_t context, struct err *err) {
+static int anthropic_too_long(const char *field, size_t n, uint32_t context, struct err *err) {
     return err_set_code(err, 400, "context_length_exceeded", field, "%zu tokens > %u maximum", n,
                         context - 1);
 }
@@ -405,7 +410,7 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 /* ---- the request ---- */
 
 /* Reads @body and takes it over. */
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int anthropic_read_body(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
     bool offered[TOOL_SEARCH_KINDS] = {false};
@@ -427,26 +432,28 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 const struct endpoint anthropic_messages = {
     .open = search_open,
     .close = search_close,
-    .translate = translate,
+    .translate = anthropic_read_body,
     .rename = anthropic_rename,
-    .too_long = too_long,
+    .too_long = anthropic_too_long,
     .id_prefix = "msg_",
     .repeats = REPEATS_BLOCKS,
     .parsed = true,
     .asks = search_asks,
-    .again = again,
+    .again = anthropic_again,
     .round = send_results,
     .begin = send_start,
-    .piece = send_piece,
-    .end = send_end,
-    .whole = put_whole,
+    .piece = anthropic_send_piece,
+    .end = anthropic_send_end,
+    .whole = anthropic_put_whole,
 };
 
 /* ---- /v1/messages/count_tokens ---- */
 
-static void write_count(struct json *j, const struct prompt_job *job) {
+static void anthropic_write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
-const struct endpoint anthropic_count = {
-    .translate = translate, .rename = anthropic_rename, .too_long = too_long, .write = write_count};
+const struct endpoint anthropic_count = {.translate = anthropic_read_body,
+                                         .rename = anthropic_rename,
+                                         .too_long = anthropic_too_long,
+                                         .write = anthropic_write_count};

@@ -14,7 +14,8 @@
 
 /* Anthropic's Messages API: paths, heads, errors and the frame of streams. */
 
-static size_t put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size) {
+static size_t anthropic_put_ids(const struct exchange *x, int64_t processing_ms, char *out,
+                                size_t size) {
     int n = snprintf(out, size, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", x->id, x->id);
 
     assert(n > 0 && (size_t)n < size);
@@ -36,11 +37,11 @@ static size_t put_limit(const struct limit_left *l, char *out, size_t size) {
 }
 
 /* Maps 503 to 529: clients of this API do not know 503. */
-static int status_of(int status) {
+static int anthropic_status(int status) {
     return status == 503 ? 529 : status;
 }
 
-static const char *type_of(const struct err *err) {
+static const char *anthropic_type(const struct err *err) {
     if (err->status == 404)
         return "not_found_error";
     if (err->status == 413)
@@ -51,12 +52,12 @@ static const char *type_of(const struct err *err) {
 }
 
 /* Writes an error. Claude Code shortens the conversation when it reads "prompt is too long". */
-static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+static void anthropic_put_error(struct json *j, const struct exchange *x, const struct err *err) {
     bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
     char text[sizeof(err->message) + 32];
 
     snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
-    json_print(j, "{type:'error', error:{type:%s, message:%s", type_of(err), text);
+    json_print(j, "{type:'error', error:{type:%s, message:%s", anthropic_type(err), text);
     if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0) /* for SDKs that rely on a server's memory */
         json_print(j, "details:{error_code:%s, unsupported:['thread']}", err->code);
     json_print(j, "}, request_id:%s}", x->id);
@@ -77,10 +78,10 @@ const struct dialect anthropic_dialect = {
     .prefixes = prefixes,
     .header = "anthropic-version",
     .routes = routes,
-    .put_ids = put_ids,
+    .put_ids = anthropic_put_ids,
     .put_limit = put_limit,
-    .status_of = status_of,
-    .put_error = put_error,
+    .status_of = anthropic_status,
+    .put_error = anthropic_put_error,
     .stream_type = SSE_TYPE,
     .event_begin = SSE_BEGIN,
     .event_end = SSE_END,

@@ -30,7 +30,7 @@ void anthropic_place(struct anthropic_input *in, const char *place) {
     *stpncpy(in->place, place, sizeof(in->place) - 1) = 0;
 }
 
-static void put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
+static void anthropic_put_member(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
     yyjson_mut_obj_add_val(in->doc, in->root, key, v);
 }
 
@@ -91,9 +91,10 @@ FIELD(take_format) {
         return anthropic_refuse(in, ".type", "must be \"json_schema\"");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".schema", "must be an object");
-    put(in, "response_format",
-        json_make(in->doc, "{type:'json_schema', json_schema:{name:'output', schema:%}}",
-                  yyjson_val_mut_copy(in->doc, schema)));
+    anthropic_put_member(in, "response_format",
+                         json_make(in->doc,
+                                   "{type:'json_schema', json_schema:{name:'output', schema:%}}",
+                                   yyjson_val_mut_copy(in->doc, schema)));
     return 0;
 }
 
@@ -113,7 +114,7 @@ FIELD(take_output_config) {
 
 /* Sets the switches of reasoning: templates read one of two names, or an effort. Values that the
  * client sets itself stay. */
-static void put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
+static void anthropic_put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     yyjson_mut_val *kwargs =
         yyjson_is_obj(given) ? yyjson_val_mut_copy(in->doc, given) : yyjson_mut_obj(in->doc);
@@ -122,8 +123,8 @@ static void put_switches(struct anthropic_input *in, bool on, yyjson_val *given)
         if (!yyjson_obj_get(given, names[i]))
             yyjson_mut_obj_add_bool(in->doc, kwargs, names[i], on);
     if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort"))
-        put(in, "reasoning_effort", yyjson_mut_str(in->doc, "none"));
-    put(in, "chat_template_kwargs", kwargs);
+        anthropic_put_member(in, "reasoning_effort", yyjson_mut_str(in->doc, "none"));
+    anthropic_put_member(in, "chat_template_kwargs", kwargs);
 }
 
 /* Turns thinking off for clients that do not ask for it, where the model allows that. */
@@ -146,11 +147,11 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
         json_put_copy(in->doc, in->root, "thinking_budget", budget);
     }
     if (json_has(thinking, "display", "omitted"))
-        put(in, "include_reasoning", yyjson_mut_false(in->doc));
+        anthropic_put_member(in, "include_reasoning", yyjson_mut_false(in->doc));
     anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
-    put_switches(in, on, given);
+    anthropic_put_switches(in, on, given);
     return 0;
 }
 
@@ -192,7 +193,7 @@ static const struct {
     {"seed", pass},
 };
 
-static bool is_known(yyjson_val *key) {
+static bool anthropic_is_known(yyjson_val *key) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         if (yyjson_equals_str(key, fields[i].name))
             return true;
@@ -201,7 +202,8 @@ static bool is_known(yyjson_val *key) {
 
 static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
     JSON_MEMBERS(key, value, body) {
-        if (!is_known(key) || yyjson_obj_getn(body, json_text(key), json_len(key)) == value)
+        if (!anthropic_is_known(key) ||
+            yyjson_obj_getn(body, json_text(key), json_len(key)) == value)
             continue;
         anthropic_place(in, json_cstr(key)); /* a known name: without NUL */
         return anthropic_refuse(in, "", "is given twice");
@@ -210,8 +212,8 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
 }
 
 /* Gets a field that must be there. */
-static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
-                   yyjson_val **out) {
+static int anthropic_require(struct anthropic_input *in, yyjson_val *body, const char *key,
+                             yyjson_val **out) {
     anthropic_place(in, key);
     if ((*out = json_given(body, key)))
         return 0;
@@ -223,10 +225,11 @@ bool anthropic_is_served(const struct gen_env *env, const char *name) {
     return strcasestr(name, "claude") || models_is_served(env, name, strlen(name));
 }
 
-static int take_model(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body) {
+static int anthropic_take_model(struct anthropic_input *in, const struct gen_env *env,
+                                yyjson_val *body) {
     yyjson_val *v;
 
-    TRY(require(in, body, "model", &v));
+    TRY(anthropic_require(in, body, "model", &v));
     const char *name = json_cstr(v);
     if (!name)
         return anthropic_refuse(in, "", "must be a string without NUL");
@@ -241,10 +244,10 @@ static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
     int64_t n = 0;
 
-    TRY(require(in, body, "max_tokens", &v));
+    TRY(anthropic_require(in, body, "max_tokens", &v));
     if (!json_whole(v, &n) || n < 0 || n > INT32_MAX)
         return anthropic_refuse(in, "", "must be a whole number, 0 or more");
-    put(in, "max_tokens", yyjson_mut_sint(in->doc, MAX(n, 1)));
+    anthropic_put_member(in, "max_tokens", yyjson_mut_sint(in->doc, MAX(n, 1)));
     return 0;
 }
 
@@ -254,14 +257,15 @@ bool anthropic_warms(yyjson_val *body) {
     return json_whole(yyjson_obj_get(body, "max_tokens"), &n) && n == 0;
 }
 
-static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {
+static int anthropic_take_messages(struct anthropic_input *in, yyjson_val *body,
+                                   struct buf *prefill) {
     yyjson_val *v;
 
-    TRY(require(in, body, "messages", &v));
+    TRY(anthropic_require(in, body, "messages", &v));
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
         return anthropic_refuse(in, "", "must be an array of 1 to 100000 messages");
     in->list = yyjson_mut_arr(in->doc);
-    put(in, "messages", in->list);
+    anthropic_put_member(in, "messages", in->list);
     TRY(anthropic_system(in, json_given(body, "system")));
     TRY(anthropic_turns(in, v, prefill));
     anthropic_place(in, "messages");
@@ -273,11 +277,11 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
 static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body,
                     bool count, struct buf *prefill) {
     TRY(refuse_twice(in, body));
-    TRY(take_model(in, env, body));
+    TRY(anthropic_take_model(in, env, body));
     if (!count)
         TRY(take_max_tokens(in, body));
     TRY(anthropic_tools(in, json_given(body, "tools")));
-    TRY(take_messages(in, body, prefill));
+    TRY(anthropic_take_messages(in, body, prefill));
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         yyjson_val *v = json_given(body, fields[i].name);
 

@@ -13,7 +13,7 @@
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
-static void put_model(struct json *j, const struct model *model) {
+static void anthropic_put_model(struct json *j, const struct model *model) {
     const struct api_model *m = model->info;
     char created[32] = "";
     time_t t = m->created_unix;
@@ -41,7 +41,7 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if (!models_may_use(x, m))
             continue;
-        put_model(&j, m);
+        anthropic_put_model(&j, m);
         first = first ? first : m;
         last = m;
     }
@@ -55,5 +55,5 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     const struct model *m = served ? models_find(env_of(x), x->arg, strlen(x->arg)) : NULL;
 
     models_answer_one(x, served && !m ? model_first(env_of(x)) : m, anthropic_models_one_serve,
-                      put_model);
+                      anthropic_put_model);
 }

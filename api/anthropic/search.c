@@ -49,7 +49,8 @@ bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], 
 /* ---- calls ---- */
 
 /* Returns the search that @call asks for; TOOL_SEARCH_KINDS: it is none. */
-static enum tool_search_kind kind_of(const struct writer *w, const struct output_call *call) {
+static enum tool_search_kind search_kind_of_call(const struct writer *w,
+                                                 const struct output_call *call) {
     const struct search *s = search_of(w);
 
     for (enum tool_search_kind k = 0; k < TOOL_SEARCH_KINDS; k++)
@@ -59,7 +60,7 @@ static enum tool_search_kind kind_of(const struct writer *w, const struct output
 }
 
 bool search_is_call(const struct writer *w, const struct output_call *call) {
-    return kind_of(w, call) != TOOL_SEARCH_KINDS;
+    return search_kind_of_call(w, call) != TOOL_SEARCH_KINDS;
 }
 
 bool search_has_other_call(const struct writer *w, const struct gen *g) {
@@ -108,7 +109,7 @@ void search_put_results(const struct writer *w, uint32_t i,
 
 /* ---- running searches, on the pool ---- */
 
-static void put_error(struct json *j, int r) {
+static void search_put_error(struct json *j, int r) {
     json_print(j, "type:'tool_search_tool_result_error', error_code:%s, error_message:%s",
                r == -ETIME ? "execution_time_exceeded" : "invalid_tool_input",
                r == -ETIME ? "The search took too long. Use a simpler pattern."
@@ -116,7 +117,7 @@ static void put_error(struct json *j, int r) {
                              "no counted repetition, back reference or lookaround.");
 }
 
-static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
+static void search_put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
     json_print(j, "type:'tool_search_tool_search_result', tool_references:[");
     for (uint32_t i = 0; i < n; i++) {
         json_print(j, "{type:'tool_reference', tool_name:%.*s}", (int)json_len(found[i]),
@@ -126,7 +127,7 @@ static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
 }
 
 /* Runs one search; its result is the last of s->results. */
-static int run(struct search *s, const struct gen *g, const struct output_call *call) {
+static int search_run(struct search *s, const struct gen *g, const struct output_call *call) {
     const char *args = g->output->text[OUTPUT_CALL].data;
     CLEANUP(json_doc_freep)
     yyjson_doc *doc = yyjson_read(args + call->begin, call->end - call->begin, 0);
@@ -138,23 +139,25 @@ static int run(struct search *s, const struct gen *g, const struct output_call *
     struct buf *out = &s->results[s->n_results++];
     buf_init(out, API_SEND_MAX);
     const char *text = json_cstr(query ? query : pattern);
-    int r = text ? tool_search(kind_of(s->writer, call), text, s->writer->job.request.tools, found)
+    int r = text ? tool_search(search_kind_of_call(s->writer, call), text,
+                               s->writer->job.request.tools, found)
                  : -EINVAL;
     if (r == -ENOMEM || r == -ECANCELED)
         return r;
     struct json j = {.out = out};
     json_open(&j, '{');
     if (r < 0)
-        put_error(&j, r);
+        search_put_error(&j, r);
     else
-        put_found(&j, found, (uint32_t)r);
+        search_put_found(&j, found, (uint32_t)r);
     json_close(&j, '}');
     return j.error;
 }
 
 /* Adds the assistant's message of round @i to the body. */
-static int add_message(struct search *s, uint32_t i,
-                       void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i)) {
+static int search_add_message(struct search *s, uint32_t i,
+                              void (*put_blocks)(struct json *j, const struct writer *w,
+                                                 uint32_t i)) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(s->body, &failed);
@@ -196,11 +199,11 @@ int search_again(struct prompt_job *job, yyjson_val **messages,
     yyjson_doc *chat = NULL;
 
     while ((call = next_search(s->writer, last, &i)))
-        TRY(run(s, last, call));
+        TRY(search_run(s, last, call));
     s->n_rounds = round + 1;
     if (!can_go_on(job, last))
         return 0;
-    TRY(add_message(s, round, put_blocks));
+    TRY(search_add_message(s, round, put_blocks));
     TRY(anthropic_translate(job->env, s->body, false, &chat, &prefill, NULL, &job->err));
     yyjson_doc_free(s->chat);
     s->chat = chat;

@@ -45,12 +45,12 @@ const char *const tool_search_names[TOOL_SEARCH_KINDS] = {
 
 /* ---- texts ---- */
 
-static bool is_deferred(yyjson_val *tool) {
+static bool tool_search_is_deferred(yyjson_val *tool) {
     return yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"));
 }
 
 /* Adds the string @v and a line break, as far as there is room. */
-static void add_line(struct buf *out, yyjson_val *v) {
+static void tool_search_add_line(struct buf *out, yyjson_val *v) {
     size_t len = MIN((size_t)json_len(v), out->max - out->len);
 
     if (len && buf_add(out, json_text(v), len) == 0)
@@ -58,18 +58,18 @@ static void add_line(struct buf *out, yyjson_val *v) {
 }
 
 /* Writes the text of @tool that is searched to @out, whose max bounds it. */
-static int text_of(yyjson_val *tool, struct buf *out) {
+static int tool_search_text(yyjson_val *tool, struct buf *out) {
     yyjson_val *f = yyjson_obj_get(tool, "function");
     yyjson_val *properties = yyjson_obj_get(yyjson_obj_get(f, "parameters"), "properties");
 
     buf_clear(out);
     if (buf_reserve(out, out->max) < 0)
         return -ENOMEM;
-    add_line(out, yyjson_obj_get(f, "name"));
-    add_line(out, yyjson_obj_get(f, "description"));
+    tool_search_add_line(out, yyjson_obj_get(f, "name"));
+    tool_search_add_line(out, yyjson_obj_get(f, "description"));
     JSON_MEMBERS(key, value, properties) {
-        add_line(out, key);
-        add_line(out, yyjson_obj_get(value, "description"));
+        tool_search_add_line(out, key);
+        tool_search_add_line(out, yyjson_obj_get(value, "description"));
     }
     for (size_t i = 0; i < out->len; i++) /* words are read up to a NUL */
         out->data[i] = out->data[i] ? out->data[i] : ' ';
@@ -78,7 +78,7 @@ static int text_of(yyjson_val *tool, struct buf *out) {
 
 /* ---- regular expressions ---- */
 
-static int64_t now_ns(void) {
+static int64_t tool_search_now_ns(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -109,7 +109,7 @@ static int check_time(pcre2_callout_block *block, void *ctx) {
         return 0;
     if (job_pause() < 0)
         return PATTERN_CANCELED;
-    return now_ns() > p->until ? PATTERN_LATE : 0;
+    return tool_search_now_ns() > p->until ? PATTERN_LATE : 0;
 }
 
 static int pattern_compile(struct pattern *p, const char *text) {
@@ -152,18 +152,18 @@ static int pattern_search(struct pattern *p, const struct buf *text) {
 
 static int search_pattern(const char *pattern, yyjson_val *tools, struct buf *text,
                           yyjson_val *found[TOOL_SEARCH_MOST]) {
-    CLEANUP(pattern_free) struct pattern p = {.until = now_ns() + SEARCH_NS};
+    CLEANUP(pattern_free) struct pattern p = {.until = tool_search_now_ns() + SEARCH_NS};
     uint32_t n_found = 0;
 
     TRY(pattern_compile(&p, pattern));
     JSON_EACH(tool, tools) {
-        if (n_found == TOOL_SEARCH_MOST || !is_deferred(tool))
+        if (n_found == TOOL_SEARCH_MOST || !tool_search_is_deferred(tool))
             continue;
         if (job_pause() < 0)
             return -ECANCELED;
-        if (now_ns() > p.until)
+        if (tool_search_now_ns() > p.until)
             return -ETIME;
-        TRY(text_of(tool, text));
+        TRY(tool_search_text(tool, text));
         int r = pattern_search(&p, text);
         TRY(r);
         if (r > 0)
@@ -218,7 +218,7 @@ static int count_terms(yyjson_val *tool, struct term *terms, uint32_t n_terms, s
 
     if (job_pause() < 0)
         return -ECANCELED;
-    if (text_of(tool, text) < 0)
+    if (tool_search_text(tool, text) < 0)
         return -ENOMEM;
     *out = (struct counted){.name = yyjson_obj_get(yyjson_obj_get(tool, "function"), "name")};
     for (const char *p = text->data; next_term(&p, &t); out->n_terms++) {
@@ -230,8 +230,8 @@ static int count_terms(yyjson_val *tool, struct term *terms, uint32_t n_terms, s
     return 0;
 }
 
-static double score(const struct counted *c, const struct term *terms, uint32_t n_terms,
-                    double n_tools, double mean) {
+static double tool_search_score(const struct counted *c, const struct term *terms, uint32_t n_terms,
+                                double n_tools, double mean) {
     const double k1 = 1.2, b = 0.75;
     double sum = 0;
 
@@ -277,13 +277,14 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
         n_terms += find_term(terms, n_terms, &terms[n_terms]) == n_terms;
     }
     JSON_EACH(tool, tools) {
-        if (!is_deferred(tool))
+        if (!tool_search_is_deferred(tool))
             continue;
         TRY(count_terms(tool, terms, n_terms, text, &all[n_all]));
         length += all[n_all++].n_terms;
     }
     for (size_t i = 0; i < n_all; i++)
-        all[i].score = score(&all[i], terms, n_terms, (double)n_all, length / (double)n_all);
+        all[i].score =
+            tool_search_score(&all[i], terms, n_terms, (double)n_all, length / (double)n_all);
     return n_terms ? take_best(all, n_all, found) : -EINVAL;
 }
 

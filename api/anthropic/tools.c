@@ -77,7 +77,7 @@ static const struct {
 };
 
 /* Returns the tool of this name, or NULL. */
-static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
+static yyjson_mut_val *anthropic_find_tool(const struct anthropic_input *in, yyjson_val *name) {
     yyjson_mut_val *tool;
     size_t i, n;
 
@@ -91,8 +91,8 @@ static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) 
 }
 
 /* Adds a function, whose description may be NULL. */
-static yyjson_mut_val *add_function(struct anthropic_input *in, yyjson_val *name,
-                                    yyjson_mut_val *description, yyjson_mut_val *schema) {
+static yyjson_mut_val *anthropic_add_function(struct anthropic_input *in, yyjson_val *name,
+                                              yyjson_mut_val *description, yyjson_mut_val *schema) {
     yyjson_mut_val *tool =
         json_make(in->doc, "{type:'function', function:{name:%, description:%, parameters:%}}",
                   yyjson_val_mut_copy(in->doc, name), description, schema);
@@ -110,11 +110,13 @@ static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
     if (json_whole(yyjson_obj_get(tool, "display_width_px"), &width) && width >= 0 &&
         json_whole(yyjson_obj_get(tool, "display_height_px"), &height) && height >= 0)
         TRY(buf_printf(&text, " The display has %ld x %ld pixels.", width, height));
-    add_function(in, name, json_text_of(in->doc, &text), json_constant(in->doc, known[i].schema));
+    anthropic_add_function(in, name, json_text_of(in->doc, &text),
+                           json_constant(in->doc, known[i].schema));
     return 0;
 }
 
-static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, bool hidden) {
+static int anthropic_add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name,
+                                bool hidden) {
     yyjson_val *description = json_given(tool, "description"), *strict = json_given(tool, "strict");
     yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
 
@@ -124,8 +126,8 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    yyjson_mut_val *out = add_function(in, name, yyjson_val_mut_copy(in->doc, description),
-                                       yyjson_val_mut_copy(in->doc, schema));
+    yyjson_mut_val *out = anthropic_add_function(
+        in, name, yyjson_val_mut_copy(in->doc, description), yyjson_val_mut_copy(in->doc, schema));
     if (yyjson_get_bool(strict))
         yyjson_mut_obj_add_bool(in->doc, yyjson_mut_obj_get(out, "function"), "strict", true);
     if (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
@@ -145,8 +147,8 @@ static enum tool_search_kind search_kind(const char *type) {
 
 /* Adds a tool that is known by its type; others are those of Anthropic's own servers (web_search_*,
  * code_execution_*, ...), which the model is not shown. */
-static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name,
-                     const char *type) {
+static int anthropic_add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name,
+                               const char *type) {
     enum tool_search_kind search = search_kind(type);
 
     if (search < TOOL_SEARCH_KINDS && !in->defers)
@@ -158,7 +160,7 @@ static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
             return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes without NUL");
         if (search < TOOL_SEARCH_KINDS && !yyjson_equals_str(name, tool_search_names[search]))
             return anthropic_refuse(in, ".name", "must be the name that this type of tool has");
-        if (find(in, name))
+        if (anthropic_find_tool(in, name))
             return anthropic_refuse(in, ".name", "is the name of an earlier tool");
         if (search < TOOL_SEARCH_KINDS)
             in->offered[search] = true;
@@ -167,7 +169,7 @@ static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
     return 0;
 }
 
-static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
+static int anthropic_add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
     yyjson_val *type = json_given(tool, "type"), *name = yyjson_obj_get(tool, "name");
     bool custom = !type || json_is(type, "custom");
 
@@ -177,11 +179,11 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, ".type", "must be a string");
     if (custom && !json_is_name(name, REQUEST_NAME_MAX))
         return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes without NUL");
-    if (custom && find(in, name))
+    if (custom && anthropic_find_tool(in, name))
         return anthropic_refuse(in, ".name", "is the name of an earlier tool");
     if (custom)
-        return add_custom(in, tool, name, hidden);
-    return json_cstr(type) ? add_typed(in, tool, name, json_cstr(type)) : 0;
+        return anthropic_add_custom(in, tool, name, hidden);
+    return json_cstr(type) ? anthropic_add_typed(in, tool, name, json_cstr(type)) : 0;
 }
 
 /* Returns true if one of @tools is to be found by a search. */
@@ -219,7 +221,7 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     in->defers = has_deferred(tools);
     JSON_EACH_AT(i, tool, tools) {
         snprintf(in->place, sizeof(in->place), "tools.%zu", i);
-        TRY(add_tool(in, tool, false));
+        TRY(anthropic_add_tool(in, tool, false));
     }
     return 0;
 }
@@ -230,7 +232,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
     if (++in->n_looked_up > LOOK_UPS_MAX)
         return anthropic_refuse(in, "",
                                 "exceeds the number of tool references that a request may have");
-    yyjson_mut_val *tool = find(in, name);
+    yyjson_mut_val *tool = anthropic_find_tool(in, name);
     bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
     if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* shown once, which bounds the text */
         return json_add_text(out, name);
@@ -239,7 +241,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
 }
 
 /* Reads the subject of a tool_addition or tool_removal: a name, or the definition of a new tool. */
-static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **name) {
+static int anthropic_tool(struct anthropic_input *in, yyjson_val *block, yyjson_val **name) {
     yyjson_val *tool = yyjson_obj_get(block, "tool");
     yyjson_val *definition = yyjson_obj_get(tool, "definition");
     size_t len = strlen(in->place);
@@ -252,12 +254,12 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
     if (++in->n_looked_up > LOOK_UPS_MAX)
         return anthropic_refuse(in, "",
                                 "exceeds the number of tool changes that a request may have");
-    if (find(in, *name))
+    if (anthropic_find_tool(in, *name))
         return 0;
     if (yyjson_mut_arr_size(in->tools) >= REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, ".tool", "exceeds the 1024 tools that a request may have");
     snprintf(in->place + len, sizeof(in->place) - len, ".tool.definition");
-    TRY(add_tool(in, definition, true));
+    TRY(anthropic_add_tool(in, definition, true));
     in->place[len] = 0;
     return 0;
 }
@@ -266,7 +268,7 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
                            struct buf *out) {
     yyjson_val *name;
 
-    TRY(tool_of(in, block, &name));
+    TRY(anthropic_tool(in, block, &name));
     if (!add)
         return buf_printf(out, "The function %s can no longer be called.", json_cstr(name));
     TRY(buf_add_str(out, "This function can now be called as well:\n"));
@@ -278,7 +280,7 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
 static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
     if (!yyjson_is_str(name))
         return anthropic_refuse(in, ".name", "must be a string");
-    if (!find(in, name))
+    if (!anthropic_find_tool(in, name))
         return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
     yyjson_mut_obj_add_val(in->doc, in->root, "tool_choice",
                            json_make(in->doc, "{type:'function', function:{name:%}}",

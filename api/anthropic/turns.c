@@ -20,12 +20,12 @@
 
 #define CALLS_MAX ANTHROPIC_CALLS_MAX
 
-static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
+static yyjson_mut_val *turns_text(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
 }
 
 /* Asserts the invariants of the last message. */
-static void check(const struct anthropic_input *in) {
+static void turns_check(const struct anthropic_input *in) {
     assert(*in->role || (!in->message && !in->parts && !in->calls));
     assert((in->result.text.len == 0 && !in->result.parts) || strcmp(in->role, "tool") == 0);
     assert(in->reasoning.len == 0 || strcmp(in->role, "assistant") == 0);
@@ -33,7 +33,7 @@ static void check(const struct anthropic_input *in) {
 
 /* Adds the parts that the message still lacks. */
 static void end_message(struct anthropic_input *in) {
-    check(in);
+    turns_check(in);
     if (in->reasoning.len)
         yyjson_mut_obj_add_val(in->doc, in->message, "reasoning_content",
                                json_text_of(in->doc, &in->reasoning));
@@ -57,7 +57,7 @@ static void need_message(struct anthropic_input *in, const char *role) {
     in->role = role;
 }
 
-static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val *text) {
+static int turns_add_part(struct anthropic_input *in, const char *role, yyjson_mut_val *text) {
     need_message(in, role);
     yyjson_mut_arr_append(in->parts, json_make(in->doc, "{type:'text', text:%}", text));
     return 0;
@@ -117,12 +117,12 @@ static yyjson_mut_val *server_tool_name(struct anthropic_input *in, yyjson_val *
 }
 
 /* Returns the name of call @id in the assistant's last message; NULL: it is not there. */
-static yyjson_mut_val *name_of(struct anthropic_input *in, yyjson_val *id) {
+static yyjson_mut_val *turns_name(struct anthropic_input *in, yyjson_val *id) {
     JSON_EACH_AT(i, block, in->asked) {
         if (i >= CALLS_MAX)
             break;
         if (is_about(block, "tool_use", "id", id))
-            return text_of(in, yyjson_obj_get(block, "name"));
+            return turns_text(in, yyjson_obj_get(block, "name"));
         if (is_about(block, "server_tool_use mcp_tool_use", "id", id))
             return server_tool_name(in, block);
     }
@@ -141,8 +141,8 @@ static int mark_error(const struct buf *text, struct buf *out) {
  * ends. */
 static void begin_result(struct anthropic_input *in, yyjson_val *id) {
     end_message(in);
-    in->message = json_make(in->doc, "{role:'tool', tool_call_id:%, name:%}", text_of(in, id),
-                            name_of(in, id));
+    in->message = json_make(in->doc, "{role:'tool', tool_call_id:%, name:%}", turns_text(in, id),
+                            turns_name(in, id));
     yyjson_mut_arr_append(in->list, in->message);
     in->role = "tool";
 }
@@ -160,7 +160,7 @@ static int read_result(struct anthropic_input *in, yyjson_val *v, struct content
 
 /* ---- calls and results belong together, as at Anthropic ---- */
 
-static void open_call(struct anthropic_input *in, yyjson_val *id) {
+static void turns_open_call(struct anthropic_input *in, yyjson_val *id) {
     in->open.turn = in->n_turns;
     if (in->open.n < CALLS_MAX)
         in->open.id[in->open.n++] = id;
@@ -197,7 +197,7 @@ static int end_calls(struct anthropic_input *in) {
     return 0;
 }
 
-static int add_result(struct anthropic_input *in, yyjson_val *block) {
+static int turns_add_result(struct anthropic_input *in, yyjson_val *block) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
     struct buf *text = &in->result.text;
@@ -241,8 +241,8 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
 }
 
 /* Adds a call to the assistant's message. */
-static void put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *name,
-                     yyjson_mut_val *input) {
+static void turns_put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *name,
+                           yyjson_mut_val *input) {
     assert(strcmp(in->role, "assistant") == 0);
     if (!in->calls) {
         in->calls = yyjson_mut_arr(in->doc);
@@ -250,7 +250,7 @@ static void put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val 
     }
     yyjson_mut_arr_append(
         in->calls, json_make(in->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
-                             text_of(in, id), name, input));
+                             turns_text(in, id), name, input));
 }
 
 /* ---- blocks of other services ---- */
@@ -278,8 +278,9 @@ static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
     need_message(in, "assistant");
-    put_call(in, id, server_tool_name(in, block),
-             yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input) : yyjson_mut_obj(in->doc));
+    turns_put_call(in, id, server_tool_name(in, block),
+                   yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
+                                        : yyjson_mut_obj(in->doc));
     if (has_server_result(in, id))
         return 0;
     begin_result(in, id);
@@ -335,7 +336,7 @@ static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
                                 yyjson_mut_arr_size(in->list) - in->n_system);
     TRY(buf_add_str(&text, "Summary of the conversation until here:\n\n"));
     TRY(json_add_text(&text, summary));
-    return add_part(in, "user", json_text_of(in->doc, &text));
+    return turns_add_part(in, "user", json_text_of(in->doc, &text));
 }
 
 /* Reads a block that this server never writes. Returns 1 for a block of another type. */
@@ -352,19 +353,19 @@ static int add_foreign(struct anthropic_input *in, yyjson_val *block, const char
 }
 
 /* Reads a block of the assistant that is of no known type. */
-static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char *type) {
+static int turns_add_unknown(struct anthropic_input *in, yyjson_val *block, const char *type) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     TRY(foreign_text(&text, block));
     if (!text.len)
         TRY(buf_printf(&text, "[%.64s: left out, this model cannot see it]", type));
-    return add_part(in, "assistant", json_text_of(in->doc, &text));
+    return turns_add_part(in, "assistant", json_text_of(in->doc, &text));
 }
 
 /* ---- turns ---- */
 
 /* Adds a picture of the user. */
-static int add_picture(struct anthropic_input *in, yyjson_val *block) {
+static int turns_add_picture(struct anthropic_input *in, yyjson_val *block) {
     struct content one = {0};
 
     need_message(in, "user");
@@ -375,7 +376,7 @@ static int add_picture(struct anthropic_input *in, yyjson_val *block) {
 }
 
 /* Adds a document of the user that is not text. */
-static int add_file(struct anthropic_input *in) {
+static int turns_add_file(struct anthropic_input *in) {
     struct content one = {0};
     char place[sizeof(in->place) + sizeof(".source.type")];
 
@@ -392,19 +393,19 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
 
     name_type(in, type);
     if (strcmp(type, "tool_result") == 0)
-        return add_result(in, block);
+        return turns_add_result(in, block);
     if (strcmp(type, "image") == 0)
-        return add_picture(in, block);
+        return turns_add_picture(in, block);
     int r = add_foreign(in, block, type);
     if (r <= 0)
         return r;
     r = anthropic_text(in, block, type, false, &text);
     if (r == 1)
-        return add_file(in);
+        return turns_add_file(in);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
     TRY(r);
-    return add_part(in, "user", json_text_of(in->doc, &text));
+    return turns_add_part(in, "user", json_text_of(in->doc, &text));
 }
 
 /* Adds instructions among the turns to a result or to a message of the user: most templates refuse
@@ -412,7 +413,7 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
 static int put_instruction(struct anthropic_input *in, const struct buf *text) {
     if (strcmp(in->role, "tool") == 0)
         return add_to_result(in, text, !is_reminder(text));
-    return add_part(in, "user", json_text_of(in->doc, text));
+    return turns_add_part(in, "user", json_text_of(in->doc, text));
 }
 
 static int add_instruction(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -454,7 +455,7 @@ static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
     return 0;
 }
 
-static int add_call(struct anthropic_input *in, yyjson_val *block) {
+static int turns_add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
     yyjson_val *input = yyjson_obj_get(block, "input");
 
@@ -464,8 +465,8 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".name", "must be a string without NUL");
     if (!yyjson_is_obj(input))
         return anthropic_refuse(in, ".input", "must be an object");
-    open_call(in, id);
-    put_call(in, id, text_of(in, name), yyjson_val_mut_copy(in->doc, input));
+    turns_open_call(in, id);
+    turns_put_call(in, id, turns_text(in, name), yyjson_val_mut_copy(in->doc, input));
     return 0;
 }
 
@@ -497,16 +498,16 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
         return r;
     need_message(in, "assistant");
     if (strcmp(type, "tool_use") == 0)
-        return add_call(in, block);
+        return turns_add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
         return 0; /* made by another service, and unreadable here */
     if (strcmp(type, "thinking") == 0)
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
-        return add_unknown(in, block, type);
+        return turns_add_unknown(in, block, type);
     yyjson_val *text = yyjson_obj_get(block, "text");
     if (yyjson_is_str(text))
-        return add_part(in, "assistant", text_of(in, text));
+        return turns_add_part(in, "assistant", turns_text(in, text));
     return anthropic_refuse(in, ".text", "must be a string");
 }
 
@@ -548,7 +549,7 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
     }
     in->open.replied |= !assistant;
     if (yyjson_is_str(content))
-        return add_part(in, as, text_of(in, content));
+        return turns_add_part(in, as, turns_text(in, content));
     if (assistant)
         return anthropic_each(in, content, ".content", add_assistant_block, NULL);
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
@@ -560,7 +561,7 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     size_t i, n;
     yyjson_mut_val *part;
 
-    check(in);
+    turns_check(in);
     assert(strcmp(in->role, "assistant") == 0);
     if (in->calls)
         return anthropic_refuse(in, "", "must not be the last one: its calls have no results");
@@ -616,13 +617,13 @@ static void drop_billing(const char **s, size_t *len) {
     }
 }
 
-static int add_system(struct anthropic_input *in, yyjson_val *v) {
+static int turns_add_system(struct anthropic_input *in, yyjson_val *v) {
     const char *s = json_text(v);
     size_t len = json_len(v);
 
     if (!*in->role)
         drop_billing(&s, &len);
-    return len ? add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
+    return len ? turns_add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
 }
 
 static int add_system_block(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -632,14 +633,14 @@ static int add_system_block(struct anthropic_input *in, yyjson_val *block, const
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
     if (yyjson_is_str(text))
-        return add_system(in, text);
+        return turns_add_system(in, text);
     return anthropic_refuse(in, ".text", "must be a string");
 }
 
 int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
     snprintf(in->place, sizeof(in->place), "system");
     if (yyjson_is_str(system))
-        TRY(add_system(in, system));
+        TRY(turns_add_system(in, system));
     else if (yyjson_is_arr(system))
         TRY(anthropic_each(in, system, "", add_system_block, NULL));
     else if (system)

@@ -21,8 +21,8 @@ static void count_metrics(struct model *m, const struct tenant *t, const struct 
     s->n_output_tokens += sum->output_tokens;
 }
 
-static void count(struct gen_env *env, const struct tenant *t, uint32_t key, struct model *m,
-                  const struct usage_sum *sum) {
+static void bill_count(struct gen_env *env, const struct tenant *t, uint32_t key, struct model *m,
+                       const struct usage_sum *sum) {
     count_metrics(m, t, sum);
     usage_count(&env->usage, t->conf.name, key ? env->auth.names[key - 1] : "", m->info->id, sum);
 }
@@ -33,14 +33,14 @@ int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct 
 
     TRY(usage_limit_check(&env->usage, t, n_tokens, &x->retry_ms, err));
     TRY(tenant_request(t, n_tokens, clock_now(env->clock), &x->retry_ms, err));
-    count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
+    bill_count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
     return 0;
 }
 
 void bill_tokens(struct model *m, const struct tenant *t, const uint32_t *key,
                  const struct usage_sum *sum) {
     if (key)
-        count(m->env, t, *key, m, sum);
+        bill_count(m->env, t, *key, m, sum);
     else
         count_metrics(m, t, sum);
 }

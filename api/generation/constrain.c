@@ -78,7 +78,7 @@ static yyjson_mut_val *form_node(struct draft *d) {
 
 /* ---- reasoning ---- */
 
-static bool is_space(char c) {
+static bool constrain_is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
@@ -101,7 +101,7 @@ static enum thinking thinking_of(const struct prompt_job *job) {
 
     if (job->parse.in_reasoning)
         return THINKS;
-    while (len && is_space(text[len - 1]))
+    while (len && constrain_is_space(text[len - 1]))
         len--;
     return ends_with(text, len, r->close) ? THINKS_NOT : MAY_THINK;
 }
@@ -149,7 +149,7 @@ struct tools {
     uint32_t n;
 };
 
-static void tools_deinit(struct tools *t) {
+static void constrain_tools_deinit(struct tools *t) {
     for (uint32_t i = 0; i < t->n; i++)
         yyjson_doc_free(t->doc[i]);
 }
@@ -163,7 +163,7 @@ static bool is_strict(yyjson_val *f, bool custom) {
     return yyjson_get_bool(yyjson_obj_get(f, "strict"));
 }
 
-static int collect(struct prompt_job *job, struct tools *t) {
+static int constrain_collect(struct prompt_job *job, struct tools *t) {
     size_t most = yyjson_arr_size(job->request.tools);
 
     t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
@@ -218,14 +218,14 @@ static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
     return v != 0 && (v | WORK_MASK) == (hash | WORK_MASK);
 }
 
-static void remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
+static void constrain_remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
     assert(work <= WORK_MASK);
     atomic_store_explicit(&table[hash % CONSTRAIN_CHECKED], (hash & ~WORK_MASK) | work,
                           memory_order_relaxed);
 }
 
 /* Returns the hash of a grammar under the tenant and the cache salt of its request. */
-static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t len) {
+static uint64_t constrain_hash(const struct prompt_job *job, const char *text, size_t len) {
     char name[AUTH_ISOLATION_NAME] = "";
     uint8_t bytes[16];
     uint64_t key[2];
@@ -240,7 +240,8 @@ static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t l
 /* Looks up the result of an earlier compilation of a grammar with a limit of @max work. Returns 0,
  * -EINVAL, or -ENOENT if it is not remembered. Sets *work to the work that the compilation
  * takes. */
-static int look_up(struct gen_env *env, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
+static int constrain_look_up(struct gen_env *env, uint64_t hash, uint64_t max, bool why,
+                             uint64_t *work) {
     if (recall(env->grammars.checked, hash, work) && (*work <= max || !why)) {
         int r = *work <= max ? 0 : -EINVAL;
 
@@ -262,7 +263,7 @@ static int look_up(struct gen_env *env, uint64_t hash, uint64_t max, bool why, u
 static int check_text(struct draft *d, const char *text, size_t len, uint64_t max,
                       struct err *err) {
     struct gen_env *env = d->job->env;
-    uint64_t hash = hash_of(d->job, text, len), work = 0;
+    uint64_t hash = constrain_hash(d->job, text, len), work = 0;
     struct grammar_limits limits = d->many ? CONSTRAINT_LIMITS : (struct grammar_limits){0};
     struct grammar *g = NULL;
     struct err why = {0};
@@ -270,7 +271,7 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
     limits.max_work = MIN(max, d->work);
     limits.work = &work;
     limits.place = d->place;
-    int r = look_up(env, hash, limits.max_work, err != NULL, &work);
+    int r = constrain_look_up(env, hash, limits.max_work, err != NULL, &work);
 
     if (r == -ENOENT) {
         work = 0;
@@ -288,9 +289,10 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
         if (too_much && d->quick)
             return -EAGAIN;
         if (r == 0)
-            remember(env->grammars.checked, hash, work);
+            constrain_remember(env->grammars.checked, hash, work);
         else if (r == -EINVAL && limits.max_work)
-            remember(env->grammars.refused, hash, work | (work == limits.max_work ? SPENT : 0));
+            constrain_remember(env->grammars.refused, hash,
+                               work | (work == limits.max_work ? SPENT : 0));
     }
     assert(work <= d->work);
     d->work -= work;
@@ -302,7 +304,8 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
 
 /* Checks the grammar @v with at most @max work. If @err is NULL, the reason of a refusal is not
  * needed. */
-static int check(struct draft *d, yyjson_mut_val *v, uint64_t max, struct err *err) {
+static int constrain_check_grammar(struct draft *d, yyjson_mut_val *v, uint64_t max,
+                                   struct err *err) {
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
     int r = text ? check_text(d, text, len, max, err) : -ENOMEM;
@@ -320,7 +323,7 @@ static int check_tools(struct draft *d, const struct toolcall_force *given, uint
     d->place[0] = 0;
     d->many = o.n_tools > 1;
     TRY(toolcall_force(out, &d->n, &o, err ? err : &unused));
-    return check(d, *out, max, err);
+    return constrain_check_grammar(d, *out, max, err);
 }
 
 /* Names the tool in the message: not every API has a member for the field, and the numbers of
@@ -334,7 +337,7 @@ static void name_tool(struct err *err, const char *name) {
 #define DROPS_MAX 48 /* parts that are left out of one schema before all of it is */
 
 /* Puts the schema of @l in the place of tool @i's. */
-static int set_schema(struct tools *t, uint32_t i, struct loosener *l) {
+static int constrain_set_schema(struct tools *t, uint32_t i, struct loosener *l) {
     struct toolcall_tool *tool = &t->tool[i];
     yyjson_doc *doc = yyjson_mut_val_imut_copy(l->schema, NULL);
 
@@ -368,7 +371,7 @@ static int loosen_tool(struct draft *d, struct tools *t, uint32_t i, const struc
     for (uint32_t n = 0; r == -EINVAL && n < DROPS_MAX && d->work > end; n++) {
         if (!loosen_schema(&l, d->place))
             break;
-        TRY(set_schema(t, i, &l));
+        TRY(constrain_set_schema(t, i, &l));
         r = check_tools(d, o, d->work - end, &v, err);
     }
     if (r == -EINVAL) {
@@ -542,8 +545,8 @@ static int loosen_equal(struct draft *d, struct tools *t) {
  * if the format cannot hold them. */
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct prompt_job *job = d->job;
-    CLEANUP(tools_deinit) struct tools t = {0};
-    int r = collect(job, &t);
+    CLEANUP(constrain_tools_deinit) struct tools t = {0};
+    int r = constrain_collect(job, &t);
 
     if (r == 0)
         r = loosen_equal(d, &t);
@@ -564,7 +567,7 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
 
 /* ---- together ---- */
 
-static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
+static int constrain_write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
     struct arena *arena = &d->job->request.arena;
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
@@ -591,11 +594,12 @@ static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
 }
 
 /* Adds markers that begin a call only at the start of the message. */
-static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_mut_val *triggers) {
+static int constrain_add_starts(struct draft *d, const struct toolcall_format *f,
+                                yyjson_mut_val *triggers) {
     yyjson_mut_val *list = yyjson_mut_arr(d->n.doc);
     struct tools t = {0};
     bool held = true;
-    int r = collect(d->job, &t);
+    int r = constrain_collect(d->job, &t);
 
     for (uint32_t i = 0; r == 0 && held && i < t.n; i++) {
         char text[CONSTRAINT_TRIGGER_LEN_MAX + 1];
@@ -626,8 +630,8 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
     if (f)
         add_quiet(d, o);
     if (f)
-        TRY(add_starts(d, f, o));
-    return write_text(d, o, &d->job->request.triggers);
+        TRY(constrain_add_starts(d, f, o));
+    return constrain_write_text(d, o, &d->job->request.triggers);
 }
 
 /* Sets a grammar that holds from the output's first token, or from the end of its reasoning on. */
@@ -639,11 +643,11 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     int r = 0;
 
     if (!checked)
-        r = check(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
+        r = constrain_check_grammar(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
     if (r == -EINVAL)
         job->err = err;
     if (r == 0)
-        r = write_text(d, whole, &job->request.grammar);
+        r = constrain_write_text(d, whole, &job->request.grammar);
     if (r < 0 || d->thinking != THINKS)
         return r;
     const struct toolcall_format *f = job->parse.format;
@@ -680,7 +684,7 @@ static int set_auto(struct draft *d) {
         return 0;
     }
     TRY(r);
-    TRY(write_text(d, v, &job->request.grammar));
+    TRY(constrain_write_text(d, v, &job->request.grammar));
     return set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
 }
 
@@ -698,7 +702,7 @@ static yyjson_mut_val *content_node(struct draft *d) {
                    ir_optional(&d->n, ir_text(&d->n, "literal", f->content_end)));
 }
 
-static int build(struct draft *d, bool tools) {
+static int constrain_build_source(struct draft *d, bool tools) {
     struct prompt_job *job = d->job;
     bool form = job->request.form.kind, required = job->request.choice.mode == TOOLS_REQUIRED;
     yyjson_mut_val *calls = NULL;
@@ -724,7 +728,7 @@ int constrain(struct prompt_job *job, bool quick) {
     job->request.loosened.n = 0;
     d.n.doc = json_doc_new(&d.n.failed);
     d.thinking = thinking_of(job);
-    r = build(&d, tools);
+    r = constrain_build_source(&d, tools);
     yyjson_mut_doc_free(d.n.doc);
     if (r == -EAGAIN)
         memset(&job->err, 0, sizeof(job->err));

@@ -17,8 +17,8 @@ static void flush(struct content *c, yyjson_mut_doc *doc) {
 }
 
 /* Adds a part without a text. */
-static void add_part(struct content *c, yyjson_mut_doc *doc, yyjson_mut_val *part,
-                     const char *place) {
+static void content_add_part(struct content *c, yyjson_mut_doc *doc, yyjson_mut_val *part,
+                             const char *place) {
     if (!c->parts)
         c->parts = yyjson_mut_arr(doc);
     flush(c, doc);
@@ -27,15 +27,15 @@ static void add_part(struct content *c, yyjson_mut_doc *doc, yyjson_mut_val *par
 }
 
 void content_add_file(struct content *c, yyjson_mut_doc *doc, const char *place) {
-    add_part(c, doc, json_constant(doc, "{type:'file'}"), place);
+    content_add_part(c, doc, json_constant(doc, "{type:'file'}"), place);
 }
 
 void content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
                          yyjson_val *detail, const char *place) {
-    add_part(c, doc,
-             json_make(doc, "{type:'image_url', image_url:%, detail:%}",
-                       yyjson_val_mut_copy(doc, data), yyjson_val_mut_copy(doc, detail)),
-             place);
+    content_add_part(c, doc,
+                     json_make(doc, "{type:'image_url', image_url:%, detail:%}",
+                               yyjson_val_mut_copy(doc, data), yyjson_val_mut_copy(doc, detail)),
+                     place);
 }
 
 yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc) {

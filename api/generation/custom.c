@@ -24,7 +24,7 @@ static yyjson_val *grammar_of(yyjson_val *custom) {
     return inner ? inner : format;
 }
 
-static int refuse(size_t i, const char *field, const char *must, struct err *err) {
+static int custom_refuse(size_t i, const char *field, const char *must, struct err *err) {
     char param[64];
 
     snprintf(param, sizeof(param), "tools[%zu].custom.%s", i, field);
@@ -38,16 +38,17 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err) {
     yyjson_val *text = yyjson_obj_get(grammar, "definition");
 
     if (!json_is_name(name, REQUEST_NAME_MAX))
-        return refuse(i, "name", "must be a string of 1 to 256 bytes without NUL", err);
+        return custom_refuse(i, "name", "must be a string of 1 to 256 bytes without NUL", err);
     if (!format || yyjson_equals_str(type, "text"))
         return 0;
     if (!grammar)
-        return refuse(i, "format.type", "must be \"text\" or \"grammar\"", err);
+        return custom_refuse(i, "format.type", "must be \"text\" or \"grammar\"", err);
     if (!json_is(syntax, "lark regex"))
-        return refuse(i, "format.syntax", "must be \"lark\" or \"regex\"", err);
+        return custom_refuse(i, "format.syntax", "must be \"lark\" or \"regex\"", err);
     if (json_is_name(text, SIZE_MAX))
         return 0;
-    return refuse(i, "format.definition", "must be a string that is not empty, without NUL", err);
+    return custom_refuse(i, "format.definition", "must be a string that is not empty, without NUL",
+                         err);
 }
 
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
@@ -61,7 +62,7 @@ const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
 
 /* Writes the description that the model sees. It contains the grammar, so that the model follows
  * it. */
-static int describe(yyjson_val *custom, struct buf *out) {
+static int custom_describe(yyjson_val *custom, struct buf *out) {
     yyjson_val *about = yyjson_obj_get(custom, "description"), *text = NULL;
     const char *syntax = custom_syntax(custom, &text);
 
@@ -76,7 +77,7 @@ static int describe(yyjson_val *custom, struct buf *out) {
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-    if (describe(custom, &text) < 0)
+    if (custom_describe(custom, &text) < 0)
         return NULL;
     return json_make(
         doc,
@@ -145,7 +146,7 @@ static int add_code(struct custom_text *t, uint32_t c) {
 
 /* Adds the UTF-16 unit of an escape; a high surrogate is kept until the low one arrives. The parser
  * of tool calls lets no unpaired surrogate through. */
-static int add_unit(struct custom_text *t, uint32_t u) {
+static int custom_add_unit(struct custom_text *t, uint32_t u) {
     if (u >= 0xD800 && u < 0xDC00) {
         t->high = u;
         return 0;
@@ -182,7 +183,7 @@ static int read_byte(struct custom_text *t, char c) {
         if (++t->state < TEXT_END)
             return 0;
         t->state = TEXT_TEXT;
-        return add_unit(t, t->unit & 0xFFFF);
+        return custom_add_unit(t, t->unit & 0xFFFF);
     }
 }
 

@@ -12,7 +12,7 @@
 /* Decodes all tokens together and finds where each ends in the text. The text can be shorter than
  * the tokens' pieces together, because decoding drops a leading space; the first piece is the
  * shorter one. */
-static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, uint32_t skip) {
+static int echo_fill(struct echo *e, const struct tokenizer *t, const int32_t *id, uint32_t skip) {
     size_t sum = 0, len;
     assert(skip <= e->n);
     int r = tokenizer_decode(t, id + skip, e->n - skip, true, &e->text);
@@ -52,7 +52,7 @@ int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, ui
     e->n_users = 1;
     e->n = n;
     e->end = calloc(n + 1, sizeof(*e->end));
-    int r = e->end ? fill(e, t, id, bos) : -ENOMEM;
+    int r = e->end ? echo_fill(e, t, id, bos) : -ENOMEM;
     if (r < 0) {
         echo_free(e);
         return r;

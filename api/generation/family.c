@@ -57,7 +57,7 @@ static bool drops_system(const struct template *t) {
 }
 
 /* Returns true if @word is in the source, and not as the beginning of a longer word. */
-static bool has_word(const struct buf *source, const char *word) {
+static bool family_has_word(const struct buf *source, const char *word) {
     const char *at = source->data, *end = at + source->len;
     size_t n = strlen(word);
 
@@ -78,10 +78,10 @@ static const char *name_of_thoughts(const struct buf *source) {
         {"message.reasoning", "reasoning"}, {"message['reasoning']", "reasoning"},
     };
 
-    if (!source->len || has_word(source, "reasoning_content"))
+    if (!source->len || family_has_word(source, "reasoning_content"))
         return NULL;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (has_word(source, rows[i][0]))
+        if (family_has_word(source, rows[i][0]))
             return rows[i][1];
     return NULL;
 }
@@ -158,7 +158,7 @@ static bool reads_result_members(const struct template *t) {
  * leaves its deliberation off, does not, nor does Granite 3.3, which gets a text for the variable
  * `thinking`. Other templates that know this variable alone open or close reasoning at the end of
  * the prompt. */
-static void find_default(struct family *f, const struct template *t) {
+static void family_find_default(struct family *f, const struct template *t) {
     CLEANUP(rendered_deinit) struct rendered out = {0};
     bool opens = false,
          alone = template_uses(t, "thinking") && !template_uses(t, "enable_thinking");
@@ -228,10 +228,11 @@ void family_init(struct family *f, const struct api_model *m) {
     f->thoughts = name_of_thoughts(&source);
     f->drops_system = drops_system(m->template);
     f->thought_parts = f->reasoning && !f->thoughts && source.len &&
-                       !has_word(&source, "reasoning_content") && takes_thought_parts(m->template);
+                       !family_has_word(&source, "reasoning_content") &&
+                       takes_thought_parts(m->template);
     f->reasons = reasons(f->reasoning, f->format);
     f->result_members = reads_result_members(m->template);
-    find_default(f, m->template);
+    family_find_default(f, m->template);
     f->no_null_tools = fails_on_null_tools(m->template);
 }
 

@@ -15,7 +15,7 @@
 /* ---- source ---- */
 
 /* Returns the end of the tag or expression at @at, behind its strings. */
-static const char *source_skip(const char *at, const char *end) {
+static const char *family_source_skip(const char *at, const char *end) {
     char close = at[1] == '{' ? '}' : '%', quote = 0;
 
     for (at += 2; at < end; at++) {
@@ -47,7 +47,7 @@ struct buf family_source(const char *source, size_t len) {
             continue;
         }
         if (end - at >= 2 && at[0] == '{' && (at[1] == '{' || at[1] == '%'))
-            at = source_skip(at, end);
+            at = family_source_skip(at, end);
         else
             at++;
         r = buf_add(&out, from, (size_t)(at - from));

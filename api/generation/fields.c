@@ -12,7 +12,7 @@ int field_refuse(const struct field *f, struct err *err) {
     return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);
 }
 
-static void *member(struct gen_request *r, const struct field *f) {
+static void *fields_member(struct gen_request *r, const struct field *f) {
     return (char *)r + f->at;
 }
 
@@ -21,7 +21,7 @@ READER(field_bool) {
 
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
-    memcpy(member(r, f), &b, sizeof(b));
+    memcpy(fields_member(r, f), &b, sizeof(b));
     return 0;
 }
 
@@ -31,7 +31,7 @@ READER(field_not) {
 
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
-    memcpy(member(r, f), &b, sizeof(b));
+    memcpy(fields_member(r, f), &b, sizeof(b));
     return 0;
 }
 
@@ -54,7 +54,7 @@ READER(field_uint) {
 
     TRY(field_whole(f, v, &i, err));
     uint32_t u = (uint32_t)i;
-    memcpy(member(r, f), &u, sizeof(u));
+    memcpy(fields_member(r, f), &u, sizeof(u));
     return 0;
 }
 
@@ -86,18 +86,18 @@ READER(field_string) {
     if (!yyjson_is_str(v) || json_len(v) > f->hi)
         return field_refuse(f, err);
     TRY(field_copy(r, v, &s));
-    memcpy(member(r, f), &s, sizeof(s));
+    memcpy(fields_member(r, f), &s, sizeof(s));
     return 0;
 }
 
 READER(field_array) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
         return field_refuse(f, err);
-    memcpy(member(r, f), &v, sizeof(v));
+    memcpy(fields_member(r, f), &v, sizeof(v));
     return 0;
 }
 
 READER(field_value) {
-    memcpy(member(r, f), &v, sizeof(v));
+    memcpy(fields_member(r, f), &v, sizeof(v));
     return 0;
 }

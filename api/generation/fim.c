@@ -33,13 +33,13 @@ static const char *const ends[] = {"<|fim_pad|>",  "<fim_pad>",          "<|repo
                                    "<EOT>",        "\xe2\x96\x81<EOT>"};
 _Static_assert(ARRAY_SIZE(ends) <= FIM_ENDS_MAX, "there is room for all ends");
 
-static int32_t find(const struct tokenizer *t, const char *name) {
+static int32_t fim_find(const struct tokenizer *t, const char *name) {
     return name ? tokenizer_find(t, name, strlen(name)) : -1;
 }
 
 /* Takes the tokens that the file names, in place of those with known names. A family whose tokens
  * they are keeps its order. */
-static void take_named(struct fim *f, const struct tokenizer *t) {
+static void fim_take_named(struct fim *f, const struct tokenizer *t) {
     int32_t prefix = tokenizer_fim(t, TOKENIZER_FIM_PREFIX);
     int32_t suffix = tokenizer_fim(t, TOKENIZER_FIM_SUFFIX);
     int32_t middle = tokenizer_fim(t, TOKENIZER_FIM_MIDDLE);
@@ -59,7 +59,7 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
         int32_t id[3];
 
         for (int k = 0; k < 3; k++)
-            id[k] = find(t, families[i].name[k]);
+            id[k] = fim_find(t, families[i].name[k]);
         if (id[0] < 0 || id[1] < 0 || (families[i].name[2] && id[2] < 0))
             continue;
         f->prefix = id[0];
@@ -67,9 +67,9 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
         f->middle = id[2];
         f->suffix_first = families[i].suffix_first;
     }
-    take_named(f, t);
+    fim_take_named(f, t);
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
-        int32_t id = find(t, ends[i]);
+        int32_t id = fim_find(t, ends[i]);
 
         if (id >= 0)
             f->ends[f->n_ends++] = id;
@@ -77,8 +77,8 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
 }
 
 /* Adds a marker and a user's text, which is tokenised without special tokens. */
-static int add(const struct tokenizer *t, int32_t marker, const char *text, size_t len,
-               struct tokens *out) {
+static int fim_add(const struct tokenizer *t, int32_t marker, const char *text, size_t len,
+                   struct tokens *out) {
     int r = tokens_add(out, marker);
 
     return r < 0 || len == 0 ? r : tokenizer_encode(t, text, len, 0, NULL, 0, out);
@@ -89,9 +89,9 @@ int fim_encode(const struct fim *f, const struct tokenizer *t, const char *befor
     if (tokenizer_adds_bos(t))
         TRY(tokens_add(out, tokenizer_bos(t)));
     if (f->suffix_first)
-        TRY(add(t, f->suffix, after, n_after, out));
-    TRY(add(t, f->prefix, before, n_before, out));
+        TRY(fim_add(t, f->suffix, after, n_after, out));
+    TRY(fim_add(t, f->prefix, before, n_before, out));
     if (!f->suffix_first)
-        TRY(add(t, f->suffix, after, n_after, out));
+        TRY(fim_add(t, f->suffix, after, n_after, out));
     return f->middle >= 0 ? tokens_add(out, f->middle) : 0;
 }

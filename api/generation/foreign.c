@@ -5,27 +5,27 @@
 #include "base/try.h"
 #include "base/util.h"
 
-static int add_line(struct buf *out, const char *s, size_t len) {
+static int foreign_add_line(struct buf *out, const char *s, size_t len) {
     if (len && out->len && out->data[out->len - 1] != '\n')
         TRY(buf_add_char(out, '\n'));
     return buf_add(out, s, len);
 }
 
 /* Returns true for the type of a part that no text describes. */
-static bool is_picture(yyjson_val *type) {
+static bool foreign_is_picture(yyjson_val *type) {
     const char *s = json_cstr(type);
 
     return s && (strstr(s, "image") || strstr(s, "audio") || strstr(s, "screenshot"));
 }
 
-static bool is_file(yyjson_val *type) {
+static bool foreign_is_file(yyjson_val *type) {
     const char *s = json_cstr(type);
 
     return s && (strstr(s, "file") || strstr(s, "document"));
 }
 
 static int add_note(struct buf *out) {
-    return add_line(out, FOREIGN_NOT_VISIBLE, strlen(FOREIGN_NOT_VISIBLE));
+    return foreign_add_line(out, FOREIGN_NOT_VISIBLE, strlen(FOREIGN_NOT_VISIBLE));
 }
 
 /* Calls itself for members: bodies are at most JSON_DEPTH deep. */
@@ -38,8 +38,8 @@ int foreign_text(struct buf *out, yyjson_val *v) {
     yyjson_val *type = yyjson_obj_get(v, "type");
 
     if (yyjson_is_str(v))
-        return add_line(out, json_text(v), json_len(v));
-    if (is_picture(type))
+        return foreign_add_line(out, json_text(v), json_len(v));
+    if (foreign_is_picture(type))
         return add_note(out);
     JSON_EACH(part, v) {
         TRY(foreign_text(out, part));
@@ -48,5 +48,5 @@ int foreign_text(struct buf *out, yyjson_val *v) {
         TRY(foreign_text(out, yyjson_obj_get(v, members[i])));
     if (yyjson_equals_str(type, "text")) /* a document's source */
         TRY(foreign_text(out, yyjson_obj_get(v, "data")));
-    return out->len == before && is_file(type) ? add_note(out) : 0;
+    return out->len == before && foreign_is_file(type) ? add_note(out) : 0;
 }

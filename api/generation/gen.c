@@ -15,11 +15,11 @@
 #include "proto/flight.h"
 
 /*
- * Every way a generation can end passes through end(), which is idempotent, gives its place back,
- * and then tells the owner. The owner frees it, and often its siblings, inside that call: after
- * end(), and after anything that may reach it, neither the generation nor a saved "next" of a list
- * of generations may be touched. Loops that end generations therefore only mark them (`failed`) and
- * let end_failed() begin anew after each one.
+ * Every way a generation can end passes through gen_end(), which is idempotent, gives its place
+ * back, and then tells the owner. The owner frees it, and often its siblings, inside that call:
+ * after gen_end(), and after anything that may reach it, neither the generation nor a saved "next"
+ * of a list of generations may be touched. Loops that end generations therefore only mark them
+ * (`failed`) and let end_failed() begin anew after each one.
  *
  * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to
  * the output, and the generation goes to the worker again as if it were resumed, under a new id, so
@@ -35,7 +35,7 @@
 #define SUBMIT_BYTES 512u /* of a submit beside its tokens */
 
 /* Asserts the invariants that gen.h lists. */
-static void check(const struct gen *g) {
+static void gen_check(const struct gen *g) {
     assert(g->n_out <= g->cap_out && g->n_out <= g->m.max_new && g->n_counted <= g->n_out);
     assert(g->n_parsed <= g->ready && g->ready <= g->text.len && g->n_cached <= g->n_prompt);
     assert(g->n_out == 0 || g->text_end[g->n_out - 1] == g->text.len);
@@ -52,7 +52,7 @@ static void set_state(struct gen *g, enum gen_state next) {
     };
 
     assert(legal[g->state] & 1 << next);
-    check(g);
+    gen_check(g);
     g->state = next;
 }
 
@@ -60,7 +60,7 @@ static bool is_at_worker(const struct gen *g) {
     return g->state == GEN_SENT || g->state == GEN_RUNNING;
 }
 
-static struct list *bucket_of(const struct gen_env *env, uint64_t id) {
+static struct list *gen_bucket(const struct gen_env *env, uint64_t id) {
     return (struct list *)&env->gens.buckets[id % GEN_BUCKETS];
 }
 
@@ -72,7 +72,7 @@ void gens_init(struct gen_env *env) {
 }
 
 struct gen *gen_find(const struct gen_env *env, uint64_t id) {
-    LIST_FOREACH_ENTRY(g, bucket_of(env, id), struct gen, bucket) {
+    LIST_FOREACH_ENTRY(g, gen_bucket(env, id), struct gen, bucket) {
         if (g->m.id == id)
             return g;
     }
@@ -93,7 +93,7 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
 }
 
 /* Sets the prompt; reserve() makes room for the output. */
-static int set_prompt(struct gen *g, struct tokens *prompt, bool take) {
+static int gen_set_prompt(struct gen *g, struct tokens *prompt, bool take) {
     size_t size = prompt->n * sizeof(*prompt->id);
 
     g->tokens = take ? prompt->id : malloc(size);
@@ -123,7 +123,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     g->keep_special = r->keep_special;
     g->include_stop = r->include_stop;
     g->score_only = r->score_only;
-    if (set_prompt(g, prompt, take) < 0 || set_stops(g, r) < 0) {
+    if (gen_set_prompt(g, prompt, take) < 0 || set_stops(g, r) < 0) {
         gen_free(g);
         return -ENOMEM;
     }
@@ -156,7 +156,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     g->m.bad_words = r->bad_words;
     g->m.breakers = r->dry_breakers;
     list_push_back(&env->gens.list, &g->link);
-    list_push_back(bucket_of(env, g->m.id), &g->bucket);
+    list_push_back(gen_bucket(env, g->m.id), &g->bucket);
     *out = g;
     return 0;
 }
@@ -233,8 +233,8 @@ static uint32_t charged_prompt(const struct gen *g) {
 
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
     assert(g->state == GEN_WAITING);
-    charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
-                (uint64_t)g->n_prompt + n_output, clock_now(g->env->clock));
+    charge_acquire(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
+                   (uint64_t)g->n_prompt + n_output, clock_now(g->env->clock));
 }
 
 /* Returns true if @g ended as a turn of its session does: the worker hears of it. */
@@ -244,7 +244,7 @@ static bool ended_turn(const struct gen *g) {
     return ended && g->m.session && !g->vector;
 }
 
-static void leave(struct gen *g) {
+static void gen_leave(struct gen *g) {
     struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
@@ -273,7 +273,7 @@ static void leave(struct gen *g) {
 struct gen *gen_free(struct gen *g) {
     if (!g)
         return NULL;
-    leave(g);
+    gen_leave(g);
     assert(g->state == GEN_DONE && !g->charge.tenant); /* the charge has been given back */
     list_remove(&g->link);
     list_remove(&g->bucket);
@@ -308,7 +308,7 @@ static void tell_turn_end(const struct gen *g) {
 }
 
 /* Ends the generation, once: frees its place and tells the owner, after which @g may be gone. */
-static void end(struct gen *g, enum finish_reason why) {
+static void gen_end(struct gen *g, enum finish_reason why) {
     if (g->state == GEN_DONE)
         return;
     assert(why != FINISH_NONE && (why != FINISH_ERROR || g->err.status >= 400));
@@ -322,14 +322,14 @@ static void end(struct gen *g, enum finish_reason why) {
         err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->finish = FINISH_ERROR;
     }
-    leave(g);
+    gen_leave(g);
     tell_turn_end(g);
     g->changed(g);
 }
 
 void gen_fail(struct gen *g, int status, const char *code, const char *message) {
     err_set_code(&g->err, status, code, NULL, "%s", message);
-    end(g, FINISH_ERROR);
+    gen_end(g, FINISH_ERROR);
 }
 
 /* ---- what the worker says ---- */
@@ -377,22 +377,22 @@ static void take_counts(struct gen *g, const struct event *e) {
 }
 
 /* Copies as much of @s as fits. */
-static void copy(char *out, size_t size, struct str s) {
+static void gen_copy(char *out, size_t size, struct str s) {
     snprintf(out, size, "%.*s", (int)MIN(s.len, size - 1), s.data ? s.data : "");
 }
 
-static void refuse(struct gen *g, const struct event *e) {
+static void gen_refuse(struct gen *g, const struct event *e) {
     int status = e->status >= 400 && e->status < 600 ? e->status : 500;
     char text[300], code[sizeof(g->err.code)], param[sizeof(g->err.param)];
 
     g->retry_ms = e->retry_ms;
-    copy(text, sizeof(text), e->text);
-    copy(code, sizeof(code), e->code);
-    copy(param, sizeof(param), e->param);
+    gen_copy(text, sizeof(text), e->text);
+    gen_copy(code, sizeof(code), e->code);
+    gen_copy(param, sizeof(param), e->param);
     err_set_code(&g->err, status, status == 500 || (status > 500 && !*code) ? "engine_error" : code,
                  param, "%s",
                  *text ? text : "The inference worker refused the request without a reason.");
-    end(g, FINISH_ERROR);
+    gen_end(g, FINISH_ERROR);
 }
 
 /* Takes the values of the prompt, which arrive once. */
@@ -436,7 +436,7 @@ static void on_finish(struct gen *g, const struct event *e) {
     switch ((enum finish_reason)e->finish) {
     case FINISH_STOP:
     case FINISH_LENGTH:
-        end(g, g->stopped ? FINISH_STOP : (enum finish_reason)e->finish);
+        gen_end(g, g->stopped ? FINISH_STOP : (enum finish_reason)e->finish);
         break;
     case FINISH_DEADLINE:
         gen_fail(g, 504, "request_timeout", GEN_TOO_LATE);
@@ -446,12 +446,12 @@ static void on_finish(struct gen *g, const struct event *e) {
         break;
     case FINISH_NONE:
     case FINISH_ERROR:
-        refuse(g, e);
+        gen_refuse(g, e);
         break;
     }
 }
 
-static void submit(struct gen *g);
+static void gen_submit(struct gen *g);
 
 /* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
  * ended already (@ended), and one that begins behind the marker is submitted in its place. */
@@ -463,14 +463,14 @@ static void force_end_reasoning(struct gen *g, bool ended) {
         g->model->port->cancel(g->model->port, g->m.id);
     list_remove(&g->bucket);
     g->m.id = env->gens.next_id++;
-    list_push_back(bucket_of(env, g->m.id), &g->bucket);
+    list_push_back(gen_bucket(env, g->m.id), &g->bucket);
     set_state(g, GEN_PENDING);
     if (gen_end_reasoning(g) < 0) {
         gen_fail(g, 503, "out_of_memory", "Out of memory.");
         return;
     }
     g->n_turns++;
-    submit(g);
+    gen_submit(g);
     g->changed(g);
 }
 
@@ -496,7 +496,7 @@ void gen_on_event(struct model *m, const struct event *e) {
     }
     if (e->kind == EVENT_REJECTED) {
         set_state(g, GEN_PENDING); /* the worker has forgotten it: nothing is to be cancelled */
-        refuse(g, e);
+        gen_refuse(g, e);
         return;
     }
     if (g->state == GEN_SENT)
@@ -510,12 +510,12 @@ void gen_on_event(struct model *m, const struct event *e) {
     } else if (g->repeats && made) {
         if (finished)
             set_state(g, GEN_PENDING); /* the worker is done: nothing is to be cancelled */
-        end(g, FINISH_LENGTH);
+        gen_end(g, FINISH_LENGTH);
     } else if (finished) {
         set_state(g, GEN_PENDING); /* the worker is done: nothing is to be cancelled */
         on_finish(g, e);
     } else if (g->stopped) {
-        end(g, FINISH_STOP); /* the worker finds the same and reports it in the next event */
+        gen_end(g, FINISH_STOP); /* the worker finds the same and reports it in the next event */
     } else {
         g->changed(g);
     }
@@ -528,13 +528,13 @@ static bool is_stopped(const struct gen *g) {
     return g->n_out > 0 && gen_is_end(g, g->tokens[g->n_prompt + g->n_out - 1]);
 }
 
-static bool is_complete(const struct gen *g) {
+static bool gen_is_complete(const struct gen *g) {
     return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
 /* Fails a generation without a worker, because none will come. A complete output stays complete. */
 static void fail_without_worker(struct gen *g) {
-    if (!is_complete(g))
+    if (!gen_is_complete(g))
         model_unavailable(g->model, NULL, &g->err);
     g->retry_ms = g->model->failure_retry_ms;
     g->failed = true;
@@ -561,7 +561,7 @@ static void charge_submit(const struct gen *g) {
             begins + (SUBMIT_BYTES + g->m.n_tokens * sizeof(*g->tokens)) / tenant_weight(t);
 }
 
-static void submit(struct gen *g) {
+static void gen_submit(struct gen *g) {
     struct gen_env *env = g->env;
     struct model *m = g->model;
 
@@ -584,7 +584,7 @@ static void submit(struct gen *g) {
         m->crowded = true;
         admit_tick_later(&env->admit);
     } else {
-        if (r == -ENOMEM && !is_complete(g))
+        if (r == -ENOMEM && !gen_is_complete(g))
             err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->failed = true;
         admit_tick_later(&env->admit);
@@ -630,7 +630,7 @@ static void submit_pending(struct model *m) {
 
         g->left = c && conn_has_left(c);
         if (!g->left)
-            submit(g);
+            gen_submit(g);
     }
 }
 
@@ -652,7 +652,7 @@ void gen_start(struct gen *g) {
     if (g->model->worker_up)
         submit_pending(g->model);
     else
-        submit(g);
+        gen_submit(g);
 }
 
 bool gen_any_pending(const struct gen_env *env) {
@@ -673,13 +673,13 @@ static void end_failed(struct gen_env *env) {
         LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
             if (!g->failed || g->state == GEN_DONE)
                 continue;
-            if (!g->err.status && is_complete(g))
-                end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
+            if (!g->err.status && gen_is_complete(g))
+                gen_end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
             else if (!g->err.status)
                 gen_fail(g, 500, "internal_error",
                          "The request could not be sent to the inference worker. Send it again.");
             else
-                end(g, FINISH_ERROR);
+                gen_end(g, FINISH_ERROR);
             again = true;
             break;
         }
@@ -696,7 +696,7 @@ void gen_retry(struct gen_env *env) {
             err_set_code(&g->err, 504, "request_timeout", NULL, GEN_TOO_LATE);
             g->failed = true;
         } else if (!g->model->worker_up) {
-            submit(g);
+            gen_submit(g);
         }
     }
     LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
@@ -739,7 +739,7 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
         }
         if (g->n_attempts)
             env->stats.n_resumed++;
-        g->failed |= is_complete(g);
+        g->failed |= gen_is_complete(g);
     }
     gen_room(m);
     end_failed(env);

@@ -100,7 +100,7 @@ static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
 }
 
 /* Adds the token's text and looks for a stop string in it. */
-static int add_text(struct gen *g, int32_t id) {
+static int gen_add_text(struct gen *g, int32_t id) {
     struct stops_match match;
     size_t len;
     const char *piece = piece_of(g, id, &len);
@@ -119,7 +119,7 @@ static int add_text(struct gen *g, int32_t id) {
 
 /* Computes how many bytes of the text may be sent while more may come. The number never
  * decreases. */
-static void settle(struct gen *g) {
+static void gen_settle(struct gen *g) {
     if (g->stopped)
         return;
     size_t n = g->text.len - (g->stops ? MIN(stops_held(g->stops), g->text.len) : 0);
@@ -128,7 +128,7 @@ static void settle(struct gen *g) {
     g->ready = MAX(g->ready, n);
 }
 
-static int add_token(struct gen *g, const struct event *e, uint32_t i) {
+static int gen_add_token(struct gen *g, const struct event *e, uint32_t i) {
     uint32_t at = g->n_out;
 
     assert(at < g->cap_out);
@@ -142,7 +142,7 @@ static int add_token(struct gen *g, const struct event *e, uint32_t i) {
             e->top && k < e->n_top ? e->top[i * e->n_top + k] : (struct event_top){-1, 0};
     if (g->digests)
         g->digests[at] = e->digests ? e->digests[i] : 0;
-    if (add_text(g, e->tokens[i]) < 0)
+    if (gen_add_text(g, e->tokens[i]) < 0)
         return -ENOMEM;
     g->text_end[at] = (uint32_t)g->text.len;
     g->n_out++;
@@ -154,8 +154,8 @@ int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
     int r = reserve(g, g->n_out + n);
 
     for (uint32_t i = 0; i < n && r == 0; i++)
-        r = add_token(g, &e, i);
-    settle(g);
+        r = gen_add_token(g, &e, i);
+    gen_settle(g);
     TRY(r);
     return gen_take_apart(g);
 }
@@ -235,17 +235,17 @@ int gen_take_tokens(struct gen *g, const struct event *e) {
     n = MIN(n, most - MIN(e->from, most));
     TRY(reserve(g, MAX(e->from + n, g->n_out)));
     for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
-        TRY(add_token(g, e, i));
+        TRY(gen_add_token(g, e, i));
         g->repeats = !g->stopped && repeats(g);
         if (g->repeats)
             break;
         if (!g->thinking.limited)
             continue;
-        settle(g);
+        gen_settle(g);
         TRY(gen_take_apart(g));
         if (gen_closes_reasoning(g))
             break;
     }
-    settle(g);
+    gen_settle(g);
     return gen_take_apart(g);
 }

@@ -43,7 +43,7 @@ void api_guest_free(struct api_guest *g) {
     free(g);
 }
 
-static struct str str_of(const char *s) {
+static struct str guest_str(const char *s) {
     return (struct str){s, (uint32_t)strlen(s)};
 }
 
@@ -82,7 +82,7 @@ static struct event news_of(const struct api_guest *g) {
 }
 
 /* Adds the end of the generation in the form of a worker's event. */
-static void add_end(struct event *e, const struct gen *n) {
+static void guest_add_end(struct event *e, const struct gen *n) {
     assert(n->state == GEN_DONE && n->finish != FINISH_NONE);
     e->kind = n->accepted || n->finish != FINISH_ERROR ? EVENT_FINISH : EVENT_REJECTED;
     e->finish = (uint16_t)n->finish;
@@ -92,19 +92,19 @@ static void add_end(struct event *e, const struct gen *n) {
     if (n->finish != FINISH_ERROR)
         return;
     e->status = (uint16_t)n->err.status;
-    e->text = str_of(n->err.message);
-    e->code = str_of(n->err.code);
-    e->param = str_of(n->err.param);
+    e->text = guest_str(n->err.message);
+    e->code = guest_str(n->err.code);
+    e->param = guest_str(n->err.param);
 }
 
 /* The callback gen.changed: sends the news to the other front. */
-static void on_changed(struct gen *n) {
+static void guest_on_changed(struct gen *n) {
     struct api_guest *g = n->owner;
     struct event e = news_of(g);
     bool over = n->state == GEN_DONE;
 
     if (over)
-        add_end(&e, n);
+        guest_add_end(&e, n);
     g->n_told = n->n_out;
     g->prompt_told |= e.n_prompt_lp > 0;
     g->tell(g->ctx, g, &e);
@@ -112,11 +112,11 @@ static void on_changed(struct gen *n) {
         api_guest_free(g);
 }
 
-static void on_admitted(struct waiter *w) {
+static void guest_on_admitted(struct waiter *w) {
     gen_start(CONTAINER_OF(w, struct api_guest, waiter)->gen);
 }
 
-static void on_expired(struct waiter *w) {
+static void guest_on_expired(struct waiter *w) {
     gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout", GEN_TOO_LATE);
 }
 
@@ -142,7 +142,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     n->m = *s;
     n->m.id = id;
     n->owner = g;
-    n->changed = on_changed;
+    n->changed = guest_on_changed;
     n->need_picture = s->n_pictures ? on_need_picture : NULL;
     n->n_faults = s->n_faults;
     g->id = s->id;
@@ -154,7 +154,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
 
 /* Returns the tenant of the same name, with the limits that this daemon's configuration gives
  * it. */
-static struct tenant *assign(struct gen *n) {
+static struct tenant *guest_assign(struct gen *n) {
     struct api_tenant row = {0};
     struct str name = n->m.tenant_name;
 
@@ -187,7 +187,7 @@ int api_guest_new(struct api_guest **out, struct model *m, const void *payload, 
     int r = msg_submit_parse(g->payload, len, &s);
     if (r == 0)
         r = make_gen(g, m, &s);
-    if (r == 0 && !(g->waiter.tenant = assign(g->gen)))
+    if (r == 0 && !(g->waiter.tenant = guest_assign(g->gen)))
         r = -EPROTO;
     if (r < 0) {
         api_guest_free(g);
@@ -196,8 +196,8 @@ int api_guest_new(struct api_guest **out, struct model *m, const void *payload, 
     g->waiter.n = 1;
     g->waiter.n_context = (uint64_t)s.n_prompt + s.max_new;
     g->waiter.deadline_ns = s.deadline_ns;
-    g->waiter.admitted = on_admitted;
-    g->waiter.expired = on_expired;
+    g->waiter.admitted = guest_on_admitted;
+    g->waiter.expired = guest_on_expired;
     *out = g;
     admit_again(&m->env->admit, &g->waiter);
     return 0;

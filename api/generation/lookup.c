@@ -33,7 +33,7 @@ static void write_answer(struct prompt_job *job) {
     l->answer_error = j.error;
 }
 
-static void on_prepared(struct prompt_job *job) {
+static void lookup_on_prepared(struct prompt_job *job) {
     struct lookup *l = CONTAINER_OF(job, struct lookup, job);
     struct exchange *x = l->exchange;
     struct err err = job->err;
@@ -55,8 +55,8 @@ static void on_prepared(struct prompt_job *job) {
         respond_buf(x, 200, &b, r);
 }
 
-/* Detaches the lookup; while it still runs, on_prepared() frees it later. */
-static void leave(struct exchange *x, void *state) {
+/* Detaches the lookup; while it still runs, lookup_on_prepared() frees it later. */
+static void lookup_leave(struct exchange *x, void *state) {
     struct lookup *l = state;
 
     l->exchange = NULL;
@@ -65,7 +65,7 @@ static void leave(struct exchange *x, void *state) {
 }
 
 void lookup_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.leave = leave};
+    static const struct exchange_ops ops = {.leave = lookup_leave};
     const struct endpoint *endpoint = x->route->endpoint;
 
     assert(endpoint->translate && endpoint->write && !endpoint->open == !endpoint->close);
@@ -79,5 +79,5 @@ void lookup_serve(struct exchange *x, struct http *h) {
     l->exchange = x;
     l->job.write = write_answer;
     exchange_attach(x, &ops, l);
-    prompt_job_start(&l->job, x, endpoint, on_prepared);
+    prompt_job_start(&l->job, x, endpoint, lookup_on_prepared);
 }

@@ -44,7 +44,7 @@ static const char *const schemas[] = {
     "anyOf", "oneOf", "allOf", "prefixItems", "items", "additionalItems", "additionalProperties",
     NULL};
 
-static void note(struct loosener *l, const char *place) {
+static void loosen_note(struct loosener *l, const char *place) {
     uint32_t n = l->list->n++;
 
     if (n >= LOOSENED_KEPT)
@@ -58,7 +58,7 @@ static void note(struct loosener *l, const char *place) {
 }
 
 void loosen_note_all(struct loosener *l) {
-    note(l, "");
+    loosen_note(l, "");
 }
 
 /* ---- the way to a place ---- */
@@ -104,7 +104,7 @@ static yyjson_mut_val *child(yyjson_mut_val *v, const char *step) {
     return yyjson_mut_is_arr(v) && *step && !*end ? yyjson_mut_arr_get(v, i) : NULL;
 }
 
-static void enter(struct spot *s, yyjson_mut_val *schema, size_t n_place) {
+static void loosen_enter(struct spot *s, yyjson_mut_val *schema, size_t n_place) {
     s->schema = schema;
     s->keyword[0] = 0;
     s->n_schema = n_place;
@@ -116,7 +116,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
     const char *p = place;
 
     *s = (struct spot){0};
-    enter(s, at, 0);
+    loosen_enter(s, at, 0);
     for (int depth = 0; *p && depth < DEPTH_MAX; depth++) {
         p = take_step(p, step, sizeof(step));
         at = child(at, step);
@@ -133,7 +133,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
         s->owner = s->schema;
         s->holder = map || list ? at : NULL;
         if (!map && !list) {
-            enter(s, at, s->n_keyword);
+            loosen_enter(s, at, s->n_keyword);
             continue;
         }
         if (!*p)
@@ -142,7 +142,7 @@ static void find_spot(struct loosener *l, const char *place, struct spot *s) {
         at = child(at, s->name);
         if (!at)
             return;
-        enter(s, at, (size_t)(p - place));
+        loosen_enter(s, at, (size_t)(p - place));
     }
 }
 
@@ -170,7 +170,7 @@ static bool take_keyword(struct loosener *l, yyjson_mut_val *schema, const char 
     return found;
 }
 
-static bool is_kept(const char *key, yyjson_mut_val *v) {
+static bool loosen_is_kept(const char *key, yyjson_mut_val *v) {
     static const char *const kept[] = {"type", "description", "title", "default", NULL};
 
     if (key && strcmp(key, "enum") == 0)
@@ -189,7 +189,7 @@ static bool reduce(yyjson_mut_val *schema, bool values) {
         const char *name = json_mut_cstr(key);
         bool is_enum = name && strcmp(name, "enum") == 0;
 
-        if (is_kept(name, yyjson_mut_obj_iter_get_val(key)) && (values || !is_enum))
+        if (loosen_is_kept(name, yyjson_mut_obj_iter_get_val(key)) && (values || !is_enum))
             continue;
         yyjson_mut_obj_iter_remove(&it);
         more = true;
@@ -252,14 +252,14 @@ static bool take_at(struct loosener *l, const char *place) {
     if (s.one_of)
         open_choice(l, s.one_of);
     snprintf(text, sizeof(text), "%.*s", (int)MIN(n, (size_t)PLACE_MAX), place);
-    note(l, text);
+    loosen_note(l, text);
     return true;
 }
 
 /* ---- without a place ---- */
 
 /* Adds @step to @place, with escapes. Returns the former length. */
-static size_t push(char *place, const char *step) {
+static size_t loosen_push(char *place, const char *step) {
     size_t old = strlen(place), n = old;
 
     if (n + 1 < PLACE_MAX)
@@ -282,20 +282,20 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
 /* Takes the rules out of the schemas in @v, the value of @keyword. */
 static bool take_inner(struct loosener *l, yyjson_mut_val *v, const char *keyword, char *place,
                        unsigned depth) {
-    size_t old = push(place, keyword), i, n;
+    size_t old = loosen_push(place, keyword), i, n;
     yyjson_mut_val *key, *item;
     bool taken = false;
     char number[24];
 
     yyjson_mut_arr_foreach(v, i, n, item) {
         snprintf(number, sizeof(number), "%zu", i);
-        size_t up = push(place, number);
+        size_t up = loosen_push(place, number);
 
         taken = take_rules(l, item, place, depth) || taken;
         place[up] = 0;
     }
     yyjson_mut_obj_foreach(is_in(maps, keyword) ? v : NULL, i, n, key, item) {
-        size_t up = push(place, json_mut_cstr(key));
+        size_t up = loosen_push(place, json_mut_cstr(key));
 
         taken = take_rules(l, item, place, depth) || taken;
         place[up] = 0;
@@ -338,9 +338,9 @@ static bool take_rules(struct loosener *l, yyjson_mut_val *schema, char *place, 
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
         if (!take_keyword(l, schema, rules[i]))
             continue;
-        size_t old = push(place, rules[i]);
+        size_t old = loosen_push(place, rules[i]);
 
-        note(l, place);
+        loosen_note(l, place);
         place[old] = 0;
         taken = true;
     }
@@ -377,23 +377,23 @@ static bool take_deep(struct loosener *l, bool values) {
         taken = true;
         if (is_in(no_rules, name))
             continue;
-        push(place, name);
-        note(l, place);
+        loosen_push(place, name);
+        loosen_note(l, place);
     }
     yyjson_mut_obj_foreach(properties, i, n, key, v) {
         char place[PLACE_MAX] = "/properties";
 
         if (!reduce(v, values))
             continue;
-        push(place, json_mut_cstr(key));
-        note(l, place);
+        loosen_push(place, json_mut_cstr(key));
+        loosen_note(l, place);
         taken = true;
     }
     return taken && yyjson_mut_obj_size(properties) > 0;
 }
 
 /* Returns whether the schema still says anything of the arguments. */
-static bool has_shape(yyjson_mut_val *schema) {
+static bool loosen_has_shape(yyjson_mut_val *schema) {
     static const char *const shapes[] = {
         "properties", "patternProperties", "additionalProperties", "anyOf", "oneOf", "allOf",
         "$ref"};
@@ -410,7 +410,7 @@ bool loosen_schema(struct loosener *l, const char *place) {
     if (!yyjson_mut_is_obj(l->schema))
         return false;
     if (*place && take_at(l, place))
-        return has_shape(l->schema);
+        return loosen_has_shape(l->schema);
     if (l->step < LOOSEN_RULES) {
         l->step = LOOSEN_RULES;
         if (take_rules(l, l->schema, path, DEPTH_MAX))

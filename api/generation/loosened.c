@@ -14,7 +14,7 @@
 
 /* Writes @text without what a list in a header may not have. Returns its length, or 0 if it does
  * not fit. */
-static size_t put_escaped(const char *text, char *out, size_t size) {
+static size_t loosened_put_escaped(const char *text, char *out, size_t size) {
     size_t n = 0;
 
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
@@ -34,10 +34,10 @@ void loosened_text(const struct loosened_list *list, char *out, size_t size) {
     for (i = 0; i < list->n && i < LOOSENED_KEPT; i++) {
         char one[700];
         const struct loosened *v = &list->v[i];
-        size_t len = put_escaped(v->tool, one, sizeof(one) / 3);
+        size_t len = loosened_put_escaped(v->tool, one, sizeof(one) / 3);
 
         one[len++] = '#';
-        len += put_escaped(v->place, one + len, sizeof(one) - len);
+        len += loosened_put_escaped(v->place, one + len, sizeof(one) - len);
         if (n + len + 3 > room)
             break;
         n += (size_t)snprintf(out + n, room - n, "%s%.*s", i ? ", " : "", (int)len, one);

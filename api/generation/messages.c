@@ -38,7 +38,7 @@ struct build {
 };
 
 /* Refuses "messages[i]" or a place inside it. */
-static int refuse(const struct build *b, const char *place, const char *must) {
+static int messages_refuse(const struct build *b, const char *place, const char *must) {
     char param[96];
 
     if (b->failed)
@@ -47,28 +47,29 @@ static int refuse(const struct build *b, const char *place, const char *must) {
     return json_refuse(b->err, param, must);
 }
 
-static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
+static yyjson_mut_val *messages_text(struct build *b, yyjson_val *v) {
     return yyjson_mut_strncpy(b->doc, json_text(v), json_len(v));
 }
 
-static void put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
+static void messages_put(struct build *b, yyjson_mut_val *object, const char *key,
+                         yyjson_mut_val *v) {
     yyjson_mut_obj_add_val(b->doc, object, key, v);
 }
 
 /* Finds the text of one part of a content array. */
-static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
+static int messages_part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
     yyjson_val *type = yyjson_obj_get(part, "type");
     char place[40];
 
     snprintf(place, sizeof(place), ".content[%zu]%s", at, yyjson_is_obj(part) ? ".type" : "");
     if (!yyjson_is_str(type))
-        return refuse(b, place, "must be a part with a type");
+        return messages_refuse(b, place, "must be a part with a type");
     bool is_text = json_is(type, "text input_text output_text");
     if (!is_text && !json_is(type, "refusal"))
-        return refuse(b, place, "is not supported: this model reads only text");
+        return messages_refuse(b, place, "is not supported: this model reads only text");
     *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
-    return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
+    return yyjson_is_str(*text) ? 0 : messages_refuse(b, place, "must be a string");
 }
 
 /* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
@@ -82,7 +83,7 @@ static bool is_thought(yyjson_val *part) {
 }
 
 /* Returns true for a part with a file or a sound, which no model here reads. */
-static bool is_file(yyjson_val *part) {
+static bool messages_is_file(yyjson_val *part) {
     return json_has(part, "type", "file input_file input_audio audio_url video_url");
 }
 
@@ -98,7 +99,7 @@ static int trust_range(struct build *b, size_t at, size_t begin, size_t end) {
 }
 
 /* Adds a picture to the content of the message being built. */
-static int add_picture(struct build *b, yyjson_val *part, struct buf *text) {
+static int messages_add_picture(struct build *b, yyjson_val *part, struct buf *text) {
     struct messages_trust *t = b->trust;
     size_t begin = text->len;
 
@@ -123,13 +124,13 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
         snprintf(place, sizeof(place), "messages[%zu].content[%zu].type",
                  b->i - MIN(b->i, b->form->n_own), i);
     return err_set_code(b->err, 400, "invalid_value", place, "%s is not supported: %s.", place,
-                        is_file(part) ? "files and audio cannot be read"
-                                      : "this model reads only text");
+                        messages_is_file(part) ? "files and audio cannot be read"
+                                               : "this model reads only text");
 }
 
 /* Joins parts to one string at the end of @out. Each text is a line, as in other servers, but the
  * texts of a tool's output are one text, as at the services; there only notes are lines. */
-static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *out) {
+static int messages_join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *out) {
     bool assistant = json_has(m, "role", "assistant"), lines = false;
     bool output = json_has(m, "role", "tool function"), noted = false;
     bool sees = *b->sight && !assistant, repeated = is_repeated(m);
@@ -139,18 +140,19 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
         bool picture = picture_part_is(part);
         bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
         bool text = json_has(part, "type", "text input_text output_text refusal");
-        bool unseen = picture || is_file(part) || (repeated && yyjson_is_obj(part) && !text);
+        bool unseen =
+            picture || messages_is_file(part) || (repeated && yyjson_is_obj(part) && !text);
 
         if (repeated && is_thought(part))
             continue;
         if (!unseen)
-            TRY(part_text(b, i, part, &s));
+            TRY(messages_part_text(b, i, part, &s));
         if (lines && !shown && (!output || unseen || noted))
             TRY(buf_add_char(out, '\n'));
         lines = !shown;
         noted = unseen && !shown;
         if (shown)
-            TRY(add_picture(b, part, out));
+            TRY(messages_add_picture(b, part, out));
         else if (unseen)
             TRY(add_unseen(b, m, i, part, out));
         else
@@ -175,25 +177,25 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
             return -ENOMEM;
     }
     if (text.len)
-        put(b, to, "reasoning_content", json_text_of(b->doc, &text));
+        messages_put(b, to, "reasoning_content", json_text_of(b->doc, &text));
     return 0;
 }
 
 /* Adds the content to @text as one string. */
-static int add_content(struct build *b, yyjson_val *m, struct buf *text) {
+static int messages_add_content(struct build *b, yyjson_val *m, struct buf *text) {
     yyjson_val *v = json_given(m, "content");
 
     if (yyjson_is_str(v))
         return json_add_text(text, v);
     if (yyjson_is_arr(v))
-        return join_parts(b, m, v, text);
+        return messages_join_parts(b, m, v, text);
     if (!v && is_repeated(m))
         return 0;
-    return refuse(b, ".content", "must be a string or an array of parts");
+    return messages_refuse(b, ".content", "must be a string or an array of parts");
 }
 
-static void put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
-    put(b, to, "content", json_text_of(b->doc, text));
+static void messages_put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
+    messages_put(b, to, "content", json_text_of(b->doc, text));
 }
 
 static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *role) {
@@ -203,14 +205,14 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     if (noted && b->form->no_system &&
         (buf_add(&text, b->note.data, b->note.len) < 0 || buf_add_str(&text, "\n\n") < 0))
         return -ENOMEM;
-    TRY(add_content(b, m, &text));
+    TRY(messages_add_content(b, m, &text));
     if (noted && !b->form->no_system &&
         ((text.len && buf_add_str(&text, "\n\n") < 0) ||
          buf_add(&text, b->note.data, b->note.len) < 0))
         return -ENOMEM;
     if (noted)
         buf_clear(&b->note);
-    put_text(b, to, &text);
+    messages_put_text(b, to, &text);
     return 0;
 }
 
@@ -251,7 +253,7 @@ static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
 }
 
 /* Returns the arguments of a call of a custom tool. */
-static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
+static yyjson_mut_val *messages_input(struct build *b, yyjson_val *input) {
     yyjson_mut_val *args = json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input));
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
@@ -261,7 +263,7 @@ static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
     return json_of(b, yyjson_doc_get_root(doc));
 }
 
-static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
+static int messages_put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
     yyjson_val *f = yyjson_obj_get(call, "function"), *id = yyjson_obj_get(call, "id");
     yyjson_val *name = yyjson_obj_get(f, "name"), *args = yyjson_obj_get(f, "arguments");
     yyjson_val *custom = custom_tool(call), *input = yyjson_obj_get(custom, "input");
@@ -273,37 +275,37 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
         args = NULL;
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
     if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
-        return refuse(b, place, "must be a function call with name and arguments");
+        return messages_refuse(b, place, "must be a function call with name and arguments");
     if (!json_cstr(name))
-        return refuse(b, place, "must have a name without NUL");
+        return messages_refuse(b, place, "must have a name without NUL");
     if (custom && !yyjson_is_str(input))
-        return refuse(b, place, "must be a custom call with name and input");
+        return messages_refuse(b, place, "must be a custom call with name and input");
     yyjson_mut_arr_append(
         calls, json_make(b->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
-                         yyjson_is_str(id) ? text_of(b, id) : NULL, text_of(b, name),
-                         custom ? input_of(b, input) : arguments_of(b, args)));
+                         yyjson_is_str(id) ? messages_text(b, id) : NULL, messages_text(b, name),
+                         custom ? messages_input(b, input) : arguments_of(b, args)));
     return 0;
 }
 
-static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
+static int messages_put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     yyjson_val *v = json_given(m, "tool_calls");
 
     if (!v)
         return 0;
     if (!yyjson_is_arr(v))
-        return refuse(b, ".tool_calls", "must be an array");
+        return messages_refuse(b, ".tool_calls", "must be an array");
     yyjson_mut_val *calls = yyjson_mut_arr(b->doc);
     JSON_EACH_AT(i, call, v) {
-        TRY(put_call(b, call, i, calls));
+        TRY(messages_put_call(b, call, i, calls));
     }
     if (yyjson_arr_size(v))
-        put(b, to, "tool_calls", calls);
+        messages_put(b, to, "tool_calls", calls);
     return 0;
 }
 
 /* Copies a field that is a string or absent. @as is its name for the template. */
-static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
-                      const char *as) {
+static int messages_put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
+                               const char *as) {
     yyjson_val *v = json_given(m, key);
     char place[40];
 
@@ -311,8 +313,8 @@ static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const 
         return 0;
     snprintf(place, sizeof(place), ".%s", key);
     if (!yyjson_is_str(v))
-        return refuse(b, place, "must be a string");
-    put(b, to, as, text_of(b, v));
+        return messages_refuse(b, place, "must be a string");
+    messages_put(b, to, as, messages_text(b, v));
     return 0;
 }
 
@@ -334,8 +336,8 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
     size_t i, n;
 
-    TRY(add_content(b, m, &text));
-    TRY(put_calls(b, m, scratch)); /* checks them, too */
+    TRY(messages_add_content(b, m, &text));
+    TRY(messages_put_calls(b, m, scratch)); /* checks them, too */
     calls = b->failed ? NULL : yyjson_mut_obj_get(scratch, "tool_calls");
     yyjson_mut_arr_foreach(calls, i, n, call) {
         yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
@@ -346,7 +348,7 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
         TRY(toolcall_write_call(&text, json_mut_cstr(yyjson_mut_obj_get(f, "name")),
                                 json_mut_text(args), json_mut_len(args)));
     }
-    put_text(b, to, &text);
+    messages_put_text(b, to, &text);
     return 0;
 }
 
@@ -366,8 +368,8 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
     struct toolcall_marks own = {0};
 
-    TRY(add_content(b, m, &text));
-    TRY(put_calls(b, m, scratch)); /* checks them, too */
+    TRY(messages_add_content(b, m, &text));
+    TRY(messages_put_calls(b, m, scratch)); /* checks them, too */
     yyjson_mut_val *calls = yyjson_mut_obj_get(scratch, "tool_calls");
     int r = b->failed || !yyjson_mut_arr_size(calls)
                 ? 0
@@ -375,7 +377,7 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     if (r == 0)
         r = trust(b, &own, at);
     free(own.v);
-    put_text(b, to, &text);
+    messages_put_text(b, to, &text);
     return r;
 }
 
@@ -395,7 +397,7 @@ static int put_thoughts(struct build *b, yyjson_mut_val *to) {
         return -ENOMEM;
     if (both)
         yyjson_mut_set_str(content, "");
-    put(b, to, b->form->thoughts, json_text_of(b->doc, &text));
+    messages_put(b, to, b->form->thoughts, json_text_of(b->doc, &text));
     return 0;
 }
 
@@ -410,7 +412,7 @@ static void put_thought_part(struct build *b, yyjson_mut_val *to) {
     yyjson_mut_arr_append(parts, json_make(b->doc, "{type:'thinking', thinking:%}", thoughts));
     if (json_mut_len(content))
         yyjson_mut_arr_append(parts, json_make(b->doc, "{type:'text', text:%}", content));
-    put(b, to, "content", parts);
+    messages_put(b, to, "content", parts);
 }
 
 /* Returns the name of the call of @calls that the result @m answers; NULL: unknown. */
@@ -440,24 +442,25 @@ static void move_result(struct build *b, yyjson_mut_val *list, bool pictures) {
     yyjson_mut_val *results = yyjson_mut_obj_get(calling, "tool_responses");
     if (!results) {
         results = yyjson_mut_arr(b->doc);
-        put(b, calling, "tool_responses", results);
+        messages_put(b, calling, "tool_responses", results);
     }
     yyjson_mut_arr_append(results, json_make(b->doc, "{name:%, response:%}",
                                              name ? yyjson_mut_val_mut_copy(b->doc, name) : NULL,
                                              yyjson_mut_obj_remove_key(m, "content")));
 }
 
-static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
+static int messages_put_one(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
     uint32_t n_pictures = b->trust->n_pictures;
 
     b->at = yyjson_mut_arr_size(list) - 1;
     if (!yyjson_is_obj(m))
-        return refuse(b, "", "must be an object");
+        return messages_refuse(b, "", "must be an object");
     if (!role)
-        return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
-    put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+        return messages_refuse(b, ".role",
+                               "must be system, developer, user, assistant, tool or function");
+    messages_put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
     bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
     if (plain) {
@@ -466,13 +469,13 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
         TRY(put_written_calls(b, m, to, b->at));
     } else {
         TRY(put_content(b, m, to, role));
-        TRY(put_calls(b, m, to));
+        TRY(messages_put_calls(b, m, to));
     }
-    TRY(put_string(b, m, to, "name", "name"));
-    TRY(put_string(b, m, to, "tool_call_id", "tool_call_id"));
-    TRY(put_string(b, m, to,
-                   yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
-                   "reasoning_content"));
+    TRY(messages_put_string(b, m, to, "name", "name"));
+    TRY(messages_put_string(b, m, to, "tool_call_id", "tool_call_id"));
+    TRY(messages_put_string(
+        b, m, to, yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
+        "reasoning_content"));
     if (assistant)
         TRY(put_thought_parts(b, m, to));
     if (b->form->family->thought_parts)
@@ -499,7 +502,7 @@ static void move_trust(struct messages_trust *t, size_t first, const struct buf 
 }
 
 /* Joins consecutive results into one message of the user. Moves @m and @b->i to the last result. */
-static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
+static int messages_put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
     CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
 
@@ -509,7 +512,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
         size_t begin = all.len, first = b->trust->n;
 
         buf_clear(&text);
-        TRY(add_content(b, *m, &text));
+        TRY(messages_add_content(b, *m, &text));
         if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
@@ -517,8 +520,8 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
         if (b->i + 1 == n || !message_is_result(json_next(*m)))
             break;
     }
-    put(b, to, "role", yyjson_mut_str(b->doc, "user"));
-    put_text(b, to, &all);
+    messages_put(b, to, "role", yyjson_mut_str(b->doc, "user"));
+    messages_put_text(b, to, &all);
     return 0;
 }
 
@@ -536,7 +539,7 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
+static int messages_put_list(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->messages);
     const char *first = role_of(yyjson_obj_get(m, "role"));
@@ -550,9 +553,9 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     if (b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
         put_note(b, list);
     for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m))
-        result = b->form->plain && message_is_result(m) ? put_results(b, &m, n, list)
-                                                        : put_message(b, m, list);
-    put(b, root, "messages", list);
+        result = b->form->plain && message_is_result(m) ? messages_put_results(b, &m, n, list)
+                                                        : messages_put_one(b, m, list);
+    messages_put(b, root, "messages", list);
     return result;
 }
 
@@ -564,12 +567,12 @@ static int put_functions_text(struct build *b, const struct gen_request *r, yyjs
     if (!text)
         return -ENOMEM;
     if (!yyjson_obj_get(r->kwargs, "functions"))
-        put(b, root, "functions", yyjson_mut_strcpy(b->doc, text));
+        messages_put(b, root, "functions", yyjson_mut_strcpy(b->doc, text));
     return 0;
 }
 
-static int put_tools(struct build *b, const struct gen_request *r, const struct api_model *model,
-                     yyjson_mut_val *root) {
+static int messages_put_tools(struct build *b, const struct gen_request *r,
+                              const struct api_model *model, yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
 
     if (!b->form->plain && family_takes_text(model->template))
@@ -581,7 +584,7 @@ static int put_tools(struct build *b, const struct gen_request *r, const struct 
 
     if (b->form->simple_tools)
         messages_simplify_tools(b->doc, tools);
-    put(b, root, "tools", tools);
+    messages_put(b, root, "tools", tools);
     return 0;
 }
 
@@ -591,17 +594,18 @@ static void put_token(struct build *b, yyjson_mut_val *root, const char *key,
 
     if (id >= 0)
         s = tokenizer_text(t, id);
-    put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
+    messages_put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
 }
 
-static int put_all(struct build *b, const struct gen_request *r, const struct api_model *model,
-                   yyjson_mut_val *root) {
+static int messages_put_all(struct build *b, const struct gen_request *r,
+                            const struct api_model *model, yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
     template_variables_put(b->doc, root, r, model, b->form->family);
-    TRY(put_messages(b, r, root));
-    TRY(put_tools(b, r, model, root));
-    put(b, root, "documents", yyjson_mut_null(b->doc));
-    put(b, root, "add_generation_prompt", yyjson_mut_bool(b->doc, !r->no_generation_prompt));
+    TRY(messages_put_list(b, r, root));
+    TRY(messages_put_tools(b, r, model, root));
+    messages_put(b, root, "documents", yyjson_mut_null(b->doc));
+    messages_put(b, root, "add_generation_prompt",
+                 yyjson_mut_bool(b->doc, !r->no_generation_prompt));
     put_token(b, root, "bos_token", t, tokenizer_bos(t));
     put_token(b, root, "eos_token", t, tokenizer_eos(t));
     return 0;
@@ -623,7 +627,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
                       .trust = trust};
     b.doc = json_doc_new(&b.failed);
     yyjson_mut_val *root = yyjson_mut_obj(b.doc);
-    int result = put_all(&b, r, model, root);
+    int result = messages_put_all(&b, r, model, root);
     if (result == 0)
         result = json_doc_seal(b.doc, root, out);
     assert(result < 0 || b.i == yyjson_arr_size(r->messages));

@@ -11,8 +11,8 @@
 /* Checks and copies the tools of a chat: all that the model may call, and those of them that it
  * sees from the start. */
 
-static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
-                      yyjson_mut_val *list, struct err *err) {
+static int messages_add_custom(struct gen_request *r, yyjson_val *tool, size_t i,
+                               yyjson_mut_doc *doc, yyjson_mut_val *list, struct err *err) {
     yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
     TRY(custom_check(tool, i, err));
     assert(r->n_customs < yyjson_arr_size(r->tools));
@@ -67,7 +67,7 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
         yyjson_val *type = yyjson_obj_get(tool, "type");
 
         if (custom_tool(tool))
-            TRY(add_custom(r, tool, i, doc, list, err));
+            TRY(messages_add_custom(r, tool, i, doc, list, err));
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
         TRY(check_function(yyjson_obj_get(tool, "function"), i, err));
@@ -76,7 +76,7 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
     return 0;
 }
 
-static bool is_deferred(yyjson_mut_val *tool) {
+static bool messages_is_deferred(yyjson_mut_val *tool) {
     return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
 }
 
@@ -85,7 +85,7 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
     size_t n = yyjson_mut_arr_size(list), n_kept = 0;
 
     for (size_t i = n; i-- > 0;)
-        if (is_deferred(yyjson_mut_arr_get_first(list))) {
+        if (messages_is_deferred(yyjson_mut_arr_get_first(list))) {
             yyjson_mut_arr_remove_first(list);
         } else {
             yyjson_mut_arr_rotate(list, 1); /* fails for a list of one, which needs no rotation */
@@ -186,7 +186,7 @@ static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
 }
 
 /* Gives @o an empty description if it has none. */
-static void describe(yyjson_mut_doc *doc, yyjson_mut_val *o) {
+static void messages_describe(yyjson_mut_doc *doc, yyjson_mut_val *o) {
     if (yyjson_mut_is_str(yyjson_mut_obj_get(o, "description")))
         return;
     yyjson_mut_obj_remove_key(o, "description");
@@ -202,7 +202,7 @@ void messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
 
         if (!f)
             continue;
-        describe(doc, f);
+        messages_describe(doc, f);
         parameters = yyjson_mut_obj_get(f, "parameters");
         if (!parameters)
             parameters = yyjson_mut_obj_add_obj(doc, f, "parameters");
@@ -213,7 +213,7 @@ void messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
         }
         yyjson_mut_obj_foreach(yyjson_mut_obj_get(parameters, "properties"), k, n_properties, key,
                                property) {
-            describe(doc, property);
+            messages_describe(doc, property);
         }
     }
 }

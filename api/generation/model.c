@@ -61,7 +61,7 @@ void model_open(struct model *m) {
     m->opened = true;
 }
 
-static bool matches(const char *own, const char *name, size_t len) {
+static bool model_matches(const char *own, const char *name, size_t len) {
     size_t n = strlen(own);
 
     if (n > 0 && own[n - 1] == '*')
@@ -73,7 +73,7 @@ bool model_has_name(const struct model *m, const char *name, size_t len) {
     if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)
         return true;
     for (const char *const *alias = m->aliases; alias && *alias; alias++)
-        if (matches(*alias, name, len))
+        if (model_matches(*alias, name, len))
             return true;
     return false;
 }

@@ -27,7 +27,7 @@ static bool is_usable(const struct model *m, bool computes) {
 }
 
 /* Returns the model that a request for @name gets (generation/models.h); NULL if there is none. */
-static struct model *find(const struct gen_env *env, const char *name, size_t len) {
+static struct model *model_wait_find(const struct gen_env *env, const char *name, size_t len) {
     struct model *m = name ? models_find(env, name, len) : model_first(env);
 
     /* A single model, where there is never another, accepts the names that its dialect decides.
@@ -47,7 +47,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
     if (!name && json_len(v))
         return json_refuse(err, "model", "must not contain a NUL character");
     pthread_rwlock_rdlock((pthread_rwlock_t *)&env->models.lock);
-    const struct model *m = find(env, name, json_len(v));
+    const struct model *m = model_wait_find(env, name, json_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
     pthread_rwlock_unlock((pthread_rwlock_t *)&env->models.lock);
     if (!m && !env->opts.rescan)
@@ -73,7 +73,7 @@ void model_wait_assign(struct prompt_job *job, struct model *m) {
 }
 
 /* Estimates when the model will be ready, from the progress of loading. */
-static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
+static uint32_t model_wait_retry_ms(const struct model *m, int64_t waited_ns) {
     double left = m->progress > 0.05f ? (1.0 - (double)m->progress) / (double)m->progress : 0;
     double ms = left * (double)waited_ns / 1e6;
 
@@ -82,7 +82,7 @@ static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
 
 /* Sets a 503 about the model that the job waited for, or would have to wait for. */
 static int still_loading(struct prompt_job *job, int64_t waited_ns) {
-    job->retry_ms = retry_ms(job->model, waited_ns);
+    job->retry_ms = model_wait_retry_ms(job->model, waited_ns);
     return err_set_code(&job->err, 503, "model_loading", "model",
                         "The model `%.200s` is being loaded. Try again later.",
                         job->model->info->id);
@@ -105,7 +105,7 @@ static int comes_and_goes(struct prompt_job *job) {
                         job->wanted ? job->wanted : job->model->info->id);
 }
 
-static void start_tick(struct gen_env *env);
+static void model_wait_start_tick(struct gen_env *env);
 
 void model_wait_cancel(struct prompt_job *job) {
     if (!job->waits)
@@ -126,14 +126,14 @@ static void end_wait(struct prompt_job *job, int result) {
 }
 
 /* The callback api_rescan.over: looks the name up again. */
-static void on_rescanned(struct api_rescan *r) {
+static void model_wait_on_rescanned(struct api_rescan *r) {
     end_wait(CONTAINER_OF(r, struct prompt_job, rescan), -EBUSY);
 }
 
 /* Makes the job wait until the folders of models have been read again. Returns -EBUSY, or a 404 if
  * there are no folders to read. */
-static int unknown(struct prompt_job *job) {
-    job->rescan.over = on_rescanned;
+static int model_wait_unknown(struct prompt_job *job) {
+    job->rescan.over = model_wait_on_rescanned;
     if (!rescan_begin(job->env, &job->rescan))
         return models_unknown(job->env, job->wanted, strlen(job->wanted), &job->err);
     job->waits = true;
@@ -145,14 +145,14 @@ static int unknown(struct prompt_job *job) {
 int model_wait_begin(struct prompt_job *job) {
     struct gen_env *env = job->env;
     const char *name = job->wanted;
-    struct model *m = find(env, name, name ? strlen(name) : 0);
+    struct model *m = model_wait_find(env, name, name ? strlen(name) : 0);
     int64_t now = clock_now(env->clock);
 
     assert(!job->waits);
     if (job->n_lookups++ >= MAX_LOOKUPS)
         return comes_and_goes(job);
     if (!m)
-        return unknown(job);
+        return model_wait_unknown(job);
     if (!models_are_allowed(job->tenant, m))
         return models_hidden(name ? name : m->info->id, &job->err);
     model_wait_assign(job, m);
@@ -175,7 +175,7 @@ int model_wait_begin(struct prompt_job *job) {
     list_push_back(&m->waiting, &job->waiting);
     env->wait.n++;
     m->port->want(m->port);
-    start_tick(env);
+    model_wait_start_tick(env);
     return -EBUSY;
 }
 
@@ -208,7 +208,7 @@ void model_wait_move(struct model *old, struct model *next) {
 }
 
 /* Returns a job that has waited for too long, or NULL. */
-static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
+static struct prompt_job *model_wait_late(struct model *m, int64_t now, int64_t limit_ns) {
     LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
         if (now - job->waits_since_ns >= limit_ns)
             return job;
@@ -217,14 +217,14 @@ static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
 }
 
 /* Tells each waiting stream how far the loading is. */
-static void tell(struct model *m) {
+static void model_wait_tell(struct model *m) {
     LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
         if (job->streams && job->on_wait)
             job->on_wait(job);
     }
 }
 
-static void on_tick(uv_timer_t *t) {
+static void model_wait_on_tick(uv_timer_t *t) {
     struct gen_env *env = t->data;
     int64_t limit_ns = (int64_t)env->opts.load_wait_ms * 1000000;
 
@@ -232,17 +232,17 @@ static void on_tick(uv_timer_t *t) {
         struct prompt_job *job;
 
         /* At most max_queued iterations: a job that begins to wait meanwhile is not late. */
-        while ((job = late(m, clock_now(env->clock), limit_ns)))
+        while ((job = model_wait_late(m, clock_now(env->clock), limit_ns)))
             end_wait(job, still_loading(job, limit_ns));
-        tell(m);
+        model_wait_tell(m);
     }
     if (env->wait.n == 0)
         uv_timer_stop(t);
 }
 
-static void start_tick(struct gen_env *env) {
+static void model_wait_start_tick(struct gen_env *env) {
     if (!uv_is_active((uv_handle_t *)&env->wait.tick))
-        uv_timer_start(&env->wait.tick, on_tick, TICK_MS, TICK_MS);
+        uv_timer_start(&env->wait.tick, model_wait_on_tick, TICK_MS, TICK_MS);
 }
 
 void model_wait_init(struct gen_env *env) {

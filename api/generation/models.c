@@ -78,7 +78,7 @@ bool models_is_answered(const struct gen_env *env, const char *name, size_t len)
 }
 
 /* Writes the names of all models to @out, as far as they fit. */
-static void list_names(const struct gen_env *env, char *out, size_t size) {
+static void models_list_names(const struct gen_env *env, char *out, size_t size) {
     *out = 0;
     LIST_FOREACH(l, &env->models.list)
     note_add(out, size, ", ", "%s", LIST_ENTRY(l, const struct model, link)->id);
@@ -92,7 +92,7 @@ int models_unknown(const struct gen_env *env, const char *name, size_t len, stru
     for (const char *const *p = env->models.bad_presets; p && *p && !is_bad; p++)
         is_bad = strlen(*p) == len && memcmp(*p, name, len) == 0;
     if (env->models.list.next != env->models.list.prev)
-        list_names(env, names, sizeof(names));
+        models_list_names(env, names, sizeof(names));
     pthread_rwlock_unlock(lock_of(env));
     if (is_bad)
         return err_set_code(

@@ -28,14 +28,14 @@ static bool has_calls(yyjson_val *m) {
     return yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
 }
 
-static void append(struct rewrite *b, const char *role, yyjson_mut_val *m) {
+static void normalize_append(struct rewrite *b, const char *role, yyjson_mut_val *m) {
     yyjson_mut_arr_append(b->list, m);
     b->last = m;
     b->role = role;
 }
 
 /* Returns a content as an array of parts; a text becomes an array of one part. */
-static yyjson_mut_val *parts_of(struct rewrite *b, yyjson_mut_val *content) {
+static yyjson_mut_val *normalize_parts(struct rewrite *b, yyjson_mut_val *content) {
     return yyjson_mut_is_arr(content) ? content
                                       : json_make(b->doc, "[{type:'text', text:%}]", content);
 }
@@ -52,9 +52,9 @@ static yyjson_mut_val *join_texts(struct rewrite *b, yyjson_mut_val *first,
     return json_text_of(b->doc, &text);
 }
 
-static yyjson_mut_val *join_parts(struct rewrite *b, yyjson_mut_val *first,
-                                  yyjson_mut_val *second) {
-    yyjson_mut_val *list = parts_of(b, first), *rest = parts_of(b, second), *part;
+static yyjson_mut_val *normalize_join_parts(struct rewrite *b, yyjson_mut_val *first,
+                                            yyjson_mut_val *second) {
+    yyjson_mut_val *list = normalize_parts(b, first), *rest = normalize_parts(b, second), *part;
 
     while ((part = yyjson_mut_arr_remove_first(rest)))
         yyjson_mut_arr_append(list, part);
@@ -62,14 +62,14 @@ static yyjson_mut_val *join_parts(struct rewrite *b, yyjson_mut_val *first,
 }
 
 /* Adds the content of @m to that of the last message; both have one. */
-static void join(struct rewrite *b, yyjson_val *m) {
+static void normalize_join(struct rewrite *b, yyjson_val *m) {
     yyjson_mut_val *first = yyjson_mut_obj_remove_key(b->last, "content");
     yyjson_mut_val *second = json_copy_of(b->doc, m, "content");
     bool parts = yyjson_mut_is_arr(first) || yyjson_mut_is_arr(second);
 
     if (!b->failed)
         yyjson_mut_obj_add_val(b->doc, b->last, "content",
-                               (parts ? join_parts : join_texts)(b, first, second));
+                               (parts ? normalize_join_parts : join_texts)(b, first, second));
 }
 
 static bool has_content(yyjson_val *m) {
@@ -84,10 +84,10 @@ static bool last_has_content(const struct rewrite *b) {
     return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
 }
 
-static void say(struct rewrite *b, const char *role, const char *text) {
-    append(b, role,
-           json_make(b->doc, "{role:%, content:%}", yyjson_mut_str(b->doc, role),
-                     yyjson_mut_str(b->doc, text)));
+static void normalize_say(struct rewrite *b, const char *role, const char *text) {
+    normalize_append(b, role,
+                     json_make(b->doc, "{role:%, content:%}", yyjson_mut_str(b->doc, role),
+                               yyjson_mut_str(b->doc, text)));
 }
 
 /* Adds the turn that strict templates expect before one of @role: an answer to tool results after
@@ -98,33 +98,33 @@ static void add_missing(struct rewrite *b, const char *role) {
     if (!(b->how & NORMALIZE_MISSING))
         return;
     if (strcmp(role, "assistant") == 0 && begins)
-        say(b, "user", "");
+        normalize_say(b, "user", "");
     else if (strcmp(role, "user") == 0 && b->role && strcmp(b->role, "tool") == 0)
-        say(b, "assistant", "Done.");
+        normalize_say(b, "assistant", "Done.");
 }
 
 /* Adds a message of @role, which differs from the role of @m where a system message becomes the
  * user's. */
-static void add(struct rewrite *b, yyjson_val *m, const char *role) {
+static void normalize_add(struct rewrite *b, yyjson_val *m, const char *role) {
     add_missing(b, role);
     bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
                  has_content(m) && last_has_content(b);
 
     if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls")) {
-        join(b, m);
+        normalize_join(b, m);
         return;
     }
     yyjson_mut_val *copy = yyjson_val_mut_copy(b->doc, m);
     if (!json_has(m, "role", role))
         yyjson_mut_set_str(yyjson_mut_obj_get(copy, "role"), role);
-    append(b, role, copy);
+    normalize_append(b, role, copy);
 }
 
 /* Limit of the calls of a message that are split, because each searches all results. */
 #define SPLIT_MAX 256
 
 /* Returns the result of call @id among the @n messages from @m on, or NULL. */
-static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
+static yyjson_val *normalize_result(yyjson_val *m, size_t n, yyjson_val *id) {
     for (; n; n--, m = json_next(m))
         if (yyjson_is_str(id) && yyjson_equals(yyjson_obj_get(m, "tool_call_id"), id))
             return m;
@@ -173,18 +173,18 @@ static size_t split_calls(struct rewrite *b, yyjson_val *m, size_t n) {
 
     JSON_EACH(call, calls) {
         id = yyjson_obj_get(call, "id");
-        whole = whole && result_of(next, found, id) && !is_shared(calls, id);
+        whole = whole && normalize_result(next, found, id) && !is_shared(calls, id);
     }
     if (!whole) {
-        append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
+        normalize_append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
         return 0;
     }
     JSON_EACH_AT(i, call, calls) {
-        yyjson_val *result = result_of(next, found, yyjson_obj_get(call, "id"));
+        yyjson_val *result = normalize_result(next, found, yyjson_obj_get(call, "id"));
 
         assert(result);
-        append(b, "assistant", one_call(b, m, call, i));
-        append(b, "tool", yyjson_val_mut_copy(b->doc, result));
+        normalize_append(b, "assistant", one_call(b, m, call, i));
+        normalize_append(b, "tool", yyjson_val_mut_copy(b->doc, result));
     }
     return found;
 }
@@ -202,16 +202,16 @@ static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
         done = 0;
         TRY(job_pause());
         if (is_system(m))
-            add(b, m, is_users(b, i) ? "user" : "system");
+            normalize_add(b, m, is_users(b, i) ? "user" : "system");
         else if (json_has(m, "role", "user"))
-            add(b, m, "user");
+            normalize_add(b, m, "user");
         else if (json_has(m, "role", "assistant") && (b->how & NORMALIZE_TURNS) &&
                  yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
             done = split_calls(b, m, n - i - 1);
         else if (json_has(m, "role", "assistant"))
-            add(b, m, "assistant");
+            normalize_add(b, m, "assistant");
         else
-            append(b, "tool", yyjson_val_mut_copy(b->doc, m));
+            normalize_append(b, "tool", yyjson_val_mut_copy(b->doc, m));
         assert(done < n - i);
         for (; done; done--, i++)
             m = json_next(m);

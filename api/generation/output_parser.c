@@ -50,8 +50,8 @@ static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call
 
 /* Appends to the text of @kind, in the last run if that is of this kind. Arguments need no new run:
  * begin_call() has made it. */
-static int add_text(struct output_parser *s, enum output_kind kind,
-                    const struct toolcall_event *e) {
+static int output_add_text(struct output_parser *s, enum output_kind kind,
+                           const struct toolcall_event *e) {
     const struct output_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
 
     assert(!last || last->end == s->text[last->kind].len);
@@ -77,10 +77,10 @@ static int begin_call(struct output_parser *s, const struct toolcall_event *e) {
     return 0;
 }
 
-static int add_mark(struct output_parser *s, const char *text) {
+static int output_add_mark(struct output_parser *s, const char *text) {
     const struct toolcall_event e = {.kind = TOOLCALL_CONTENT, .data = text, .len = strlen(text)};
 
-    return add_text(s, OUTPUT_CONTENT, &e);
+    return output_add_text(s, OUTPUT_CONTENT, &e);
 }
 
 /* Adds reasoning to the content, behind its mark where it begins. */
@@ -88,9 +88,9 @@ static int add_inlined(struct output_parser *s, const struct toolcall_event *e) 
     const struct toolcall_reasoning *marks = s->opts.reasoning;
 
     if (!s->inlined)
-        TRY(add_mark(s, marks ? marks->open : "<think>"));
+        TRY(output_add_mark(s, marks ? marks->open : "<think>"));
     s->inlined = true;
-    return add_text(s, OUTPUT_CONTENT, e);
+    return output_add_text(s, OUTPUT_CONTENT, e);
 }
 
 /* Closes reasoning that the content has. */
@@ -98,11 +98,11 @@ static int close_inlined(struct output_parser *s) {
     const struct toolcall_reasoning *marks = s->opts.reasoning;
 
     s->inlined = false;
-    TRY(add_mark(s, marks ? marks->close : "</think>"));
-    return add_mark(s, "\n\n");
+    TRY(output_add_mark(s, marks ? marks->close : "</think>"));
+    return output_add_mark(s, "\n\n");
 }
 
-static int on_event(void *ctx, const struct toolcall_event *e) {
+static int output_on_event(void *ctx, const struct toolcall_event *e) {
     struct output_parser *s = ctx;
     int r = 0;
 
@@ -116,13 +116,13 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
 
     switch (e->kind) {
     case TOOLCALL_CONTENT:
-        return add_text(s, OUTPUT_CONTENT, e);
+        return output_add_text(s, OUTPUT_CONTENT, e);
     case TOOLCALL_REASONING:
-        return add_text(s, OUTPUT_REASONING, e);
+        return output_add_text(s, OUTPUT_REASONING, e);
     case TOOLCALL_BEGIN:
         return begin_call(s, e);
     case TOOLCALL_ARGS:
-        r = add_text(s, OUTPUT_CALL, e);
+        r = output_add_text(s, OUTPUT_CALL, e);
         s->calls[e->index].end = s->text[OUTPUT_CALL].len;
         return r;
     case TOOLCALL_END:
@@ -138,7 +138,7 @@ void output_parser_note_token(struct output_parser *s) {
 
 int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
     assert(!s->finished);
-    return len ? toolcall_feed(s->parser, data, len, on_event, s) : 0;
+    return len ? toolcall_feed(s->parser, data, len, output_on_event, s) : 0;
 }
 
 void output_parser_count(struct output_parser *s, size_t token_len) {
@@ -153,7 +153,7 @@ int output_parser_finish(struct output_parser *s, bool cut) {
     if (s->finished)
         return 0;
     s->finished = true;
-    return toolcall_finish(s->parser, cut, on_event, s);
+    return toolcall_finish(s->parser, cut, output_on_event, s);
 }
 
 bool output_parser_has_call(const struct output_parser *s) {

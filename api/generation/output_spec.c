@@ -8,7 +8,7 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-static int unsupported(const char *param, const char *why, struct err *err) {
+static int output_unsupported(const char *param, const char *why, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", param, "%s %s.", param, why);
 }
 
@@ -28,7 +28,8 @@ static int set_form(struct gen_request *r, const char *kind, const char *param, 
     return 0;
 }
 
-static int set_schema(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
+static int output_set_schema(struct gen_request *r, const char *param, yyjson_val *v,
+                             struct err *err) {
     if (!yyjson_is_obj(v) && !yyjson_is_bool(v))
         return json_refuse(err, param, "must be a JSON schema");
     return set_form(r, "json_schema", param, v, err);
@@ -38,14 +39,14 @@ static int set_schema(struct gen_request *r, const char *param, yyjson_val *v, s
 static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_val *v,
                               struct err *err) {
     if (!yyjson_is_str(v))
-        return set_schema(r, param, v, err);
+        return output_set_schema(r, param, v, err);
     if (r->form.doc)
         return set_form(r, "json_schema", param, v, err); /* refuses it */
     yyjson_doc *doc;
 
     if (json_parse(&doc, json_text(v), json_len(v), 0) == -ENOMEM)
         return -ENOMEM;
-    int result = set_schema(r, param, yyjson_doc_get_root(doc), err);
+    int result = output_set_schema(r, param, yyjson_doc_get_root(doc), err);
 
     assert(result < 0 || yyjson_doc_get_root(doc) == r->form.value);
     if (result == 0)
@@ -55,8 +56,8 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
     return result;
 }
 
-static int set_string(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
-                      struct err *err) {
+static int output_set_string(struct gen_request *r, const char *kind, const char *param,
+                             yyjson_val *v, struct err *err) {
     if (!json_is_name(v, SIZE_MAX))
         return json_refuse(err, param, "must be a string that is not empty, without NUL");
     return set_form(r, kind, param, v, err);
@@ -66,7 +67,7 @@ static int set_string(struct gen_request *r, const char *kind, const char *param
 static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     bool gbnf = json_cstr(v) && strstr(json_cstr(v), "::=");
 
-    return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
+    return output_set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
 }
 
 static int set_choice(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
@@ -110,7 +111,7 @@ READER(output_spec_response_format) {
         return json_refuse(err, "response_format.json_schema.strict", "must be a boolean");
     if (!schema && name) /* a name alone asks for any JSON */
         return set_form(r, "json_object", "response_format", type, err);
-    return set_schema(r, "response_format.json_schema.schema", schema, err);
+    return output_set_schema(r, "response_format.json_schema.schema", schema, err);
 }
 
 READER(output_spec_structured) {
@@ -120,9 +121,9 @@ READER(output_spec_structured) {
     if (!yyjson_is_obj(v))
         return json_refuse(err, "structured_outputs", "must be an object");
     if (json_given(v, "structural_tag"))
-        return unsupported("structured_outputs.structural_tag", "is not supported", err);
+        return output_unsupported("structured_outputs.structural_tag", "is not supported", err);
     if (json_given(v, "whitespace_pattern"))
-        return unsupported("structured_outputs.whitespace_pattern", "is not supported", err);
+        return output_unsupported("structured_outputs.whitespace_pattern", "is not supported", err);
     if (compact && !yyjson_is_bool(compact))
         return json_refuse(err, "structured_outputs.disable_any_whitespace", "must be a boolean");
     if (any_order && !yyjson_is_bool(any_order))
@@ -134,7 +135,7 @@ READER(output_spec_structured) {
     if ((s = json_given(v, "json_object")))
         TRY(set_object(r, "structured_outputs.json_object", s, err));
     if ((s = json_given(v, "regex")))
-        TRY(set_string(r, "regex", "structured_outputs.regex", s, err));
+        TRY(output_set_string(r, "regex", "structured_outputs.regex", s, err));
     if ((s = json_given(v, "choice")))
         TRY(set_choice(r, "structured_outputs.choice", s, err));
     if ((s = json_given(v, "grammar")))
@@ -154,7 +155,7 @@ READER(output_spec_guided) {
     if (yyjson_is_str(v) && json_len(v) == 0)
         return 0;
     if (strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0)
-        return set_string(r, "regex", field, v, err);
+        return output_set_string(r, "regex", field, v, err);
     return set_grammar(r, field, v, err);
 }
 
@@ -210,7 +211,7 @@ READER(output_spec_tool_choice) {
     if (yyjson_equals_str(type, "allowed_tools"))
         return set_allowed(r, v, err);
     if (yyjson_is_str(type) && !json_is(type, "function custom"))
-        return unsupported("tool_choice", "can name only functions and custom tools", err);
+        return output_unsupported("tool_choice", "can name only functions and custom tools", err);
     r->choice.function = function_name(v);
     r->choice.mode = TOOLS_REQUIRED;
     if (r->choice.function)
@@ -229,7 +230,7 @@ yyjson_val *output_spec_function(yyjson_val *tool) {
     return yyjson_obj_get(tool, "function");
 }
 
-static bool is_offered(const struct gen_request *r, yyjson_val *name) {
+static bool output_is_offered(const struct gen_request *r, yyjson_val *name) {
     JSON_EACH(tool, r->tools) {
         yyjson_val *have = yyjson_obj_get(output_spec_function(tool), "name");
 
@@ -239,7 +240,7 @@ static bool is_offered(const struct gen_request *r, yyjson_val *name) {
     return false;
 }
 
-static int unknown(const char *param, yyjson_val *name, struct err *err) {
+static int output_unknown(const char *param, yyjson_val *name, struct err *err) {
     assert(json_cstr(name)); /* function_name() */
     return err_set_code(err, 400, "invalid_value", param,
                         "%s names the function '%.100s', which is not in tools.", param,
@@ -250,14 +251,14 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
     const struct gen_request_choice *c = &r->choice;
     size_t any = 0;
 
-    if (c->function && !is_offered(r, c->function))
-        return unknown("tool_choice", c->function, err);
+    if (c->function && !output_is_offered(r, c->function))
+        return output_unknown("tool_choice", c->function, err);
     JSON_EACH_AT(i, item, c->allowed) {
         char param[64];
 
         snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
-        if (!is_offered(r, function_name(item)))
-            return unknown(param, function_name(item), err);
+        if (!output_is_offered(r, function_name(item)))
+            return output_unknown(param, function_name(item), err);
     }
     JSON_EACH(item, r->tools) {
         any += output_spec_function(item) != NULL;

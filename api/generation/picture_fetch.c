@@ -59,7 +59,7 @@ bool picture_fetch_is_address(const char *s, size_t len) {
            (len > 6 && strncasecmp(s, "https:", 6) == 0);
 }
 
-static int refuse(struct err *err, const char *place, const char *why) {
+static int picture_fetch_refuse(struct err *err, const char *place, const char *why) {
     return err_set_code(err, 400, "invalid_image_url", place, "%s: %s.", place, why);
 }
 
@@ -73,7 +73,8 @@ struct transfer {
 };
 
 /* Returns true if the list has @host with @port; an entry without a port allows 443. */
-static bool is_allowed(const struct picture_fetch_opts *o, const char *host, const char *port) {
+static bool picture_fetch_is_allowed(const struct picture_fetch_opts *o, const char *host,
+                                     const char *port) {
     char both[300];
     int n = snprintf(both, sizeof(both), "%s:%s", host, port);
 
@@ -84,7 +85,7 @@ static bool is_allowed(const struct picture_fetch_opts *o, const char *host, con
     return false;
 }
 
-static bool has(const struct curl_calls *curl, CURLU *u, CURLUPart part) {
+static bool picture_fetch_has(const struct curl_calls *curl, CURLU *u, CURLUPart part) {
     char *v = NULL;
     bool is = curl->url_get(u, part, &v, 0) == CURLUE_OK;
 
@@ -93,11 +94,11 @@ static bool has(const struct curl_calls *curl, CURLU *u, CURLUPart part) {
 }
 
 /* Parses and checks the address. Returns 0 with *out, -ENOMEM, or a 400. */
-static int parse(const struct curl_calls *curl, const struct picture_fetch_opts *o, const char *url,
-                 const char *place, CURLU **out, struct err *err) {
+static int picture_fetch_parse(const struct curl_calls *curl, const struct picture_fetch_opts *o,
+                               const char *url, const char *place, CURLU **out, struct err *err) {
     char *scheme = NULL, *host = NULL, *port = NULL;
     if (!curl)
-        return refuse(err, place, "this service has no libcurl and fetches nothing");
+        return picture_fetch_refuse(err, place, "this service has no libcurl and fetches nothing");
     CURLU *u = curl->url();
     int r = 0;
 
@@ -106,19 +107,21 @@ static int parse(const struct curl_calls *curl, const struct picture_fetch_opts 
     if (curl->url_set(u, CURLUPART_URL, url, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
         curl->url_get(u, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
         curl->url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
-        r = refuse(err, place, "it is not a valid address");
+        r = picture_fetch_refuse(err, place, "it is not a valid address");
     else if (strcmp(scheme, "https") != 0 &&
              (strcmp(scheme, "http") != 0 || o->may_connect == picture_fetch_is_public))
-        r = refuse(err, place, "only addresses with https:// are fetched");
-    else if (has(curl, u, CURLUPART_USER) || has(curl, u, CURLUPART_PASSWORD) ||
-             has(curl, u, CURLUPART_ZONEID))
-        r = refuse(err, place,
-                   "an address with a user's name, a password or a zone is not fetched");
+        r = picture_fetch_refuse(err, place, "only addresses with https:// are fetched");
+    else if (picture_fetch_has(curl, u, CURLUPART_USER) ||
+             picture_fetch_has(curl, u, CURLUPART_PASSWORD) ||
+             picture_fetch_has(curl, u, CURLUPART_ZONEID))
+        r = picture_fetch_refuse(
+            err, place, "an address with a user's name, a password or a zone is not fetched");
     else if (curl->url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
-             !is_allowed(o, host, port))
-        r = refuse(err, place,
-                   "pictures are not fetched from this host (option picture-hosts): send the "
-                   "picture itself as a data URI with base64");
+             !picture_fetch_is_allowed(o, host, port))
+        r = picture_fetch_refuse(
+            err, place,
+            "pictures are not fetched from this host (option picture-hosts): send the "
+            "picture itself as a data URI with base64");
     curl->free(scheme);
     curl->free(host);
     curl->free(port);
@@ -133,7 +136,7 @@ int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, con
                         struct err *err) {
     const struct curl_calls *curl = curl_calls("picture-hosts", NULL);
     CURLU *u = NULL;
-    int r = parse(curl, o, url, place, &u, err);
+    int r = picture_fetch_parse(curl, o, url, place, &u, err);
 
     if (u)
         curl->url_cleanup(u);
@@ -149,7 +152,7 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
                       : socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
 }
 
-static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
+static size_t picture_fetch_on_body(char *data, size_t size, size_t n, void *ctx) {
     struct transfer *t = ctx;
 
     t->too_large = n > PICTURE_FILE_MAX - t->body.len;
@@ -157,8 +160,8 @@ static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
     return t->too_large || t->no_memory ? 0 : n;
 }
 
-static int on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
-                       curl_off_t out) {
+static int picture_fetch_on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
+                                     curl_off_t out) {
     return job_pause() < 0;
 }
 
@@ -166,8 +169,8 @@ static bool set_options(const struct curl_calls *curl, CURL *c, CURLU *u, struct
     const char *trusted = getenv("SSL_CERT_FILE");
     bool ok = curl->easy_setopt(c, CURLOPT_CURLU, u) == CURLE_OK;
 
-    ok &=
-        curl->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK; /* parse() checks */
+    ok &= curl->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") ==
+          CURLE_OK; /* picture_fetch_parse() checks */
     ok &= curl->easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_PROXY, "") == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
@@ -175,9 +178,9 @@ static bool set_options(const struct curl_calls *curl, CURL *c, CURLU *u, struct
     ok &= curl->easy_setopt(c, CURLOPT_MAXFILESIZE, (long)PICTURE_FILE_MAX) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_OPENSOCKETDATA, t) == CURLE_OK;
-    ok &= curl->easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_WRITEFUNCTION, picture_fetch_on_body) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_WRITEDATA, t) == CURLE_OK;
-    ok &= curl->easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_XFERINFOFUNCTION, picture_fetch_on_progress) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_NOPROGRESS, 0L) == CURLE_OK;
     ok &= curl->easy_setopt(c, CURLOPT_USERAGENT, "weft/" WEFT_VERSION) == CURLE_OK;
     return ok && (!trusted || curl->easy_setopt(c, CURLOPT_CAINFO, trusted) == CURLE_OK);
@@ -185,26 +188,28 @@ static bool set_options(const struct curl_calls *curl, CURL *c, CURLU *u, struct
 
 /* Returns 0 for a whole answer with status 200, else an error that tells the client nothing of the
  * host's answer. */
-static int judge(const struct transfer *t, CURLcode r, long status, const char *place,
-                 struct err *err) {
+static int picture_fetch_judge(const struct transfer *t, CURLcode r, long status, const char *place,
+                               struct err *err) {
     if (t->no_memory || r == CURLE_OUT_OF_MEMORY)
         return -ENOMEM;
     if (r == CURLE_ABORTED_BY_CALLBACK)
         return -ECANCELED;
     if (t->refused)
-        return refuse(err, place, "its host has an address that is not public");
+        return picture_fetch_refuse(err, place, "its host has an address that is not public");
     if (t->too_large || r == CURLE_FILESIZE_EXCEEDED)
         return err_set_code(err, 413, "image_too_large", place, "%s: it has more than %u MiB.",
                             place, PICTURE_FILE_MAX >> 20);
     if (r == CURLE_OPERATION_TIMEDOUT)
-        return refuse(err, place, "its host took longer than 10 s");
+        return picture_fetch_refuse(err, place, "its host took longer than 10 s");
     if (r == CURLE_PEER_FAILED_VERIFICATION)
-        return refuse(err, place, "its host's certificate is not valid");
+        return picture_fetch_refuse(err, place, "its host's certificate is not valid");
     if (r != CURLE_OK)
-        return refuse(err, place, "its host cannot be reached, or ended the connection");
+        return picture_fetch_refuse(err, place,
+                                    "its host cannot be reached, or ended the connection");
     if (status >= 300 && status < 400)
-        return refuse(err, place, "its host answers with another address, and none is followed");
-    return status == 200 ? 0 : refuse(err, place, "its host has no picture there");
+        return picture_fetch_refuse(err, place,
+                                    "its host answers with another address, and none is followed");
+    return status == 200 ? 0 : picture_fetch_refuse(err, place, "its host has no picture there");
 }
 
 int picture_fetch(const struct picture_fetch_opts *o, const char *url, const char *place,
@@ -214,19 +219,19 @@ int picture_fetch(const struct picture_fetch_opts *o, const char *url, const cha
     CURLU *u = NULL;
     long status = 0;
 
-    TRY(parse(curl, o, url, place, &u, err));
+    TRY(picture_fetch_parse(curl, o, url, place, &u, err));
     CURL *c = curl->easy_init();
     int r = c && set_options(curl, c, u, &t) ? 0 : -ENOMEM;
     if (r == 0) {
         CURLcode answer = curl->easy_perform(c);
 
         curl->easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
-        r = judge(&t, answer, status, place, err);
+        r = picture_fetch_judge(&t, answer, status, place, err);
     }
     curl->easy_cleanup(c);
     curl->url_cleanup(u);
     if (r == 0 && t.body.len == 0)
-        r = refuse(err, place, "its host has no picture there");
+        r = picture_fetch_refuse(err, place, "its host has no picture there");
     if (r == 0) {
         *n = t.body.len;
         *out = (uint8_t *)STEAL(t.body.data);
@@ -243,7 +248,8 @@ int picture_fetch_check_hosts(const char *const *hosts, struct err *err) {
 
 int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, const char *place,
                         struct err *err) {
-    return refuse(err, place, "this service is built without libcurl and fetches nothing");
+    return picture_fetch_refuse(err, place,
+                                "this service is built without libcurl and fetches nothing");
 }
 
 int picture_fetch(const struct picture_fetch_opts *o, const char *url, const char *place,

@@ -87,7 +87,7 @@ struct finding {
 };
 
 /* Returns the place of the part in the body; a dialect that has translated the body gives it. */
-static const char *place_of(const struct finding *f, yyjson_val *part, char out[96]) {
+static const char *picture_part_place(const struct finding *f, yyjson_val *part, char out[96]) {
     const char *given = json_cstr(yyjson_obj_get(part, PICTURE_PLACE));
 
     if (given)
@@ -111,13 +111,13 @@ static bool forgive(struct prompt_job *job, bool repeated) {
     return true;
 }
 
-static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
+static int picture_take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     yyjson_val *v = yyjson_obj_get(part, "image_url"), *inner = yyjson_obj_get(v, "url");
     yyjson_val *detail = json_given(yyjson_is_obj(v) ? v : part, "detail");
     struct gen_request *r = &f->job->request;
     char place[96];
 
-    place_of(f, part, place);
+    picture_part_place(f, part, place);
     if (yyjson_obj_get(part, "file_id"))
         return err_set_code(&f->job->err, 400, "unsupported_parameter", place,
                             "%s: file_id is not supported. Send the picture as a data URI.", place);
@@ -134,7 +134,7 @@ static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
 
 /* Copies a part with a picture. One that is no picture becomes a part that no model reads. */
 static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
-    int r = take_part(f, part, to);
+    int r = picture_take_part(f, part, to);
 
     if (r == 0 || !forgive(f->job, f->message != f->asks))
         return r;
@@ -142,7 +142,7 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     return 0;
 }
 
-static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
+static int picture_copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
     JSON_EACH_AT(i, part, parts) {
         f->part = i;
         if (picture_part_is(part))
@@ -176,7 +176,7 @@ static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) 
 
         yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy);
         if (content)
-            TRY(copy_parts(f, v, copy));
+            TRY(picture_copy_parts(f, v, copy));
     }
     return 0;
 }
@@ -214,7 +214,7 @@ static int find_pictures(struct prompt_job *job) {
 
 /* ---- files ---- */
 
-static struct picture_way way_of(const struct prompt_job *job, bool low) {
+static struct picture_way picture_part_way(const struct prompt_job *job, bool low) {
     const struct api_model *m = job->model->info;
     struct picture_way w = {.projector = *m->projector,
                             .budget = m->picture_budget,
@@ -284,7 +284,7 @@ int picture_parts_fetch(struct prompt_job *job) {
  * because that takes long. A chat shows all of its pictures in one prompt, so once their rows are
  * too many the remaining ones are not decoded. Returns 0, -EAGAIN (a picture must be decoded),
  * -ENOMEM, -ECANCELED or an error. */
-static int look(struct prompt_job *job) {
+static int picture_parts_look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
     uint64_t n_rows = 0, free_bytes = PICTURE_REQUEST_FREE;
@@ -294,7 +294,7 @@ static int look(struct prompt_job *job) {
         struct request_picture *p = &r->pictures[i];
 
         if (!p->seen && !p->unread) {
-            struct picture_way w = way_of(job, p->low);
+            struct picture_way w = picture_part_way(job, p->low);
 
             if (job_pause() < 0)
                 return -ECANCELED;
@@ -319,7 +319,7 @@ int picture_parts_take(struct prompt_job *job) {
     if (r == 0)
         r = check_addresses(job);
     if (r == 0 && job->request.n_pictures)
-        r = look(job);
+        r = picture_parts_look(job);
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);
     return r;
@@ -347,7 +347,8 @@ static uint32_t count_marks(const struct tokens *t, int32_t mark) {
 }
 
 /* Replaces the @n marks of @p by the rows of pictures @first and following. */
-static int expand(struct prompt_job *job, struct prompt *p, uint32_t first, uint32_t n) {
+static int picture_expand_content(struct prompt_job *job, struct prompt *p, uint32_t first,
+                                  uint32_t n) {
     const struct sight *s = &job->model->sight;
     struct tokens out = {.max = p->tokens.max};
     struct arena *a = &job->request.arena;
@@ -402,7 +403,7 @@ int picture_parts_expand(struct prompt_job *job) {
         struct prompt *p = &job->prompts[i];
         uint32_t has = count_marks(&p->tokens, job->model->sight.mark);
         if (has > 0 && done + has <= n)
-            TRY(expand(job, p, done, has));
+            TRY(picture_expand_content(job, p, done, has));
         done += has;
     }
     if (done + n_unread(request) == request->n_pictures)

@@ -14,8 +14,8 @@
  * meanwhile.
  *
  * Invariants: it is in picture_sender.needs unless it is `lost`; lost implies works: the worker has
- * gone, and on_made() frees it; pixels, result and err belong to the pool while `works`, and to the
- * other front while `gathers`.
+ * gone, and sender_on_made() frees it; pixels, result and err belong to the pool while `works`, and
+ * to the other front while `gathers`.
  */
 struct need {
     struct job job;
@@ -38,7 +38,7 @@ static void free_need(struct need *n) {
     free(n);
 }
 
-static struct str str_of(const char *s) {
+static struct str sender_str(const char *s) {
     return (struct str){s, (uint32_t)strlen(s)};
 }
 
@@ -49,8 +49,8 @@ static int send_error(struct need *n) {
     const struct msg_picture m = {.id = n->id,
                                   .index = n->index,
                                   .status = (uint16_t)n->err.status,
-                                  .why = str_of(n->err.message),
-                                  .code = str_of(n->err.code)};
+                                  .why = sender_str(n->err.message),
+                                  .code = sender_str(n->err.code)};
     return n->model->port->picture(n->model->port, &m);
 }
 
@@ -72,7 +72,7 @@ static int send_pixels(struct need *n) {
     return r;
 }
 
-static void on_timer(uv_timer_t *t);
+static void sender_on_timer(uv_timer_t *t);
 
 /* Sends as much as the channel takes, the oldest pictures first. After an error other than -EAGAIN
  * the worker is about to go; its successor asks for the picture again. */
@@ -88,10 +88,10 @@ static void pump(struct picture_sender *s) {
             free_need(n);
     }
     if (full && !uv_is_closing((uv_handle_t *)&s->timer))
-        uv_timer_start(&s->timer, on_timer, AGAIN_MS, 0);
+        uv_timer_start(&s->timer, sender_on_timer, AGAIN_MS, 0);
 }
 
-static void on_timer(uv_timer_t *t) {
+static void sender_on_timer(uv_timer_t *t) {
     pump(CONTAINER_OF(t, struct picture_sender, timer));
 }
 
@@ -102,7 +102,7 @@ static void make_pixels(struct job *j) {
     n->result = job_pause() < 0 ? -ECANCELED : picture_make_pixels(n->seen, &n->pixels, &n->err);
 }
 
-static void on_made(struct job *j) {
+static void sender_on_made(struct job *j) {
     struct need *n = CONTAINER_OF(j, struct need, job);
 
     n->works = false;
@@ -112,8 +112,8 @@ static void on_made(struct job *j) {
         pump(n->sender);
 }
 
-static struct need *find(const struct picture_sender *s, const struct model *m, uint64_t id,
-                         uint32_t index) {
+static struct need *sender_find(const struct picture_sender *s, const struct model *m, uint64_t id,
+                                uint32_t index) {
     LIST_FOREACH_ENTRY(n, &s->needs, struct need, link) {
         if (n->model == m && n->id == id && n->index == index)
             return n;
@@ -122,14 +122,14 @@ static struct need *find(const struct picture_sender *s, const struct model *m, 
 }
 
 /* Gets the pixels: they are there, or come from the pool, or from the front that has the client. */
-static void begin(struct need *n, const struct picture_ask *ask) {
+static void sender_begin(struct need *n, const struct picture_ask *ask) {
     n->gathers = !n->seen;
     n->pixels = n->seen ? picture_take_pixels(n->seen) : malloc(n->n_bytes);
     if (n->gathers && !n->pixels) {
         n->gathers = false;
         n->result = -ENOMEM;
     } else if (!n->pixels) {
-        n->job = (struct job){.run = make_pixels, .done = on_made};
+        n->job = (struct job){.run = make_pixels, .done = sender_on_made};
         n->result = -ECANCELED; /* an abandoned job may end without having run */
         n->works = job_pool_put(n->sender->pool, &n->job, ask->tenant) == 0;
         if (!n->works) /* until then the result is the pool's */
@@ -138,8 +138,8 @@ static void begin(struct need *n, const struct picture_ask *ask) {
     pump(n->sender);
 }
 
-int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask) {
-    if (find(s, ask->model, ask->id, ask->index))
+int picture_sender_send(struct picture_sender *s, const struct picture_ask *ask) {
+    if (sender_find(s, ask->model, ask->id, ask->index))
         return 1;
     struct need *n = calloc(1, sizeof(*n));
     if (!n)
@@ -151,7 +151,7 @@ int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask) 
     n->index = ask->index;
     n->n_bytes = (uint32_t)picture_bytes(ask->shown->width, ask->shown->height);
     list_push_back(&s->needs, &n->link);
-    begin(n, ask);
+    sender_begin(n, ask);
     return 0;
 }
 
@@ -177,7 +177,7 @@ static bool gather(struct need *n, const struct msg_picture *part) {
 
 bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint64_t id,
                            const struct msg_picture *part) {
-    struct need *n = find(s, m, id, part->index);
+    struct need *n = sender_find(s, m, id, part->index);
 
     if (!n || !n->gathers)
         return true; /* the worker has gone meanwhile */

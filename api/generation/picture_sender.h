@@ -35,7 +35,7 @@ void picture_sender_init(struct picture_sender *s, uv_loop_t *loop, struct job_p
 /* Stops sending; jobs on the pool end with the pool. */
 void picture_sender_close(struct picture_sender *s);
 /* Sends the picture of @ask, now or later. Returns 0, 1 if it is under way already, or -ENOMEM. */
-int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask);
+int picture_sender_send(struct picture_sender *s, const struct picture_ask *ask);
 /* Takes the next part of a picture of generation @id from another front. Returns false if the part
  * is not the expected one. */
 bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint64_t id,

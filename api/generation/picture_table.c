@@ -26,7 +26,7 @@ void picture_table_init(struct picture_table *p, picture_decode_fn decode, void 
         list_init(&p->buckets[i]);
 }
 
-static struct list *bucket_of(struct picture_table *p, const uint8_t key[32]) {
+static struct list *picture_bucket(struct picture_table *p, const uint8_t key[32]) {
     uint32_t n;
 
     memcpy(&n, key, sizeof(n));
@@ -35,7 +35,7 @@ static struct list *bucket_of(struct picture_table *p, const uint8_t key[32]) {
 
 /* ---- under the mutex ---- */
 
-static void drop_pixels(struct picture_seen *s) {
+static void picture_drop_pixels(struct picture_seen *s) {
     if (!s->pixels)
         return;
     list_remove(&s->has_pixels);
@@ -52,17 +52,17 @@ static void drop_file(struct picture_seen *s) {
 }
 
 /* Frees an entry to which no request refers. */
-static void forget(struct picture_seen *s) {
+static void picture_forget(struct picture_seen *s) {
     assert(s->n_refs == 0 && !s->file);
-    drop_pixels(s);
+    picture_drop_pixels(s);
     list_remove(&s->use);
     list_remove(&s->bucket);
     s->of->n_idle--;
     free(s);
 }
 
-static struct picture_seen *find(struct picture_table *p, const uint8_t key[32]) {
-    LIST_FOREACH_ENTRY(s, bucket_of(p, key), struct picture_seen, bucket) {
+static struct picture_seen *picture_find(struct picture_table *p, const uint8_t key[32]) {
+    LIST_FOREACH_ENTRY(s, picture_bucket(p, key), struct picture_seen, bucket) {
         if (memcmp(s->key, key, sizeof(s->key)) == 0)
             return s;
     }
@@ -104,10 +104,10 @@ static void give_pixels(struct picture_seen *s, uint8_t **pixels) {
     p->pixel_bytes += picture_seen_bytes(s);
     list_push_back(&p->ready, &s->has_pixels);
     while (p->pixel_bytes > PICTURE_TABLE_PIXELS_MAX)
-        drop_pixels(LIST_ENTRY(p->ready.next, struct picture_seen, has_pixels));
+        picture_drop_pixels(LIST_ENTRY(p->ready.next, struct picture_seen, has_pixels));
 }
 
-static void release(struct picture_seen *s) {
+static void picture_release_use(struct picture_seen *s) {
     struct picture_table *p = s->of;
 
     assert(s->n_refs > 0);
@@ -116,12 +116,13 @@ static void release(struct picture_seen *s) {
     drop_file(s);
     list_push_back(&p->idle, &s->use);
     if (++p->n_idle > PICTURE_TABLE_KNOWN_MAX)
-        forget(LIST_ENTRY(p->idle.next, struct picture_seen, use));
+        picture_forget(LIST_ENTRY(p->idle.next, struct picture_seen, use));
 }
 
 /* ---- files ---- */
 
-static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, uint8_t out[32]) {
+static void picture_key(const struct picture_way *w, const uint8_t *file, size_t n,
+                        uint8_t out[32]) {
     const uint32_t limits[] = {w->budget.least, w->budget.most, w->budget.whole, w->pads,
                                w->background};
     struct sha256 sum;
@@ -135,9 +136,9 @@ static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, u
 }
 
 /* Decodes and resizes. The message of an error is about the picture: "the file is cut off". */
-static int make(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
-                const uint8_t *file, size_t n, struct picture_layout *layout, uint8_t **pixels,
-                struct err *err) {
+static int picture_make(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
+                        const uint8_t *file, size_t n, struct picture_layout *layout,
+                        uint8_t **pixels, struct err *err) {
     const struct picture_fit fit = {.projector = w->projector,
                                     .budget = w->budget,
                                     .pads = w->pads,
@@ -188,13 +189,13 @@ static struct picture_seen *new_seen(struct picture_table *p, const struct pictu
 }
 
 /* Decodes a file that is not known, and adds it to the table with a reference. */
-static int learn(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
-                 const uint8_t key[32], uint8_t **file, size_t n, struct picture_seen **out,
-                 struct err *err) {
+static int picture_learn(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
+                         const uint8_t key[32], uint8_t **file, size_t n, struct picture_seen **out,
+                         struct err *err) {
     struct picture_layout layout;
     uint8_t *pixels = NULL;
 
-    TRY(make(p, w, free_bytes, *file, n, &layout, &pixels, err));
+    TRY(picture_make(p, w, free_bytes, *file, n, &layout, &pixels, err));
     struct picture_seen *own = new_seen(p, w, key, &layout, pixels);
     if (!own) {
         free(pixels);
@@ -202,19 +203,19 @@ static int learn(struct picture_table *p, const struct picture_way *w, uint64_t 
     }
     atomic_fetch_add(&p->n_decoded, 1);
     pthread_mutex_lock(&p->mutex);
-    struct picture_seen *s = find(p, key);
+    struct picture_seen *s = picture_find(p, key);
     if (s) {
         use(s);
         free(own);
     } else {
         s = own;
         s->n_refs = 1;
-        list_push_back(bucket_of(p, key), &s->bucket);
+        list_push_back(picture_bucket(p, key), &s->bucket);
     }
     int r = give_file(s, file, n);
     give_pixels(s, &pixels);
     if (r < 0)
-        release(s);
+        picture_release_use(s);
     pthread_mutex_unlock(&p->mutex);
     free(pixels);
     if (r == 0)
@@ -228,12 +229,12 @@ static int recognise(struct picture_table *p, const uint8_t key[32], uint8_t **f
     int r = 1;
 
     pthread_mutex_lock(&p->mutex);
-    struct picture_seen *s = find(p, key);
+    struct picture_seen *s = picture_find(p, key);
     if (s) {
         use(s);
         r = give_file(s, file, n);
         if (r < 0)
-            release(s);
+            picture_release_use(s);
     }
     pthread_mutex_unlock(&p->mutex);
     if (r == 0) {
@@ -244,7 +245,7 @@ static int recognise(struct picture_table *p, const uint8_t key[32], uint8_t **f
 }
 
 /* Puts an error of the decoder into a client's words. */
-static int tell(int r, const char *place, struct err *err) {
+static int picture_tell(int r, const char *place, struct err *err) {
     struct err e = *err;
 
     if (r == -ENOSPC)
@@ -267,15 +268,15 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
     uint8_t key[32];
 
     assert(p->decode);
-    key_of(way, *file, n, key);
+    picture_key(way, *file, n, key);
     int r = recognise(p, key, file, n, out);
     if (r == 1 && !free_bytes)
         return -EAGAIN;
     if (r == 1)
-        r = learn(p, way, free_bytes, key, file, n, out, err);
+        r = picture_learn(p, way, free_bytes, key, file, n, out, err);
     free(*file);
     *file = NULL;
-    return r < 0 ? tell(r, place, err) : 0;
+    return r < 0 ? picture_tell(r, place, err) : 0;
 }
 
 struct picture_seen *picture_use(struct picture_seen *s) {
@@ -291,7 +292,7 @@ struct picture_seen *picture_release(struct picture_seen *s) {
     if (!s)
         return NULL;
     pthread_mutex_lock(&p->mutex);
-    release(s);
+    picture_release_use(s);
     pthread_mutex_unlock(&p->mutex);
     return NULL;
 }
@@ -315,9 +316,9 @@ int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err) 
     uint8_t digest[32];
 
     assert(s->n_refs > 0 && s->file);
-    int r = make(s->of, &s->way, NULL, s->file, s->n_file, &layout, out, err);
+    int r = picture_make(s->of, &s->way, NULL, s->file, s->n_file, &layout, out, err);
     if (r < 0)
-        return tell(r, "image", err);
+        return picture_tell(r, "image", err);
     digest_of(&s->way, &layout, *out, digest);
     if (memcmp(digest, s->shown.digest, sizeof(digest)) == 0)
         return 0;
@@ -341,7 +342,7 @@ void picture_table_count_refused(struct picture_table *p, const struct err *err)
 
 void picture_table_deinit(struct picture_table *p) {
     while (!list_empty(&p->idle))
-        forget(LIST_ENTRY(p->idle.next, struct picture_seen, use));
+        picture_forget(LIST_ENTRY(p->idle.next, struct picture_seen, use));
     assert(p->file_bytes == 0 && p->pixel_bytes == 0);
     pthread_mutex_destroy(&p->mutex);
 }

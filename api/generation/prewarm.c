@@ -38,9 +38,9 @@
 #define RUNNING_MAX 16u               /* with more requests the worker will not be idle soon */
 #define AT_ONCE 2u                    /* threads of the pool that prewarming may use at once */
 
-/* Parts that were moved out of an answer. From prewarm_start() to on_ended() the job counts in
- * api.n_prewarm and belongs to the pool; job.n_kept of its bytes count in api.kept_bytes until it
- * is freed. */
+/* Parts that were moved out of an answer. From prewarm_start() to prewarm_on_ended() the job counts
+ * in api.n_prewarm and belongs to the pool; job.n_kept of its bytes count in api.kept_bytes until
+ * it is freed. */
 struct prewarm_job {
     struct job task;       /* on the pool */
     struct prompt_job job; /* the answer's job, from which the conversation is rendered */
@@ -67,7 +67,7 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
 }
 
 /* Returns true if requests of clients need the pool or the worker, or there is no worker. */
-static bool is_busy(const struct model *m) {
+static bool prewarm_is_busy(const struct model *m) {
     const struct gen_env *env = m->env;
 
     return env->prewarm.n >= AT_ONCE || jobs_n(env->pool.jobs) > env->prewarm.n ||
@@ -104,7 +104,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
 
     assert(!from->running && g->state == GEN_DONE);
 
-    if (from->n_kept == 0 || g->finish != FINISH_STOP || is_busy(from->model) ||
+    if (from->n_kept == 0 || g->finish != FINISH_STOP || prewarm_is_busy(from->model) ||
         !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
         return NULL;
     t->blocks = from->endpoint->repeats == REPEATS_BLOCKS;
@@ -141,7 +141,7 @@ static void prewarm_free(struct prewarm_job *t) {
 
 /* ---- the answer as a message, on the pool ---- */
 
-static void put_calls(struct json *j, const struct prewarm_job *t) {
+static void prewarm_put_calls(struct json *j, const struct prewarm_job *t) {
     const struct output_parser *s = t->output;
     const char *args = s->text[OUTPUT_CALL].data;
 
@@ -157,7 +157,7 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
 }
 
 /* Writes the content; each text between calls or reasoning is a part of its own. */
-static void put_parts(struct json *j, const struct output_parser *s) {
+static void prewarm_put_parts(struct json *j, const struct output_parser *s) {
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_runs; i++) {
         const struct output_run *r = &s->runs[i];
@@ -177,7 +177,7 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
     if (!s)
         json_print(j, "%.*s", (int)t->text_len, t->text.data);
     else if (t->parts)
-        put_parts(j, s);
+        prewarm_put_parts(j, s);
     else if (s->n_calls && !s->text[OUTPUT_CONTENT].len)
         json_print(j, "null");
     else
@@ -186,7 +186,7 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
         json_print(j, "reasoning_content:%.*s", (int)s->text[OUTPUT_REASONING].len,
                    s->text[OUTPUT_REASONING].data);
     if (s && s->n_calls)
-        put_calls(j, t);
+        prewarm_put_calls(j, t);
     json_close(j, '}');
 }
 
@@ -223,7 +223,7 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     return json_doc_seal(doc, list, out);
 }
 
-static int render(struct prewarm_job *t, const char *text, struct tokens *out) {
+static int prewarm_render(struct prewarm_job *t, const char *text, struct tokens *out) {
     yyjson_doc *doc = NULL;
     int r = conversation(t, text, &doc);
 
@@ -233,7 +233,7 @@ static int render(struct prewarm_job *t, const char *text, struct tokens *out) {
     return r;
 }
 
-static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
+static size_t prewarm_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
     size_t i = 0;
 
     while (i < MIN(n_a, n_b) && a[i] == b[i])
@@ -241,28 +241,28 @@ static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
     return i;
 }
 
-static void on_thread(struct job *j) {
+static void prewarm_on_thread(struct job *j) {
     struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
     struct tokens other = {0};
     size_t n = 0;
 
     /* Skips turns that return everything that was written: there is nothing to compute. */
-    if (render(t, "A", &t->tokens) == 0 &&
-        common(t->tokens.id, t->tokens.n, t->held, t->n_held) < t->n_held &&
-        render(t, "7", &other) == 0)
-        n = common(t->tokens.id, t->tokens.n, other.id, other.n);
+    if (prewarm_render(t, "A", &t->tokens) == 0 &&
+        prewarm_common(t->tokens.id, t->tokens.n, t->held, t->n_held) < t->n_held &&
+        prewarm_render(t, "7", &other) == 0)
+        n = prewarm_common(t->tokens.id, t->tokens.n, other.id, other.n);
     t->tokens.n = n;
     tokens_deinit(&other);
 }
 
 /* ---- back on the loop ---- */
 
-static void submit(struct prewarm_job *t) {
+static void prewarm_submit_prompt(struct prewarm_job *t) {
     struct gen_env *env = t->job.env;
     const struct model *model = t->job.model;
     const struct prompt *p = t->job.prompts;
     uint32_t page = model->info->page_tokens, n = (uint32_t)t->tokens.n;
-    uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
+    uint32_t held = (uint32_t)prewarm_common(t->tokens.id, n, t->held, t->n_held);
     uint32_t n_pictures = p->n_pictures;
 
     for (; n_pictures > 0; n_pictures--) { /* ends before a picture, never inside one */
@@ -296,14 +296,14 @@ static void submit(struct prewarm_job *t) {
     model->port->submit(model->port, &m); /* a prompt that the worker refuses is not tried again */
 }
 
-static void on_ended(struct job *j) {
+static void prewarm_on_ended(struct job *j) {
     struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
     struct gen_env *env = t->job.env;
 
     assert(env->prewarm.n > 0 && t->job.n_kept > 0);
     env->prewarm.n--;
-    if (t->tokens.n > 0 && !is_busy(t->job.model))
-        submit(t);
+    if (t->tokens.n > 0 && !prewarm_is_busy(t->job.model))
+        prewarm_submit_prompt(t);
     prewarm_free(t);
 }
 
@@ -312,7 +312,7 @@ void prewarm_start(struct prewarm_job *t) {
         return;
     struct gen_env *env = t->job.env;
 
-    t->task = (struct job){.run = on_thread, .done = on_ended, .background = true};
+    t->task = (struct job){.run = prewarm_on_thread, .done = prewarm_on_ended, .background = true};
     if (job_pool_put(&env->pool, &t->task, t->job.tenant) < 0)
         prewarm_free(t);
     else

@@ -59,7 +59,7 @@ static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct e
     return 0;
 }
 
-static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct err *err) {
+static int prompt_find_set(struct prompt_job *job, uint32_t i, yyjson_val *v, struct err *err) {
     if (yyjson_is_arr(v))
         return set_ids(job, i, v, err);
     if (!yyjson_is_str(v))
@@ -89,11 +89,11 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     job->n_prompts = (uint32_t)n;
     job->many = many;
     if (!many)
-        return set_prompt(job, 0, v, err);
+        return prompt_find_set(job, 0, v, err);
     JSON_EACH_AT(i, item, v) {
         bool same = yyjson_is_str(item) == yyjson_is_str(first);
         if (same)
-            TRY(set_prompt(job, (uint32_t)i, item, err));
+            TRY(prompt_find_set(job, (uint32_t)i, item, err));
         else
             TRY(bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
     }

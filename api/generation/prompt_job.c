@@ -101,7 +101,7 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
 
 /* Translates the body to the canonical request. Returns -EAGAIN, and keeps the body, if that must
  * not be done on this thread. */
-static int translate(struct prompt_job *job) {
+static int prompt_translate(struct prompt_job *job) {
     assert(!job->translated && !job->prepared);
     yyjson_doc *doc = NULL;
     int r = json_read(&doc, job->body.data, job->body.len, &job->err);
@@ -123,8 +123,8 @@ static int translate(struct prompt_job *job) {
     return r;
 }
 
-static int prepare(struct prompt_job *job) {
-    TRY(job->translated ? 0 : translate(job));
+static int prompt_prepare(struct prompt_job *job) {
+    TRY(job->translated ? 0 : prompt_translate(job));
     if (job->request.tokens)
         return prompt_decode(job);
     if (job->quick && job->request.sampling.dry_multiplier > 0)
@@ -148,7 +148,7 @@ static int prepare(struct prompt_job *job) {
     return job->request.expected ? expected_take(job) : 0;
 }
 
-static bool fits(const struct prompt_job *job) {
+static bool prompt_fits(const struct prompt_job *job) {
     if (job->context == 0)
         return true; /* the context is not known yet */
     for (uint32_t i = 0; i < job->n_prompts; i++)
@@ -178,27 +178,27 @@ static int add_echoes(struct prompt_job *job) {
 
 /* Does the work of the job. With job->quick returns -EAGAIN if the rest takes longer. A prompt that
  * will be refused for its length needs no grammar. */
-static int run(struct prompt_job *job) {
-    int r = job->prepared ? 0 : prepare(job);
+static int prompt_run(struct prompt_job *job) {
+    int r = job->prepared ? 0 : prompt_prepare(job);
 
     if (r == -EAGAIN)
         forget_rendering(job);
     else
         job->prepared = r != -EBUSY && r != -EINPROGRESS;
-    if (r == 0 && fits(job))
+    if (r == 0 && prompt_fits(job))
         r = add_echoes(job);
-    return r < 0 || !fits(job) ? r : constrain(job, job->quick);
+    return r < 0 || !prompt_fits(job) ? r : constrain(job, job->quick);
 }
 
 static int run_and_write(struct prompt_job *job) {
-    int r = run(job);
+    int r = prompt_run(job);
 
     if (r == 0 && job->write)
         job->write(job);
     return r;
 }
 
-static void on_thread(struct job *j) {
+static void prompt_on_thread(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
     job->result = run_and_write(job);
@@ -213,7 +213,7 @@ static void hide_models(struct prompt_job *job) {
         models_hidden(job->wanted, &job->err);
 }
 
-static void finish(struct prompt_job *job) {
+static void prompt_finish(struct prompt_job *job) {
     check_job(job);
     assert(job->running && !job->waits && job->result != -EBUSY);
     hide_models(job);
@@ -240,7 +240,7 @@ static void on_fetcher(struct job *j);
 static void to_pool(struct prompt_job *job, void (*run)(struct job *j));
 
 /* Runs the job here or on the pool. With job->result -EBUSY waits for its model first. */
-static void go_on(struct prompt_job *job) {
+static void prompt_go_on(struct prompt_job *job) {
     check_job(job);
     assert(job->running && !job->pooled && !job->waits);
     /* At most nine iterations: each but the first begins with a model_wait_begin(). */
@@ -254,11 +254,11 @@ static void go_on(struct prompt_job *job) {
             break;
     }
     if (job->result == -EAGAIN)
-        to_pool(job, on_thread);
+        to_pool(job, prompt_on_thread);
     else if (job->result == -EINPROGRESS)
         to_pool(job, on_fetcher);
     else if (!job->waits)
-        finish(job);
+        prompt_finish(job);
 }
 
 /* Fetches pictures, on a thread that may wait long. */
@@ -268,7 +268,7 @@ static void on_fetcher(struct job *j) {
     job->result = picture_parts_fetch(job);
 }
 
-static void on_ended(struct job *j) {
+static void prompt_on_ended(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
     assert(job->running && job->pooled);
@@ -276,13 +276,13 @@ static void on_ended(struct job *j) {
     if (job->abandoned)
         job->result = -ECANCELED;
     if (job->result == -EBUSY)
-        go_on(job);
+        prompt_go_on(job);
     else if (job->result == 0 && j->run == on_fetcher)
-        to_pool(job, on_thread);
+        to_pool(job, prompt_on_thread);
     else if (job->result == -EINPROGRESS)
         to_pool(job, on_fetcher);
     else
-        finish(job);
+        prompt_finish(job);
 }
 
 static void to_pool(struct prompt_job *job, void (*run)(struct job *j)) {
@@ -291,16 +291,16 @@ static void to_pool(struct prompt_job *job, void (*run)(struct job *j)) {
     assert(!job->pooled && !job->abandoned);
     job->quick = false;
     job->pooled = true;
-    job->job = (struct job){.run = run, .done = on_ended};
+    job->job = (struct job){.run = run, .done = prompt_on_ended};
     int r = job_pool_put(run == on_fetcher ? &env->fetchers : &env->pool, &job->job, job->tenant);
 
     if (r == 0)
         return; /* from here on it is the thread's */
     job->result = r;
-    finish(job);
+    prompt_finish(job);
 }
 
-static void on_again(struct job *j) {
+static void prompt_on_again(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
     yyjson_val *messages = NULL;
     struct tokens tokens = {0};
@@ -321,7 +321,7 @@ void prompt_job_again(struct prompt_job *job, bool further, void (*done)(struct 
     job->done = done;
     job->goes_on = further;
     job->running = true;
-    to_pool(job, on_again);
+    to_pool(job, prompt_on_again);
 }
 
 void prompt_job_name_model(const struct prompt_job *job, struct exchange *x) {
@@ -353,10 +353,10 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
     tenant_isolation_name(job->tenant, job->isolation_name);
     job->endpoint = endpoint;
     job->done = done;
-    job->go_on = go_on;
+    job->go_on = prompt_go_on;
     job->computes = x->route->generates;
     job->running = true;
     conn_take_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
-    go_on(job);
+    prompt_go_on(job);
 }

@@ -196,7 +196,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 
 /* Sets *out to the chat's messages behind the model's own system message; NULL if they begin with
  * one. */
-static int add_system(const struct prompt_job *job, yyjson_doc **out) {
+static int prompt_add_system(const struct prompt_job *job, yyjson_doc **out) {
     yyjson_val *own = job->request.messages;
     yyjson_val *role = yyjson_obj_get(yyjson_arr_get_first(own), "role");
 
@@ -217,7 +217,7 @@ int prompt_render(struct prompt_job *job) {
     yyjson_doc *doc = NULL;
 
     if (job->model->info->system)
-        TRY(add_system(job, &doc));
+        TRY(prompt_add_system(job, &doc));
     if (doc)
         job->request.messages = yyjson_doc_get_root(doc);
     int r = render_messages(job, doc != NULL);

@@ -112,7 +112,7 @@ PARSER(parse_stop) {
 }
 
 /* Reads a token id, which some clients write as 5.0. */
-static bool read_id(const struct model *m, yyjson_val *v, int32_t *out) {
+static bool gen_request_read_id(const struct model *m, yyjson_val *v, int32_t *out) {
     int64_t id;
 
     if (!json_whole(v, &id) || id < 0 || id >= (int64_t)m->info->n_vocab)
@@ -128,7 +128,7 @@ int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *ar
     if (!ids)
         return -ENOMEM;
     JSON_EACH_AT(i, v, array) {
-        if (!read_id(m, v, &ids[i]))
+        if (!gen_request_read_id(m, v, &ids[i]))
             return err_set_code(err, 400, "invalid_value", param,
                                 "%s must hold token ids from 0 to %u; entry %zu is not one.", param,
                                 m->info->n_vocab - 1, i);
@@ -259,7 +259,7 @@ PARSER(parse_pooling) {
 
 /* ---- unsupported fields ---- */
 
-static int unsupported(const char *name, struct err *err) {
+static int gen_request_unsupported(const char *name, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported.", name);
 }
 
@@ -269,7 +269,7 @@ PARSER(parse_unsupported) {
         ((yyjson_is_ctn(v) || yyjson_is_str(v)) && json_is_empty(v)) ||
         (yyjson_is_num(v) && yyjson_get_num(v) == f->lo))
         return 0;
-    return unsupported(f->name, err);
+    return gen_request_unsupported(f->name, err);
 }
 
 /* Reads the older name of tool_choice. Its default and "none" change nothing, because functions
@@ -373,7 +373,7 @@ PARSER(parse_modalities) {
         return field_refuse(f, err);
     JSON_EACH(item, v) {
         if (!yyjson_equals_str(item, "text"))
-            return unsupported(f->name, err);
+            return gen_request_unsupported(f->name, err);
     }
     return 0;
 }
@@ -531,7 +531,7 @@ static const struct field fields[] = {
     UNSUPPORTED("dynatemp_range", 0),
 };
 
-static int require(yyjson_val *v, const char *name, struct err *err) {
+static int gen_request_require(yyjson_val *v, const char *name, struct err *err) {
     if (v)
         return 0;
     return err_set_code(err, 400, "missing_required_parameter", name,
@@ -542,17 +542,18 @@ static int require(yyjson_val *v, const char *name, struct err *err) {
 static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
     switch (known) {
     case FIELDS_CHAT:
-        return require(r->messages, "messages", err);
+        return gen_request_require(r->messages, "messages", err);
     case FIELDS_COMPLETION:
-        return require(r->prompt, "prompt", err);
+        return gen_request_require(r->prompt, "prompt", err);
     case FIELDS_EMBEDDING:
-        return require(r->prompt, "input", err);
+        return gen_request_require(r->prompt, "input", err);
     case FIELDS_RERANK:
     case FIELDS_SCORE:
-        TRY(require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err));
-        return require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2", err);
+        TRY(gen_request_require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err));
+        return gen_request_require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2",
+                                   err);
     case FIELDS_DETOKENIZE:
-        return require(r->tokens, "tokens", err);
+        return gen_request_require(r->tokens, "tokens", err);
     case FIELDS_TOKENIZE:
         break;
     }
@@ -563,7 +564,7 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
 }
 
 /* Checks rules between fields. */
-static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
+static int gen_request_check(struct gen_request *r, bool has_stream_options, struct err *err) {
     r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
         return json_refuse(err, "stream_options", "may only be given with stream");
@@ -599,7 +600,7 @@ static int add_ends(struct gen_request *r, const int32_t *ends, uint32_t n) {
 
 /* Finds the field @key of @known: a row of the table, or behind them a sampling parameter. Sets
  * *@out to it and returns its number, or -1. */
-static int find(yyjson_val *key, enum field_set known, struct field *out) {
+static int gen_request_find(yyjson_val *key, enum field_set known, struct field *out) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name)) {
             *out = fields[i];
@@ -621,7 +622,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     assert(params_count <= PARAMS_MAX);
     JSON_MEMBERS(key, value, yyjson_doc_get_root(r->doc)) {
         struct field f;
-        int at = find(key, known, &f);
+        int at = gen_request_find(key, known, &f);
 
         if (at < 0)
             continue;
@@ -641,7 +642,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     if (r->messages && !r->sampling.ignore_eos)
         TRY(add_ends(r, m->family.ends, m->family.n_ends));
     TRY(check_given(r, known, err));
-    return check(r, has_stream_options, err);
+    return gen_request_check(r, has_stream_options, err);
 }
 
 /* Refuses text for a model that writes none. */

@@ -10,14 +10,14 @@ struct parked {
     void (*serve)(struct exchange *x, struct http *h);
 };
 
-static void leave(struct exchange *x, void *state) {
+static void rescan_leave(struct exchange *x, void *state) {
     struct parked *p = state;
 
     list_remove(&p->wait.link);
     free(p);
 }
 
-static void on_over(struct api_rescan *wait) {
+static void rescan_on_over(struct api_rescan *wait) {
     struct parked *p = CONTAINER_OF(wait, struct parked, wait);
     void (*serve)(struct exchange * x, struct http * h) = p->serve;
     struct exchange *x = p->x;
@@ -31,12 +31,12 @@ bool rescan_begin(struct gen_env *env, struct api_rescan *wait) {
 }
 
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h)) {
-    static const struct exchange_ops ops = {.leave = leave};
+    static const struct exchange_ops ops = {.leave = rescan_leave};
     struct parked *p = env_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
 
     if (!p)
         return false;
-    p->wait.over = on_over;
+    p->wait.over = rescan_on_over;
     p->x = x;
     p->serve = serve;
     list_init(&p->wait.link);

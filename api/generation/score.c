@@ -4,7 +4,7 @@
 /* Choice of the best of several outputs: the one with the highest mean log probability. */
 
 /* Returns the mean over a choice's tokens; a choice without tokens is the worst. */
-static double mean_of(const struct choice *c) {
+static double score_mean(const struct choice *c) {
     double sum = 0;
 
     for (uint32_t i = 0; i < c->gen->n_out; i++)
@@ -16,7 +16,7 @@ void writer_sort(struct writer *w) {
     uint32_t n = gen_request_made(&w->job.request);
 
     for (uint32_t i = 0; i < w->n_choices; i++)
-        w->choices[i].mean_logprob = mean_of(&w->choices[i]);
+        w->choices[i].mean_logprob = score_mean(&w->choices[i]);
     for (uint32_t first = 0; first + n <= w->n_choices; first += n)
         /* sorts by insertion: choices are few, and equal ones keep their order */
         for (uint32_t i = first + 1; i < first + n; i++) {

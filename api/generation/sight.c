@@ -19,7 +19,7 @@ static const struct {
     [PROJECTOR_LFM2] = {"<|image_start|>", "<image>", "<|image_end|>"},
 };
 
-static int32_t find(const struct tokenizer *t, const char *text) {
+static int32_t sight_find(const struct tokenizer *t, const char *text) {
     int32_t id = *text ? tokenizer_find(t, text, strlen(text)) : -1;
 
     return id >= 0 && tokenizer_is_special(t, id) ? id : -1;
@@ -28,13 +28,13 @@ static int32_t find(const struct tokenizer *t, const char *text) {
 bool sight_init(struct sight *s, const struct projector *p, const struct tokenizer *t) {
     const char *open = families[p->kind].open, *pad = families[p->kind].pad,
                *close = families[p->kind].close;
-    int32_t mark = find(t, pad);
+    int32_t mark = sight_find(t, pad);
 
     *s = (struct sight){0};
-    if ((*open && find(t, open) < 0) || find(t, close) < 0 || (mark < 0 && !*open))
+    if ((*open && sight_find(t, open) < 0) || sight_find(t, close) < 0 || (mark < 0 && !*open))
         return false;
     s->stays = mark < 0;
-    s->mark = s->stays ? find(t, open) : mark;
+    s->mark = s->stays ? sight_find(t, open) : mark;
     s->split = (uint32_t)strlen(open);
     s->mark_len = s->stays ? 0 : (uint32_t)strlen(pad);
     snprintf(s->text, sizeof(s->text), "%s%s%s", open, s->stays ? "" : pad, close);

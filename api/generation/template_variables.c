@@ -61,7 +61,7 @@ static const char *nearest_effort(const struct api_model *model, const char *eff
  * as a variable means both. Without a word from request or operator, models that can think do, as
  * in llama-server and Ollama: with `enable_thinking`, and with `thinking` where the template closes
  * the thoughts without it (DeepSeek V3.1). */
-static void put_switches(struct variables *v) {
+static void template_put_switches(struct variables *v) {
     const struct gen_request *r = v->r;
     yyjson_val *own = gen_request_switch(r);
     bool on;
@@ -138,7 +138,7 @@ void template_variables_put(yyjson_mut_doc *doc, yyjson_mut_val *root, const str
     struct variables v = {doc, root, r, model, family};
 
     put_effort(&v);
-    put_switches(&v);
+    template_put_switches(&v);
     put_kept_thoughts(&v);
     put_dates(&v);
     if (r->has_budget)

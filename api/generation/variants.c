@@ -40,7 +40,7 @@ static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
 }
 
 /* Returns the first @marker in @text from byte @from on, or NULL. A prompt may have bytes 0. */
-static const char *find_marker(const struct buf *text, const char *marker, size_t from) {
+static const char *variants_find_marker(const struct buf *text, const char *marker, size_t from) {
     return from < text->len ? memmem(text->data + from, text->len - from, marker, strlen(marker))
                             : NULL;
 }
@@ -48,7 +48,7 @@ static const char *find_marker(const struct buf *text, const char *marker, size_
 int variants_spread(struct prompt_job *job, size_t quick) {
     const struct gen_request *r = &job->request;
     const struct buf *text = &job->rendered.text;
-    const char *marker = find_marker(text, r->marker, 0);
+    const char *marker = variants_find_marker(text, r->marker, 0);
     uint64_t all = (uint64_t)text->len * r->n_variants;
 
     if (!marker)
@@ -56,7 +56,7 @@ int variants_spread(struct prompt_job *job, size_t quick) {
                             "The chat template of the model does not repeat messages as they are, "
                             "so it cannot ask questions. Use another model.");
     size_t at = (size_t)(marker - text->data);
-    if (find_marker(text, r->marker, at + 1))
+    if (variants_find_marker(text, r->marker, at + 1))
         return err_set_code(&job->err, 400, "invalid_value", "messages",
                             "The text contains %s, which marks the place of the questions. Remove "
                             "it.",

@@ -31,7 +31,7 @@
  * and frees it before the call is reported, because exchange_end() may start the connection's next
  * request: end_stream, send_whole, fail (an error before or after the head) and leave (the client
  * left). The one exception is work that still runs on the pool: then the answer stays without a
- * call until on_prepared() finds it so.
+ * call until writer_on_prepared() finds it so.
  *
  * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was
  * sent is kept as positions in text and tokens (struct choice), and the next turn sends from there.
@@ -61,7 +61,7 @@ static void free_answer(struct writer *w) {
 }
 
 /* Frees the answer after detach(), now or when the pool is done with it. */
-static void release(struct writer *w) {
+static void writer_release(struct writer *w) {
     if (w->writing)
         job_pool_abandon(&w->job.env->pool, &w->task);
     else if (!prompt_job_abandon(&w->job))
@@ -178,7 +178,7 @@ static uint32_t tokens_at_once(const struct writer *w) {
 
 /* Reports @p, which is @p->choice's first piece if none came before. The part of the echo that
  * was not reported goes before it, unless @p says how much of it does. */
-static void send_piece(struct writer *w, struct piece *p) {
+static void writer_send_piece(struct writer *w, struct piece *p) {
     struct choice *c = p->choice;
 
     assert(!c->finish_sent && p->from <= p->to && p->to <= c->gen->n_out);
@@ -208,7 +208,7 @@ static uint32_t ready_tokens(const struct choice *c) {
     return n;
 }
 
-static void advance(struct choice *c, uint32_t to) {
+static void writer_advance(struct choice *c, uint32_t to) {
     const struct gen *g = c->gen;
     size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
 
@@ -231,7 +231,7 @@ static bool send_echo(struct writer *w, uint32_t i) {
                       .text = "",
                       .echo_from = c->n_echoed,
                       .echo_to = c->n_echoed + most};
-    send_piece(w, &p);
+    writer_send_piece(w, &p);
     return true;
 }
 
@@ -248,7 +248,7 @@ static size_t end_of_text(const struct choice *c) {
 
 /* Sends the new text of choice @i, or its first part when it is long or very many tokens have log
  * probabilities. */
-static void send_text(struct writer *w, uint32_t i) {
+static void writer_send_text(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
     uint32_t to = ready_tokens(c), most = tokens_at_once(w);
@@ -267,13 +267,13 @@ static void send_text(struct writer *w, uint32_t i) {
                       .text = g->text.data + c->text_sent,
                       .len = end - c->text_sent};
 
-    send_piece(w, &p);
-    advance(c, p.to);
+    writer_send_piece(w, &p);
+    writer_advance(c, p.to);
     c->text_sent = end;
 }
 
 /* Returns true if the client has to read first. An answer without a client is never held back. */
-static bool is_full(const struct writer *w) {
+static bool writer_is_full(const struct writer *w) {
     return w->exchange->conn && conn_is_full(w->exchange->conn);
 }
 
@@ -284,7 +284,7 @@ static bool has_told_enough(const struct writer *w) {
 
 /* Returns true if the client has to read first, or others have their turns. */
 static bool holds_back(const struct writer *w) {
-    return is_full(w) || (w->exchange->conn && has_told_enough(w));
+    return writer_is_full(w) || (w->exchange->conn && has_told_enough(w));
 }
 
 /* Sends new text that the parser has split: one part for each delta. Tokens go with the first part;
@@ -302,8 +302,8 @@ static void send_parts(struct writer *w, uint32_t i) {
                           .len = part.len,
                           .part = &part};
 
-        send_piece(w, &p);
-        advance(c, p.to);
+        writer_send_piece(w, &p);
+        writer_advance(c, p.to);
     }
 }
 
@@ -318,19 +318,19 @@ static void send_choice(struct writer *w, uint32_t i) {
              send_echo(w, i))
         return;
     else if (g->ready > c->text_sent)
-        send_text(w, i);
+        writer_send_text(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
         (g->output ? !holds_back(w) : c->text_sent == g->ready)) {
         struct piece p = {
             .choice = c, .index = i, .from = c->n_sent, .to = g->n_out, .text = "", .last = true};
 
-        send_piece(w, &p);
-        advance(c, p.to);
+        writer_send_piece(w, &p);
+        writer_advance(c, p.to);
         c->finish_sent = true;
     }
 }
 
-static void send_head(struct writer *w) {
+static void writer_send_head(struct writer *w) {
     if (!w->waited)
         respond_stream(w->exchange);
     w->head_sent = true;
@@ -347,7 +347,7 @@ static void on_round(struct prompt_job *job);
 /* Called when all output of the model so far has been taken: asks the endpoint, on the pool,
  * whether the conversation goes on before the answer ends. Returns false if the answer is
  * complete. */
-static bool go_on(struct writer *w) {
+static bool writer_go_on(struct writer *w) {
     const struct gen *g = w->choices[w->n_choices - 1].gen;
 
     if (!w->job.goes_on || g->finish != FINISH_STOP || !w->endpoint->asks(w))
@@ -356,7 +356,7 @@ static bool go_on(struct writer *w) {
     return true;
 }
 
-static void end_stream(struct writer *w) {
+static void writer_end_stream(struct writer *w) {
     assert(w->head_sent);
     for (uint32_t i = 0; i < w->n_choices; i++)
         assert(w->choices[i].finish_sent);
@@ -375,7 +375,7 @@ static void stream(struct writer *w) {
 
     assert(!w->writing && w->n_choices > 0);
     if (!w->head_sent)
-        send_head(w);
+        writer_send_head(w);
     w->n_told = 0;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         if (holds_back(w)) {
@@ -386,8 +386,8 @@ static void stream(struct writer *w) {
         send_choice(w, i);
         all &= w->choices[i].finish_sent;
     }
-    if (all && !go_on(w)) {
-        end_stream(w);
+    if (all && !writer_go_on(w)) {
+        writer_end_stream(w);
         return;
     }
     if (!conn)
@@ -467,11 +467,11 @@ static void answer_whole(struct writer *w) {
     prewarm_start(t);
 }
 
-static void on_thread(struct job *j) {
+static void writer_on_thread(struct job *j) {
     write_whole(CONTAINER_OF(j, struct writer, task));
 }
 
-static void on_written(struct job *j) {
+static void writer_on_written(struct job *j) {
     struct writer *w = CONTAINER_OF(j, struct writer, task);
 
     assert(w->writing);
@@ -493,7 +493,7 @@ static void send_whole(struct writer *w) {
         answer_whole(w);
         return;
     }
-    w->task = (struct job){.run = on_thread, .done = on_written};
+    w->task = (struct job){.run = writer_on_thread, .done = writer_on_written};
     w->writing = true;
     int r = job_pool_put(&w->job.env->pool, &w->task, w->job.tenant);
     if (r < 0) {
@@ -505,7 +505,7 @@ static void send_whole(struct writer *w) {
 
 /* ---- progress ---- */
 
-static void fail(struct writer *w, const struct err *err) {
+static void writer_fail(struct writer *w, const struct err *err) {
     const struct endpoint *endpoint = w->endpoint;
     bool head_sent = w->head_sent || w->waited;
     struct err e = *err;
@@ -517,7 +517,7 @@ static void fail(struct writer *w, const struct err *err) {
     bool answered = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
-    release(w);
+    writer_release(w);
     if (answered)
         respond_stream_failed(x, &e);
     else if (head_sent)
@@ -527,7 +527,7 @@ static void fail(struct writer *w, const struct err *err) {
 }
 
 static void on_fail(struct exchange *x, const struct err *err) {
-    fail(x->state, err);
+    writer_fail(x->state, err);
 }
 
 /* Sends the part of the answer that is ready, after one generation has reported something new. */
@@ -542,7 +542,7 @@ static void proceed(struct writer *w) {
 
         if (g->state == GEN_DONE && g->finish == FINISH_ERROR) {
             w->exchange->retry_ms = g->retry_ms;
-            fail(w, &g->err);
+            writer_fail(w, &g->err);
             return;
         }
         all_accepted &= g->accepted;
@@ -551,7 +551,7 @@ static void proceed(struct writer *w) {
     if (w->job.request.stream && (all_accepted || all_done)) {
         stream(w);
     } else if (!w->job.request.stream && all_done) {
-        if (!go_on(w))
+        if (!writer_go_on(w))
             send_whole(w);
     } else if (!w->job.request.stream && all_accepted && !w->exchange->waits) {
         w->exchange->waits = true;
@@ -649,8 +649,8 @@ static int set_output(struct writer *w, struct gen *g) {
 
 /* Adds choice @i of prompt @p to the answer, of at most @max_new tokens. The @last choice takes
  * over the tokens of the prompt instead of copying them. */
-static int add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last, uint32_t max_new,
-                      uint64_t group, uint64_t seed) {
+static int writer_add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last,
+                             uint32_t max_new, uint64_t group, uint64_t seed) {
     struct choice *c = &w->choices[w->n_choices];
     struct gen *g = NULL;
 
@@ -689,7 +689,7 @@ static int writer_create_gens(struct writer *w, struct err *err) {
                                 "prompt: shorten the prompt or ask for fewer.",
                                 PROMPT_TOP_MAX);
         for (uint32_t i = 0; i < n; i++)
-            TRY(add_choice(w, p, i, i + 1 == n, max_new, group, seed));
+            TRY(writer_add_choice(w, p, i, i + 1 == n, max_new, group, seed));
     }
     return 0;
 }
@@ -706,7 +706,7 @@ static int writer_add_round(struct writer *w, struct err *err) {
     assert(left > 0 && before->state == GEN_DONE);
     if (!array_resize(&w->choices, w->n_choices + 1, sizeof(*w->choices)))
         return -ENOMEM;
-    TRY(add_choice(w, p, 0, true, MIN(max_new, left), before->m.group, before->m.seed));
+    TRY(writer_add_choice(w, p, 0, true, MIN(max_new, left), before->m.group, before->m.seed));
     struct gen *g = w->choices[w->n_choices - 1].gen;
     gen_charge(g, t, g->m.max_new);
     w->waiter.n = 1;
@@ -716,19 +716,19 @@ static int writer_add_round(struct writer *w, struct err *err) {
     return 0;
 }
 
-static void on_drained(struct exchange *x) {
+static void writer_on_drained(struct exchange *x) {
     struct writer *w = x->state;
 
     if (w->head_sent)
         proceed(w);
 }
 
-static void leave(struct exchange *x, void *state) {
+static void writer_leave(struct exchange *x, void *state) {
     detach(state);
-    release(state);
+    writer_release(state);
 }
 
-bool writer_tell_wait(struct writer *w) {
+bool writer_send_wait(struct writer *w) {
     struct exchange *x = w->exchange;
     struct gen_wait wait;
     char text[300];
@@ -753,16 +753,16 @@ static bool on_alive(struct exchange *x) {
 
     /* the request may have waited for its model until now */
     if (!w->endpoint->alive || !w->head_sent)
-        return writer_tell_wait(w);
+        return writer_send_wait(w);
     w->endpoint->alive(w);
     return true;
 }
 
-static const struct exchange_ops ops = {leave, on_drained, on_fail, on_alive};
+static const struct exchange_ops ops = {writer_leave, writer_on_drained, on_fail, on_alive};
 
 /* ---- beginning ---- */
 
-static void on_admitted(struct waiter *w) {
+static void writer_on_admitted(struct waiter *w) {
     struct writer *a = CONTAINER_OF(w, struct writer, waiter);
 
     assert(a->exchange && a->n_choices > 0);
@@ -771,19 +771,19 @@ static void on_admitted(struct waiter *w) {
             gen_start(a->choices[i].gen);
 }
 
-static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
+static void writer_on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
     struct writer *a = CONTAINER_OF(w, struct writer, waiter);
 
     a->exchange->retry_ms = retry_ms;
-    fail(a, err);
+    writer_fail(a, err);
 }
 
-static void on_expired(struct waiter *w) {
+static void writer_on_expired(struct waiter *w) {
     struct err err;
 
     err_set_code(&err, 503, "queue_timeout", NULL,
                  "The request waited in the queue for longer than its time limit.");
-    fail(CONTAINER_OF(w, struct writer, waiter), &err);
+    writer_fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
 /* Returns the earliest deadline of the answer, the service's or its client's; 0 if there is
@@ -817,7 +817,7 @@ static void report_loosened(struct writer *w) {
     note_generation(w, w->choices[0].gen, text);
 }
 
-static void on_prepared(struct prompt_job *job) {
+static void writer_on_prepared(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     struct err err = {0};
 
@@ -854,7 +854,7 @@ static void on_prepared(struct prompt_job *job) {
         return;
     if (!err.status)
         respond_explain(r, &err);
-    fail(w, &err);
+    writer_fail(w, &err);
 }
 
 /* Goes on when a further round of the answer is prepared, or ends the answer. */
@@ -878,7 +878,7 @@ static void on_round(struct prompt_job *job) {
     if (r < 0 && !err.status)
         err_set_code(&err, 503, "out_of_memory", NULL, "The answer could not be continued.");
     if (r < 0)
-        fail(w, &err);
+        writer_fail(w, &err);
     else if (!job->goes_on)
         proceed(w);
     else if (w->head_sent && w->exchange->conn)
@@ -928,9 +928,9 @@ void writer_serve(struct exchange *x, struct http *h) {
     w->started_ns = x->started_ns;
     w->created = time(NULL);
     list_init(&w->waiter.link);
-    w->waiter.admitted = on_admitted;
-    w->waiter.expired = on_expired;
-    w->waiter.refused = on_refused;
+    w->waiter.admitted = writer_on_admitted;
+    w->waiter.expired = writer_on_expired;
+    w->waiter.refused = writer_on_refused;
     snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", endpoint->id_prefix,
              (unsigned long long)rng_next(&env_of(x)->rng),
              (unsigned long long)rng_next(&env_of(x)->rng) >> 32);
@@ -942,5 +942,5 @@ void writer_serve(struct exchange *x, struct http *h) {
         respond_errno(x, -ENOMEM);
         return;
     }
-    prompt_job_start(&w->job, x, endpoint, on_prepared);
+    prompt_job_start(&w->job, x, endpoint, writer_on_prepared);
 }

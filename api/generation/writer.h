@@ -105,4 +105,4 @@ void writer_sort(struct writer *w);
 /* Sends a comment to a silent stream that says why its first generation without a token waits.
  * Returns false if there is no such generation, or the dialect has no comments; nothing is sent
  * then. */
-bool writer_tell_wait(struct writer *w);
+bool writer_send_wait(struct writer *w);

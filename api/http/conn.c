@@ -52,7 +52,7 @@ void conn_set_state(struct conn *c, enum conn_state next) {
 }
 
 /* Asserts the invariants of struct conn that hold between two events of the loop. */
-static void check(const struct conn *c) {
+static void conn_check(const struct conn *c) {
     bool has_exchange = c->state == CONN_BODY || c->state == CONN_EXCHANGE;
 
     assert(!c->exchange == !has_exchange && (c->body.n == 0 || c->exchange));
@@ -66,7 +66,7 @@ static bool is_reading(const struct conn *c) {
     return c->state <= CONN_BODY;
 }
 
-static void on_timer(uv_timer_t *t);
+static void conn_on_timer(uv_timer_t *t);
 static void turn_due(struct conn *c);
 
 void conn_arm(struct conn *c, uint64_t ms) {
@@ -74,7 +74,7 @@ void conn_arm(struct conn *c, uint64_t ms) {
     if (c->broken)
         return;
     c->due = false;
-    uv_timer_start(&c->timer, on_timer, ms, 0);
+    uv_timer_start(&c->timer, conn_on_timer, ms, 0);
 }
 
 /* Stops the timer, which nothing waits for. */
@@ -89,14 +89,14 @@ void conn_break(struct conn *c) {
     if (c->state == CONN_CLOSED)
         return;
     c->broken = c->close_after = c->discard = true;
-    uv_timer_start(&c->timer, on_timer, 0, 0);
+    uv_timer_start(&c->timer, conn_on_timer, 0, 0);
 }
 
 /* ---- end ---- */
 
 /* Notes that one of the two handles is closed; with the second the connection is dead. Thousands
  * may close in one iteration, so each is freed in a turn of the server. */
-static void on_closed(uv_handle_t *h) {
+static void conn_on_closed(uv_handle_t *h) {
     struct conn *c = h->data;
 
     assert(c->state == CONN_CLOSED && c->n_open > 0 && !c->exchange);
@@ -172,8 +172,8 @@ void conn_close(struct conn *c) {
     reset_http(c);
     quota_charge_set(&c->place, 0);
     turn_withdraw(&c->turn, &c->payer->turns);
-    uv_close((uv_handle_t *)&c->h.stream, on_closed);
-    uv_close((uv_handle_t *)&c->timer, on_closed);
+    uv_close((uv_handle_t *)&c->h.stream, conn_on_closed);
+    uv_close((uv_handle_t *)&c->timer, conn_on_closed);
 }
 
 /* ---- output ---- */
@@ -331,7 +331,7 @@ void conn_answer_early(struct conn *c, const struct err *err) {
     c->server->events->refused(c, err);
 }
 
-static void on_head(struct conn *c) {
+static void conn_on_head(struct conn *c) {
     conn_set_state(c, CONN_BODY);
     conn_arm(c, c->server->opts.body_timeout_ms);
     c->close_after |= !llhttp_should_keep_alive(&c->http.parser) || c->server->leaving;
@@ -339,7 +339,7 @@ static void on_head(struct conn *c) {
     assert(c->exchange || c->state != CONN_BODY);
 }
 
-static void on_message(struct conn *c) {
+static void conn_on_message(struct conn *c) {
     assert(c->exchange && c->state == CONN_BODY);
     disarm(c);
     conn_set_state(c, CONN_EXCHANGE);
@@ -417,17 +417,17 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     if (c->state == CONN_IDLE && r == HTTP_HEAD_DONE)
         begin_head(c);
     if (r == HTTP_HEAD_DONE)
-        on_head(c);
+        conn_on_head(c);
     if (r == HTTP_HEAD_DONE && c->state == CONN_BODY && used == len)
         used += parse_some(c, data + len, 0); /* a request without a body is complete here */
     else if (r == HTTP_MESSAGE_DONE)
-        on_message(c);
+        conn_on_message(c);
     return used;
 }
 
 /* Parses one request, or the part of it that has arrived; of a compressed body only a piece, since
  * a read of it may become megabytes. Returns how many bytes it used. */
-static size_t parse(struct conn *c, const char *data, size_t len) {
+static size_t conn_parse(struct conn *c, const char *data, size_t len) {
     bool packed = false;
     size_t at = 0;
 
@@ -442,7 +442,7 @@ static size_t parse(struct conn *c, const char *data, size_t len) {
 
 /* Parses the next request of those that came while another was answered, or the next piece. */
 static void parse_ahead(struct conn *c) {
-    c->ahead_at += parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
+    c->ahead_at += conn_parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
     if (c->ahead_at < c->ahead.len && (!c->close_after || c->state == CONN_BODY))
         return;
     buf_deinit(&c->ahead);
@@ -451,7 +451,7 @@ static void parse_ahead(struct conn *c) {
 
 /* Keeps what came early for after the answer, or for the next turn in a body; more than a header's
  * worth is not waited with. */
-static void keep(struct conn *c, const char *data, size_t len) {
+static void conn_keep(struct conn *c, const char *data, size_t len) {
     buf_consume(&c->ahead, c->ahead_at);
     c->ahead_at = 0;
     if ((!c->close_after || c->state == CONN_BODY) && buf_add(&c->ahead, data, len) == 0)
@@ -490,11 +490,11 @@ static void receive(struct conn *c, const char *data, size_t n) {
     size_t used = 0; /* bytes that were kept come first */
 
     if (c->ahead.len == 0 && is_reading(c))
-        used = parse(c, data, n);
+        used = conn_parse(c, data, n);
     else if (c->ahead.len == 0 && busy)
         used = parse_busy(c, data, n);
     if (used < n && c->state < CONN_LINGER)
-        keep(c, data + used, n - used);
+        conn_keep(c, data + used, n - used);
 }
 
 /* Refuses a client that takes the port for one of plain HTTP. */
@@ -534,7 +534,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
 }
 
 /* Reads everything that the socket has, up to the size of the buffer. */
-static void read_some(struct conn *c) {
+static void conn_read_some(struct conn *c) {
     char *data = c->server->read_buf;
     uv_os_fd_t fd;
 
@@ -583,7 +583,7 @@ static void turn_to_read(struct conn *c) {
     if (c->ahead.len > 0 && is_reading(c))
         parse_ahead(c);
     else
-        read_some(c);
+        conn_read_some(c);
     if (c->http.ws && c->ahead.len > 0 && !is_reading(c))
         hold_back(c);
     else if (c->unwatched && c->state != CONN_CLOSED && !c->eof && conn_read_start(c) < 0)
@@ -596,7 +596,7 @@ static bool wants_turn(const struct conn *c) {
 }
 
 void conn_turn(struct conn *c) {
-    check(c);
+    conn_check(c);
     assert(c->state != CONN_CLOSED);
     if (c->sends)
         turn_to_send(c);
@@ -608,17 +608,17 @@ void conn_turn(struct conn *c) {
     if (!wants_turn(c))
         turn_withdraw(&c->turn, &c->payer->turns);
     assert(c->state == CONN_CLOSED || wants_turn(c) == !list_empty(&c->turn.link));
-    check(c);
+    conn_check(c);
 }
 
 /* Gives no room: a readable socket is read when its connection has its turn. */
-static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
+static void conn_on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     *b = uv_buf_init(NULL, 0);
 }
 
 /* Handles a readable socket. One that is reported again before its turn is not watched until then:
  * while thousands wait, each iteration would report all of them. */
-static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
+static void conn_on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
     struct conn *c = s->data;
 
     if (n < 0 && n != UV_ENOBUFS) {
@@ -636,7 +636,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
 
 int conn_read_start(struct conn *c) {
     c->unwatched = false;
-    return uv_read_start(&c->h.stream, on_alloc, on_read);
+    return uv_read_start(&c->h.stream, conn_on_alloc, conn_on_read);
 }
 
 /* ---- time ---- */
@@ -697,7 +697,7 @@ static void on_idle_timer(struct conn *c) {
  * with the machine or because it was busy, and timers run before what came meanwhile is seen. So a
  * deadline that passes asks for a turn first, and again while bytes come, which a full socket may
  * have kept with the client; a client that is slow on purpose gains a second. */
-static bool is_early(struct conn *c) {
+static bool conn_is_early(struct conn *c) {
     bool reads = c->state <= CONN_BODY;
     bool sends = c->state == CONN_FLUSH || (c->state == CONN_EXCHANGE && c->blocked_ns);
 
@@ -710,7 +710,7 @@ static bool is_early(struct conn *c) {
         want_read(c);
     else
         conn_want_send(c);
-    uv_timer_start(&c->timer, on_timer, DUE_MS, 0);
+    uv_timer_start(&c->timer, conn_on_timer, DUE_MS, 0);
     c->got = false;
     c->n_due = (uint8_t)MIN(c->n_due + 1, DUE_MAX);
     return true;
@@ -747,11 +747,11 @@ static void turn_due(struct conn *c) {
     }
 }
 
-static void on_timer(uv_timer_t *t) {
+static void conn_on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
-    check(c);
-    if (!c->broken && is_early(c))
+    conn_check(c);
+    if (!c->broken && conn_is_early(c))
         return;
     c->due = true;
     turn_want(&c->turn, &c->payer->turns);

@@ -78,9 +78,9 @@ enum conn_state {
 };
 
 /*
- * Invariants between two events of the loop (conn.c: check()): an exchange exists only in BODY and
- * EXCHANGE, and always in BODY; a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both are
- * 0; broken implies close_after and discard, so that nothing more is read or parsed; a body is
+ * Invariants between two events of the loop (conn.c: conn_check()): an exchange exists only in BODY
+ * and EXCHANGE, and always in BODY; a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both
+ * are 0; broken implies close_after and discard, so that nothing more is read or parsed; a body is
  * charged for only in BODY, and in EXCHANGE until conn_take_body(); CLOSED: no place, no body, no
  * turn and no exchange; the memory is freed with the last handle.
  */

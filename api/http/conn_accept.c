@@ -14,7 +14,7 @@
 
 /* Answers one connection too many with a 503. It has no place, so only the bytes that the socket
  * takes soon are sent. */
-static void refuse(struct conn *c) {
+static void conn_refuse(struct conn *c) {
     static const char body[] = "{\"error\":{\"message\":\"Too many connections, try again "
                                "later.\",\"type\":\"overloaded_error\",\"param\":null,"
                                "\"code\":\"too_many_connections\"}}";
@@ -69,7 +69,7 @@ static struct conn *choose_victim(const struct quota_account *a) {
 
 /* Takes a place, if need be that of another connection. Returns false if there is none to be
  * had. */
-static bool take_place(struct conn *c) {
+static bool conn_take_place(struct conn *c) {
     struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
 
     if (q->root.used >= q->limit) {
@@ -86,13 +86,13 @@ static bool take_place(struct conn *c) {
     return true;
 }
 
-static void start(struct conn *c) {
+static void conn_start(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     const struct quota *q = c->server->payers.quota;
 
     if (!identify_peer(c) || conn_read_start(c) < 0) {
         conn_close(c);
-    } else if (take_place(c)) {
+    } else if (conn_take_place(c)) {
         conn_arm(c, o->header_timeout_ms);
     } else {
         uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
@@ -101,7 +101,7 @@ static void start(struct conn *c) {
         if (c->tls || c->server->n_connections > n + o->max_refused)
             conn_close(c);
         else
-            refuse(c);
+            conn_refuse(c);
     }
 }
 
@@ -143,6 +143,6 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
         uv_tcp_nodelay(&c->h.tcp, 1);
         uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
     }
-    start(c);
+    conn_start(c);
     return true;
 }

@@ -29,7 +29,7 @@ static void write_charge(struct conn *c) {
         quota_charge_offer(&c->unsent);
 }
 
-static void on_written(uv_write_t *w, int status) {
+static void conn_on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
     assert(c->writing);
@@ -63,7 +63,7 @@ static int write_encrypt(struct conn *c) {
 }
 
 /* Lists what is sent next. Returns the number of parts, or -errno. */
-static int write_load(struct conn *c, uv_buf_t parts[OUTPUT_PIECES]) {
+static int conn_write_load(struct conn *c, uv_buf_t parts[OUTPUT_PIECES]) {
     if (!c->tls)
         return (int)output_first(&c->out, CONN_WRITE, parts, &c->n_sending);
     int r = write_encrypt(c);
@@ -78,10 +78,10 @@ void conn_flush(struct conn *c) {
 
     if (c->writing || !conn_unsent(c) || c->state == CONN_CLOSED)
         return;
-    int n = write_load(c, parts);
+    int n = conn_write_load(c, parts);
     loop_bytes(c->n_sending + c->records.len);
     c->writing = true;
-    if (n < 0 || uv_write(&c->write, &c->h.stream, parts, (unsigned)n, on_written) < 0) {
+    if (n < 0 || uv_write(&c->write, &c->h.stream, parts, (unsigned)n, conn_on_written) < 0) {
         c->writing = false;
         c->n_sending = 0;
         buf_clear(&c->records);

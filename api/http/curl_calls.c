@@ -10,7 +10,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct curl_calls calls;
 static bool is_open;
 
-static bool open_library(const char *option, struct err *err) {
+static bool curl_open_library(const char *option, struct err *err) {
     /* Debian has one for OpenSSL and one for GnuTLS. */
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
     const struct library_call wanted[] = {
@@ -31,7 +31,7 @@ static bool open_library(const char *option, struct err *err) {
 
 const struct curl_calls *curl_calls(const char *option, struct err *err) {
     pthread_mutex_lock(&mutex);
-    is_open = is_open || open_library(option, err);
+    is_open = is_open || curl_open_library(option, err);
     const struct curl_calls *c = is_open ? &calls : NULL;
     pthread_mutex_unlock(&mutex);
     return c;

@@ -15,12 +15,12 @@
  * taken for a request.
  */
 
-static struct http *of(llhttp_t *p) {
+static struct http *http_of_parser(llhttp_t *p) {
     return p->data;
 }
 
-/* Stops the parser from inside a callback; explain() then returns this error. */
-static int refuse(struct http *h, int status, const char *code, const char *message) {
+/* Stops the parser from inside a callback; http_explain() then returns this error. */
+static int http_refuse(struct http *h, int status, const char *code, const char *message) {
     err_set_code(&h->err, status, code, NULL, "%s", message);
     return HPE_USER;
 }
@@ -32,11 +32,11 @@ static int refuse_more(struct err *err, int status, const char *code, const char
 }
 
 static int refuse_header(struct http *h) {
-    return refuse(h, 503, "out_of_memory",
-                  "Out of memory for the request header. Try again later.");
+    return http_refuse(h, 503, "out_of_memory",
+                       "Out of memory for the request header. Try again later.");
 }
 
-static int add(struct http *h, const char *at, size_t len) {
+static int http_add(struct http *h, const char *at, size_t len) {
     int r = buf_add(&h->head, at, len);
 
     if (r == -EMSGSIZE) {
@@ -47,20 +47,20 @@ static int add(struct http *h, const char *at, size_t len) {
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t len) {
-    struct http *h = of(p);
+    struct http *h = http_of_parser(p);
 
     if (h->head.len + len > h->limits->target) {
         refuse_more(&h->err, 414, "uri_too_long", "target is longer", h->limits->target, "bytes");
         return HPE_USER;
     }
-    return add(h, at, len);
+    return http_add(h, at, len);
 }
 
 /* Rewrites the absolute form of a target, which clients send to proxies (RFC 9112, 3.2.2), as a
  * path and a field ":authority", which is no name that a client can send. */
 static int on_url_complete(llhttp_t *p) {
-    struct http *h = of(p);
-    int r = add(h, "", 1);
+    struct http *h = http_of_parser(p);
+    int r = http_add(h, "", 1);
 
     if (r != 0 || strncasecmp(h->head.data, "http", 4) != 0)
         return r;
@@ -74,26 +74,26 @@ static int on_url_complete(llhttp_t *p) {
     char *path = authority + strcspn(authority, "/?#");
     h->head.len = 0;
     if (*path != '/')
-        r = add(h, "/", 1);
+        r = http_add(h, "/", 1);
     if (r == 0)
-        r = add(h, path, strlen(path) + 1);
+        r = http_add(h, path, strlen(path) + 1);
     if (r == 0)
-        r = add(h, ":authority", sizeof(":authority"));
+        r = http_add(h, ":authority", sizeof(":authority"));
     if (r != 0)
         return r;
     *path = 0;
-    return add(h, authority, strlen(authority) + 1);
+    return http_add(h, authority, strlen(authority) + 1);
 }
 
 /* Adds to a field's name, in lower case. Fields after the body are counted and dropped: they must
  * not change what was already decided. */
 static int on_field(llhttp_t *p, const char *at, size_t len) {
-    struct http *h = of(p);
+    struct http *h = http_of_parser(p);
 
     if (h->head_done)
         return 0;
     size_t from = h->head.len;
-    if (add(h, at, len))
+    if (http_add(h, at, len))
         return HPE_USER;
     for (size_t i = from; i < h->head.len; i++)
         h->head.data[i] = (char)tolower((unsigned char)h->head.data[i]);
@@ -101,29 +101,29 @@ static int on_field(llhttp_t *p, const char *at, size_t len) {
 }
 
 static int on_field_complete(llhttp_t *p) {
-    struct http *h = of(p);
+    struct http *h = http_of_parser(p);
 
     if (++h->n_headers > h->limits->n_headers) {
         refuse_more(&h->err, 431, "too_many_headers", "has more", h->limits->n_headers,
                     "header lines");
         return HPE_USER;
     }
-    return h->head_done ? 0 : add(h, "", 1);
+    return h->head_done ? 0 : http_add(h, "", 1);
 }
 
 static int on_value(llhttp_t *p, const char *at, size_t len) {
-    return of(p)->head_done ? 0 : add(of(p), at, len);
+    return http_of_parser(p)->head_done ? 0 : http_add(http_of_parser(p), at, len);
 }
 
 /* Ends a value. White space behind it is not part of it (RFC 9112, 5), which the parser leaves. */
 static int on_value_complete(llhttp_t *p) {
-    struct buf *head = &of(p)->head;
+    struct buf *head = &http_of_parser(p)->head;
 
-    if (of(p)->head_done)
+    if (http_of_parser(p)->head_done)
         return 0;
     while (head->len > 0 && (head->data[head->len - 1] == ' ' || head->data[head->len - 1] == '\t'))
         head->len--; /* at most to the NUL behind the name */
-    return add(of(p), "", 1);
+    return http_add(http_of_parser(p), "", 1);
 }
 
 /* Returns true if there is another transfer coding beside chunked; llhttp checks only the last
@@ -146,11 +146,11 @@ static void find_coding(struct http *h) {
 }
 
 static int on_headers_complete(llhttp_t *p) {
-    if (has_other_coding(of(p)))
-        return refuse(of(p), 501, "not_implemented",
-                      "The only supported Transfer-Encoding is chunked.");
-    of(p)->head_done = true;
-    find_coding(of(p));
+    if (has_other_coding(http_of_parser(p)))
+        return http_refuse(http_of_parser(p), 501, "not_implemented",
+                           "The only supported Transfer-Encoding is chunked.");
+    http_of_parser(p)->head_done = true;
+    find_coding(http_of_parser(p));
     p->upgrade = 0; /* llhttp goes on with HTTP: a WebSocket begins behind the answer */
     return HPE_PAUSED;
 }
@@ -158,7 +158,7 @@ static int on_headers_complete(llhttp_t *p) {
 /* Reserves room for the whole of a large body at once: to grow in steps would copy some MB in one
  * of them, 7 ms for 8 MB. Pages that are not written to take no memory. If the reservation fails,
  * the body grows in steps after all. */
-static void make_room(struct http *h, size_t len) {
+static void http_make_room(struct http *h, size_t len) {
     size_t all = h->limits->body;
 
     if (!http_is_chunked(h) &&
@@ -169,31 +169,33 @@ static void make_room(struct http *h, size_t len) {
 }
 
 static int refuse_memory(struct http *h) {
-    return refuse(h, 503, "out_of_memory", "Out of memory for the request body. Try again later.");
+    return http_refuse(h, 503, "out_of_memory",
+                       "Out of memory for the request body. Try again later.");
 }
 
 static int add_packed(struct http *h, const char *at, size_t len) {
     int r = h->unpack ? 0 : unpack_new(&h->unpack, h->coding, h->limits->unpack);
 
     if (r == -EAGAIN)
-        return refuse(h, 503, "overloaded",
-                      "Too many compressed bodies are being received. Try again later, or send it "
-                      "without compression.");
+        return http_refuse(
+            h, 503, "overloaded",
+            "Too many compressed bodies are being received. Try again later, or send it "
+            "without compression.");
     if (r == 0) {
-        make_room(h, len);
+        http_make_room(h, len);
         r = unpack_feed(h->unpack, at, len, &h->body);
     }
     if (r == -EMSGSIZE)
-        return refuse(h, 413, "body_too_large",
-                      "The request body is too large, or compressed too much.");
+        return http_refuse(h, 413, "body_too_large",
+                           "The request body is too large, or compressed too much.");
     if (r == -EINVAL)
-        return refuse(h, 400, "malformed_body",
-                      "The request body cannot be decoded as its Content-Encoding says.");
+        return http_refuse(h, 400, "malformed_body",
+                           "The request body cannot be decoded as its Content-Encoding says.");
     return r < 0 ? refuse_memory(h) : 0;
 }
 
-static int on_body(llhttp_t *p, const char *at, size_t len) {
-    struct http *h = of(p);
+static int http_on_body(llhttp_t *p, const char *at, size_t len) {
+    struct http *h = http_of_parser(p);
 
     assert(h->head_done && h->body.len <= h->limits->body);
     if (h->discard)
@@ -204,18 +206,18 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
         refuse_more(&h->err, 413, "body_too_large", "body is larger", h->limits->body, "bytes");
         return HPE_USER;
     }
-    make_room(h, len);
+    http_make_room(h, len);
     return buf_add(&h->body, at, len) < 0 ? refuse_memory(h) : 0;
 }
 
 /* Stops the parser before the bytes that follow, which may be the next request. */
 static int on_message_complete(llhttp_t *p) {
-    struct http *h = of(p);
+    struct http *h = http_of_parser(p);
     bool whole = !h->unpack || unpack_is_whole(h->unpack);
 
     h->unpack = unpack_free(h->unpack);
     if (!whole && !h->discard)
-        return refuse(h, 400, "malformed_body", "The compressed request body is cut off.");
+        return http_refuse(h, 400, "malformed_body", "The compressed request body is cut off.");
     return HPE_PAUSED;
 }
 
@@ -227,7 +229,7 @@ static const llhttp_settings_t settings = {
     .on_header_value = on_value,
     .on_header_value_complete = on_value_complete,
     .on_headers_complete = on_headers_complete,
-    .on_body = on_body,
+    .on_body = http_on_body,
     .on_message_complete = on_message_complete,
 };
 
@@ -239,7 +241,7 @@ void http_init(struct http *h, const struct http_limits *limits) {
     http_reset(h);
 }
 
-static void free_request(struct http *h) {
+static void http_free_request(struct http *h) {
     if (!h->ws)
         buf_deinit(&h->head);
     buf_deinit(&h->body);
@@ -248,11 +250,11 @@ static void free_request(struct http *h) {
 
 void http_deinit(struct http *h) {
     h->ws = websocket_free(h->ws);
-    free_request(h);
+    http_free_request(h);
 }
 
 void http_reset(struct http *h) {
-    free_request(h);
+    http_free_request(h);
     h->discard = false;
     if (h->ws)
         return;
@@ -266,7 +268,7 @@ void http_reset(struct http *h) {
 }
 
 /* Translates llhttp's error into the words of HTTP. */
-static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
+static int http_explain(struct http *h, llhttp_errno_t e, struct err *err) {
     const char *reason = llhttp_get_error_reason(&h->parser);
 
     if (h->err.status) {
@@ -365,7 +367,7 @@ int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct
     if (e == HPE_OK)
         return HTTP_MORE;
     if (e != HPE_PAUSED)
-        return explain(h, e, err);
+        return http_explain(h, e, err);
     return in_head ? HTTP_HEAD_DONE : HTTP_MESSAGE_DONE;
 }
 

@@ -18,7 +18,7 @@
 
 /* Adds text. After the first error, which is kept, nothing more is added: callers check once, at
  * the end. */
-static void put(struct json *j, const char *s, size_t len) {
+static void json_put(struct json *j, const char *s, size_t len) {
     if (j->error == 0)
         j->error = buf_add(j->out, s, len);
 }
@@ -26,7 +26,7 @@ static void put(struct json *j, const char *s, size_t len) {
 /* Writes the comma before a key or a value that follows another. */
 static void separate(struct json *j) {
     if (j->comma)
-        put(j, ",", 1);
+        json_put(j, ",", 1);
     j->comma = true;
 }
 
@@ -41,25 +41,25 @@ int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
 void json_open(struct json *j, char bracket) {
     assert(bracket == '{' || bracket == '[');
     separate(j);
-    put(j, &bracket, 1);
+    json_put(j, &bracket, 1);
     j->comma = false;
 }
 
 void json_close(struct json *j, char bracket) {
     assert(bracket == '}' || bracket == ']');
-    put(j, &bracket, 1);
+    json_put(j, &bracket, 1);
     j->comma = true;
 }
 
 void json_colon(struct json *j) {
     assert(j->comma); /* no bracket and no other colon */
-    put(j, ":", 1);
+    json_put(j, ":", 1);
     j->comma = false;
 }
 
 void json_more(struct json *j) {
     assert(j->comma);
-    put(j, ",", 1);
+    json_put(j, ",", 1);
     j->comma = false;
 }
 
@@ -94,7 +94,7 @@ bool json_begins(const char *text, size_t i) {
 
 /* Writes a control character, quote or backslash as an escape; DEL too, which some terminals act
  * on. */
-static void put_escaped(struct json *j, unsigned char c) {
+static void json_put_escaped(struct json *j, unsigned char c) {
     static const char hex[] = "0123456789abcdef";
     static const char *const special = "\"\\\b\f\n\r\t", *const letter = "\"\\bfnrt";
     const char *at = c ? strchr(special, c) : NULL;
@@ -102,9 +102,9 @@ static void put_escaped(struct json *j, unsigned char c) {
 
     if (at) {
         text[1] = letter[at - special];
-        put(j, text, 2);
+        json_put(j, text, 2);
     } else {
-        put(j, text, 6);
+        json_put(j, text, 6);
     }
 }
 
@@ -114,7 +114,7 @@ void json_string(struct json *j, const char *text, size_t len) {
 
     loop_bytes(len);
     separate(j);
-    put(j, "\"", 1);
+    json_put(j, "\"", 1);
     while (i < len) {
         size_t n = 1, bad = 0;
 
@@ -126,30 +126,30 @@ void json_string(struct json *j, const char *text, size_t len) {
             i += n;
             continue;
         }
-        put(j, text + from, i - from);
+        json_put(j, text + from, i - from);
         if (bad) {
-            put(j, "\xEF\xBF\xBD", 3);
+            json_put(j, "\xEF\xBF\xBD", 3);
             i += bad;
         } else {
-            put_escaped(j, s[i++]);
+            json_put_escaped(j, s[i++]);
         }
         from = i;
     }
-    put(j, text + from, len - from);
-    put(j, "\"", 1);
+    json_put(j, text + from, len - from);
+    json_put(j, "\"", 1);
 }
 
 /* Writes a value that needs no escapes. */
-static void put_text(struct json *j, const char *s) {
+static void json_put_text(struct json *j, const char *s) {
     separate(j);
-    put(j, s, strlen(s));
+    json_put(j, s, strlen(s));
 }
 
 void json_cstring(struct json *j, const char *s) {
     if (s)
         json_string(j, s, strlen(s));
     else
-        put_text(j, "null");
+        json_put_text(j, "null");
 }
 
 static void put_decimal(struct json *j, uint64_t v, bool negative) {
@@ -162,7 +162,7 @@ static void put_decimal(struct json *j, uint64_t v, bool negative) {
     if (negative)
         text[--at] = '-';
     separate(j);
-    put(j, text + at, sizeof(text) - at);
+    json_put(j, text + at, sizeof(text) - at);
 }
 
 void json_int(struct json *j, int64_t v) {
@@ -177,7 +177,7 @@ void json_double(struct json *j, double v) {
     char text[32];
 
     snprintf(text, sizeof(text), "%.9g", isfinite(v) ? v : -9999.0);
-    put_text(j, text);
+    json_put_text(j, text);
 }
 
 void json_raw(struct json *j, const char *text, size_t len) {
@@ -194,19 +194,19 @@ void json_raw(struct json *j, const char *text, size_t len) {
             i += n;
             continue;
         }
-        put(j, text + from, i - from);
+        json_put(j, text + from, i - from);
         if (breaks)
-            put(j, " ", 1);
+            json_put(j, " ", 1);
         else
-            put(j, "\xEF\xBF\xBD", 3);
+            json_put(j, "\xEF\xBF\xBD", 3);
         from = i += breaks ? 1 : bad;
     }
-    put(j, text + from, len - from);
+    json_put(j, text + from, len - from);
 }
 
 void json_valid(struct json *j, const char *text, size_t len) {
     separate(j);
-    put(j, text, len);
+    json_put(j, text, len);
 }
 
 void json_put_string(struct json *j, const char *key, const char *s) {
@@ -239,7 +239,7 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         json_double(j, va_arg(*args, double));
         break;
     case 'i':
-        put_text(j, va_arg(*args, int) ? "true" : "false");
+        json_put_text(j, va_arg(*args, int) ? "true" : "false");
         break;
     case 'd':
         json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));
@@ -260,10 +260,10 @@ static const char *print_word(struct json *j, const char *s) {
     assert(n > 0 || quoted);
     separate(j);
     if (quoted || key)
-        put(j, "\"", 1);
-    put(j, s, n);
+        json_put(j, "\"", 1);
+    json_put(j, s, n);
     if (quoted || key)
-        put(j, "\":", 1 + key);
+        json_put(j, "\":", 1 + key);
     j->comma = !key;
     return s + n + (quoted || key);
 }
@@ -326,7 +326,7 @@ static int survey(const char *s, size_t len, struct err *err) {
 #define ESCAPE_LEN 6u /* of \\u and four digits */
 
 /* Returns the UTF-16 unit of the escape at @s, or 0 if there is none. */
-static unsigned unit_at(const char *s, size_t len) {
+static unsigned json_unit_at(const char *s, size_t len) {
     unsigned unit = 0;
 
     if (len < ESCAPE_LEN || s[0] != '\\' || s[1] != 'u')
@@ -348,9 +348,9 @@ static bool replace_unpaired(char *s, size_t len) {
     for (size_t i = 0; i + 1 < len; i++) {
         if (s[i] != '\\')
             continue;
-        unsigned unit = unit_at(s + i, len - i);
+        unsigned unit = json_unit_at(s + i, len - i);
         bool high = unit >= 0xD800 && unit <= 0xDBFF, low = unit >= 0xDC00 && unit <= 0xDFFF;
-        unsigned next = high ? unit_at(s + i + ESCAPE_LEN, len - i - ESCAPE_LEN) : 0;
+        unsigned next = high ? json_unit_at(s + i + ESCAPE_LEN, len - i - ESCAPE_LEN) : 0;
 
         if (next >= 0xDC00 && next <= 0xDFFF) {
             i += 2 * ESCAPE_LEN - 1;

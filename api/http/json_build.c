@@ -8,30 +8,30 @@
 
 /* ---- documents ---- */
 
-static void *take(void *failed, size_t size) {
+static void *json_alloc(void *failed, size_t size) {
     void *p = malloc(size);
 
     *(bool *)failed |= !p;
     return p;
 }
 
-static void *resize(void *failed, void *p, size_t old, size_t size) {
+static void *json_realloc(void *failed, void *p, size_t old, size_t size) {
     void *more = realloc(p, size);
 
     *(bool *)failed |= !more;
     return more;
 }
 
-static void give(void *failed, void *p) {
+static void json_free(void *failed, void *p) {
     free(p);
 }
 
 yyjson_mut_doc *json_doc_new(bool *failed) {
-    return yyjson_mut_doc_new(&(yyjson_alc){take, resize, give, failed});
+    return yyjson_mut_doc_new(&(yyjson_alc){json_alloc, json_realloc, json_free, failed});
 }
 
 yyjson_mut_doc *json_doc_copy(yyjson_doc *from, bool *failed) {
-    return yyjson_doc_mut_copy(from, &(yyjson_alc){take, resize, give, failed});
+    return yyjson_doc_mut_copy(from, &(yyjson_alc){json_alloc, json_realloc, json_free, failed});
 }
 
 int json_doc_seal(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_doc **out) {
@@ -59,7 +59,7 @@ static bool has_next(struct maker *m, char end) {
     return !ends;
 }
 
-static yyjson_mut_val *make(struct maker *m);
+static yyjson_mut_val *json_make_value(struct maker *m);
 
 static yyjson_mut_val *make_object(struct maker *m) {
     yyjson_mut_val *o = yyjson_mut_obj(m->doc);
@@ -69,7 +69,7 @@ static yyjson_mut_val *make_object(struct maker *m) {
         yyjson_mut_val *key = yyjson_mut_strncpy(m->doc, m->at, n);
 
         m->at += n + 1;
-        yyjson_mut_obj_add(o, key, make(m));
+        yyjson_mut_obj_add(o, key, json_make_value(m));
     }
     return o;
 }
@@ -78,7 +78,7 @@ static yyjson_mut_val *make_array(struct maker *m) {
     yyjson_mut_val *list = yyjson_mut_arr(m->doc);
 
     while (has_next(m, ']'))
-        yyjson_mut_arr_append(list, make(m));
+        yyjson_mut_arr_append(list, json_make_value(m));
     return list;
 }
 
@@ -102,7 +102,7 @@ static yyjson_mut_val *make_word(struct maker *m) {
     return yyjson_mut_uint(m->doc, strtoul(word, NULL, 10));
 }
 
-static yyjson_mut_val *make(struct maker *m) {
+static yyjson_mut_val *json_make_value(struct maker *m) {
     m->at += strspn(m->at, " ");
     switch (*m->at++) {
     case '{':
@@ -124,7 +124,7 @@ static yyjson_mut_val *make(struct maker *m) {
 yyjson_mut_val *json_make_of(yyjson_mut_doc *doc, const char *shape, yyjson_mut_val *const *args,
                              size_t n_args) {
     struct maker m = {doc, shape, args, n_args};
-    yyjson_mut_val *v = make(&m);
+    yyjson_mut_val *v = json_make_value(&m);
 
     assert(!*m.at && m.n_args == 0);
     return v;

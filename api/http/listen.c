@@ -78,7 +78,7 @@ static void on_connection(uv_stream_t *stream, int status);
 
 /* Logs a failure to accept. Clients can cause failures as often as they like, so there is at most
  * one line in ACCEPT_TELL_NS, which has their number. */
-static void tell_failure(struct http_server *s, int status) {
+static void listen_tell_failure(struct http_server *s, int status) {
     int64_t now = clock_now(s->opts.clock);
 
     s->n_accept_failures++;
@@ -89,9 +89,9 @@ static void tell_failure(struct http_server *s, int status) {
               (unsigned long long)s->n_accept_failures);
 }
 
-/* Accepts the connections that wait, in a new iteration. The handle stays active until on_check(),
- * because libuv decides after this callback how long it sleeps. */
-static void on_rest(uv_idle_t *rest) {
+/* Accepts the connections that wait, in a new iteration. The handle stays active until
+ * listen_on_check(), because libuv decides after this callback how long it sleeps. */
+static void listen_on_rest(uv_idle_t *rest) {
     struct http_server *s = rest->data;
 
     LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
@@ -120,7 +120,7 @@ static void free_dead(struct http_server *s) {
 }
 
 /* Reads the sockets that were found readable, in the order of turn.h. */
-static void on_check(uv_check_t *check) {
+static void listen_on_check(uv_check_t *check) {
     struct http_server *s = check->data;
     struct turn *t = NULL;
 
@@ -147,7 +147,7 @@ static void on_check(uv_check_t *check) {
 
 /* Tries again to accept connections for which there was no memory. libuv does not poll their
  * listeners until they are accepted. */
-static void on_again(uv_timer_t *again) {
+static void listen_on_again(uv_timer_t *again) {
     struct http_server *s = again->data;
 
     LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
@@ -167,7 +167,7 @@ static void start_ticks(struct http_server *s) {
     uv_idle_init(s->opts.loop, &s->rest);
     uv_timer_init(s->opts.loop, &s->again);
     s->check.data = s->rest.data = s->again.data = s;
-    uv_check_start(&s->check, on_check);
+    uv_check_start(&s->check, listen_on_check);
     uv_unref((uv_handle_t *)&s->check);
     s->ticks = true;
 }
@@ -183,7 +183,7 @@ static void stop_ticks(struct http_server *s) {
 
 void http_server_wake(struct http_server *s) {
     if (s->ticks)
-        uv_idle_start(&s->rest, on_rest);
+        uv_idle_start(&s->rest, listen_on_rest);
 }
 
 void http_server_emptied(struct http_server *s) {
@@ -194,9 +194,9 @@ void http_server_emptied(struct http_server *s) {
 static void accept_one(struct listener *l) {
     if (conn_accept(l->server, &l->h.stream, l->local, l->tls))
         return;
-    tell_failure(l->server, UV_ENOMEM);
+    listen_tell_failure(l->server, UV_ENOMEM);
     l->lacks = true;
-    uv_timer_start(&l->server->again, on_again, ACCEPT_AGAIN_MS, 0);
+    uv_timer_start(&l->server->again, listen_on_again, ACCEPT_AGAIN_MS, 0);
 }
 
 /* Returns true while there is time in this iteration. Connections wait in one queue for all
@@ -216,7 +216,7 @@ static void on_connection(uv_stream_t *stream, int status) {
 
     loop_lag_mark("a new connection");
     if (status < 0) {
-        tell_failure(l->server, status);
+        listen_tell_failure(l->server, status);
     } else if (l->server->closing) {
         return;
     } else if (may_accept(l->server)) {
@@ -229,7 +229,7 @@ static void on_connection(uv_stream_t *stream, int status) {
 }
 
 /* Returns advice about the error @r, because of which @what cannot be listened on. */
-static const char *advice(const struct listener *l, int r, const char *what) {
+static const char *listen_advice(const struct listener *l, int r, const char *what) {
     bool any = strncmp(what, "[::]", 4) == 0 || strncmp(what, "0.0.0.0", 7) == 0;
 
     if (r == UV_EADDRINUSE && l->local)
@@ -262,7 +262,8 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
     if (r == 0)
         return 0;
     close_listener(l);
-    err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r), advice(l, r, what));
+    err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r),
+            listen_advice(l, r, what));
     return r;
 }
 
@@ -429,7 +430,7 @@ void http_server_deinit(struct http_server *s) {
     tls_config_deinit(&s->tls);
 }
 
-void http_server_leave(struct http_server *s) {
+void http_server_stop_accepting(struct http_server *s) {
     s->leaving = true;
     LIST_FOREACH(node, &s->listeners)
     close_listener(LIST_ENTRY(node, struct listener, link));
@@ -438,7 +439,7 @@ void http_server_leave(struct http_server *s) {
 void http_server_close(struct http_server *s, const struct err *err) {
     if (s->closing)
         return;
-    http_server_leave(s);
+    http_server_stop_accepting(s);
     s->closing = true;
     if (s->n_connections == 0)
         stop_ticks(s);

@@ -54,7 +54,7 @@ static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
     l->longest_ns[0] = MAX(l->longest_ns[0], busy);
 }
 
-static void on_check(uv_check_t *c) {
+static void loop_lag_on_check(uv_check_t *c) {
     struct loop_lag *l = c->data;
     uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop);
 
@@ -87,7 +87,7 @@ void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
     *l = (struct loop_lag){.on_iteration = on_iteration, .on_long = on_long, .ctx = ctx};
     uv_check_init(loop, &l->check);
     l->check.data = l;
-    uv_check_start(&l->check, on_check);
+    uv_check_start(&l->check, loop_lag_on_check);
     uv_unref((uv_handle_t *)&l->check);
     l->open = true;
 }

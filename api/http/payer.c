@@ -47,7 +47,7 @@ static bool is_unused(const struct payer *p) {
 }
 
 /* Frees an address if nothing belongs to it any more. */
-static void forget(struct payer *p) {
+static void payer_forget(struct payer *p) {
     if (!is_unused(p))
         return;
     assert(list_empty(&p->turns.ready)); /* only connections wait for turns */
@@ -57,7 +57,7 @@ static void forget(struct payer *p) {
 
 static void sweep(struct list *bucket) {
     LIST_FOREACH(node, bucket)
-    forget(LIST_ENTRY(node, struct payer, link));
+    payer_forget(LIST_ENTRY(node, struct payer, link));
 }
 
 void payers_deinit(struct payers *ps) {
@@ -128,5 +128,5 @@ struct payer *payer_of_peer(struct payers *ps, int fd) {
 void payer_release(struct payer *p) {
     assert(p->n_refs > 0);
     p->n_refs--;
-    forget(p);
+    payer_forget(p);
 }

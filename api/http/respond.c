@@ -57,22 +57,22 @@ static const struct {
 };
 
 /* Returns the index of @status; an unknown one counts as 500. */
-static size_t find(int status) {
+static size_t respond_find(int status) {
     for (size_t i = 0; i < ARRAY_SIZE(statuses); i++)
         if (statuses[i].status == status)
             return i;
-    return find(500);
+    return respond_find(500);
 }
 
 const char *respond_error_type(const struct err *err) {
     /* A model that cannot be loaded is no load that passes: clients retry the other type. */
     if (strcmp(err->code, "model_unavailable") == 0)
         return "server_error";
-    return statuses[find(err->status)].type;
+    return statuses[respond_find(err->status)].type;
 }
 
 const char *respond_error_code(const struct err *err) {
-    return *err->code ? err->code : statuses[find(err->status)].code;
+    return *err->code ? err->code : statuses[respond_find(err->status)].code;
 }
 
 /* Returns the Date header's value, which is formatted once a second. */
@@ -88,8 +88,8 @@ static const char *date_of(struct http_server *s) {
     return s->date;
 }
 
-static void put(char *head, size_t *n, const char *fmt, ...) PRINTF(3, 4);
-static void put(char *head, size_t *n, const char *fmt, ...) {
+static void respond_put(char *head, size_t *n, const char *fmt, ...) PRINTF(3, 4);
+static void respond_put(char *head, size_t *n, const char *fmt, ...) {
     va_list ap;
 
     assert(*n < HEAD_MAX);
@@ -101,8 +101,8 @@ static void put(char *head, size_t *n, const char *fmt, ...) {
 
 /* Sends the head. @len is the length of the body, or -1 for a stream; @err is the error that is
  * answered, or NULL. */
-static void send_head(struct exchange *x, int status, const char *type, ssize_t len,
-                      const struct err *err) {
+static void respond_send_head(struct exchange *x, int status, const char *type, ssize_t len,
+                              const struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     const struct dialect *d = x->dialect;
     char head[HEAD_MAX];
@@ -118,27 +118,27 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
     x->conn->close_after |= x->server->leaving || (len < 0 && x->http10);
     if (x->framed)
         return;
-    put(head, &n, "HTTP/1.1 %d %s\r\n", status, statuses[find(status)].reason);
+    respond_put(head, &n, "HTTP/1.1 %d %s\r\n", status, statuses[respond_find(status)].reason);
     if (o->sends_date)
-        put(head, &n, "Date: %s\r\n", date_of(x->server));
+        respond_put(head, &n, "Date: %s\r\n", date_of(x->server));
     if (type)
-        put(head, &n, "Content-Type: %s\r\n", type);
+        respond_put(head, &n, "Content-Type: %s\r\n", type);
     if (len >= 0 && status >= 200)
-        put(head, &n, "Content-Length: %zd\r\n", len);
+        respond_put(head, &n, "Content-Length: %zd\r\n", len);
     else if (status >= 200)
-        put(head, &n, "%s%s", o->stream_headers,
-            x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+        respond_put(head, &n, "%s%s", o->stream_headers,
+                    x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
     if (d->put_ids)
         n += d->put_ids(x, (x->head_ns - x->started_ns) / 1000000, head + n, HEAD_MAX - n);
     if (x->headers)
-        put(head, &n, "%s", x->headers);
+        respond_put(head, &n, "%s", x->headers);
     if (o->put_headers)
         n += o->put_headers(x, status, err, head + n, HEAD_MAX - n);
     if (x->conn->close_after)
-        put(head, &n, "Connection: close\r\n");
+        respond_put(head, &n, "Connection: close\r\n");
     else if (x->http10)
-        put(head, &n, "Connection: keep-alive\r\n");
-    put(head, &n, "\r\n");
+        respond_put(head, &n, "Connection: keep-alive\r\n");
+    respond_put(head, &n, "\r\n");
     if (conn_send(x->conn, head, n) < 0)
         conn_break(x->conn);
 }
@@ -176,7 +176,7 @@ static size_t piece_len(const struct piece_text *p) {
 }
 
 /* Sends one piece of the body; the chunk's size and data go into the same write. */
-static int send_piece(struct exchange *x, const struct piece_text *p) {
+static int respond_send_piece(struct exchange *x, const struct piece_text *p) {
     size_t n_before = strlen(p->before), n_after = strlen(p->after);
     char size[24];
     assert(x->stream || x->blank);
@@ -197,12 +197,12 @@ static int send_piece(struct exchange *x, const struct piece_text *p) {
 
 /* Sends @text, of which a WebSocket gets an empty message. */
 static int send_line(struct exchange *x, const char *text) {
-    return send_piece(x, &(struct piece_text){.before = text, .data = "", .after = ""});
+    return respond_send_piece(x, &(struct piece_text){.before = text, .data = "", .after = ""});
 }
 
 /* Sends the last chunk and ends the exchange. HTTP/1.0 clients see the end of the connection
  * instead. */
-static void end_stream(struct exchange *x) {
+static void respond_end_stream(struct exchange *x) {
     assert(x->stream || x->blank);
     if (x->conn && x->chunked)
         conn_send(x->conn, "0\r\n\r\n", 5);
@@ -213,15 +213,15 @@ static void end_stream(struct exchange *x) {
 static void finish_blank(struct exchange *x, int status, const struct piece_text *p) {
     if (x->status == 200)
         x->status = status; /* for the log: the head said 200 */
-    if (x->conn && piece_len(p) > 0 && send_piece(x, p) < 0)
+    if (x->conn && piece_len(p) > 0 && respond_send_piece(x, p) < 0)
         conn_break(x->conn);
-    end_stream(x);
+    respond_end_stream(x);
 }
 
 /* Sends head and body of a whole answer and ends the exchange. @err is the error that is answered,
  * or NULL. */
-static void finish(struct exchange *x, int status, const char *type, const struct piece_text *p,
-                   const struct err *err) {
+static void respond_finish(struct exchange *x, int status, const char *type,
+                           const struct piece_text *p, const struct err *err) {
     int r = 0;
 
     assert(!x->stream);
@@ -229,7 +229,7 @@ static void finish(struct exchange *x, int status, const char *type, const struc
         finish_blank(x, status, p);
         return;
     }
-    send_head(x, status, type, (ssize_t)piece_len(p), err);
+    respond_send_head(x, status, type, (ssize_t)piece_len(p), err);
     if (x->conn && x->framed)
         r = piece_len(p) > 0 ? send_frame(x->conn, p->data, p->len, p->splice) : 0;
     else if (x->conn && !x->head_only)
@@ -240,23 +240,23 @@ static void finish(struct exchange *x, int status, const char *type, const struc
 }
 
 /* Returns the body of an answer, or a piece without anything around it. */
-static struct piece_text bare(const void *data, size_t len, const struct splice *splice) {
+static struct piece_text respond_bare(const void *data, size_t len, const struct splice *splice) {
     return (struct piece_text){
         .before = "", .data = len ? data : "", .after = "", .len = len, .splice = splice};
 }
 
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
-    struct piece_text p = bare(data, len, NULL);
+    struct piece_text p = respond_bare(data, len, NULL);
 
-    finish(x, status, type, &p, NULL);
+    respond_finish(x, status, type, &p, NULL);
 }
 
 void respond_taken(struct exchange *x, int status, const char *type, struct buf *b) {
     struct blob *text = b->len > LARGE_ANSWER ? blob_new(b) : NULL;
     struct splice all = blob_part(text);
-    struct piece_text p = bare(b->data, b->len, &all); /* of a blob: nothing but the blob */
+    struct piece_text p = respond_bare(b->data, b->len, &all); /* of a blob: nothing but the blob */
 
-    finish(x, status, type, &p, NULL);
+    respond_finish(x, status, type, &p, NULL);
     blob_unref(text);
 }
 
@@ -274,7 +274,7 @@ void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, con
     assert(!x->stream && !x->blank && !x->framed);
     for (size_t i = 0; i < n; i++)
         len += splice_len(&parts[i]);
-    send_head(x, 200, RESPOND_JSON, (ssize_t)len, NULL);
+    respond_send_head(x, 200, RESPOND_JSON, (ssize_t)len, NULL);
     for (size_t i = 0; i < n && r == 0 && x->conn && !x->head_only; i++)
         r = conn_refer(x->conn, parts[i].blob, parts[i].from, splice_len(&parts[i]));
     if (r == 0 && x->conn && !x->head_only)
@@ -285,7 +285,7 @@ void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, con
 }
 
 void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error) {
-    struct piece_text p = bare(b->data, b->len, s);
+    struct piece_text p = respond_bare(b->data, b->len, s);
     bool large = error == 0 && b->len > LARGE_ANSWER && !x->blank && !x->framed;
     size_t end = b->len;
     struct blob *text = large ? blob_new(b) : NULL;
@@ -300,7 +300,7 @@ void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, 
     if (error < 0)
         respond_errno(x, error);
     else
-        finish(x, 200, RESPOND_JSON, &p, NULL);
+        respond_finish(x, 200, RESPOND_JSON, &p, NULL);
 }
 
 void respond_shape(struct exchange *x, const char *shape, ...) {
@@ -322,15 +322,15 @@ static void note_code(struct exchange *x, const struct err *err) {
 }
 
 /* Returns the status that @x's client gets. */
-static int status_of(const struct exchange *x, const struct err *err) {
-    int status = statuses[find(err->status)].status;
+static int respond_status(const struct exchange *x, const struct err *err) {
+    int status = statuses[respond_find(err->status)].status;
 
     return x->dialect->status_of ? x->dialect->status_of(status) : status;
 }
 
 /* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event
  * with the status that an answer over HTTP would have. */
-static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
+static int respond_put_error(struct exchange *x, struct buf *out, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
     struct json j = {.out = &b};
     char event[64];
@@ -340,7 +340,7 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
     if (j.error < 0)
         return j.error;
     assert(b.len > 2 && b.data[0] == '{');
-    snprintf(event, sizeof(event), "{\"type\":\"error\",\"status\":%d,", status_of(x, err));
+    snprintf(event, sizeof(event), "{\"type\":\"error\",\"status\":%d,", respond_status(x, err));
     TRY(x->framed ? buf_add(out, event, strlen(event)) : 0);
     return buf_add(out, b.data + x->framed, b.len - x->framed);
 }
@@ -348,10 +348,10 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
 void respond_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (put_error(x, &b, err) < 0)
+    if (respond_put_error(x, &b, err) < 0)
         buf_clear(&b);
-    struct piece_text p = bare(b.data, b.len, NULL);
-    finish(x, status_of(x, err), RESPOND_JSON, &p, err);
+    struct piece_text p = respond_bare(b.data, b.len, NULL);
+    respond_finish(x, respond_status(x, err), RESPOND_JSON, &p, err);
 }
 
 void respond_explain(int error, struct err *err) {
@@ -382,12 +382,12 @@ void respond_failed(struct exchange *x, int r, const struct err *err) {
 void respond_stream(struct exchange *x) {
     assert(!x->stream);
     x->stream = true;
-    send_head(x, 200, x->dialect->stream_type, -1, NULL);
+    respond_send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
 
 /* Sends a piece; a connection without room for it is broken off. */
 static void send_or_break(struct exchange *x, const struct piece_text *p) {
-    if (send_piece(x, p) < 0 && x->conn)
+    if (respond_send_piece(x, p) < 0 && x->conn)
         conn_break(x->conn);
 }
 
@@ -402,7 +402,7 @@ int respond_put_member(struct exchange *x, struct buf *json) {
 }
 
 /* Sends an event, with the member that could not be told in the head. */
-static void send_event(struct exchange *x, struct piece_text *p) {
+static void respond_send_event(struct exchange *x, struct piece_text *p) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     if (x->member) {
@@ -420,7 +420,7 @@ static void send_event(struct exchange *x, struct piece_text *p) {
 void respond_event(struct exchange *x, const char *json, size_t len) {
     const struct dialect *d = x->dialect;
 
-    send_event(x, &(struct piece_text){d->event_begin, json, d->event_end, len, NULL});
+    respond_send_event(x, &(struct piece_text){d->event_begin, json, d->event_end, len, NULL});
 }
 
 void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
@@ -428,7 +428,7 @@ void respond_spliced_event(struct exchange *x, const char *name, const struct bu
     char before[96];
 
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
-    send_event(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
+    respond_send_event(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
 }
 
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {
@@ -438,13 +438,13 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
 }
 
 void respond_part(struct exchange *x, const struct splice *part) {
-    struct piece_text p = bare("", 0, part);
+    struct piece_text p = respond_bare("", 0, part);
 
     send_or_break(x, &p);
 }
 
 void respond_comment(struct exchange *x, const char *text) {
-    send_piece(x, &(struct piece_text){": ", text, "\n\n", strlen(text), NULL});
+    respond_send_piece(x, &(struct piece_text){": ", text, "\n\n", strlen(text), NULL});
     if (x->conn)
         conn_flush(x->conn);
 }
@@ -462,7 +462,7 @@ void respond_keepalive(struct exchange *x) {
 void respond_stream_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (put_error(x, &b, err) == 0 && x->dialect->error_event)
+    if (respond_put_error(x, &b, err) == 0 && x->dialect->error_event)
         respond_named_event(x, x->dialect->error_event, b.data, b.len);
     else if (b.len)
         respond_event(x, b.data, b.len);
@@ -472,14 +472,14 @@ void respond_stream_error(struct exchange *x, const struct err *err) {
 void respond_stream_failed(struct exchange *x, const struct err *err) {
     note_code(x, err);
     if (x->status == 200)
-        x->status = status_of(x, err); /* for the log: the head said 200 */
-    end_stream(x);
+        x->status = respond_status(x, err); /* for the log: the head said 200 */
+    respond_end_stream(x);
 }
 
 void respond_stream_end(struct exchange *x) {
     if (x->dialect->stream_end)
         send_line(x, x->dialect->stream_end);
-    end_stream(x);
+    respond_end_stream(x);
 }
 
 void respond_blank(struct exchange *x) {
@@ -487,7 +487,7 @@ void respond_blank(struct exchange *x) {
     if (++x->n_silent < BLANKS_FROM)
         return;
     if (!x->blank)
-        send_head(x, 200, RESPOND_JSON, -1, NULL);
+        respond_send_head(x, 200, RESPOND_JSON, -1, NULL);
     x->blank = true;
     if (send_line(x, " ") < 0)
         conn_break(x->conn);

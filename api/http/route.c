@@ -13,7 +13,7 @@
 
 /* Returns true if @path matches @r; [*arg, *arg + *len) is the part that the star stands for, *arg
  * NULL: there is no star. */
-static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
+static bool route_matches(const struct route *r, const char *path, const char **arg, size_t *len) {
     size_t head = strcspn(r->path, "*"), n = strlen(path);
 
     *arg = NULL;
@@ -43,14 +43,14 @@ static const char *methods_of(const struct route *r) {
 
 /* Looks for @path in @table (NULL: empty). Returns 1 and sets x->route; or 0, and *allow has the
  * methods of @path, "" for none; or -ENOMEM. */
-static int look_up(const struct route *table, struct exchange *x, const char *path, uint8_t method,
-                   char allow[40]) {
+static int route_look_up(const struct route *table, struct exchange *x, const char *path,
+                         uint8_t method, char allow[40]) {
     const char *arg;
     size_t len = 0;
 
     for (const struct route *r = table; r && r->path; r++) {
         assert(r->method == HTTP_GET || r->method == HTTP_POST || r->method == HTTP_DELETE);
-        if (!matches(r, path, &arg, &len))
+        if (!route_matches(r, path, &arg, &len))
             continue;
         if (r->method == method || (r->method == HTTP_GET && method == HTTP_HEAD)) {
             x->route = r;
@@ -68,18 +68,18 @@ static bool is_served(const struct exchange *x, const char *path) {
     size_t len;
 
     for (const struct route *r = o->routes; r && r->path; r++)
-        if (matches(r, path, &arg, &len))
+        if (route_matches(r, path, &arg, &len))
             return true;
     for (const struct dialect *const *d = o->dialects; *d; d++)
         for (const struct route *r = (*d)->routes; r && r->path; r++)
-            if (matches(r, path, &arg, &len))
+            if (route_matches(r, path, &arg, &len))
                 return true;
     return false;
 }
 
 /* Computes how many characters have to be inserted, removed or replaced to make @a of @b, both of
  * at most NEAR_MAX characters: Levenshtein's distance. */
-static size_t distance(const char *a, const char *b) {
+static size_t route_distance(const char *a, const char *b) {
     size_t row[NEAR_MAX + 1], n = strlen(b);
 
     assert(strlen(a) <= NEAR_MAX && n <= NEAR_MAX);
@@ -100,8 +100,8 @@ static size_t distance(const char *a, const char *b) {
 
 /* Returns the path without a star in @table that is nearest to @path, if it is nearer than *least,
  * else @best. Bound: NEAR_MAX^2 steps for each route whose length is near. */
-static const char *nearest(const struct route *table, const char *path, size_t *least,
-                           const char *best) {
+static const char *route_nearest(const struct route *table, const char *path, size_t *least,
+                                 const char *best) {
     size_t n = strlen(path);
 
     for (const struct route *r = table; r && r->path && n <= NEAR_MAX; r++) {
@@ -109,7 +109,7 @@ static const char *nearest(const struct route *table, const char *path, size_t *
 
         if (len > NEAR_MAX || len + *least < n + 1 || n + *least < len + 1 || strchr(r->path, '*'))
             continue;
-        size_t d = distance(path, r->path);
+        size_t d = route_distance(path, r->path);
         if (d < *least) {
             *least = d;
             best = r->path;
@@ -136,7 +136,7 @@ static const char *meant_by(const char *path) {
 /* Sets a 404, which also tells what is wrong with the client's base URL if the path shows it. Sets
  * a 400 if /v1 is in the path twice: Claude Code takes a 404 for an unknown model and does not show
  * its text. Returns -EINVAL. */
-static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
+static int route_refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     const char *why = ".", *near = NULL;
     size_t least = NEAR_LEAST;
@@ -155,9 +155,9 @@ static int refuse_unknown(const struct exchange *x, const char *path, struct err
     if (near && !is_served(x, near))
         near = NULL;
     least = near ? 0 : least;
-    near = nearest(o->routes, path, &least, near);
+    near = route_nearest(o->routes, path, &least, near);
     for (const struct dialect *const *d = o->dialects; *d; d++)
-        near = nearest((*d)->routes, path, &least, near);
+        near = route_nearest((*d)->routes, path, &least, near);
     if (near && strcmp(why, ".") == 0)
         return err_set_code(err, 404, "not_found", NULL,
                             "This path does not exist. Did you mean %s?", near);
@@ -185,15 +185,15 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
                   strcmp(x->dialect->websocket, path) == 0;
     if (x->upgrades)
         method = HTTP_POST;
-    int r = look_up(x->dialect->routes, x, path, method, allow);
+    int r = route_look_up(x->dialect->routes, x, path, method, allow);
     if (r == 0 && !*allow)
-        r = look_up(o->routes, x, path, method, allow);
+        r = route_look_up(o->routes, x, path, method, allow);
     for (const struct dialect *const *d = o->dialects; *d && r == 0 && !*allow; d++)
-        r = look_up((*d)->routes, x, path, method, allow);
+        r = route_look_up((*d)->routes, x, path, method, allow);
     if (r != 0)
         return MIN(r, 0);
     if (!*allow)
-        return refuse_unknown(x, path, err);
+        return route_refuse_unknown(x, path, err);
     if (http_wants_websocket(h))
         return err_set_code(err, 426, "upgrade_required", NULL,
                             "This path does not speak WebSocket. Send a %s request.", allow);

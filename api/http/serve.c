@@ -19,7 +19,7 @@
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
 
 /* Gives @c an exchange. Returns false if there is no memory; the connection is then closed. */
-static bool begin(struct conn *c) {
+static bool serve_begin(struct conn *c) {
     assert(!c->exchange);
     c->exchange = exchange_new(c);
     if (!c->exchange) {
@@ -32,7 +32,7 @@ static bool begin(struct conn *c) {
 
 /* Makes all checks of the head, in the order explained above. Returns 0, or -errno with the refusal
  * in @err; if its status is 0, only the errno tells what is wrong. */
-static int check(struct exchange *x, const struct http *h, struct err *err) {
+static int serve_check(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     int r;
 
@@ -50,14 +50,14 @@ static int check(struct exchange *x, const struct http *h, struct err *err) {
 
 /* Handles a head. A refusal is answered at once if its body is long, or if the client sends the
  * body only after a 100 Continue. */
-static void on_head(struct conn *c) {
+static void serve_on_head(struct conn *c) {
     struct http *h = &c->http;
     const char *expect = http_header(h, "expect", NULL);
 
-    if (!begin(c))
+    if (!serve_begin(c))
         return;
     struct exchange *x = c->exchange;
-    int r = check(x, h, &x->refusal);
+    int r = serve_check(x, h, &x->refusal);
     if (r < 0) {
         h->discard = true;
         if (!x->refusal.status)
@@ -103,7 +103,7 @@ static void upgrade(struct exchange *x, struct http *h) {
     respond(x, 101, NULL, "", 0);
 }
 
-static void on_message(struct conn *c) {
+static void serve_on_message(struct conn *c) {
     struct exchange *x = c->exchange;
 
     assert(x && (x->route || x->refusal.status));
@@ -118,12 +118,12 @@ static void on_message(struct conn *c) {
 }
 
 /* Refuses a request that is too late, too large or malformed; it may have an exchange or not. */
-static void on_refused(struct conn *c, const struct err *err) {
-    if (c->exchange || begin(c))
+static void serve_on_refused(struct conn *c, const struct err *err) {
+    if (c->exchange || serve_begin(c))
         respond_error(c->exchange, err);
 }
 
-static void on_drained(struct exchange *x) {
+static void serve_on_drained(struct exchange *x) {
     if (x->ops && x->ops->drained)
         x->ops->drained(x);
 }
@@ -139,11 +139,11 @@ static bool on_silent(struct exchange *x) {
 }
 
 const struct conn_events serve_events = {
-    .head = on_head,
-    .message = on_message,
-    .refused = on_refused,
+    .head = serve_on_head,
+    .message = serve_on_message,
+    .refused = serve_on_refused,
     .failed = respond_failure,
     .gone = exchange_gone,
-    .drained = on_drained,
+    .drained = serve_on_drained,
     .silent = on_silent,
 };

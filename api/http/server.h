@@ -140,7 +140,7 @@ void http_server_emptied(struct http_server *s);
 
 /* Accepts no new connections; each answer ends its connection. Idle connections stay, because
  * closing them would race with requests that are already on the way. */
-void http_server_leave(struct http_server *s);
+void http_server_stop_accepting(struct http_server *s);
 /* Ends everything: exchanges fail with @err and are sent out; NULL: connections are closed at once.
  * When the loop has run out, http_server_deinit() follows. */
 void http_server_close(struct http_server *s, const struct err *err);

@@ -2,22 +2,22 @@
 
 #include <string.h>
 
-static inline uint64_t rotate(uint64_t v, int n) {
+static inline uint64_t siphash_rotate(uint64_t v, int n) {
     return v << n | v >> (64 - n);
 }
 
 /* SipRound of the paper: two of them for each word of 8 bytes, four at the end. */
 static void sip_round(uint64_t v[4]) {
     v[0] += v[1];
-    v[1] = rotate(v[1], 13) ^ v[0];
-    v[0] = rotate(v[0], 32);
+    v[1] = siphash_rotate(v[1], 13) ^ v[0];
+    v[0] = siphash_rotate(v[0], 32);
     v[2] += v[3];
-    v[3] = rotate(v[3], 16) ^ v[2];
+    v[3] = siphash_rotate(v[3], 16) ^ v[2];
     v[0] += v[3];
-    v[3] = rotate(v[3], 21) ^ v[0];
+    v[3] = siphash_rotate(v[3], 21) ^ v[0];
     v[2] += v[1];
-    v[1] = rotate(v[1], 17) ^ v[2];
-    v[2] = rotate(v[2], 32);
+    v[1] = siphash_rotate(v[1], 17) ^ v[2];
+    v[2] = siphash_rotate(v[2], 32);
 }
 
 uint64_t siphash(const uint64_t key[2], const void *data, size_t len) {

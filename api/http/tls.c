@@ -32,7 +32,7 @@
 
 /* Fills @err with OpenSSL's description of the error. OpenSSL tells many a failed allocation as
  * another error, but errno, which the caller has cleared, keeps it. */
-static int refuse(struct err *err, const char *param, const char *path) {
+static int tls_refuse(struct err *err, const char *param, const char *path) {
     int r = errno == ENOMEM ? -ENOMEM : -EINVAL;
     unsigned long e = ERR_peek_last_error();
     const char *why = NULL;
@@ -84,7 +84,7 @@ static int read_certificates(SSL_CTX *ctx, const char *path, struct err *err) {
     bool ok = use_certificates(ctx, pem);
     BIO_free(pem);
     if (!ok)
-        return refuse(err, "tls-certificate", path);
+        return tls_refuse(err, "tls-certificate", path);
     ERR_clear_error();
     return 0;
 }
@@ -99,7 +99,7 @@ static bool use_key(SSL_CTX *ctx, const struct buf *text) {
     return ok;
 }
 
-static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
+static int tls_read_key(SSL_CTX *ctx, const char *path, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = PEM_MAX};
     mode_t mode = 0;
 
@@ -109,7 +109,7 @@ static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
                        "tls-key: %.200s: other users have access to it (chmod 640)", path);
     bool ok = use_key(ctx, &text);
     explicit_bzero(text.data, text.len);
-    return ok ? 0 : refuse(err, "tls-key", path);
+    return ok ? 0 : tls_refuse(err, "tls-key", path);
 }
 
 /* Selects HTTP/1.1 for clients that name protocols (ALPN). */
@@ -147,12 +147,12 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
     errno = 0;
     int r = set_rules(config.ctx);
     if (r < 0)
-        r = refuse(err, "tls-certificate", certificate);
+        r = tls_refuse(err, "tls-certificate", certificate);
     if (r == 0)
         r = read_certificates(config.ctx, certificate, err);
     if (r == 0)
         /* checks also that the key belongs to the certificate */
-        r = read_key(config.ctx, key, err);
+        r = tls_read_key(config.ctx, key, err);
     if (r < 0) {
         SSL_CTX_free(config.ctx);
         return r;
@@ -283,7 +283,7 @@ bool tls_is_open(const struct tls *t) {
 
 /* ---- writing ---- */
 
-static void swap(struct buf *a, struct buf *b) {
+static void tls_swap(struct buf *a, struct buf *b) {
     struct buf t = *a;
 
     *a = *b;
@@ -293,7 +293,7 @@ static void swap(struct buf *a, struct buf *b) {
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {
     assert(to->len == 0);
     if (t->plain.len == 0)
-        swap(&t->plain, from);
+        tls_swap(&t->plain, from);
     int n = (int)MIN(t->plain.len - t->at, (size_t)PART);
     ERR_clear_error();
     if (n > 0 && SSL_write(t->ssl, t->plain.data + t->at, n) != n)
@@ -303,7 +303,7 @@ int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {
         t->at = 0;
         buf_clear(&t->plain);
     }
-    swap(&t->wire, to);
+    tls_swap(&t->wire, to);
     t->wire.max = WIRE_MAX;
     return 0;
 }

@@ -29,7 +29,7 @@ void turn_want(struct turn *t, struct turn_flow *f) {
 }
 
 /* Removes @link from the list of @f, and each flow whose list becomes empty from its parent's. */
-static void leave(struct list *link, struct turn_flow *f) {
+static void turn_leave(struct list *link, struct turn_flow *f) {
     assert(!list_empty(&f->ready));
     list_remove(link);
     for (; f->parent && list_empty(&f->ready); f = f->parent)
@@ -38,10 +38,10 @@ static void leave(struct list *link, struct turn_flow *f) {
 
 void turn_withdraw(struct turn *t, struct turn_flow *f) {
     if (!list_empty(&t->link))
-        leave(&t->link, f);
+        turn_leave(&t->link, f);
 }
 
-static struct turn_flow *least(struct turn_flow *group) {
+static struct turn_flow *turn_least(struct turn_flow *group) {
     struct turn_flow *best = NULL;
 
     LIST_FOREACH_ENTRY(f, &group->ready, struct turn_flow, link) {
@@ -58,14 +58,14 @@ struct turn *turn_next(struct turn_flow *root) {
     if (list_empty(&root->ready))
         return NULL;
     while (f->is_group) { /* root, strangers, address: three levels */
-        struct turn_flow *member = least(f);
+        struct turn_flow *member = turn_least(f);
 
         assert(member && member->parent == f);
         f->now_ns = MAX(f->now_ns, member->virtual_ns);
         f = member;
     }
     struct list *first = f->ready.next;
-    leave(first, f);
+    turn_leave(first, f);
     return LIST_ENTRY(first, struct turn, link);
 }
 

@@ -91,7 +91,7 @@ struct unpack *unpack_free(struct unpack *u) {
 
 /* Unpacks the next piece of [*data, *data + *len) to @out, and advances *data past the bytes that
  * were read. Returns the piece's length or an error. */
-static ssize_t step(struct unpack *u, const char **data, size_t *len, char out[PIECE]) {
+static ssize_t unpack_step(struct unpack *u, const char **data, size_t *len, char out[PIECE]) {
 #ifdef HAVE_ZLIB
     if (u->coding == UNPACK_GZIP) {
         z_stream *z = &u->gzip;
@@ -138,7 +138,7 @@ int unpack_feed(struct unpack *u, const void *data, size_t len, struct buf *out)
     /* Each iteration reads or writes a byte, or is the last. After a full piece the decoder may
      * have more to write, unless the body ends with it. */
     for (size_t left = len; len > 0 || (n == PIECE && !u->whole); left = len) {
-        if ((n = step(u, &at, &len, piece)) < 0)
+        if ((n = unpack_step(u, &at, &len, piece)) < 0)
             return (int)n;
         u->n_out += (size_t)n;
         if (u->n_out > UNPACK_FREE + u->n_in * UNPACK_RATIO || out->len + (size_t)n > out->max)

@@ -39,7 +39,7 @@ struct websocket *websocket_free(struct websocket *w) {
 
 /* ---- the handshake ---- */
 
-static uint32_t rotate(uint32_t v, unsigned n) {
+static uint32_t websocket_rotate(uint32_t v, unsigned n) {
     return v << n | v >> (32 - n);
 }
 
@@ -53,16 +53,16 @@ static void sha1_block(uint32_t h[5], const uint8_t *block) {
         const uint8_t *p = block + 4 * i;
 
         w[i] = i < 16 ? (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]
-                      : rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+                      : websocket_rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
         uint32_t f = v[1] ^ v[2] ^ v[3];
         if (i < 20)
             f = (v[1] & v[2]) | (~v[1] & v[3]);
         else if (i >= 40 && i < 60)
             f = (v[1] & v[2]) | (v[1] & v[3]) | (v[2] & v[3]);
-        uint32_t next = rotate(v[0], 5) + f + v[4] + k[i / 20] + w[i];
+        uint32_t next = websocket_rotate(v[0], 5) + f + v[4] + k[i / 20] + w[i];
         v[4] = v[3];
         v[3] = v[2];
-        v[2] = rotate(v[1], 30);
+        v[2] = websocket_rotate(v[1], 30);
         v[1] = v[0];
         v[0] = next;
     }
@@ -132,7 +132,8 @@ size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode,
     return 2 + n_size;
 }
 
-static int reply(struct websocket *w, enum websocket_opcode opcode, const void *data, size_t len) {
+static int websocket_reply(struct websocket *w, enum websocket_opcode opcode, const void *data,
+                           size_t len) {
     uint8_t head[WEBSOCKET_HEAD];
     size_t n = websocket_head(head, opcode, len);
 
@@ -146,12 +147,12 @@ int websocket_close(struct websocket *w, uint16_t code) {
     if (w->close_sent)
         return 0;
     w->close_sent = true;
-    return reply(w, WEBSOCKET_CLOSE, text, code == WEBSOCKET_NO_CODE ? 0 : sizeof(text));
+    return websocket_reply(w, WEBSOCKET_CLOSE, text, code == WEBSOCKET_NO_CODE ? 0 : sizeof(text));
 }
 
 /* ---- frames of the client ---- */
 
-static int fail(struct websocket *w, uint16_t code) {
+static int websocket_fail(struct websocket *w, uint16_t code) {
     w->code = code;
     return -EPROTO;
 }
@@ -237,14 +238,14 @@ static int begin_frame(struct websocket *w, const struct buf *body) {
     uint64_t len = payload_length(w);
 
     if (w->head[0] & RESERVED || !(w->head[1] & MASKED) || len == UINT64_MAX)
-        return fail(w, WEBSOCKET_PROTOCOL);
+        return websocket_fail(w, WEBSOCKET_PROTOCOL);
     if (is_control(w) ? opcode > WEBSOCKET_PONG || !(w->head[0] & FIN) || len > WEBSOCKET_CONTROL
                       : opcode > WEBSOCKET_BINARY || first == w->in_message)
-        return fail(w, WEBSOCKET_PROTOCOL);
+        return websocket_fail(w, WEBSOCKET_PROTOCOL);
     if (opcode == WEBSOCKET_BINARY)
-        return fail(w, WEBSOCKET_NOT_TEXT);
+        return websocket_fail(w, WEBSOCKET_NOT_TEXT);
     if (!is_control(w) && len > body->max - body->len)
-        return fail(w, WEBSOCKET_TOO_LARGE);
+        return websocket_fail(w, WEBSOCKET_TOO_LARGE);
     w->in_frame = true;
     w->left = len;
     w->at = 0;
@@ -266,7 +267,7 @@ static void unmask(struct websocket *w, char *data, size_t n) {
 
 /* Reserves room for the whole of a large message at once, as http.c does for a body. How much
  * follows in further fragments is not known. */
-static void make_room(const struct websocket *w, size_t n, struct buf *body) {
+static void websocket_make_room(const struct websocket *w, size_t n, struct buf *body) {
     size_t all = w->head[0] & FIN ? body->len + (size_t)w->left : body->max;
 
     if (body->len + n > BODY_GROWS_TO && body->cap < all)
@@ -283,7 +284,7 @@ static ssize_t take_payload(struct websocket *w, const char *data, size_t len, s
         memcpy(to, data, n);
         w->n_control = (uint8_t)(w->n_control + n);
     } else {
-        make_room(w, n, body);
+        websocket_make_room(w, n, body);
         if (n > 0 && buf_add(body, data, n) < 0) {
             w->code = WEBSOCKET_TOO_LARGE;
             return -ENOMEM;
@@ -294,7 +295,7 @@ static ssize_t take_payload(struct websocket *w, const char *data, size_t len, s
     w->at += n;
     w->left -= n;
     if (!is_control(w) && !text_check(&w->text, to, n))
-        return fail(w, WEBSOCKET_BAD_TEXT);
+        return websocket_fail(w, WEBSOCKET_BAD_TEXT);
     return (ssize_t)n;
 }
 
@@ -309,9 +310,9 @@ static int end_close(struct websocket *w) {
         w->n_control < 2 ? WEBSOCKET_NO_CODE : (unsigned)w->control[0] << 8 | w->control[1];
 
     if (w->n_control == 1 || (w->n_control && !is_close_code(code)))
-        return fail(w, WEBSOCKET_PROTOCOL);
+        return websocket_fail(w, WEBSOCKET_PROTOCOL);
     if (w->n_control && !is_utf8((char *)w->control + 2, w->n_control - 2u))
-        return fail(w, WEBSOCKET_BAD_TEXT);
+        return websocket_fail(w, WEBSOCKET_BAD_TEXT);
     w->code = (uint16_t)code;
     websocket_close(w, w->code);
     return WEBSOCKET_CLOSED;
@@ -324,11 +325,11 @@ static int end_frame(struct websocket *w) {
     if (opcode_of(w) == WEBSOCKET_CLOSE)
         return end_close(w);
     if (opcode_of(w) == WEBSOCKET_PING && w->reply.len < w->reply.max / 2)
-        reply(w, WEBSOCKET_PONG, w->control, w->n_control);
+        websocket_reply(w, WEBSOCKET_PONG, w->control, w->n_control);
     if (is_control(w) || !(w->head[0] & FIN))
         return WEBSOCKET_MORE;
     w->in_message = false;
-    return w->text.n_left == 0 ? WEBSOCKET_MESSAGE : fail(w, WEBSOCKET_BAD_TEXT);
+    return w->text.n_left == 0 ? WEBSOCKET_MESSAGE : websocket_fail(w, WEBSOCKET_BAD_TEXT);
 }
 
 /* Takes the part of a header that has arrived. Returns WEBSOCKET_MORE while it is incomplete. */

@@ -77,7 +77,7 @@ static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, 
 
 /* Returns true if @w can be admitted now. A request larger than a limit runs alone rather than
  * never. */
-static bool fits(const struct admit *m, const struct waiter *w) {
+static bool admit_fits(const struct admit *m, const struct waiter *w) {
     const struct tenant *t = w->tenant;
     const struct api_tenant *c = &t->conf;
     uint32_t total = m->opts.max_running, n = m->n_running + w->n;
@@ -92,11 +92,11 @@ static bool fits(const struct admit *m, const struct waiter *w) {
     return n <= total + total / 4 && in_share(m, t, w->n, total);
 }
 
-static struct waiter *first_of(const struct tenant *t) {
+static struct waiter *admit_first(const struct tenant *t) {
     return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.next, struct waiter, link);
 }
 
-static struct waiter *last_of(const struct tenant *t) {
+static struct waiter *admit_last(const struct tenant *t) {
     return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.prev, struct waiter, link);
 }
 
@@ -107,10 +107,10 @@ static struct waiter *next_waiter(const struct admit *m) {
     double least = 0;
 
     LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
-        struct waiter *w = first_of(t);
+        struct waiter *w = admit_first(t);
         double has = t->stats.n_running / tenant_weight(t);
 
-        if (w && fits(m, w) && (!best || has < least)) {
+        if (w && admit_fits(m, w) && (!best || has < least)) {
             best = w;
             least = has;
         }
@@ -127,7 +127,7 @@ static void unqueue(struct admit *m, struct waiter *w) {
 
 /* Admits @w. The tenant's numbers change in w->admitted(), where the charges of the generations
  * begin to run. */
-static void admit(struct admit *m, struct waiter *w) {
+static void admit_one(struct admit *m, struct waiter *w) {
     struct tenant *t = w->tenant;
 
     assert(list_empty(&w->link) && !w->dropped);
@@ -145,7 +145,7 @@ void admit_waiting(struct admit *m) {
      * connection, but only of those that it has read ahead (conn.c). */
     while (!m->closed && (w = next_waiter(m))) {
         unqueue(m, w);
-        admit(m, w);
+        admit_one(m, w);
     }
 }
 
@@ -173,7 +173,7 @@ double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_b
 /* Estimates when one more request of @t could be admitted: behind its queue and behind the requests
  * that were refused before, because these would otherwise all come back for the first place. A
  * random part keeps clients from returning together. */
-static uint32_t retry_ms(struct admit *m, struct tenant *t) {
+static uint32_t admit_retry_ms(struct admit *m, struct tenant *t) {
     double each_ms = place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(m->opts.clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
 
@@ -184,8 +184,8 @@ static uint32_t retry_ms(struct admit *m, struct tenant *t) {
     return (uint32_t)(ms * (1 + 0.25 * rng_unit(m->opts.rng)));
 }
 
-static int refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
-    *retry = retry_ms(m, t);
+static int admit_refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
+    *retry = admit_retry_ms(m, t);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
                         "Too many requests are waiting. Please try again in %.1fs.",
                         *retry / 1000.0);
@@ -200,7 +200,7 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     LIST_FOREACH_ENTRY(o, &m->busy, struct tenant, link) {
         double has = o->stats.n_queued / tenant_weight(o);
 
-        if (o != t && last_of(o) && last_of(o)->refused && has > most) {
+        if (o != t && admit_last(o) && admit_last(o)->refused && has > most) {
             most = has;
             found = o;
         }
@@ -218,7 +218,7 @@ static bool drop_waiters(struct admit *m, const struct waiter *w) {
 
         if (!t)
             return false;
-        struct waiter *last = last_of(t);
+        struct waiter *last = admit_last(t);
         unqueue(m, last);
         note_busy(m, t);
         last->dropped = true;
@@ -229,7 +229,7 @@ static bool drop_waiters(struct admit *m, const struct waiter *w) {
 }
 
 bool admit_is_free(const struct admit *m, const struct waiter *w) {
-    return list_empty(&w->tenant->waiting) && fits(m, w);
+    return list_empty(&w->tenant->waiting) && admit_fits(m, w);
 }
 
 void admit_again(struct admit *m, struct waiter *w) {
@@ -238,7 +238,7 @@ void admit_again(struct admit *m, struct waiter *w) {
 
     list_init(&w->link);
     if (admit_is_free(m, w)) {
-        admit(m, w);
+        admit_one(m, w);
         return;
     }
     list_push_back(&t->waiting, &w->link);
@@ -261,7 +261,7 @@ int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry, struct er
     if (admit_is_free(m, &w) || (room && !has_queued_enough(t, 1)))
         return 0;
     t->stats.n_limited++;
-    return refuse(m, t, retry, err);
+    return admit_refuse(m, t, retry, err);
 }
 
 int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry, struct err *err) {
@@ -270,12 +270,12 @@ int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry, struct err *
 
     list_init(&w->link);
     if (admit_is_free(m, w)) {
-        admit(m, w);
+        admit_one(m, w);
         return 0;
     }
     if (has_queued_enough(t, w->n) || !drop_waiters(m, w)) {
         t->stats.n_limited++;
-        return refuse(m, t, retry, err);
+        return admit_refuse(m, t, retry, err);
     }
     admit_again(m, w);
     return 0;
@@ -320,7 +320,7 @@ void admit_took(struct admit *m, int64_t ns) {
 
 /* Returns the first waiter whose deadline has passed, or NULL. Sets *more if a waiter before it has
  * a deadline. */
-static struct waiter *late(const struct admit *m, int64_t now, bool *more) {
+static struct waiter *admit_late(const struct admit *m, int64_t now, bool *more) {
     *more = false;
     LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
         LIST_FOREACH_ENTRY(w, &t->waiting, struct waiter, link) {
@@ -333,14 +333,14 @@ static struct waiter *late(const struct admit *m, int64_t now, bool *more) {
 }
 
 /* Calls back waiters whose deadlines have passed; returns true if another deadline is pending. */
-static bool expire(struct admit *m) {
+static bool admit_expire(struct admit *m) {
     int64_t now = clock_now(m->opts.clock);
     struct waiter *w;
     bool more;
 
     /* Each iteration ends a waiter whose deadline was before @now: waiters that come meanwhile have
      * later ones. The search begins anew, because a callback may change all lists. */
-    while ((w = late(m, now, &more))) {
+    while ((w = admit_late(m, now, &more))) {
         assert(w->expired);
         admit_cancel(m, w);
         w->expired(w);
@@ -357,19 +357,19 @@ static void tell_dropped(struct admit *m) {
         assert(w->dropped && w->refused);
 
         w->tenant->stats.n_limited++;
-        refuse(m, w->tenant, &ms, &err);
+        admit_refuse(m, w->tenant, &ms, &err);
         w->refused(w, &err, ms);
     }
 }
 
-static void on_tick(uv_timer_t *t) {
+static void admit_on_tick(uv_timer_t *t) {
     struct admit *m = t->data;
 
     loop_lag_mark("requests that wait");
     m->ticking = false;
     bool again = m->opts.retry(m->opts.ctx);
     tell_dropped(m);
-    if (expire(m) || again)
+    if (admit_expire(m) || again)
         admit_tick_later(m);
 }
 
@@ -377,5 +377,5 @@ void admit_tick_later(struct admit *m) {
     if (m->ticking || uv_is_closing((uv_handle_t *)&m->tick))
         return;
     m->ticking = true;
-    uv_timer_start(&m->tick, on_tick, TICK_MS, 0);
+    uv_timer_start(&m->tick, admit_on_tick, TICK_MS, 0);
 }

@@ -46,7 +46,7 @@ void auth_deinit(struct auth *a) {
 }
 
 /* Sets *out to the number of the tenant called @name; a name not seen before gets a new number. */
-static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
+static int auth_tenant(struct auth *a, const char *name, uint32_t *out) {
     uint32_t hash = hash_text(name);
 
     assert(strlen(name) < sizeof(*a->names));
@@ -65,7 +65,7 @@ static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
     return 0;
 }
 
-static void sum_of(const char *key, size_t len, char out[AUTH_SUM]) {
+static void auth_sum(const char *key, size_t len, char out[AUTH_SUM]) {
     struct sha256 s;
 
     sha256_init(&s);
@@ -122,7 +122,7 @@ static bool set_sum(const char *key, char out[AUTH_SUM]) {
     size_t n = strlen(HASHED);
 
     if (strncmp(key, HASHED, n) != 0) {
-        sum_of(key, strlen(key), out);
+        auth_sum(key, strlen(key), out);
         return true;
     }
     if (strlen(key + n) != AUTH_SUM - 1 || strspn(key + n, "0123456789abcdef") != AUTH_SUM - 1)
@@ -132,7 +132,7 @@ static bool set_sum(const char *key, char out[AUTH_SUM]) {
 }
 
 /* Reads one line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps words about it. */
-static int add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
+static int auth_add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
     char name[64];
 
     line += strspn(line, " \t");
@@ -166,7 +166,7 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
         log_event(WLOG_WARN, "short_key",
                   "name=%s characters=%zu reason=\"too short: weftctl key new makes a safe one\"",
                   quoted(name).s, len);
-    int r = tenant_of(a, name, &row.tenant);
+    int r = auth_tenant(a, name, &row.tenant);
     a->keys[a->n_keys] = row;
     a->n_keys += r == 0;
     return r;
@@ -183,7 +183,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
                         "api-keys: line %u: is longer than %zu bytes or contains a NUL", number + 1,
                         sizeof(line) - 2);
         else
-            r = add_line(a, line, ++number, err);
+            r = auth_add_line(a, line, ++number, err);
     }
     explicit_bzero(line, sizeof(line));
     if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
@@ -201,7 +201,7 @@ static int auth_take_names(struct auth *next, const struct auth *a) {
     uint32_t number;
 
     for (uint32_t i = 0; i < a->n_tenants; i++)
-        TRY(tenant_of(next, a->names[i], &number));
+        TRY(auth_tenant(next, a->names[i], &number));
     return 0;
 }
 
@@ -231,7 +231,7 @@ int auth_reload(struct auth *a, struct err *err) {
 }
 
 /* Returns true if the sums are equal, in a time that does not depend on their content. */
-static bool same_key(const struct auth_key *k, const char sum[AUTH_SUM]) {
+static bool auth_same_key(const struct auth_key *k, const char sum[AUTH_SUM]) {
     volatile uint32_t diff = 0;
 
     for (int i = 0; i < AUTH_SUM; i++)
@@ -249,7 +249,7 @@ static bool is_expired(const struct auth *a, const struct auth_key *k) {
     return *k->expires && strcmp(today, k->expires) > 0;
 }
 
-static int refuse(struct err *err, const char *what) {
+static int auth_refuse(struct err *err, const char *what) {
     return err_set_code(err, 401, "invalid_api_key", NULL, "%s", what);
 }
 
@@ -267,21 +267,21 @@ int auth_check(const struct auth *a, const struct http *h, const struct auth_key
     assert(a->n_keys > 0);
     bool bearer = key && strncasecmp(key, "bearer ", 7) == 0;
     if (!bearer && n_plain == 0)
-        return refuse(err, "No API key was given. Send \"Authorization: Bearer KEY\".");
+        return auth_refuse(err, "No API key was given. Send \"Authorization: Bearer KEY\".");
     if (n_bearer > 1 || n_plain > 1)
-        return refuse(err, "More than one API key was given.");
+        return auth_refuse(err, "More than one API key was given.");
     if (bearer)
         key += 7 + strspn(key + 7, " ");
     else
         key = plain;
     size_t len = key ? strlen(key) : 0;
     if (len == 0 || len > AUTH_KEY_MAX)
-        return refuse(err, "Incorrect API key provided.");
-    sum_of(key, len, sum);
+        return auth_refuse(err, "Incorrect API key provided.");
+    auth_sum(key, len, sum);
     for (uint32_t i = 0; i < a->n_keys; i++)
-        found = same_key(&a->keys[i], sum) ? &a->keys[i] : found;
+        found = auth_same_key(&a->keys[i], sum) ? &a->keys[i] : found;
     if (!found)
-        return refuse(err, "Incorrect API key provided.");
+        return auth_refuse(err, "Incorrect API key provided.");
     if (is_expired(a, found))
         return err_set_code(err, 401, "expired_api_key", NULL,
                             "The API key expired at the end of %s (UTC): ask the operator for "
@@ -305,7 +305,7 @@ static bool names(const char *list_entry, const char *host, size_t n) {
     return strlen(list_entry) == n && strncasecmp(list_entry, host, n) == 0;
 }
 
-static bool is_loopback(int family, const unsigned char *address) {
+static bool auth_is_loopback(int family, const unsigned char *address) {
     static const unsigned char v6[16] = {[15] = 1};
 
     return family == AF_INET ? address[0] == 127 : memcmp(address, v6, 16) == 0;
@@ -328,7 +328,8 @@ static bool is_known_host(const char *const *hosts, const char *host, bool liter
         int family = v6 ? AF_INET6 : AF_INET;
 
         snprintf(text, sizeof(text), "%.*s", (int)(v6 ? n - 2 : n), host + v6);
-        if (inet_pton(family, text, address) == 1 && (literals || is_loopback(family, address)))
+        if (inet_pton(family, text, address) == 1 &&
+            (literals || auth_is_loopback(family, address)))
             return true;
     }
     for (const char *const *h = hosts; h && *h; h++)

@@ -14,7 +14,7 @@
 #define THREADS 16 /* jobs that may have begun: each may hold some 100 MB for a moment */
 #define NICE 5     /* that of a worker without a device */
 
-static void on_ended(uv_async_t *a) {
+static void job_pool_on_ended(uv_async_t *a) {
     struct job_pool *p = CONTAINER_OF(a, struct job_pool, ended);
 
     loop_lag_mark("jobs of the pool that have ended");
@@ -23,7 +23,7 @@ static void on_ended(uv_async_t *a) {
         uv_close((uv_handle_t *)a, NULL);
 }
 
-static void wake(void *ctx) {
+static void job_pool_wake(void *ctx) {
     struct job_pool *p = ctx;
 
     uv_async_send(&p->ended);
@@ -37,11 +37,11 @@ int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock, bool
         .nice = NICE,
         .clock = clock,
         .ctx = p,
-        .wake = wake,
+        .wake = job_pool_wake,
     };
     int r = jobs_new(&p->jobs, &o);
 
-    if (r == 0 && (r = uv_async_init(loop, &p->ended, on_ended)) < 0)
+    if (r == 0 && (r = uv_async_init(loop, &p->ended, job_pool_on_ended)) < 0)
         job_pool_deinit(p);
     return r;
 }
@@ -54,7 +54,7 @@ void job_pool_close(struct job_pool *p) {
     assert(!p->closing);
     p->closing = true;
     jobs_abandon_all(p->jobs);
-    on_ended(&p->ended);
+    job_pool_on_ended(&p->ended);
 }
 
 int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t) {

@@ -21,7 +21,7 @@ int log_limit_init(struct log_limit *l, double per_second) {
 }
 
 /* Takes a line from @r's bucket, which fills at @per_second; false if it is empty. */
-static bool take(struct log_row *r, bool error, double per_second, int64_t now) {
+static bool log_limit_take_line(struct log_row *r, bool error, double per_second, int64_t now) {
     struct bucket *b = &r->lines[error];
 
     bucket_refill(b, LOG_BURST_S * per_second, per_second, now);
@@ -40,11 +40,11 @@ bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct ex
     if (l->per_second <= 0)
         return true;
     if (r) {
-        written = take(r, error, l->per_second, now);
+        written = log_limit_take_line(r, error, l->per_second, now);
     } else {
         r = &l->address[siphash(l->secret, x->peer, sizeof(x->peer)) % LOG_ROWS];
-        written = take(r, error, l->per_second, now) &&
-                  take(&l->all, error, LOG_ADDRESSES * l->per_second, now);
+        written = log_limit_take_line(r, error, l->per_second, now) &&
+                  log_limit_take_line(&l->all, error, LOG_ADDRESSES * l->per_second, now);
     }
     if (written)
         return true;
@@ -72,18 +72,18 @@ static void name_address(const uint8_t address[20], char *out, size_t size) {
     }
 }
 
-bool log_row_tell(struct log_row *r, struct log_left_out *out) {
+bool log_row_report(struct log_row *r, struct log_left_out *out) {
     *out = (struct log_left_out){.n = r->n_left_out[0] + r->n_left_out[1],
                                  .n_server_errors = r->n_left_out[1]};
     r->n_left_out[0] = r->n_left_out[1] = 0;
     return out->n > 0;
 }
 
-bool log_limit_tell(struct log_limit *l, uint32_t *at, struct log_left_out *out) {
+bool log_limit_report(struct log_limit *l, uint32_t *at, struct log_left_out *out) {
     for (; *at < LOG_ROWS; ++*at) {
         struct log_row *r = &l->address[*at];
 
-        if (!log_row_tell(r, out))
+        if (!log_row_report(r, out))
             continue;
         name_address(r->address, out->client, sizeof(out->client));
         return true;

@@ -51,8 +51,8 @@ struct log_left_out {
 
 /* Reports the lines of @r that were left out since the last report, without out->client. Returns
  * false if there are none. */
-bool log_row_tell(struct log_row *r, struct log_left_out *out);
+bool log_row_report(struct log_row *r, struct log_left_out *out);
 
 /* Reports the lines left out for the next address, from index *at on, which is 0 at first. Returns
  * false if there is no further address. */
-bool log_limit_tell(struct log_limit *l, uint32_t *at, struct log_left_out *out);
+bool log_limit_report(struct log_limit *l, uint32_t *at, struct log_left_out *out);

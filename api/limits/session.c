@@ -45,19 +45,19 @@ static const struct {
 };
 
 /* Adds a text to a running hash. */
-static uint64_t add(const uint64_t secret[2], uint64_t h, const void *data, size_t len) {
+static uint64_t session_add(const uint64_t secret[2], uint64_t h, const void *data, size_t len) {
     uint64_t key[2] = {secret[0] ^ h, ~secret[1]};
 
     return siphash(key, data, len);
 }
 
-static uint64_t add_text(const uint64_t secret[2], uint64_t h, const char *s) {
-    return add(secret, h, s, strlen(s));
+static uint64_t session_add_text(const uint64_t secret[2], uint64_t h, const char *s) {
+    return session_add(secret, h, s, strlen(s));
 }
 
-static struct session_key named(const uint64_t secret[2], uint32_t tenant, uint64_t name,
-                                const char *from) {
-    uint64_t v = add(secret, name, &tenant, sizeof(tenant));
+static struct session_key session_named(const uint64_t secret[2], uint32_t tenant, uint64_t name,
+                                        const char *from) {
+    uint64_t v = session_add(secret, name, &tenant, sizeof(tenant));
 
     assert(from);
     return (struct session_key){v ? v : 1, from};
@@ -70,11 +70,11 @@ struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant,
 
         if (!s || !*s)
             continue;
-        uint64_t name = add_text(secret, 0, s);
+        uint64_t name = session_add_text(secret, 0, s);
         const char *whole = http_header(h, "x-claude-code-session-id", NULL);
         if (strcmp(headers[i], NAME_OF_AGENT) == 0 && whole) /* unique in its session only */
-            name = add_text(secret, name, whole);
-        return named(secret, tenant, name, headers[i]);
+            name = session_add_text(secret, name, whole);
+        return session_named(secret, tenant, name, headers[i]);
     }
     return (struct session_key){0};
 }
@@ -86,21 +86,22 @@ struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
 
         memcpy(&s, (const char *)n + fields[i].at, sizeof(s));
         if (s.len)
-            return named(secret, tenant, add(secret, 0, s.data, s.len), fields[i].name);
+            return session_named(secret, tenant, session_add(secret, 0, s.data, s.len),
+                                 fields[i].name);
     }
-    return n->conversation ? named(secret, tenant, n->conversation, "conversation")
+    return n->conversation ? session_named(secret, tenant, n->conversation, "conversation")
                            : (struct session_key){0};
 }
 
 /* Adds the texts of a content, which is one text or has parts. */
-static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *content) {
+static uint64_t session_add_content(const uint64_t secret[2], uint64_t h, yyjson_val *content) {
     if (yyjson_is_str(content))
-        return add(secret, h, json_text(content), json_len(content));
+        return session_add(secret, h, json_text(content), json_len(content));
     JSON_EACH(part, content) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
         if (yyjson_is_str(text))
-            h = add(secret, h, json_text(text), json_len(text));
+            h = session_add(secret, h, json_text(text), json_len(text));
     }
     return h;
 }
@@ -113,8 +114,8 @@ uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
 
         if (!yyjson_is_str(role))
             return 0;
-        h = add(secret, h, json_text(role), json_len(role));
-        h = add_content(secret, h, yyjson_obj_get(m, "content"));
+        h = session_add(secret, h, json_text(role), json_len(role));
+        h = session_add_content(secret, h, yyjson_obj_get(m, "content"));
         if (yyjson_equals_str(role, "user"))
             return h ? h : 1;
     }

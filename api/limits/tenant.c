@@ -54,7 +54,7 @@ static void configure(struct tenant *t, const struct api_tenant *row) {
     payer_set_weight(&t->payer, tenant_weight(t));
 }
 
-static struct tenant *add(struct tenants *ts, const char *name) {
+static struct tenant *tenant_add(struct tenants *ts, const char *name) {
     if (!array_resize(&ts->list, ts->n + 1, sizeof(struct tenant *)))
         return NULL;
     struct tenant *t = calloc(1, sizeof(*t));
@@ -84,7 +84,7 @@ static struct api_tenant unlisted(const struct tenants *ts) {
 
 int tenants_init(struct tenants *ts, struct payers *payers) {
     *ts = (struct tenants){.payers = payers, .defaults = builtin()};
-    struct tenant *t = add(ts, ts->defaults.name);
+    struct tenant *t = tenant_add(ts, ts->defaults.name);
     if (!t)
         return -ENOMEM;
     configure(t, &ts->defaults);
@@ -105,15 +105,15 @@ void tenants_deinit(struct tenants *ts) {
     memset(ts, 0, sizeof(*ts));
 }
 
-static const struct api_tenant *row_of(const struct api_tenant *rows, uint32_t n,
-                                       const char *name) {
+static const struct api_tenant *tenant_row(const struct api_tenant *rows, uint32_t n,
+                                           const char *name) {
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(rows[i].name, name) == 0)
             return &rows[i];
     return NULL;
 }
 
-static uint32_t hash_uid(uint32_t uid) {
+static uint32_t tenant_hash_uid(uint32_t uid) {
     return (uint32_t)(hash_step(0, uid) >> 32);
 }
 
@@ -127,7 +127,7 @@ static int tenants_owners(const struct tenants *ts, const struct api_tenant *row
         for (uint32_t k = 0; k < rows[i].n_keys; k++)
             TRY(hash_index_add(out, hash_text(rows[i].keys[k]), number));
         for (uint32_t k = 0; k < rows[i].n_uids; k++)
-            TRY(hash_index_add(out, hash_uid(rows[i].uids[k]), number));
+            TRY(hash_index_add(out, tenant_hash_uid(rows[i].uids[k]), number));
     }
     return 0;
 }
@@ -148,12 +148,12 @@ static void tenants_set_rest(struct tenants *ts, bool changed) {
 }
 
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n) {
-    const struct api_tenant *d = row_of(rows, n, "default");
+    const struct api_tenant *d = tenant_row(rows, n, "default");
     struct api_tenant next = d ? *d : builtin();
     struct hash_index owners = {0};
 
     for (uint32_t i = 0; i < n; i++)
-        if (!tenants_find(ts, rows[i].name) && !add(ts, rows[i].name))
+        if (!tenants_find(ts, rows[i].name) && !tenant_add(ts, rows[i].name))
             return -ENOMEM;
     if (tenants_owners(ts, rows, n, &owners) < 0) {
         hash_index_deinit(&owners);
@@ -184,7 +184,7 @@ struct tenant *tenants_named(struct tenants *ts, const char *name) {
     if (t)
         return t;
     struct api_tenant rest = unlisted(ts);
-    if ((t = add(ts, name)))
+    if ((t = tenant_add(ts, name)))
         configure(t, &rest);
     return t;
 }
@@ -211,7 +211,7 @@ static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x
 
     if (!conn_peer_uid(x->conn, &uid))
         return NULL;
-    HASH_INDEX_EACH(ts->owners, hash_uid(uid), i) {
+    HASH_INDEX_EACH(ts->owners, tenant_hash_uid(uid), i) {
         struct tenant *t = ts->list[i];
 
         loop_items(t->conf.n_uids);
@@ -279,12 +279,12 @@ static void refill_both(struct tenant *t, int64_t now) {
 }
 
 /* Returns the time until bucket @b holds @level. */
-static double wait_ms(const struct bucket *b, double level, double per_minute) {
+static double tenant_wait_ms(const struct bucket *b, double level, double per_minute) {
     return MAX(level - b->level, 0) / per_minute * 60e3;
 }
 
-static int refuse(struct tenant *t, const char *what, double limit, double ms, uint32_t *retry_ms,
-                  struct err *err) {
+static int tenant_refuse(struct tenant *t, const char *what, double limit, double ms,
+                         uint32_t *retry_ms, struct err *err) {
     t->stats.n_limited++;
     *retry_ms = (uint32_t)MIN(MAX(ms, RETRY_MIN_MS), RETRY_MAX_MS);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
@@ -300,9 +300,11 @@ int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *r
 
     refill_both(t, now);
     if (rpm > 0 && t->requests.level < 1)
-        return refuse(t, "requests", rpm, wait_ms(&t->requests, 1, rpm), retry_ms, err);
+        return tenant_refuse(t, "requests", rpm, tenant_wait_ms(&t->requests, 1, rpm), retry_ms,
+                             err);
     if (tpm > 0 && t->tokens.level < need)
-        return refuse(t, "tokens", tpm, wait_ms(&t->tokens, need, tpm), retry_ms, err);
+        return tenant_refuse(t, "tokens", tpm, tenant_wait_ms(&t->tokens, need, tpm), retry_ms,
+                             err);
     t->requests.level -= 1;
     t->stats.n_requests++;
     return 0;
@@ -312,8 +314,8 @@ uint32_t tenant_expects(const struct tenant *t, uint32_t max_new) {
     return (uint32_t)MIN(2 * t->mean_output, (double)max_new);
 }
 
-void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
-                 int64_t now) {
+void charge_acquire(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
+                    int64_t now) {
     assert(!c->tenant && t);
     refill_both(t, now);
     *c = (struct charge){.tenant = t, .reserved = n_tokens, .context = n_context};
@@ -330,7 +332,7 @@ void charge_run(struct charge *c) {
     c->tenant->stats.n_context += c->context;
 }
 
-static void stop(struct charge *c) {
+static void tenant_stop(struct charge *c) {
     if (!c->runs)
         return;
     assert(c->tenant->stats.n_running > 0 && c->tenant->stats.n_context >= c->context);
@@ -340,13 +342,13 @@ static void stop(struct charge *c) {
 }
 
 /* Gives the whole charge back, less @n_used tokens. */
-static void give_back(struct charge *c, uint64_t n_used, int64_t now) {
+static void tenant_give_back(struct charge *c, uint64_t n_used, int64_t now) {
     struct tenant *t = c->tenant;
 
     if (!t)
         return;
     assert(t->stats.n_reserved >= c->reserved);
-    stop(c);
+    tenant_stop(c);
     refill_both(t, now);
     t->tokens.level += (double)c->reserved - (double)n_used;
     t->tokens.level = MIN(t->tokens.level, (double)t->conf.tokens_per_minute);
@@ -365,11 +367,11 @@ void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint3
     t->stats.n_output_tokens += n_output;
     if (n_output > 0)
         t->mean_output = t->mean_output * MEAN_MEMORY + n_output * (1 - MEAN_MEMORY);
-    give_back(c, (uint64_t)n_prompt + n_output, now);
+    tenant_give_back(c, (uint64_t)n_prompt + n_output, now);
 }
 
 void charge_deinit(struct charge *c, int64_t now) {
-    give_back(c, 0, now);
+    tenant_give_back(c, 0, now);
 }
 
 /* ---- headers ---- */
@@ -382,12 +384,12 @@ size_t tenant_put_headers(struct tenant *t, const struct dialect *dialect, int64
     refill_both(t, now);
     if (requests > 0) {
         struct limit_left l = {"requests", requests, MAX(t->requests.level - 0.5, 0),
-                               wait_ms(&t->requests, requests, requests)};
+                               tenant_wait_ms(&t->requests, requests, requests)};
         n = dialect->put_limit(&l, out, size);
     }
     if (tokens > 0) {
         struct limit_left l = {"tokens", tokens, MAX(t->tokens.level - 0.5, 0),
-                               wait_ms(&t->tokens, tokens, tokens)};
+                               tenant_wait_ms(&t->tokens, tokens, tokens)};
         n += dialect->put_limit(&l, out + n, size - n);
     }
     return n;

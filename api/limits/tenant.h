@@ -52,8 +52,9 @@ struct tenants {
     struct api_tenant defaults;
 };
 
-/* Embedded in a generation: zeroed, charge_take(), charge_run(), charge_settle(), charge_deinit();
- * any but the first and the last may be missing. Invariant: without a tenant all members are 0. */
+/* Embedded in a generation: zeroed, charge_acquire(), charge_run(), charge_settle(),
+ * charge_deinit(); any but the first and the last may be missing. Invariant: without a tenant all
+ * members are 0. */
 struct charge {
     struct tenant *tenant; /* NULL: nothing was taken */
     uint64_t reserved, context;
@@ -92,8 +93,8 @@ int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *r
 uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
 
 /* Makes a zeroed charge take @n_tokens from the bucket. */
-void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
-                 int64_t now);
+void charge_acquire(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
+                    int64_t now);
 void charge_run(struct charge *c); /* the request is sent to the worker */
 /* Settles the charge when the generation has ended with these numbers of tokens; unused tokens are
  * returned. May be called again. */

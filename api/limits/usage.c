@@ -20,7 +20,7 @@ int64_t usage_now(const struct usage *u) {
 }
 
 /* The callback state_job.run. */
-static int on_thread(struct state_job *j, struct db *db) {
+static int usage_on_thread(struct state_job *j, struct db *db) {
     struct usage *u = CONTAINER_OF(j, struct usage, job);
     uint32_t today = usage_day(usage_now(u));
 
@@ -47,7 +47,7 @@ static void end_import(struct usage *u) {
 }
 
 /* Takes over what the database has; after the error @r, keeps the rows that were not written. */
-static void take(struct usage *u, int r) {
+static void usage_take(struct usage *u, int r) {
     if (r == 0) {
         u->unread = false;
         usage_table_deinit(&u->all);
@@ -63,29 +63,30 @@ static void take(struct usage *u, int r) {
         end_import(u);
 }
 
-static void start_tick(struct usage *u);
+static void usage_start_tick(struct usage *u);
 
 /* The callback state_job.done. */
-static void on_written(struct state_job *j, int r) {
+static void usage_on_written(struct state_job *j, int r) {
     struct usage *u = CONTAINER_OF(j, struct usage, job);
 
     loop_lag_mark("usage that was written");
     u->is_writing = false;
-    take(u, r);
+    usage_take(u, r);
     if (u->unsaved.n > 0 || u->unread)
-        start_tick(u);
+        usage_start_tick(u);
 }
 
 int usage_init(struct usage *u, const struct usage_opts *opts) {
     *u = (struct usage){.opts = *opts, .to_import = opts->state && opts->import};
-    u->job = (struct state_job){.run = on_thread, .committed = usage_committed, .done = on_written};
+    u->job = (struct state_job){
+        .run = usage_on_thread, .committed = usage_committed, .done = usage_on_written};
     if (!opts->state)
         return 0;
     int r = state_run(opts->state, &u->job);
     if (r == -ENOMEM)
         return r;
     u->unread = r < 0;
-    take(u, r);
+    usage_take(u, r);
     return 0;
 }
 
@@ -94,10 +95,10 @@ void usage_start(struct usage *u) {
     u->tick.data = u;
     u->open = true;
     if (u->unread)
-        start_tick(u);
+        usage_start_tick(u);
 }
 
-static void on_tick(uv_timer_t *t) {
+static void usage_on_tick(uv_timer_t *t) {
     struct usage *u = t->data;
 
     assert(!u->is_writing && u->writing.n == 0 && u->opts.state);
@@ -107,9 +108,9 @@ static void on_tick(uv_timer_t *t) {
     state_put(u->opts.state, &u->job);
 }
 
-static void start_tick(struct usage *u) {
+static void usage_start_tick(struct usage *u) {
     if (u->opts.state && !u->is_writing && !u->closed && !uv_is_active((uv_handle_t *)&u->tick))
-        uv_timer_start(&u->tick, on_tick, USAGE_WRITE_MS, 0);
+        uv_timer_start(&u->tick, usage_on_tick, USAGE_WRITE_MS, 0);
 }
 
 void usage_count(struct usage *u, const char *tenant, const char *key, const char *model,
@@ -123,7 +124,7 @@ void usage_count(struct usage *u, const char *tenant, const char *key, const cha
     usage_table_add(&u->all, &row);
     if (u->opts.state)
         usage_table_add(&u->unsaved, &row);
-    start_tick(u);
+    usage_start_tick(u);
 }
 
 void usage_close(struct usage *u) {
@@ -141,7 +142,7 @@ int usage_save(struct usage *u, uint64_t *n_lost) {
     u->writing = u->unsaved;
     u->unsaved = (struct usage_table){0};
     int r = state_run(u->opts.state, &u->job);
-    take(u, r);
+    usage_take(u, r);
     for (uint32_t i = 0; i < u->unsaved.n; i++)
         *n_lost += u->unsaved.rows[i].sum.requests;
     return r;

@@ -21,7 +21,7 @@ static void close_fd(int *fd) {
 }
 
 /* Reads the rest of @fd, a file of @size bytes. Returns 0 or -errno. */
-static int load(int fd, size_t size, struct buf *out) {
+static int usage_import_load(int fd, size_t size, struct buf *out) {
     ssize_t n;
 
     TRY(buf_reserve(out, size + 1));
@@ -34,7 +34,7 @@ static int load(int fd, size_t size, struct buf *out) {
 }
 
 /* Reads the rows of the file @fd, which @st describes. Returns 0 or -errno; -EINVAL: damaged. */
-static int read_file(int fd, const struct stat *st, struct usage_table *out) {
+static int usage_import_read_file(int fd, const struct stat *st, struct usage_table *out) {
     CLEANUP(buf_deinit) struct buf text = {.max = FILE_MAX + 1};
     struct err err;
 
@@ -42,7 +42,7 @@ static int read_file(int fd, const struct stat *st, struct usage_table *out) {
         return S_ISDIR(st->st_mode) ? -EISDIR : -EOPNOTSUPP;
     if (st->st_size > FILE_MAX)
         return -EINVAL;
-    TRY(load(fd, (size_t)st->st_size, &text));
+    TRY(usage_import_load(fd, (size_t)st->st_size, &text));
     return text.len > 0 ? usage_table_read(out, text.data, text.len, &err) : 0;
 }
 
@@ -69,7 +69,7 @@ int usage_import(struct db *db, const char *path, uint32_t today, int *of_file) 
 
     *of_file = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
     if (*of_file == 0)
-        *of_file = read_file(fd, &st, &t);
+        *of_file = usage_import_read_file(fd, &st, &t);
     if (*of_file < 0)
         return 0;
     int r = note_file(db, &st);

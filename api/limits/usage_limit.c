@@ -6,7 +6,7 @@
 #include "api/limits/tenant.h"
 #include "api/limits/usage.h"
 
-static uint64_t tokens_of(const struct usage_sum *s) {
+static uint64_t usage_limit_tokens(const struct usage_sum *s) {
     return s->prompt_tokens + s->output_tokens;
 }
 
@@ -23,9 +23,10 @@ uint32_t usage_limits(const struct usage *u, const struct tenant *t,
     struct usage_sum m = usage_table_sum(&u->all, c->name, month, month + 31);
     const struct usage_limit all[USAGE_LIMITS] = {
         {"requests_per_day", "requests", "day", c->requests_per_day, d.requests, next_day},
-        {"tokens_per_day", "tokens", "day", c->tokens_per_day, tokens_of(&d), next_day},
+        {"tokens_per_day", "tokens", "day", c->tokens_per_day, usage_limit_tokens(&d), next_day},
         {"requests_per_month", "requests", "month", c->requests_per_month, m.requests, next_month},
-        {"tokens_per_month", "tokens", "month", c->tokens_per_month, tokens_of(&m), next_month},
+        {"tokens_per_month", "tokens", "month", c->tokens_per_month, usage_limit_tokens(&m),
+         next_month},
     };
 
     for (uint32_t i = 0; i < USAGE_LIMITS; i++)
@@ -39,8 +40,8 @@ static uint64_t left(const struct usage_limit *q) {
     return q->limit > q->used ? q->limit - q->used : 0;
 }
 
-static int refuse(const struct usage *u, struct tenant *t, const struct usage_limit *q,
-                  uint64_t need, uint32_t *retry_ms, struct err *err) {
+static int usage_limit_refuse(const struct usage *u, struct tenant *t, const struct usage_limit *q,
+                              uint64_t need, uint32_t *retry_ms, struct err *err) {
     int64_t wait_s = MAX(q->resets_s - usage_now(u), 1);
     time_t at = (time_t)q->resets_s;
     char when[32], rest[160] = "";
@@ -74,5 +75,5 @@ int usage_limit_check(const struct usage *u, struct tenant *t, uint64_t n_tokens
         if (need > left(&q[i]) && (!worst || q[i].resets_s > worst->resets_s))
             worst = &q[i];
     }
-    return worst ? refuse(u, t, worst, n_tokens, retry_ms, err) : 0;
+    return worst ? usage_limit_refuse(u, t, worst, n_tokens, retry_ms, err) : 0;
 }

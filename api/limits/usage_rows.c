@@ -12,7 +12,7 @@
 #define PUT "INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 #define DELETE "DELETE FROM usage WHERE day = ? AND tenant = ? AND key = ? AND model = ?"
 
-static bool read_name(struct db_rows *rows, uint32_t column, char *out, size_t size) {
+static bool usage_read_name(struct db_rows *rows, uint32_t column, char *out, size_t size) {
     size_t len;
     const char *text = db_text(rows, column, &len);
 
@@ -22,7 +22,7 @@ static bool read_name(struct db_rows *rows, uint32_t column, char *out, size_t s
     return true;
 }
 
-static bool read_count(struct db_rows *rows, uint32_t column, uint64_t *out) {
+static bool usage_read_count(struct db_rows *rows, uint32_t column, uint64_t *out) {
     int64_t n = db_number(rows, column);
 
     *out = (uint64_t)n;
@@ -30,22 +30,22 @@ static bool read_count(struct db_rows *rows, uint32_t column, uint64_t *out) {
 }
 
 /* Returns false for a row that the daemon has not written. */
-static bool read_row(struct db_rows *rows, struct usage_row *row) {
+static bool usage_read_row(struct db_rows *rows, struct usage_row *row) {
     int64_t date = db_number(rows, 0);
 
     *row = (struct usage_row){.date = (uint32_t)date};
-    return usage_is_date(date) && read_name(rows, 1, row->tenant, sizeof(row->tenant)) &&
-           read_name(rows, 2, row->key, sizeof(row->key)) &&
-           read_name(rows, 3, row->model, sizeof(row->model)) &&
-           read_count(rows, 4, &row->sum.requests) &&
-           read_count(rows, 5, &row->sum.prompt_tokens) &&
-           read_count(rows, 6, &row->sum.cached_tokens) &&
-           read_count(rows, 7, &row->sum.output_tokens);
+    return usage_is_date(date) && usage_read_name(rows, 1, row->tenant, sizeof(row->tenant)) &&
+           usage_read_name(rows, 2, row->key, sizeof(row->key)) &&
+           usage_read_name(rows, 3, row->model, sizeof(row->model)) &&
+           usage_read_count(rows, 4, &row->sum.requests) &&
+           usage_read_count(rows, 5, &row->sum.prompt_tokens) &&
+           usage_read_count(rows, 6, &row->sum.cached_tokens) &&
+           usage_read_count(rows, 7, &row->sum.output_tokens);
 }
 
 /* Reads all rows to @t. *@foreign is set if some are invalid or too many, so that the table does
  * not have the rows of the database. */
-static int read_all(struct db *db, struct usage_table *t, bool *foreign) {
+static int usage_read_all(struct db *db, struct usage_table *t, bool *foreign) {
     struct db_rows *rows;
     struct usage_row row;
     uint64_t n = 0;
@@ -54,7 +54,7 @@ static int read_all(struct db *db, struct usage_table *t, bool *foreign) {
     TRY(db_rows_begin(db, &rows, SELECT, NULL, 0));
     while ((r = db_next(rows)) == 1) {
         n++;
-        if (read_row(rows, &row) && (r = usage_table_add(t, &row)) < 0)
+        if (usage_read_row(rows, &row) && (r = usage_table_add(t, &row)) < 0)
             break;
     }
     db_rows_end(rows);
@@ -62,18 +62,18 @@ static int read_all(struct db *db, struct usage_table *t, bool *foreign) {
     return r;
 }
 
-static void put_key(const struct usage_row *row, struct db_value v[4]) {
+static void usage_put_key(const struct usage_row *row, struct db_value v[4]) {
     v[0] = (struct db_value){.number = row->date};
     v[1] = (struct db_value){.text = row->tenant, .len = strlen(row->tenant)};
     v[2] = (struct db_value){.text = row->key, .len = strlen(row->key)};
     v[3] = (struct db_value){.text = row->model, .len = strlen(row->model)};
 }
 
-static int put_row(struct db *db, const struct usage_row *row) {
+static int usage_put_row(struct db *db, const struct usage_row *row) {
     const struct usage_sum *s = &row->sum;
     struct db_value v[8];
 
-    put_key(row, v);
+    usage_put_key(row, v);
     v[4] = (struct db_value){.number = (int64_t)s->requests};
     v[5] = (struct db_value){.number = (int64_t)s->prompt_tokens};
     v[6] = (struct db_value){.number = (int64_t)s->cached_tokens};
@@ -84,7 +84,7 @@ static int put_row(struct db *db, const struct usage_row *row) {
 static int delete_row(struct db *db, const struct usage_row *row) {
     struct db_value v[4];
 
-    put_key(row, v);
+    usage_put_key(row, v);
     return db_run(db, DELETE, v, ARRAY_SIZE(v));
 }
 
@@ -104,7 +104,7 @@ static int write_difference(struct db *db, const struct usage_table *was,
         }
         bool same = order == 0 &&
                     memcmp(&was->rows[i].sum, &is->rows[k].sum, sizeof(was->rows[i].sum)) == 0;
-        TRY(same ? 0 : put_row(db, &is->rows[k]));
+        TRY(same ? 0 : usage_put_row(db, &is->rows[k]));
         i += order == 0;
         k++;
     }
@@ -116,7 +116,7 @@ int usage_rows_add(struct db *db, const struct usage_table *own, uint32_t today,
     CLEANUP(usage_table_deinit) struct usage_table was = {0}, t = {0};
     bool foreign = false;
 
-    TRY(read_all(db, &was, &foreign));
+    TRY(usage_read_all(db, &was, &foreign));
     TRY(usage_table_merge(&t, &was));
     if (own->n > 0) {
         TRY(usage_table_merge(&t, own));

@@ -95,16 +95,16 @@ static uint32_t rank(const struct usage_table *t, const struct usage_row *row) {
     return low;
 }
 
-static void add(uint64_t *to, uint64_t n) {
+static void usage_table_add_up(uint64_t *to, uint64_t n) {
     assert(*to <= USAGE_COUNT_MAX && n <= USAGE_COUNT_MAX);
     *to = MIN(*to + n, USAGE_COUNT_MAX);
 }
 
 static void add_sum(struct usage_sum *to, const struct usage_sum *s) {
-    add(&to->requests, s->requests);
-    add(&to->prompt_tokens, s->prompt_tokens);
-    add(&to->cached_tokens, s->cached_tokens);
-    add(&to->output_tokens, s->output_tokens);
+    usage_table_add_up(&to->requests, s->requests);
+    usage_table_add_up(&to->prompt_tokens, s->prompt_tokens);
+    usage_table_add_up(&to->cached_tokens, s->cached_tokens);
+    usage_table_add_up(&to->output_tokens, s->output_tokens);
 }
 
 static void name_others(struct usage_row *row) {
@@ -227,7 +227,7 @@ int usage_table_fold(struct usage_table *t, uint32_t today) {
 
 /* ---- text ---- */
 
-static bool is_plain(unsigned char c) {
+static bool usage_table_is_plain(unsigned char c) {
     return c > ' ' && c != '%' && c != 0x7f;
 }
 
@@ -241,7 +241,7 @@ static int hex(char c) {
     return c >= 'a' ? -1 : hex_digit(c);
 }
 
-static bool read_name(const struct field *f, char *out, size_t size) {
+static bool usage_table_read_name(const struct field *f, char *out, size_t size) {
     size_t n = 0;
 
     memset(out, 0, size);
@@ -255,7 +255,7 @@ static bool read_name(const struct field *f, char *out, size_t size) {
                 return false;
             c = hex(f->s[i + 1]) * 16 + hex(f->s[i + 2]);
             i += 2;
-        } else if (!is_plain((unsigned char)c)) {
+        } else if (!usage_table_is_plain((unsigned char)c)) {
             return false;
         }
         if (c == 0 || n + 1 >= size)
@@ -265,7 +265,7 @@ static bool read_name(const struct field *f, char *out, size_t size) {
     return n > 0;
 }
 
-static bool read_count(const struct field *f, uint64_t max, uint64_t *out) {
+static bool usage_table_read_count(const struct field *f, uint64_t max, uint64_t *out) {
     uint64_t v = 0;
 
     if (f->len == 0 || f->len > 19)
@@ -283,14 +283,14 @@ static bool read_count(const struct field *f, uint64_t max, uint64_t *out) {
 static bool read_date(const struct field *f, uint32_t *out) {
     uint64_t v;
 
-    if (f->len != 8 || !read_count(f, DATE_MAX, &v))
+    if (f->len != 8 || !usage_table_read_count(f, DATE_MAX, &v))
         return false;
     *out = (uint32_t)v;
     return usage_is_date((int64_t)v);
 }
 
 /* Splits a line into its fields; returns how many there are. */
-static uint32_t split(const char *line, size_t len, struct field f[FIELDS]) {
+static uint32_t usage_table_split(const char *line, size_t len, struct field f[FIELDS]) {
     uint32_t n = 0;
 
     while (n < FIELDS) {
@@ -306,21 +306,21 @@ static uint32_t split(const char *line, size_t len, struct field f[FIELDS]) {
     return FIELDS + 1;
 }
 
-static bool read_row(const char *line, size_t len, struct usage_row *row) {
+static bool usage_table_read_row(const char *line, size_t len, struct usage_row *row) {
     struct usage_sum *s = &row->sum;
     struct field f[FIELDS];
 
-    return split(line, len, f) == FIELDS && read_date(&f[0], &row->date) &&
-           read_name(&f[1], row->tenant, sizeof(row->tenant)) &&
-           read_name(&f[2], row->key, sizeof(row->key)) &&
-           read_name(&f[3], row->model, sizeof(row->model)) &&
-           read_count(&f[4], USAGE_COUNT_MAX, &s->requests) &&
-           read_count(&f[5], USAGE_COUNT_MAX, &s->prompt_tokens) &&
-           read_count(&f[6], USAGE_COUNT_MAX, &s->cached_tokens) &&
-           read_count(&f[7], USAGE_COUNT_MAX, &s->output_tokens);
+    return usage_table_split(line, len, f) == FIELDS && read_date(&f[0], &row->date) &&
+           usage_table_read_name(&f[1], row->tenant, sizeof(row->tenant)) &&
+           usage_table_read_name(&f[2], row->key, sizeof(row->key)) &&
+           usage_table_read_name(&f[3], row->model, sizeof(row->model)) &&
+           usage_table_read_count(&f[4], USAGE_COUNT_MAX, &s->requests) &&
+           usage_table_read_count(&f[5], USAGE_COUNT_MAX, &s->prompt_tokens) &&
+           usage_table_read_count(&f[6], USAGE_COUNT_MAX, &s->cached_tokens) &&
+           usage_table_read_count(&f[7], USAGE_COUNT_MAX, &s->output_tokens);
 }
 
-static bool is_end(const char *line, size_t len, uint32_t n_rows) {
+static bool usage_table_is_end(const char *line, size_t len, uint32_t n_rows) {
     char text[32];
 
     return len == (size_t)snprintf(text, sizeof(text), "end %u", n_rows) &&
@@ -341,8 +341,8 @@ int usage_table_read(struct usage_table *t, const char *text, size_t len, struct
                            number);
         if (number == 1 && (own != strlen(HEAD) || memcmp(text, HEAD, own) != 0))
             return err_set(err, 0, "usage", "line 1: must be \"%s\"", HEAD);
-        if (number > 1 && !(ended = is_end(text, own, n_rows))) {
-            if (!read_row(text, own, &row))
+        if (number > 1 && !(ended = usage_table_is_end(text, own, n_rows))) {
+            if (!usage_table_read_row(text, own, &row))
                 return err_set(err, 0, "usage", "line %u: is not a row of usage", number);
             if (usage_table_add(t, &row) < 0)
                 return -ENOMEM;

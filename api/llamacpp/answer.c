@@ -15,13 +15,13 @@
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
  * last has `stop` and the figures. */
 
-static const struct llamacpp_completion *form_of(const struct writer *w) {
+static const struct llamacpp_completion *llamacpp_form(const struct writer *w) {
     assert(w->job.state);
     return w->job.state;
 }
 
 static struct raw_form raw_form_of(const struct writer *w, const struct piece *p, bool stream) {
-    const struct llamacpp_completion *form = form_of(w);
+    const struct llamacpp_completion *form = llamacpp_form(w);
 
     return (struct raw_form){
         .probs = !stream || p->to > p->from,
@@ -67,7 +67,7 @@ static void put_asked(struct json *j, const struct writer *w, const struct piece
     struct raw_form raw = raw_form_of(w, p, stream);
     struct json inner = {.out = &b};
 
-    if (!form_of(w)->fields || !p->last) {
+    if (!llamacpp_form(w)->fields || !p->last) {
         raw_answer_put(j, w, p, &raw);
         return;
     }
@@ -75,7 +75,7 @@ static void put_asked(struct json *j, const struct writer *w, const struct piece
     if (inner.error < 0)
         j->error = inner.error;
     else
-        put_fields(j, &b, form_of(w)->fields);
+        put_fields(j, &b, llamacpp_form(w)->fields);
 }
 
 void llamacpp_piece(struct writer *w, const struct piece *p) {
@@ -108,11 +108,11 @@ void llamacpp_alive(struct writer *w) {
         p.choice = &w->choices[p.index];
         llamacpp_piece(w, &p);
     }
-    if (!writer_tell_wait(w))
+    if (!writer_send_wait(w))
         respond_comment(w->exchange, "keep-alive");
 }
 
-static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
+static void llamacpp_put_choice(struct json *j, const struct writer *w, uint32_t i) {
     struct piece p = writer_whole_piece(&w->choices[i], i);
 
     put_asked(j, w, &p, false);
@@ -124,7 +124,7 @@ void llamacpp_whole(struct json *j, struct writer *w) {
     if (many)
         json_open(j, '[');
     for (uint32_t i = 0; i < w->n_choices; i++)
-        put_choice(j, w, i);
+        llamacpp_put_choice(j, w, i);
     if (many)
         json_close(j, ']');
 }

@@ -28,14 +28,14 @@ struct input {
 
 #define FIELDS_MAX 64u /* entries of response_fields */
 
-static int refuse(struct input *in, const char *field, const char *what) {
+static int llamacpp_refuse(struct input *in, const char *field, const char *what) {
     return in->failed
                ? -ENOMEM
                : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
 }
 
 /* Sets @key to @v in place of the client's value. */
-static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
+static int llamacpp_replace(struct input *in, const char *key, yyjson_mut_val *v) {
     yyjson_mut_obj_remove_key(in->root, key);
     yyjson_mut_obj_add_val(in->doc, in->root, key, v);
     return 0;
@@ -44,17 +44,17 @@ static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
 /* ---- /infill ---- */
 
 /* Adds the files of input_extra, which the editor has seen, as "NAME\nTEXT\n" each. */
-static int add_files(struct input *in, struct buf *out) {
+static int llamacpp_add_files(struct input *in, struct buf *out) {
     static const char what[] = "an array of objects with filename and text";
     yyjson_val *files = yyjson_obj_get(in->body, "input_extra");
 
     if (files && !yyjson_is_arr(files))
-        return refuse(in, "input_extra", what);
+        return llamacpp_refuse(in, "input_extra", what);
     JSON_EACH(file, files) {
         yyjson_val *name = yyjson_obj_get(file, "filename"), *text = yyjson_obj_get(file, "text");
 
         if (!yyjson_is_str(text) || (name && !yyjson_is_str(name)))
-            return refuse(in, "input_extra", what);
+            return llamacpp_refuse(in, "input_extra", what);
         TRY(json_add_text(out, name));
         if (name)
             TRY(buf_add_char(out, '\n'));
@@ -70,30 +70,31 @@ static int fill_in(struct input *in) {
     CLEANUP(buf_deinit) struct buf before = {.max = UINT32_MAX};
     yyjson_val *v[ARRAY_SIZE(names)];
 
-    TRY(add_files(in, &before));
+    TRY(llamacpp_add_files(in, &before));
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         v[i] = json_given(in->body, names[i]);
         if (v[i] && !yyjson_is_str(v[i]))
-            return refuse(in, names[i], "a string");
+            return llamacpp_refuse(in, names[i], "a string");
         if (i < 2)
             TRY(json_add_text(&before, v[i]));
     }
     if (!json_len(v[2]))
         return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
                             "Missing required parameter: input_suffix.");
-    replace(in, "prompt", json_text_of(in->doc, &before));
-    return replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
+    llamacpp_replace(in, "prompt", json_text_of(in->doc, &before));
+    return llamacpp_replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
 }
 
 /* ---- prompts of texts and tokens ---- */
 
-static int encode(struct input *in, const char *s, size_t len, bool first, struct tokens *out) {
+static int llamacpp_encode(struct input *in, const char *s, size_t len, bool first,
+                           struct tokens *out) {
     return tokenizer_encode(in->job->model->info->tokenizer, s, len,
                             TOKENIZE_SPECIAL | (first ? TOKENIZE_BOS : 0), NULL, 0, out);
 }
 
-static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
-    return encode(in, json_text(v), json_len(v), first, out);
+static int llamacpp_add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
+    return llamacpp_encode(in, json_text(v), json_len(v), first, out);
 }
 
 /* ---- prompts with pictures ---- */
@@ -103,9 +104,9 @@ static int add_pictures(struct input *in, yyjson_val *data) {
     char place[64];
 
     if (!yyjson_is_arr(data))
-        return refuse(in, "multimodal_data", "an array of pictures in base64");
+        return llamacpp_refuse(in, "multimodal_data", "an array of pictures in base64");
     if (!*in->job->model->sight.text)
-        return refuse(in, "multimodal_data", "absent, because this model reads only text");
+        return llamacpp_refuse(in, "multimodal_data", "absent, because this model reads only text");
     JSON_EACH_AT(i, item, data) {
         snprintf(place, sizeof(place), "multimodal_data[%zu]", i);
         TRY(picture_parts_add(&in->job->request, item, false, place, in->err));
@@ -128,17 +129,18 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
         if (buf_add(&piece, at, (size_t)(found - at)) < 0 ||
             buf_add(&piece, sight->text, sight->split) < 0)
             return -ENOMEM;
-        TRY(encode(in, piece.data, piece.len, n++ == 0, out));
+        TRY(llamacpp_encode(in, piece.data, piece.len, n++ == 0, out));
         buf_clear(&piece);
         TRY(sight->stays ? 0 : tokens_add(out, sight->mark));
         TRY(buf_add_str(&piece, sight->text + sight->split + sight->mark_len));
         at = found + strlen(marker);
     }
     if (n != yyjson_arr_size(data))
-        return refuse(in, "prompt_string", "a text with one media marker for each picture");
+        return llamacpp_refuse(in, "prompt_string",
+                               "a text with one media marker for each picture");
     if (buf_add(&piece, at, (size_t)(end - at)) < 0)
         return -ENOMEM;
-    return encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
+    return llamacpp_encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
 }
 
 /* Adds one prompt, @v: a text, {"prompt_string": text}, or an array of ids and texts. */
@@ -153,16 +155,16 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     if (!none)
         r = add_marked(in, text, data, &t);
     else if (yyjson_is_str(text))
-        r = add_text(in, text, true, &t);
+        r = llamacpp_add_text(in, text, true, &t);
     else if (!yyjson_is_arr(text))
-        r = refuse(in, "prompt", "texts and arrays of tokens and texts");
+        r = llamacpp_refuse(in, "prompt", "texts and arrays of tokens and texts");
     JSON_EACH_AT(i, item, text) {
         if (r == 0 && yyjson_is_str(item))
-            r = add_text(in, item, i == 0, &t);
+            r = llamacpp_add_text(in, item, i == 0, &t);
         else if (r == 0 && yyjson_is_uint(item) && yyjson_get_uint(item) <= INT32_MAX)
             r = tokens_add(&t, (int32_t)yyjson_get_uint(item));
         else if (r == 0)
-            r = refuse(in, "prompt", "texts and arrays of tokens and texts");
+            r = llamacpp_refuse(in, "prompt", "texts and arrays of tokens and texts");
     }
     if (r == -EMSGSIZE)
         return prompt_too_long(in->job, "prompt", t.max, in->err);
@@ -192,17 +194,18 @@ static int mix_prompts(struct input *in) {
     yyjson_mut_val *all = yyjson_mut_arr(in->doc);
     if (yyjson_is_obj(v) || n_id > 0) {
         TRY(add_prompt(in, v, all));
-        return replace(in, "prompt", yyjson_mut_arr_remove_first(all));
+        return llamacpp_replace(in, "prompt", yyjson_mut_arr_remove_first(all));
     }
     JSON_EACH(item, v) {
         TRY(add_prompt(in, item, all));
     }
-    return replace(in, "prompt", all);
+    return llamacpp_replace(in, "prompt", all);
 }
 
 /* ---- parameters of other names and forms ---- */
 
-static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson_mut_val *to) {
+static int llamacpp_add_bias(struct input *in, yyjson_val *key, yyjson_val *value,
+                             yyjson_mut_val *to) {
     static const char what[] = "pairs of a token or text and a number from -100 to 100 or false";
     CLEANUP(tokens_deinit) struct tokens t = {.max = REQUEST_BIAS_MAX};
     const char *text = json_cstr(key);
@@ -210,7 +213,7 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     int r;
 
     if (!yyjson_is_num(value) && !yyjson_is_false(value))
-        return refuse(in, "logit_bias", what);
+        return llamacpp_refuse(in, "logit_bias", what);
     if (text && *text && strtoul(text, &end, 10) <= INT32_MAX && !*end && *text != ' ')
         r = tokens_add(&t, (int32_t)strtoul(text, NULL, 10));
     else if (yyjson_is_str(key))
@@ -219,10 +222,10 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
     else
-        return refuse(in, "logit_bias", what);
+        return llamacpp_refuse(in, "logit_bias", what);
     in->n_bias += t.n;
     if (r == -EMSGSIZE || (r == 0 && in->n_bias > REQUEST_BIAS_MAX))
-        return refuse(in, "logit_bias", "a list of at most 1024 tokens");
+        return llamacpp_refuse(in, "logit_bias", "a list of at most 1024 tokens");
     for (size_t i = 0; r == 0 && i < t.n; i++) {
         snprintf(id, sizeof(id), "%d", (int)t.id[i]);
         yyjson_mut_obj_remove_key(to, id);
@@ -241,19 +244,19 @@ static int take_bias(struct input *in) {
     if (!yyjson_is_ctn(v))
         return 0;
     JSON_EACH(item, v) {
-        TRY(add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to));
+        TRY(llamacpp_add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to));
     }
     JSON_MEMBERS(key, item, v) {
-        TRY(add_bias(in, key, item, to));
+        TRY(llamacpp_add_bias(in, key, item, to));
     }
-    return replace(in, "logit_bias", to);
+    return llamacpp_replace(in, "logit_bias", to);
 }
 
 static int take_bool(struct input *in, const char *field, bool *out) {
     yyjson_val *v = json_given(in->body, field);
 
     if (v && !yyjson_is_bool(v))
-        return refuse(in, field, "a boolean");
+        return llamacpp_refuse(in, field, "a boolean");
     *out = yyjson_is_true(v);
     return 0;
 }
@@ -274,19 +277,19 @@ static int take_form(struct input *in) {
                             "post_sampling_probs is not supported: n_probs gives the "
                             "probabilities before sampling.");
     if (fields && (!yyjson_is_arr(fields) || yyjson_arr_size(fields) > FIELDS_MAX))
-        return refuse(in, "response_fields", "an array of at most 64 paths");
+        return llamacpp_refuse(in, "response_fields", "an array of at most 64 paths");
     if (yyjson_arr_size(fields) > 0) {
         yyjson_doc_free(STEAL(c->fields));
         TRY(json_doc_seal(in->doc, yyjson_val_mut_copy(in->doc, fields), &c->fields));
     }
     if (n && (!json_whole(n, &probs) || probs > SUBMIT_TOP_MAX))
-        return refuse(in, "n_probs", "an integer of at most 20");
-    return probs > 0 ? replace(in, "logprobs", yyjson_mut_sint(in->doc, probs)) : 0;
+        return llamacpp_refuse(in, "n_probs", "an integer of at most 20");
+    return probs > 0 ? llamacpp_replace(in, "logprobs", yyjson_mut_sint(in->doc, probs)) : 0;
 }
 
 /* ---- bodies ---- */
 
-static int translate(struct input *in, yyjson_doc **out) {
+static int llamacpp_translate_body(struct input *in, yyjson_doc **out) {
     if (in->job->endpoint == &llamacpp_infill)
         TRY(fill_in(in));
     else
@@ -304,7 +307,7 @@ int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err
 
     in.doc = json_doc_copy(body, &in.failed);
     in.root = yyjson_mut_doc_get_root(in.doc);
-    int r = translate(&in, &ours);
+    int r = llamacpp_translate_body(&in, &ours);
     yyjson_mut_doc_free(in.doc);
     yyjson_doc_free(body);
     if (r < 0)

@@ -22,7 +22,7 @@
  * /props, /slots, /apply-template.
  */
 
-static int too_long(const char *field, size_t n, uint32_t context, struct err *err) {
+static int llamacpp_too_long(const char *field, size_t n, uint32_t context, struct err *err) {
     return err_set_code(err, 400, "context_length_exceeded", field,
                         "request (%zu tokens) exceeds the available context size (%u tokens), "
                         "shorten it",
@@ -32,8 +32,9 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 #define ENDPOINT                                                                                   \
     {                                                                                              \
         .open = llamacpp_open, .close = llamacpp_close, .translate = llamacpp_translate,           \
-        .too_long = too_long, .id_prefix = "", .tells_prompt = true, .begin = llamacpp_begin,      \
-        .alive = llamacpp_alive, .piece = llamacpp_piece, .whole = llamacpp_whole,                 \
+        .too_long = llamacpp_too_long, .id_prefix = "", .tells_prompt = true,                      \
+        .begin = llamacpp_begin, .alive = llamacpp_alive, .piece = llamacpp_piece,                 \
+        .whole = llamacpp_whole,                                                                   \
     }
 
 static const struct endpoint completion = ENDPOINT;

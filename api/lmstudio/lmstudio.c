@@ -13,7 +13,7 @@
 
 /* ---- members behind the usage ---- */
 
-static double seconds(int64_t from_ns, int64_t to_ns) {
+static double lmstudio_seconds(int64_t from_ns, int64_t to_ns) {
     return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
 }
 
@@ -32,12 +32,12 @@ static const char *stop_reason(const struct writer *w, const struct gen *g) {
 
 /* Writes "stats", "model_info" and "runtime" of the first choice. The time of the generation
  * includes the time to the first token; the rate is that of the worker. */
-static void put_figures(struct json *j, const struct writer *w) {
+static void lmstudio_put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
     const struct model *m = w->job.model;
-    double first = seconds(g->first_step_ns, g->first_token_ns);
-    double rest = seconds(g->first_token_ns, g->last_token_ns);
-    double output = seconds(g->prompt_end_ns, g->computed_ns);
+    double first = lmstudio_seconds(g->first_step_ns, g->first_token_ns);
+    double rest = lmstudio_seconds(g->first_token_ns, g->last_token_ns);
+    double output = lmstudio_seconds(g->prompt_end_ns, g->computed_ns);
     char format[32];
 
     assert(g->state == GEN_DONE);
@@ -60,7 +60,7 @@ static const struct endpoint completion;
 
 /* Reads @body as OpenAI's. The member ttl is the number of seconds that the model stays without
  * another request. */
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int lmstudio_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *ttl = json_given(yyjson_doc_get_root(body), "ttl");
     double keep_s = yyjson_get_num(ttl);
     bool has_ttl = ttl;
@@ -84,7 +84,7 @@ static const struct choices_form chat_form = {
     .has_role = true,
     .content = choices_put_message,
     .logprobs = choices_put_message_logprobs,
-    .figures = put_figures,
+    .figures = lmstudio_put_figures,
 };
 
 static const struct choices_form completion_form = {
@@ -93,18 +93,18 @@ static const struct choices_form completion_form = {
     .prompt_in_choice = true,
     .content = choices_put_text,
     .logprobs = choices_put_text_logprobs,
-    .figures = put_figures,
+    .figures = lmstudio_put_figures,
 };
 
 static const struct endpoint chat = {
-    .translate = translate,
+    .translate = lmstudio_translate,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
     CHOICES_OF(chat_form),
 };
 
 static const struct endpoint completion = {
-    .translate = translate,
+    .translate = lmstudio_translate,
     .id_prefix = "cmpl-",
     CHOICES_OF(completion_form),
 };

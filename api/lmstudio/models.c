@@ -29,7 +29,7 @@ static void put_length(struct json *j, const char *key, const struct model *m) {
 
 /* ---- /api/v0/models ---- */
 
-static void put_model(struct json *j, const struct model *m) {
+static void lmstudio_put_model(struct json *j, const struct model *m) {
     const struct api_opts *o = &m->env->opts;
     const char *type = model_sees(m) ? "vlm" : "llm";
     char format[32];
@@ -52,12 +52,12 @@ static void put_model(struct json *j, const struct model *m) {
 }
 
 void lmstudio_models_serve(struct exchange *x, struct http *h) {
-    models_answer_list(x, lmstudio_models_serve, "list", "data", put_model);
+    models_answer_list(x, lmstudio_models_serve, "list", "data", lmstudio_put_model);
 }
 
 void lmstudio_model_serve(struct exchange *x, struct http *h) {
     models_answer_one(x, models_find_exactly(env_of(x), x->arg, strlen(x->arg)),
-                      lmstudio_model_serve, put_model);
+                      lmstudio_model_serve, lmstudio_put_model);
 }
 
 /* ---- /api/v1/models ---- */
@@ -114,7 +114,7 @@ static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) 
                 : -ENOMEM;
 }
 
-static void write_load(struct json *j, const struct prompt_job *job) {
+static void lmstudio_write_load(struct json *j, const struct prompt_job *job) {
     int64_t waited_ns = job->waits_since_ns ? clock_now(job->env->clock) - job->waits_since_ns : 0;
 
     json_print(j, "{type:%s, instance_id:%s, load_time_seconds:%g, status:'loaded'}",
@@ -122,7 +122,7 @@ static void write_load(struct json *j, const struct prompt_job *job) {
                (double)waited_ns / 1e9);
 }
 
-const struct endpoint lmstudio_load = {.translate = read_load, .write = write_load};
+const struct endpoint lmstudio_load = {.translate = read_load, .write = lmstudio_write_load};
 
 /* Sets *@out to the loaded model that @body names. Returns 0, or an error. */
 static int find_instance(struct exchange *x, yyjson_doc *body, struct model **out,

@@ -18,7 +18,7 @@
  * text, `prompt`, and one vector, which is not normalised.
  */
 
-static int take(struct vectors *v, uint32_t input, struct gen *g) {
+static int ollama_embed_take(struct vectors *v, uint32_t input, struct gen *g) {
     struct json j = {.out = &v->text[input]};
     TRY(vectors_finish(v, g));
     json_open(&j, '[');
@@ -43,7 +43,7 @@ static int answer_one(struct vectors *v, struct buf *b) {
     return j.error;
 }
 
-static int answer(struct vectors *v, struct buf *b) {
+static int ollama_embed_answer(struct vectors *v, struct buf *b) {
     assert(!v->floats);
     int64_t took = clock_now(v->job.env->clock) - v->started_ns;
     struct json j = {.out = b};
@@ -89,7 +89,7 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     return out;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int ollama_embed_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *root = yyjson_doc_get_root(body);
     bool has_keep, one = job->endpoint == &ollama_embeddings;
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
@@ -117,6 +117,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return 0;
 }
 
-static const struct vectors_form form = {take, answer}, form_one = {take, answer_one};
-const struct endpoint ollama_embed = {.translate = translate, .form = &form};
-const struct endpoint ollama_embeddings = {.translate = translate, .form = &form_one};
+static const struct vectors_form form = {ollama_embed_take, ollama_embed_answer},
+                                 form_one = {ollama_embed_take, answer_one};
+const struct endpoint ollama_embed = {.translate = ollama_embed_translate, .form = &form};
+const struct endpoint ollama_embeddings = {.translate = ollama_embed_translate, .form = &form_one};

@@ -27,21 +27,21 @@ struct input {
     struct err *err;
 };
 
-static int refuse(struct input *in, const char *field, const char *must) {
+static int ollama_refuse(struct input *in, const char *field, const char *must) {
     return in->failed
                ? -ENOMEM
                : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
 }
 
-static void put(struct input *in, const char *key, yyjson_mut_val *v) {
+static void ollama_put(struct input *in, const char *key, yyjson_mut_val *v) {
     yyjson_mut_obj_add_val(in->doc, in->root, key, v);
 }
 
-static yyjson_mut_val *copy(struct input *in, yyjson_val *v) {
+static yyjson_mut_val *ollama_copy(struct input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);
 }
 
-static int take_model(struct input *in, yyjson_val *body) {
+static int ollama_take_model(struct input *in, yyjson_val *body) {
     yyjson_val *model = json_given(body, "model");
     const char *name = json_cstr(model);
 
@@ -49,7 +49,7 @@ static int take_model(struct input *in, yyjson_val *body) {
         return err_set_code(in->err, 400, "invalid_value", "model",
                             "model is required; GET /api/tags lists the names");
     if (!name)
-        return refuse(in, "model", "a string without NUL");
+        return ollama_refuse(in, "model", "a string without NUL");
     if (!models_is_answered(in->m->env, name, strlen(name)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
                             name);
@@ -58,7 +58,7 @@ static int take_model(struct input *in, yyjson_val *body) {
 
 /* ---- options ---- */
 
-static int take_options(struct input *in, yyjson_val *options) {
+static int ollama_take_options(struct input *in, yyjson_val *options) {
     static const struct {
         const char *theirs, *ours;
     } rows[] = {
@@ -77,32 +77,33 @@ static int take_options(struct input *in, yyjson_val *options) {
     yyjson_val *n = json_given(options, "num_predict");
 
     if (options && !yyjson_is_obj(options))
-        return refuse(in, "options", "an object");
+        return ollama_refuse(in, "options", "an object");
     if (n && !yyjson_is_num(n))
-        return refuse(in, "num_predict", "a number");
+        return ollama_refuse(in, "num_predict", "a number");
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         yyjson_val *v = json_given(options, rows[i].theirs);
 
         if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
             v = NULL; /* no stop strings */
-        put(in, rows[i].ours, copy(in, v));
+        ollama_put(in, rows[i].ours, ollama_copy(in, v));
     }
     if (n && yyjson_get_num(n) > 0)
-        put(in, "max_tokens", copy(in, n));
+        ollama_put(in, "max_tokens", ollama_copy(in, n));
     return 0;
 }
 
 /* Takes the format: "json", or a schema. */
-static int take_format(struct input *in, yyjson_val *v) {
+static int ollama_take_format(struct input *in, yyjson_val *v) {
     bool json = yyjson_equals_str(v, "json");
 
     if (!v || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
     if (!json && !yyjson_is_obj(v))
-        return refuse(in, "format", "\"json\" or a JSON schema");
-    put(in, "response_format",
-        json ? json_constant(in->doc, "{type:'json_object'}")
-             : json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}", copy(in, v)));
+        return ollama_refuse(in, "format", "\"json\" or a JSON schema");
+    ollama_put(in, "response_format",
+               json ? json_constant(in->doc, "{type:'json_object'}")
+                    : json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}",
+                                ollama_copy(in, v)));
     return 0;
 }
 
@@ -111,8 +112,8 @@ static int take_think(struct input *in, yyjson_val *v) {
     if (!v)
         return 0;
     if (!yyjson_is_bool(v) && !json_is(v, EFFORTS))
-        return refuse(in, "think", "a boolean, " EFFORTS_ARE);
-    put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
+        return ollama_refuse(in, "think", "a boolean, " EFFORTS_ARE);
+    ollama_put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", ollama_copy(in, v));
     return 0;
 }
 
@@ -123,28 +124,28 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
     int64_t most = 0;
 
     if (logprobs && !yyjson_is_bool(logprobs))
-        return refuse(in, "logprobs", "a boolean");
+        return ollama_refuse(in, "logprobs", "a boolean");
     if (n && (!json_whole(n, &most) || most < 0 || most > SUBMIT_TOP_MAX))
-        return refuse(in, "top_logprobs", "an integer between 0 and 20");
+        return ollama_refuse(in, "top_logprobs", "an integer between 0 and 20");
     if (!yyjson_get_bool(logprobs))
         return 0;
-    put(in, "logprobs", text ? yyjson_mut_sint(in->doc, most) : copy(in, logprobs));
+    ollama_put(in, "logprobs", text ? yyjson_mut_sint(in->doc, most) : ollama_copy(in, logprobs));
     if (!text)
-        put(in, "top_logprobs", copy(in, n));
+        ollama_put(in, "top_logprobs", ollama_copy(in, n));
     return 0;
 }
 
 static int take_common(struct input *in, yyjson_val *body) {
     yyjson_val *stream = json_given(body, "stream");
 
-    TRY(take_model(in, body));
+    TRY(ollama_take_model(in, body));
     if (stream && !yyjson_is_bool(stream))
-        return refuse(in, "stream", "a boolean");
-    put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
-    put(in, "complete_output", copy(in, json_given(body, "complete_output")));
-    put(in, "loop_breaker", copy(in, json_given(body, "loop_breaker")));
-    TRY(take_options(in, json_given(body, "options")));
-    return take_format(in, json_given(body, "format"));
+        return ollama_refuse(in, "stream", "a boolean");
+    ollama_put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
+    ollama_put(in, "complete_output", ollama_copy(in, json_given(body, "complete_output")));
+    ollama_put(in, "loop_breaker", ollama_copy(in, json_given(body, "loop_breaker")));
+    TRY(ollama_take_options(in, json_given(body, "options")));
+    return ollama_take_format(in, json_given(body, "format"));
 }
 
 /* ---- messages ---- */
@@ -158,14 +159,14 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     char place[64];
 
     if (images && !yyjson_is_arr(images))
-        return refuse(in, "images", "an array of pictures in base64");
+        return ollama_refuse(in, "images", "an array of pictures in base64");
     if (!yyjson_arr_size(images)) {
         yyjson_mut_obj_add_val(in->doc, to, "content",
-                               text ? copy(in, text) : yyjson_mut_str(in->doc, ""));
+                               text ? ollama_copy(in, text) : yyjson_mut_str(in->doc, ""));
         return 0;
     }
     if (text && !yyjson_is_str(text))
-        return refuse(in, "content", "a string");
+        return ollama_refuse(in, "content", "a string");
     JSON_EACH_AT(i, image, images) {
         if (at < 0)
             snprintf(place, sizeof(place), "images[%zu]", i);
@@ -178,7 +179,7 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     return 0;
 }
 
-static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *list) {
+static int ollama_add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *list) {
     static const char *const keys[][2] = {
         {"role", "role"},      {"thinking", "reasoning_content"}, {"tool_calls", "tool_calls"},
         {"tool_name", "name"}, {"tool_call_id", "tool_call_id"},
@@ -186,7 +187,7 @@ static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(in->doc, list);
 
     if (!yyjson_is_obj(m))
-        return refuse(in, "messages", "an array of objects");
+        return ollama_refuse(in, "messages", "an array of objects");
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
         json_put_copy(in->doc, to, keys[i][1], json_given(m, keys[i][0]));
     return take_content(in, m, json_given(m, "content"), at, to);
@@ -206,19 +207,19 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
     yyjson_mut_val *list = yyjson_mut_arr(in->doc);
 
     if (messages && !yyjson_is_arr(messages))
-        return refuse(in, "messages", "an array");
+        return ollama_refuse(in, "messages", "an array");
     if (tools && !yyjson_is_arr(tools))
-        return refuse(in, "tools", "an array");
+        return ollama_refuse(in, "tools", "an array");
     TRY(take_think(in, json_given(body, "think")));
     *load = yyjson_arr_size(messages) == 0;
     JSON_EACH_AT(i, m, messages) {
-        TRY(add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list));
+        TRY(ollama_add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list));
     }
-    put(in, "messages", list);
+    ollama_put(in, "messages", list);
     if (yyjson_arr_size(tools))
-        put(in, "tools", copy(in, tools));
+        ollama_put(in, "tools", ollama_copy(in, tools));
     if (begins_answer(last))
-        put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
+        ollama_put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
     return 0;
 }
 
@@ -235,7 +236,7 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
         yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system");
         TRY(take_content(in, i ? body : NULL, text, -1, m));
     }
-    put(in, "messages", list);
+    ollama_put(in, "messages", list);
     return 0;
 }
 
@@ -248,7 +249,7 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         v[i] = json_given(body, strings[i]);
         if (v[i] && !yyjson_is_str(v[i]))
-            return refuse(in, strings[i], "a string");
+            return ollama_refuse(in, strings[i], "a string");
     }
     if (json_len(v[3]))
         return err_set_code(in->err, 400, "unsupported_parameter", "template",
@@ -263,9 +264,9 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
                             "images need the model's chat template: leave out raw and suffix");
-    put(in, "prompt", copy(in, v[0]));
+    ollama_put(in, "prompt", ollama_copy(in, v[0]));
     if (json_len(v[1]))
-        put(in, "suffix", copy(in, v[1]));
+        ollama_put(in, "suffix", ollama_copy(in, v[1]));
     return 0;
 }
 
@@ -287,7 +288,7 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");
         yyjson_mut_obj_remove_key(in.root, "prompt");
-        put(&in, "prompt", yyjson_mut_str(doc, "a"));
+        ollama_put(&in, "prompt", yyjson_mut_str(doc, "a"));
     }
     return json_doc_seal(doc, in.root, out);
 }

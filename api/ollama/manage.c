@@ -54,12 +54,12 @@ struct create {
 
 /* ---- the exchange ---- */
 
-static void leave(struct exchange *x, void *state) {
+static void ollama_manage_leave(struct exchange *x, void *state) {
     const struct api_opts *o = &env_of(x)->opts;
     struct manage *m = state;
 
     assert(m->x == x);
-    if (m->create) { /* on_read() frees it */
+    if (m->create) { /* ollama_manage_on_read() frees it */
         job_pool_abandon(&env_of(x)->pool, &m->create->job);
         m->x = NULL;
         return;
@@ -82,7 +82,7 @@ static void succeed(struct exchange *x, bool streams, bool bare) {
 }
 
 /* The callback api_task.over: answers the exchange with the result of the task. */
-static void on_over(struct api_task *t, const struct err *err) {
+static void ollama_manage_on_over(struct api_task *t, const struct err *err) {
     static const char before[] = "{\"status\":\"writing manifest\"}";
     struct manage *m = CONTAINER_OF(t, struct manage, task);
     bool bare = m->bare, streams = m->streams;
@@ -202,7 +202,7 @@ static struct manage *new_task(struct exchange *x) {
         return NULL;
     m->x = x;
     m->task.line = on_line;
-    m->task.over = on_over;
+    m->task.over = ollama_manage_on_over;
     return m;
 }
 
@@ -212,7 +212,7 @@ static bool wants_stream(yyjson_val *root) {
 
 /* Handles the result @r of beginning the task: an error is answered at once. */
 static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
-    static const struct exchange_ops ops = {.leave = leave};
+    static const struct exchange_ops ops = {.leave = ollama_manage_leave};
 
     assert(r < 0 || m->x == x);
     exchange_detach(x); /* while a body was read, it had the state */
@@ -330,7 +330,8 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
 }
 
 /* Reads a text. One that is left out, or empty, is that of the base. */
-static int read_text(yyjson_val *root, const char *key, const char **out, struct err *err) {
+static int ollama_manage_read_text(yyjson_val *root, const char *key, const char **out,
+                                   struct err *err) {
     yyjson_val *v = json_given(root, key);
 
     if (!v || yyjson_equals_str(v, ""))
@@ -342,7 +343,7 @@ static int read_text(yyjson_val *root, const char *key, const char **out, struct
     return 0;
 }
 
-static int read_preset(yyjson_val *root, struct create *c) {
+static int ollama_manage_read_preset(yyjson_val *root, struct create *c) {
     static const char *const others[] = {"files", "adapters", "quantize", "messages", "modelfile"};
     struct api_preset *p = &c->preset;
 
@@ -358,19 +359,19 @@ static int read_preset(yyjson_val *root, struct create *c) {
     TRY(ollama_read_name(root, "model", "name", &p->name, &c->err));
     TRY(ollama_read_name(root, "from", NULL, &p->from, &c->err));
     p->name = untag(p->name);
-    TRY(read_text(root, "template", &p->template, &c->err));
-    TRY(read_text(root, "system", &p->system, &c->err));
+    TRY(ollama_manage_read_text(root, "template", &p->template, &c->err));
+    TRY(ollama_manage_read_text(root, "system", &p->system, &c->err));
     return read_parameters(json_given(root, "parameters"), c->sampling, p, &c->err);
 }
 
 /* ---- create ---- */
 
-static void on_thread(struct job *j) {
+static void ollama_manage_on_thread(struct job *j) {
     struct create *c = CONTAINER_OF(j, struct create, job);
 
     c->result = json_read(&c->doc, c->body.data ? c->body.data : "", c->body.len, &c->err);
     if (c->result == 0)
-        c->result = read_preset(yyjson_doc_get_root(c->doc), c);
+        c->result = ollama_manage_read_preset(yyjson_doc_get_root(c->doc), c);
     c->of->streams = wants_stream(yyjson_doc_get_root(c->doc));
 }
 
@@ -383,7 +384,7 @@ static void create_free(struct create *c) {
     free(c);
 }
 
-static void on_read(struct job *j) {
+static void ollama_manage_on_read(struct job *j) {
     struct create *c = CONTAINER_OF(j, struct create, job);
     struct manage *m = c->of;
     struct exchange *x = m->x;
@@ -416,8 +417,8 @@ static int read_on_pool(struct exchange *x, struct manage *m) {
         return r;
     m->create = c;
     c->of = m;
-    c->job.run = on_thread;
-    c->job.done = on_read;
+    c->job.run = ollama_manage_on_thread;
+    c->job.done = ollama_manage_on_read;
     c->result = -ECANCELED; /* unless the job runs */
     conn_take_body(x->conn, &c->body, &c->charge);
     r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
@@ -469,7 +470,7 @@ static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t
     return audit_client(x, "delete", m->info->id, r, err);
 }
 
-static void serve(struct exchange *x, begin_fn begin) {
+static void ollama_manage_serve(struct exchange *x, begin_fn begin) {
     struct manage *m = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
@@ -488,9 +489,9 @@ static void serve(struct exchange *x, begin_fn begin) {
 }
 
 void ollama_copy_serve(struct exchange *x, struct http *h) {
-    serve(x, begin_copy);
+    ollama_manage_serve(x, begin_copy);
 }
 
 void ollama_delete_serve(struct exchange *x, struct http *h) {
-    serve(x, begin_delete);
+    ollama_manage_serve(x, begin_delete);
 }

@@ -51,7 +51,7 @@ static void put_digest(struct json *j, const struct api_model *m) {
     json_print(j, "digest:%s", hex);
 }
 
-static void put_time(struct json *j, const char *key, time_t t) {
+static void ollama_put_time(struct json *j, const char *key, time_t t) {
     char text[32];
     struct tm tm;
 
@@ -73,17 +73,17 @@ static time_t expires_at(const struct model *m) {
     return time(NULL) + MAX(keep_s - idle_s, INT64_C(0));
 }
 
-static void put_model(struct json *j, const struct model *model, bool running) {
+static void ollama_put_model(struct json *j, const struct model *model, bool running) {
     const struct api_model *m = model->info;
 
     json_print(j, "{name:%s, model:%s, size:%ld", m->id, m->id, (int64_t)m->n_bytes);
     put_digest(j, m);
     put_details(j, model);
     if (running) {
-        put_time(j, "expires_at", expires_at(model));
+        ollama_put_time(j, "expires_at", expires_at(model));
         json_print(j, "size_vram:%ld, context_length:%u", (int64_t)m->n_bytes, m->max_context);
     } else {
-        put_time(j, "modified_at", m->created_unix);
+        ollama_put_time(j, "modified_at", m->created_unix);
     }
     json_close(j, '}');
 }
@@ -95,7 +95,7 @@ static void list(struct exchange *x, bool running) {
     json_print(&j, "{models:[");
     LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if ((!running || m->worker_up) && models_may_use(x, m))
-            put_model(&j, m, running);
+            ollama_put_model(&j, m, running);
     }
     json_print(&j, "]}");
     respond_buf(x, 200, &b, j.error);
@@ -110,7 +110,7 @@ static void ps_serve(struct exchange *x, struct http *h) {
     list(x, true);
 }
 
-static void version_serve(struct exchange *x, struct http *h) {
+static void ollama_version_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"version\":\"" API_VERSION "\"}";
 
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
@@ -125,7 +125,7 @@ int ollama_find_served(const struct exchange *x, const char *name, const char *f
 }
 
 /* Sets *@out to the served model that the body names. Returns 0, or an error. */
-static int read_name(struct exchange *x, const struct model **out, struct err *err) {
+static int ollama_find_named(struct exchange *x, const struct model **out, struct err *err) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
     const char *name;
 
@@ -134,7 +134,7 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
     return ollama_find_served(x, name, "model", out, err);
 }
 
-static void put_number(struct json *j, const char *arch, const char *what, uint64_t v) {
+static void ollama_put_number(struct json *j, const char *arch, const char *what, uint64_t v) {
     char key[128];
 
     snprintf(key, sizeof(key), "%s.%s", arch, what);
@@ -150,9 +150,9 @@ static void put_info(struct json *j, const struct api_model *m) {
     json_print(j, "model_info:{general.architecture:%s, general.basename:%s", arch, m->id);
     if (m->n_params)
         json_print(j, "general.parameter_count:%lu", m->n_params);
-    put_number(j, arch, "context_length", m->max_context);
-    put_number(j, arch, "embedding_length", m->n_embd);
-    put_number(j, arch, "vocab_size", m->n_vocab);
+    ollama_put_number(j, arch, "context_length", m->max_context);
+    ollama_put_number(j, arch, "embedding_length", m->n_embd);
+    ollama_put_number(j, arch, "vocab_size", m->n_vocab);
     json_close(j, '}');
 }
 
@@ -184,7 +184,7 @@ static void show_serve(struct exchange *x, struct http *h) {
      * loaded. */
     if (rescan_first(x, show_serve))
         return;
-    int r = read_name(x, &model, &err);
+    int r = ollama_find_named(x, &model, &err);
     if (r < 0) {
         respond_failed(x, r, &err);
         return;
@@ -197,7 +197,7 @@ static void show_serve(struct exchange *x, struct http *h) {
     put_details(&j, model);
     put_info(&j, m);
     put_capabilities(&j, model);
-    put_time(&j, "modified_at", m->created_unix);
+    ollama_put_time(&j, "modified_at", m->created_unix);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
@@ -214,13 +214,13 @@ static const struct route routes[] = {
     {"/api/create", HTTP_POST, false, false, ollama_create_serve, NULL},
     {"/api/copy", HTTP_POST, false, false, ollama_copy_serve, NULL},
     {"/api/delete", HTTP_DELETE, false, false, ollama_delete_serve, NULL},
-    {"/api/version", HTTP_GET, true, false, version_serve, NULL},
+    {"/api/version", HTTP_GET, true, false, ollama_version_serve, NULL},
     {0},
 };
 
 static const char *const prefixes[] = {"/api/", NULL};
 
-static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+static void ollama_put_error(struct json *j, const struct exchange *x, const struct err *err) {
     json_print(j, "{error:%s}", err->message);
 }
 
@@ -231,7 +231,7 @@ const struct dialect ollama_dialect = {
     .takes_forms = true,
     .put_ids = openai_put_ids,
     .put_limit = openai_put_limit,
-    .put_error = put_error,
+    .put_error = ollama_put_error,
     .stream_type = RESPOND_LINES,
     .event_begin = "",
     .event_end = "\n",

@@ -38,15 +38,15 @@ static bool is_chat(const struct writer *w) {
 
 /* Writes {"message": {... or "response": ..., with content and reasoning; a message is left
  * open. */
-static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
-                         const char *thinking, size_t n_thinking) {
+static void ollama_open_message(struct json *j, const struct writer *w, const char *text,
+                                size_t len, const char *thinking, size_t n_thinking) {
     json_print(j, is_chat(w) ? "message:{role:'assistant', content:%.*s" : "response:%.*s",
                (int)len, text);
     if (n_thinking)
         json_print(j, "thinking:%.*s", (int)n_thinking, thinking);
 }
 
-static void put_call(struct json *j, const struct output_parser *s, uint32_t i) {
+static void ollama_put_call(struct json *j, const struct output_parser *s, uint32_t i) {
     const struct output_call *c = &s->calls[i];
 
     assert(i < s->n_calls && c->complete); /* arguments are whole JSON */
@@ -64,12 +64,12 @@ static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, 
     choices_put_logprobs(j, w, w->choices[0].gen, from, to, false);
 }
 
-static int64_t between(int64_t from, int64_t to) {
+static int64_t ollama_between(int64_t from, int64_t to) {
     return from && to > from ? to - from : 0;
 }
 
 /* Writes the members that only the last line has. */
-static void put_figures(struct json *j, const struct writer *w) {
+static void ollama_put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
     assert(w->n_choices == 1 && g->state == GEN_DONE);
@@ -80,14 +80,15 @@ static void put_figures(struct json *j, const struct writer *w) {
                "done:true, done_reason:%s, total_duration:%ld, load_duration:%ld, "
                "prompt_eval_count:%u, prompt_eval_duration:%ld, eval_count:%u, eval_duration:%ld",
                g->finish == FINISH_LENGTH ? "length" : "stop",
-               between(from, clock_now(w->job.env->clock)), between(from, g->first_step_ns),
-               u.prompt, between(g->first_step_ns, g->prompt_end_ns), u.output,
-               between(g->prompt_end_ns, g->computed_ns));
+               ollama_between(from, clock_now(w->job.env->clock)),
+               ollama_between(from, g->first_step_ns), u.prompt,
+               ollama_between(g->first_step_ns, g->prompt_end_ns), u.output,
+               ollama_between(g->prompt_end_ns, g->computed_ns));
     if (g->repeats)
         json_print(j, "loop_ended:true");
 }
 
-static void put_calls(struct json *j, const struct output_parser *s) {
+static void ollama_put_calls(struct json *j, const struct output_parser *s) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_calls; i++) {
@@ -95,7 +96,7 @@ static void put_calls(struct json *j, const struct output_parser *s) {
             continue;
         if (n++ == 0)
             json_print(j, "tool_calls:[");
-        put_call(j, s, i);
+        ollama_put_call(j, s, i);
     }
     if (n)
         json_close(j, ']');
@@ -103,7 +104,7 @@ static void put_calls(struct json *j, const struct output_parser *s) {
 
 /* Writes the answer to a request that only loads, or unloads, the model. */
 static void put_loaded(struct json *j, const struct writer *w) {
-    open_message(j, w, "", 0, "", 0);
+    ollama_open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
         json_close(j, '}');
     bool unloads = w->job.request.has_keep_alive && w->job.request.keep_alive_s == 0 &&
@@ -111,7 +112,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
     json_print(j, "done_reason:%s, done:true", unloads ? "unload" : "load");
 }
 
-static void put_whole(struct json *j, struct writer *w) {
+static void ollama_put_whole(struct json *j, struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     assert(w->n_choices <= 1);
@@ -123,13 +124,14 @@ static void put_whole(struct json *j, struct writer *w) {
         return;
     }
     const struct buf *text = &s->text[OUTPUT_CONTENT], *thinking = &s->text[OUTPUT_REASONING];
-    open_message(j, w, text->data ? text->data : "", text->len, thinking->data, thinking->len);
+    ollama_open_message(j, w, text->data ? text->data : "", text->len, thinking->data,
+                        thinking->len);
     if (is_chat(w)) {
-        put_calls(j, s);
+        ollama_put_calls(j, s);
         json_close(j, '}');
     }
     put_logprobs(j, w, 0, w->choices[0].gen->n_out);
-    put_figures(j, w);
+    ollama_put_figures(j, w);
     json_close(j, '}');
 }
 
@@ -140,7 +142,7 @@ struct line {
     struct json j;
 };
 
-static struct json *begin(struct line *l, const struct writer *w) {
+static struct json *ollama_begin(struct line *l, const struct writer *w) {
     memset(l, 0, sizeof(*l));
     buf_init(&l->b, API_SEND_MAX);
     l->j.out = &l->b;
@@ -149,7 +151,7 @@ static struct json *begin(struct line *l, const struct writer *w) {
     return &l->j;
 }
 
-static void emit(struct writer *w, struct line *l) {
+static void ollama_emit(struct writer *w, struct line *l) {
     assert(w->exchange && w->head_sent);
     json_close(&l->j, '}');
     if (l->j.error < 0)
@@ -160,13 +162,13 @@ static void emit(struct writer *w, struct line *l) {
 }
 
 /* Writes the output tokens up to @to that no line has had yet. */
-static void put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
+static void ollama_put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
     put_logprobs(j, w, w->block.n_tokens, to);
     w->block.n_tokens = to;
 }
 
 static void put_not_done(struct json *j, struct writer *w, uint32_t n_tokens) {
-    put_new_logprobs(j, w, n_tokens);
+    ollama_put_new_logprobs(j, w, n_tokens);
     json_print(j, "done:false");
 }
 
@@ -181,21 +183,21 @@ static void send_call(struct writer *w, uint32_t n_tokens) {
     w->block.open = false;
     if (!is_chat(w) || !s->calls[w->block.n].complete)
         return;
-    struct json *j = begin(&l, w);
-    open_message(j, w, "", 0, "", 0);
+    struct json *j = ollama_begin(&l, w);
+    ollama_open_message(j, w, "", 0, "", 0);
     json_print(j, "tool_calls:[");
-    put_call(j, s, w->block.n);
+    ollama_put_call(j, s, w->block.n);
     json_print(j, "]}");
     put_not_done(j, w, n_tokens);
-    emit(w, &l);
+    ollama_emit(w, &l);
 }
 
-static void send_piece(struct writer *w, const struct piece *p) {
+static void ollama_send_piece(struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
     struct line l;
 
     if (!part)
-        return; /* the end: send_end() */
+        return; /* the end: ollama_send_end() */
     if (part->kind == OUTPUT_CALL) {
         if (part->begins) {
             send_call(w, p->from);
@@ -209,31 +211,32 @@ static void send_piece(struct writer *w, const struct piece *p) {
     if (!part->len)
         return;
     bool thinking = part->kind == OUTPUT_REASONING;
-    struct json *j = begin(&l, w);
-    open_message(j, w, part->text, thinking ? 0 : part->len, part->text, thinking ? part->len : 0);
+    struct json *j = ollama_begin(&l, w);
+    ollama_open_message(j, w, part->text, thinking ? 0 : part->len, part->text,
+                        thinking ? part->len : 0);
     if (is_chat(w))
         json_close(j, '}');
     put_not_done(j, w, p->to);
-    emit(w, &l);
+    ollama_emit(w, &l);
 }
 
-static void send_end(struct writer *w) {
+static void ollama_send_end(struct writer *w) {
     uint32_t n_tokens = w->choices[0].gen->n_out;
     struct line l;
 
     send_call(w, n_tokens);
-    struct json *j = begin(&l, w);
-    open_message(j, w, "", 0, "", 0);
+    struct json *j = ollama_begin(&l, w);
+    ollama_open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
         json_close(j, '}');
-    put_new_logprobs(j, w, n_tokens);
-    put_figures(j, w);
-    emit(w, &l);
+    ollama_put_new_logprobs(j, w, n_tokens);
+    ollama_put_figures(j, w);
+    ollama_emit(w, &l);
 }
 
 /* ---- the request ---- */
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int ollama_read_request(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_doc *ours = NULL;
     bool text = false, load = false, has_keep = false;
     int64_t keep_s = 0;
@@ -264,22 +267,22 @@ static void rename_fields(struct err *err) {
 
 const struct endpoint ollama_chat = {
     .whole_calls = true,
-    .translate = translate,
+    .translate = ollama_read_request,
     .rename = rename_fields,
     .id_prefix = "",
     .repeats = REPEATS_TEXT,
     .parsed = true,
-    .piece = send_piece,
-    .end = send_end,
-    .whole = put_whole,
+    .piece = ollama_send_piece,
+    .end = ollama_send_end,
+    .whole = ollama_put_whole,
 };
 
 const struct endpoint ollama_generate = {
-    .translate = translate,
+    .translate = ollama_read_request,
     .rename = rename_fields,
     .id_prefix = "",
     .parsed = true,
-    .piece = send_piece,
-    .end = send_end,
-    .whole = put_whole,
+    .piece = ollama_send_piece,
+    .end = ollama_send_end,
+    .whole = ollama_put_whole,
 };

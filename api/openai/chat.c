@@ -10,7 +10,7 @@
 #include "base/try.h"
 
 /* Writes reasoning under two names, because clients read one or the other. */
-static void put_reasoning(struct json *j, const char *text, size_t len) {
+static void chat_put_reasoning(struct json *j, const char *text, size_t len) {
     json_print(j, "reasoning_content:%.*s, reasoning:%.*s", (int)len, text, (int)len, text);
 }
 
@@ -84,14 +84,14 @@ static void put_delta(struct json *j, const struct writer *w, const struct piece
         put_call_delta(j, w, p);
     } else if (p->part->kind == OUTPUT_REASONING) {
         if (!w->job.request.no_reasoning)
-            put_reasoning(j, p->text, p->len);
+            chat_put_reasoning(j, p->text, p->len);
     } else {
         json_print(j, "content:%.*s", (int)p->len, p->text);
     }
     json_close(j, '}');
 }
 
-static void put_input(struct json *j, const char *args, size_t len) {
+static void chat_put_input(struct json *j, const char *args, size_t len) {
     struct custom_text t = {.text = {.max = UINT32_MAX}};
 
     if (custom_read(&t, args, len) < 0)
@@ -103,7 +103,7 @@ static void put_input(struct json *j, const char *args, size_t len) {
     buf_deinit(&t.text);
 }
 
-static void put_calls(struct json *j, const struct writer *w, const struct output_parser *s) {
+static void chat_put_calls(struct json *j, const struct writer *w, const struct output_parser *s) {
     json_print(j, "tool_calls:[");
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
@@ -114,7 +114,7 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
         json_open(j, '{');
         open_function(j, c, custom);
         if (custom)
-            put_input(j, args, c->end - c->begin);
+            chat_put_input(j, args, c->end - c->begin);
         else
             json_print(j, "arguments:%.*s", (int)(c->end - c->begin), args);
         json_print(j, "}}");
@@ -131,7 +131,8 @@ static void put_function(struct json *j, const struct output_parser *s) {
                all ? all + c->begin : "");
 }
 
-static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
+static void chat_put_message(struct json *j, const struct writer *w,
+                             const struct output_parser *s) {
     const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
     json_print(j, "message:{role:'assistant'");
@@ -140,11 +141,11 @@ static void put_message(struct json *j, const struct writer *w, const struct out
     else
         json_print(j, "content:%.*s", (int)content->len, content->data);
     if (reasoning->len && !w->job.request.no_reasoning)
-        put_reasoning(j, reasoning->data, reasoning->len);
+        chat_put_reasoning(j, reasoning->data, reasoning->len);
     if (s->n_calls && w->job.request.functions_form)
         put_function(j, s);
     else if (s->n_calls)
-        put_calls(j, w, s);
+        chat_put_calls(j, w, s);
     json_print(j, "refusal:null}");
 }
 
@@ -155,7 +156,7 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
         return;
     }
     if (!stream && p->choice->gen->output) {
-        put_message(j, w, p->choice->gen->output);
+        chat_put_message(j, w, p->choice->gen->output);
         return;
     }
     json_print(j, stream ? "delta:{" : "message:{");
@@ -239,8 +240,8 @@ static int refuse_continue(const char *why, struct err *err) {
 
 /* Adds the text of @message, which must be the assistant's, to @out, with @between between its
  * parts. */
-static int add_text(yyjson_mut_val *message, const char *between, struct buf *out,
-                    struct err *err) {
+static int chat_add_text(yyjson_mut_val *message, const char *between, struct buf *out,
+                         struct err *err) {
     static const char what[] = "needs a last message of the assistant that is text alone";
     yyjson_mut_val *content = yyjson_mut_obj_get(message, "content"), *part;
     size_t i, n;
@@ -276,7 +277,7 @@ static int take_final(yyjson_doc **body, const char *between, struct buf *prefil
         return -ENOMEM;
     if (yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
         return refuse_continue("and add_generation_prompt cannot be given together", err);
-    TRY(add_text(yyjson_mut_arr_get_last(messages), between, prefill, err));
+    TRY(chat_add_text(yyjson_mut_arr_get_last(messages), between, prefill, err));
     yyjson_mut_arr_remove_last(messages);
     yyjson_mut_obj_remove_key(root, "add_generation_prompt");
     yyjson_doc *rest = NULL;

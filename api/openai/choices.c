@@ -12,7 +12,7 @@
 
 #define CHUNK_MAX API_SEND_MAX
 
-static const struct choices_form *form_of(const struct writer *w) {
+static const struct choices_form *choices_form_of(const struct writer *w) {
     assert(w->endpoint->form);
     return w->endpoint->form;
 }
@@ -59,7 +59,7 @@ static void put_output_details(struct json *j, const struct writer *w,
     json_close(j, '}');
 }
 
-static void put_usage(struct json *j, const struct writer *w) {
+static void choices_put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
     json_print(j,
@@ -77,8 +77,8 @@ static void put_usage(struct json *j, const struct writer *w) {
 
 /* Writes "ID": {"logprob", "rank", "decoded_token"}. @rank is 0 if the token is not among the best
  * that were asked for. */
-static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob,
-                      uint32_t rank) {
+static void choices_put_entry(struct json *j, const struct writer *w, int32_t id, float logprob,
+                              uint32_t rank) {
     size_t len;
     const char *text = choices_token(w, id, &len);
     char key[16];
@@ -100,11 +100,11 @@ static void put_position(struct json *j, const struct writer *w, const struct ge
 
     json_open(j, '{');
     for (uint32_t k = 0; k < w->job.request.n_prompt_top && t[k].token >= 0; k++) {
-        put_entry(j, w, t[k].token, t[k].logprob, k + 1);
+        choices_put_entry(j, w, t[k].token, t[k].logprob, k + 1);
         seen |= t[k].token == g->tokens[i];
     }
     if (!seen)
-        put_entry(j, w, g->tokens[i], g->prompt_lp[i - 1], 0);
+        choices_put_entry(j, w, g->tokens[i], g->prompt_lp[i - 1], 0);
     json_close(j, '}');
 }
 
@@ -132,7 +132,7 @@ static void open_chunk(struct json *j, const struct writer *w, const char *objec
         json_print(j, "system_fingerprint:%s", w->job.model->info->fingerprint);
 }
 
-static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
+static void choices_put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
     json_print(j, "%s:[", key);
     for (uint32_t i = 0; i < n; i++)
         json_int(j, ids[i]);
@@ -143,21 +143,21 @@ static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_
 static void put_prompt_ids(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
-    if (w->job.request.return_token_ids && !form_of(w)->prompt_in_choice)
-        put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
+    if (w->job.request.return_token_ids && !choices_form_of(w)->prompt_in_choice)
+        choices_put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
 }
 
 /* Writes members that OpenAI's API does not have: ids of tokens, log probabilities of the prompt,
  * and digests of logits. */
 static void put_extras(struct json *j, const struct writer *w, const struct piece *p) {
-    const struct choices_form *form = form_of(w);
+    const struct choices_form *form = choices_form_of(w);
     const struct gen *g = p->choice->gen;
     char hex[20];
 
     if (w->job.request.return_token_ids) {
         if (p->first && form->prompt_in_choice)
-            put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
-        put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
+            choices_put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
+        choices_put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
     if (w->job.request.prompt_logprobs && form->prompt_in_choice) {
         json_print(j, "prompt_logprobs:");
@@ -190,13 +190,14 @@ static const char *finish_of(const struct writer *w, const struct gen *g) {
 }
 
 /* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
-static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
+static void choices_put_one(struct json *j, const struct writer *w, const struct piece *p,
+                            bool stream) {
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
     json_print(j, "{index:%u", p->index);
-    form_of(w)->content(j, w, p, stream);
+    choices_form_of(w)->content(j, w, p, stream);
     json_print(j, "logprobs:");
     if (w->job.request.logprobs && (!stream || has_text_token(p)))
-        form_of(w)->logprobs(j, w, p);
+        choices_form_of(w)->logprobs(j, w, p);
     else
         json_print(j, "null");
     json_put_string(j, "finish_reason", p->last ? finish_of(w, p->choice->gen) : NULL);
@@ -223,12 +224,12 @@ static void send_chunk(struct writer *w, struct json *j, bool usage, bool times)
     if (r->include_usage || r->continuous_usage) {
         json_print(j, "usage:");
         if (usage || r->continuous_usage)
-            put_usage(j, w);
+            choices_put_usage(j, w);
         else
             json_print(j, "null");
     }
     if (usage)
-        form_of(w)->figures(j, w);
+        choices_form_of(w)->figures(j, w);
     else if (times && r->timings_per_token && openai_is_llama_server(w->route))
         timings_put(j, w->choices[0].gen);
     json_close(j, '}');
@@ -242,14 +243,14 @@ void choices_piece(struct writer *w, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
     struct json j = {.out = &b};
 
-    open_chunk(&j, w, form_of(w)->chunk_object);
+    open_chunk(&j, w, choices_form_of(w)->chunk_object);
     if (p->first && p->index == 0)
         put_prompt_ids(&j, w);
     /* The piece without tokens begins the answer, the first with tokens ends the prompt. */
     if (w->job.request.return_progress && p->from == 0)
         choices_put_progress(&j, w, p->choice->gen, choices_begins(p));
     json_print(&j, "choices:[");
-    put_choice(&j, w, p, true);
+    choices_put_one(&j, w, p, true);
     send_chunk(w, &j, false, p->to > 0);
 }
 
@@ -262,19 +263,19 @@ void choices_alive(struct writer *w) {
         p.index++;
     if (p.index < w->n_choices) {
         p.choice = &w->choices[p.index];
-        open_chunk(&j, w, form_of(w)->chunk_object);
+        open_chunk(&j, w, choices_form_of(w)->chunk_object);
         if (w->job.request.return_progress && p.choice->gen->n_out == 0)
             choices_put_progress(&j, w, p.choice->gen, false);
         json_print(&j, "choices:[");
-        put_choice(&j, w, &p, true);
+        choices_put_one(&j, w, &p, true);
         send_chunk(w, &j, false, false);
     }
-    if (!writer_tell_wait(w))
+    if (!writer_send_wait(w))
         respond_comment(w->exchange, "keep-alive");
 }
 
 void choices_begin(struct writer *w) {
-    for (uint32_t i = 0; i < w->n_choices && form_of(w)->has_role; i++) {
+    for (uint32_t i = 0; i < w->n_choices && choices_form_of(w)->has_role; i++) {
         struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
 
         choices_piece(w, &p);
@@ -288,7 +289,7 @@ void choices_end(struct writer *w) {
 
     if (!w->job.request.include_usage)
         return;
-    open_chunk(&j, w, form_of(w)->chunk_object);
+    open_chunk(&j, w, choices_form_of(w)->chunk_object);
     json_print(&j, "choices:[");
     send_chunk(w, &j, true, false);
 }
@@ -298,21 +299,21 @@ void choices_whole(struct json *j, struct writer *w) {
 
     assert(n > 0 && made >= n && w->n_choices % made == 0);
 
-    open_chunk(j, w, form_of(w)->object);
+    open_chunk(j, w, choices_form_of(w)->object);
     put_prompt_ids(j, w);
     json_print(j, "choices:[");
     for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
         struct choice *c = &w->choices[i / n * made + i % n];
         struct piece p = writer_whole_piece(c, i);
 
-        put_choice(j, w, &p, false);
+        choices_put_one(j, w, &p, false);
     }
     json_print(j, "], usage:");
-    put_usage(j, w);
-    if (w->job.request.prompt_logprobs && !form_of(w)->prompt_in_choice) {
+    choices_put_usage(j, w);
+    if (w->job.request.prompt_logprobs && !choices_form_of(w)->prompt_in_choice) {
         json_print(j, "prompt_logprobs:");
         put_prompt(j, w, w->choices[0].gen);
     }
-    form_of(w)->figures(j, w);
+    choices_form_of(w)->figures(j, w);
     json_close(j, '}');
 }

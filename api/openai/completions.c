@@ -35,7 +35,7 @@ struct span {
 };
 
 /* Writes the texts of the tokens. */
-static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
+static void completions_put_tokens(struct json *j, const struct writer *w, const struct span *s) {
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++)
         choices_put_token(j, w, s->g->tokens[i]);
@@ -46,7 +46,7 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
 }
 
 /* Writes log probabilities. The first token of a prompt has none, because nothing precedes it. */
-static void put_values(struct json *j, const struct span *s) {
+static void completions_put_values(struct json *j, const struct span *s) {
     assert(s->from == s->to || s->g->logprobs);
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
@@ -61,7 +61,8 @@ static void put_values(struct json *j, const struct span *s) {
     json_close(j, ']');
 }
 
-static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob) {
+static void completions_put_entry(struct json *j, const struct writer *w, int32_t id,
+                                  float logprob) {
     choices_put_token(j, w, id);
     json_colon(j);
     json_double(j, (double)logprob);
@@ -76,11 +77,11 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
     json_open(j, '{');
     for (uint32_t k = 0; k < n; k++) {
         if (t[k].token >= 0)
-            put_entry(j, w, t[k].token, t[k].logprob);
+            completions_put_entry(j, w, t[k].token, t[k].logprob);
         seen |= t[k].token == id;
     }
     if (!seen)
-        put_entry(j, w, id, logprob);
+        completions_put_entry(j, w, id, logprob);
     json_close(j, '}');
 }
 
@@ -138,9 +139,9 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
     assert(s.from <= s.to && s.to <= s.g->n_out && s.echo_from <= s.echo_to);
     assert(s.echo_from == s.echo_to || (s.echo && s.echo_to <= s.echo->n));
     json_print(j, "{tokens:");
-    put_tokens(j, w, &s);
+    completions_put_tokens(j, w, &s);
     json_print(j, "token_logprobs:");
-    put_values(j, &s);
+    completions_put_values(j, &s);
     json_print(j, "top_logprobs:");
     put_tops(j, w, &s);
     json_print(j, "text_offset:");

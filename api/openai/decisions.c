@@ -56,7 +56,7 @@ struct decisions {
     uint32_t n;
 };
 
-static struct decisions *of(const struct prompt_job *job) {
+static struct decisions *decisions_of_job(const struct prompt_job *job) {
     return job->state;
 }
 
@@ -66,14 +66,14 @@ static int open_job(struct prompt_job *job, struct exchange *x, struct writer *w
     return (job->state = calloc(1, sizeof(struct decisions))) ? 0 : -ENOMEM;
 }
 
-static void forget(struct decisions *d) {
+static void decisions_forget(struct decisions *d) {
     yyjson_doc_free(d->body);
     free(d->question);
     *d = (struct decisions){0};
 }
 
 static void close_job(struct prompt_job *job) {
-    forget(of(job));
+    decisions_forget(decisions_of_job(job));
     free(job->state);
 }
 
@@ -90,7 +90,7 @@ static int add_value(struct buf *out, yyjson_val *v) {
 }
 
 /* Writes the label of option @i: "A", "0" or "yes". */
-static void label_of(const struct question *q, uint32_t i, char out[4]) {
+static void decisions_label(const struct question *q, uint32_t i, char out[4]) {
     if (q->kind == YES_NO)
         snprintf(out, 4, "%s", i ? "no" : "yes");
     else
@@ -98,8 +98,8 @@ static void label_of(const struct question *q, uint32_t i, char out[4]) {
 }
 
 /* Reads OpenAI's lists: [{"value" or "label", "description"}]. */
-static int read_list(struct question *q, yyjson_val *list, const char *key, const char *place,
-                     struct err *err) {
+static int decisions_read_list(struct question *q, yyjson_val *list, const char *key,
+                               const char *place, struct err *err) {
     uint32_t most = q->kind == CHOICE ? OPTIONS_MAX : LEVELS_MAX;
 
     if (!yyjson_is_arr(list) || yyjson_arr_size(list) < 2 || yyjson_arr_size(list) > most)
@@ -123,7 +123,8 @@ static int read_list(struct question *q, yyjson_val *list, const char *key, cons
 }
 
 /* Reads System One's criteria of a choice: names with descriptions. */
-static int read_map(struct question *q, yyjson_val *map, const char *place, struct err *err) {
+static int decisions_read_map(struct question *q, yyjson_val *map, const char *place,
+                              struct err *err) {
     if (!yyjson_is_obj(map) || yyjson_obj_size(map) < 1 || yyjson_obj_size(map) > OPTIONS_MAX)
         return json_refuse(err, place, "must be an object of 1 to 26 options");
     JSON_MEMBERS(key, value, map) {
@@ -142,8 +143,8 @@ static int read_levels(struct question *q, yyjson_val *list, const char *place, 
     return 0;
 }
 
-static int read_options(struct question *q, yyjson_val *v, bool system_one, const char *place,
-                        struct err *err) {
+static int decisions_read_options(struct question *q, yyjson_val *v, bool system_one,
+                                  const char *place, struct err *err) {
     yyjson_val *criteria = json_given(v, "criteria");
 
     if (q->kind == YES_NO) {
@@ -157,10 +158,11 @@ static int read_options(struct question *q, yyjson_val *v, bool system_one, cons
         return 0;
     }
     if (!system_one)
-        return q->kind == CHOICE ? read_list(q, yyjson_obj_get(v, "choices"), "value", place, err)
-                                 : read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
+        return q->kind == CHOICE
+                   ? decisions_read_list(q, yyjson_obj_get(v, "choices"), "value", place, err)
+                   : decisions_read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
     if (q->kind == CHOICE)
-        return read_map(q, criteria, place, err);
+        return decisions_read_map(q, criteria, place, err);
     return read_levels(q, criteria, place, err);
 }
 
@@ -185,7 +187,7 @@ static int read_question(struct decisions *d, yyjson_val *name, yyjson_val *v, c
     *q = (struct question){
         .kind = (enum kind)kind, .name = name, .instructions = yyjson_obj_get(v, "instructions")};
     d->n++;
-    return read_options(q, v, d->system_one, place, err);
+    return decisions_read_options(q, v, d->system_one, place, err);
 }
 
 static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
@@ -217,7 +219,7 @@ static int add_option(struct buf *out, const struct question *q, uint32_t i) {
     const struct option *o = &q->option[i];
     char label[4];
 
-    label_of(q, i, label);
+    decisions_label(q, i, label);
     if (!o->value && !o->description)
         return 0;
     TRY(buf_printf(out, "%s: ", label));
@@ -240,8 +242,8 @@ static int write_question(struct buf *out, const struct question *q) {
     TRY(buf_add_char(out, '\n'));
     for (uint32_t i = 0; i < q->n; i++)
         TRY(add_option(out, q, i));
-    label_of(q, 0, first);
-    label_of(q, q->n - 1, last);
+    decisions_label(q, 0, first);
+    decisions_label(q, q->n - 1, last);
     if (q->kind == YES_NO)
         return buf_add_str(out, "Answer with the word yes or no and nothing else.");
     return buf_printf(out, "Answer with one label from %s to %s and nothing else.", first, last);
@@ -249,7 +251,7 @@ static int write_question(struct buf *out, const struct question *q) {
 
 /* Sets the questions' texts, each of which takes the place of MARKER in one prompt. */
 static int put_variants(struct prompt_job *job) {
-    const struct decisions *d = of(job);
+    const struct decisions *d = decisions_of_job(job);
     struct gen_request *r = &job->request;
 
     r->variants = arena_alloc_array(&r->arena, d->n, sizeof(*r->variants));
@@ -297,8 +299,8 @@ static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
     return 0;
 }
 
-static int add_content(const struct decisions *d, yyjson_val *root, struct buf *out,
-                       struct err *err) {
+static int decisions_add_content(const struct decisions *d, yyjson_val *root, struct buf *out,
+                                 struct err *err) {
     yyjson_val *state = json_given(root, "state");
     yyjson_val *instructions = json_given(root, "instructions");
 
@@ -328,13 +330,14 @@ static yyjson_mut_val *without_thinking(yyjson_mut_doc *doc, yyjson_val *given) 
     return kwargs;
 }
 
-static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, struct err *err) {
+static int decisions_build(const struct decisions *d, yyjson_val *root, yyjson_doc **out,
+                           struct err *err) {
     static const char *const passed[] = {"model", "cache_salt", "safety_identifier", "priority"};
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
 
-    TRY(add_content(d, root, &text, err));
+    TRY(decisions_add_content(d, root, &text, err));
     yyjson_mut_val *chat = json_make(
         doc,
         "{messages:[{role:'user', content:%}], max_tokens:1, temperature:0, ignore_eos:true, "
@@ -346,16 +349,16 @@ static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, 
     return json_doc_seal(doc, chat, out);
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    struct decisions *d = of(job);
+static int decisions_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    struct decisions *d = decisions_of_job(job);
     yyjson_val *root = yyjson_doc_get_root(body);
     yyjson_doc *chat = NULL;
 
-    forget(d); /* drops the result of an earlier try on the loop */
+    decisions_forget(d); /* drops the result of an earlier try on the loop */
     d->body = body;
     d->system_one = job->endpoint == &openai_system_one;
     TRY(read_questions(d, yyjson_obj_get(root, "questions"), err));
-    TRY(build(d, root, &chat, err));
+    TRY(decisions_build(d, root, &chat, err));
     TRY(gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err));
     int r = put_variants(job);
     if (r < 0)
@@ -398,7 +401,7 @@ static uint32_t option_of(const struct question *q, const char *text, size_t len
         len--;
     }
     for (uint32_t i = 0; i < q->n && len > 0; i++) {
-        label_of(q, i, label);
+        decisions_label(q, i, label);
         if (q->kind == YES_NO ? strncasecmp(text, label, len) == 0 : len == 1 && *text == *label)
             return i;
     }
@@ -406,7 +409,7 @@ static uint32_t option_of(const struct question *q, const char *text, size_t len
 }
 
 static struct reading read_answer(const struct writer *w, uint32_t i) {
-    const struct question *q = &of(&w->job)->question[i];
+    const struct question *q = &decisions_of_job(&w->job)->question[i];
     const struct gen *g = w->choices[i].gen;
     struct reading r = {0};
 
@@ -439,7 +442,7 @@ static double score_of(const struct question *q, const struct reading *r) {
     return sum;
 }
 
-static void put_value(struct json *j, const char *key, yyjson_val *v) {
+static void decisions_put_value(struct json *j, const char *key, yyjson_val *v) {
     if (yyjson_is_bool(v))
         json_print(j, "%s:%i", key, yyjson_is_true(v));
     else
@@ -447,13 +450,13 @@ static void put_value(struct json *j, const char *key, yyjson_val *v) {
 }
 
 /* Writes the key of option @k in System One's maps. */
-static void put_key(struct json *j, const struct question *q, uint32_t k) {
+static void decisions_put_key(struct json *j, const struct question *q, uint32_t k) {
     char number[4];
 
     if (q->kind == CHOICE) {
         json_string(j, json_text(q->option[k].value), json_len(q->option[k].value));
     } else {
-        label_of(q, k, number);
+        decisions_label(q, k, number);
         json_cstring(j, number);
     }
     json_colon(j);
@@ -465,7 +468,7 @@ static void put_probabilities(struct json *j, const struct question *q, const st
     json_print(j, "probabilities:[");
     for (uint32_t k = 0; k < q->n; k++) {
         json_open(j, '{');
-        put_value(j, q->kind == CHOICE ? "value" : "label", q->option[k].value);
+        decisions_put_value(j, q->kind == CHOICE ? "value" : "label", q->option[k].value);
         if (q->kind == SCORE)
             json_print(j, "value:%u", k);
         json_print(j, "probability:%g}", r->p[k]);
@@ -475,7 +478,7 @@ static void put_probabilities(struct json *j, const struct question *q, const st
 
 static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
     static const char *const types[] = {"choice", "score", "predicate"};
-    const struct question *q = &of(&w->job)->question[i];
+    const struct question *q = &decisions_of_job(&w->job)->question[i];
     struct reading r = read_answer(w, i);
 
     json_print(j, "{type:%s", r.mass > 0 ? types[q->kind] : "refusal");
@@ -487,7 +490,7 @@ static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
         json_print(j, "probability:%g", r.p[0]);
     } else if (r.mass > 0) {
         if (q->kind == CHOICE)
-            put_value(j, "choice", q->option[r.best].value);
+            decisions_put_value(j, "choice", q->option[r.best].value);
         else
             json_print(j, "score:%g", score_of(q, &r));
         json_print(j, "confidence:%g", r.confidence);
@@ -517,7 +520,7 @@ static void put_system_one_answer(struct json *j, const struct question *q,
 
     json_print(j, "{type:%s", types[q->kind]);
     if (q->kind == CHOICE)
-        put_value(j, "choice", q->option[r->best].value);
+        decisions_put_value(j, "choice", q->option[r->best].value);
     else
         json_print(j, "%s:%g", types[q->kind], q->kind == SCORE ? score_of(q, r) : r->p[0]);
     if (q->kind == SCORE) {
@@ -525,7 +528,7 @@ static void put_system_one_answer(struct json *j, const struct question *q,
         for (uint32_t k = 0; k < q->n; k++) {
             CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-            put_key(j, q, k);
+            decisions_put_key(j, q, k);
             if (add_value(&text, q->option[k].value) < 0)
                 j->error = -ENOMEM;
             json_print(j, "%.*s", (int)text.len, text.data);
@@ -534,14 +537,14 @@ static void put_system_one_answer(struct json *j, const struct question *q,
     }
     json_print(j, "probabilities:{");
     for (uint32_t k = 0; k < q->n; k++) {
-        put_key(j, q, k);
+        decisions_put_key(j, q, k);
         json_double(j, r->p[k]);
     }
     json_print(j, "}, confidence:%g}", r->confidence);
 }
 
 static void put_system_one(struct json *j, struct writer *w) {
-    const struct decisions *d = of(&w->job);
+    const struct decisions *d = decisions_of_job(&w->job);
     struct writer_usage u = writer_usage(w);
 
     json_print(j, "{id:%s, object:'structured_decision', created:%ld, model:%s, answers:{", w->id,
@@ -566,11 +569,11 @@ static void put_system_one(struct json *j, struct writer *w) {
 
 /* ---- endpoints ---- */
 
-/* There are no streams of decisions: translate() asks for none. */
+/* There are no streams of decisions: decisions_translate() asks for none. */
 const struct endpoint openai_decisions = {
     .open = open_job,
     .close = close_job,
-    .translate = translate,
+    .translate = decisions_translate,
     .rename = rename_decisions,
     .id_prefix = "decision-",
     .whole = put_decisions,
@@ -579,7 +582,7 @@ const struct endpoint openai_decisions = {
 const struct endpoint openai_system_one = {
     .open = open_job,
     .close = close_job,
-    .translate = translate,
+    .translate = decisions_translate,
     .rename = rename_system_one,
     .id_prefix = "decision-",
     .whole = put_system_one,

@@ -39,7 +39,7 @@ static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     return buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
 }
 
-static int take(struct vectors *v, uint32_t input, struct gen *g) {
+static int embeddings_take(struct vectors *v, uint32_t input, struct gen *g) {
     const struct gen_request *request = &v->job.request;
 
     if (request->pool == SUBMIT_POOL_NONE)
@@ -86,7 +86,7 @@ static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
     return 0;
 }
 
-/* Writes the inputs as take() has written them. */
+/* Writes the inputs as embeddings_take() has written them. */
 static int put_written(struct vectors *v, struct buf *b) {
     for (uint32_t i = 0; i < v->n_inputs; i++) {
         if (i)
@@ -99,7 +99,7 @@ static int put_written(struct vectors *v, struct buf *b) {
 }
 
 /* Writes the vectors, each of which is freed when it has been copied, and the usage. */
-static int answer(struct vectors *v, struct buf *b) {
+static int embeddings_answer(struct vectors *v, struct buf *b) {
     struct json j = {.out = b};
 
     TRY(buf_printf(b, "{\"object\":\"list\",\"data\":["));
@@ -113,7 +113,7 @@ static int answer(struct vectors *v, struct buf *b) {
     return j.error;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int embeddings_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     TRY(gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err));
     if (!job->request.pool)
         job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
@@ -130,7 +130,7 @@ static int answer_arrays(struct vectors *v, struct buf *b) {
     return buf_add(b, "]", 1);
 }
 
-static const struct vectors_form form = {take, answer};
+static const struct vectors_form form = {embeddings_take, embeddings_answer};
 static const struct vectors_form arrays = {take_floats, answer_arrays};
-const struct endpoint openai_embeddings = {.translate = translate, .form = &form};
-const struct endpoint openai_embedding = {.translate = translate, .form = &arrays};
+const struct endpoint openai_embeddings = {.translate = embeddings_translate, .form = &form};
+const struct endpoint openai_embedding = {.translate = embeddings_translate, .form = &arrays};

@@ -11,8 +11,8 @@ static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_val *v) {
     return json_make(doc, "{type:'function', function:%}", yyjson_val_mut_copy(doc, v));
 }
 
-static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *functions,
-                     struct err *err) {
+static int functions_put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *functions,
+                               struct err *err) {
     yyjson_mut_val *tools = yyjson_mut_arr(doc);
     char place[40];
 
@@ -28,8 +28,8 @@ static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *func
     return 0;
 }
 
-static int put_choice(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *choice,
-                      struct err *err) {
+static int functions_put_choice(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *choice,
+                                struct err *err) {
     if (!choice)
         return 0;
     if (!yyjson_is_obj(choice) && !json_is(choice, "auto none"))
@@ -57,8 +57,8 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
                                       "parallel_tool_calls"};
     for (size_t i = 0; i < ARRAY_SIZE(old); i++)
         yyjson_mut_obj_remove_key(root, old[i]);
-    TRY(put_tools(doc, root, functions, err));
-    TRY(put_choice(doc, root, json_given(from, "function_call"), err));
+    TRY(functions_put_tools(doc, root, functions, err));
+    TRY(functions_put_choice(doc, root, json_given(from, "function_call"), err));
     yyjson_mut_obj_add_bool(doc, root, "parallel_tool_calls", false);
     TRY(json_doc_seal(doc, root, &to));
     yyjson_doc_free(*body);

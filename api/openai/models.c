@@ -73,7 +73,7 @@ static void put_names(struct json *j, const struct api_model *m) {
     }
 }
 
-static void put_model(struct json *j, const struct model *model) {
+static void openai_put_model(struct json *j, const struct model *model) {
     const struct api_opts *o = &model->env->opts;
     const struct api_model *m = model->info;
 
@@ -139,7 +139,7 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
 }
 
 void models_list_serve(struct exchange *x, struct http *h) {
-    models_answer_list(x, models_list_serve, "list", "data", put_model);
+    models_answer_list(x, models_list_serve, "list", "data", openai_put_model);
 }
 
 void models_answer_one(struct exchange *x, const struct model *m,
@@ -168,5 +168,5 @@ void models_answer_one(struct exchange *x, const struct model *m,
 
 void models_one_serve(struct exchange *x, struct http *h) {
     models_answer_one(x, models_find_exactly(env_of(x), x->arg, strlen(x->arg)), models_one_serve,
-                      put_model);
+                      openai_put_model);
 }

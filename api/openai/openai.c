@@ -18,7 +18,7 @@ bool openai_is_llama_server(const struct route *route) {
 
 /* Returns the type of the error. Clients of llama-server recognise a prompt that does not fit by
  * the type. */
-static const char *type_of(const struct exchange *x, const struct err *err) {
+static const char *openai_type(const struct exchange *x, const struct err *err) {
     return x && openai_is_llama_server(x->route) &&
                    strcmp(err->code, "context_length_exceeded") == 0
                ? "exceed_context_size_error"
@@ -26,8 +26,8 @@ static const char *type_of(const struct exchange *x, const struct err *err) {
 }
 
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
-    json_print(j, "{error:{message:%s, type:%s, param:%s, code:%s", err->message, type_of(x, err),
-               *err->param ? err->param : NULL, respond_error_code(err));
+    json_print(j, "{error:{message:%s, type:%s, param:%s, code:%s", err->message,
+               openai_type(x, err), *err->param ? err->param : NULL, respond_error_code(err));
     if (err->n_prompt)
         json_print(j, "n_prompt_tokens:%u, n_ctx:%u", err->n_prompt, err->n_context);
     json_print(j, "}}");

@@ -17,7 +17,7 @@
  * model's own number (raw_scores). Each pair is a prompt of its own.
  */
 
-static int take(struct vectors *v, uint32_t input, struct gen *g) {
+static int rerank_take(struct vectors *v, uint32_t input, struct gen *g) {
     assert(input < v->n_inputs && g->n_vector > 0);
     const struct prompt *p = &v->job.prompts[input];
     double x = (double)g->vector[0];
@@ -32,7 +32,7 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     return j.error;
 }
 
-static void put_usage(struct json *j, const struct vectors *v) {
+static void rerank_put_usage(struct json *j, const struct vectors *v) {
     json_print(j, "usage:{prompt_tokens:%ld, total_tokens:%ld}", (int64_t)v->n_tokens,
                (int64_t)v->n_tokens);
 }
@@ -46,7 +46,7 @@ static int by_score(const void *a, const void *b, void *score) {
     return (i > k) - (i < k);
 }
 
-static void begin(struct json *j, const struct vectors *v, const char *prefix) {
+static void rerank_begin(struct json *j, const struct vectors *v, const char *prefix) {
     char id[sizeof(v->id) + 16];
 
     snprintf(id, sizeof(id), "%s-%s", prefix, v->id);
@@ -55,7 +55,7 @@ static void begin(struct json *j, const struct vectors *v, const char *prefix) {
 }
 
 /* Writes document @i with its score, in the form of the request. */
-static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
+static void rerank_put_result(struct json *j, const struct vectors *v, uint32_t i) {
     const struct buf *text = &v->text[i];
     bool tei = v->job.request.reranks_texts;
 
@@ -80,15 +80,15 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
         order[i] = i;
     qsort_r(order, n, sizeof(*order), by_score, v->score);
     if (!tei) {
-        begin(&j, v, "rerank");
+        rerank_begin(&j, v, "rerank");
         json_print(&j, "results:");
     }
     json_open(&j, '[');
     for (uint32_t i = 0; i < n && (top == 0 || i < top); i++)
-        put_result(&j, v, order[i]);
+        rerank_put_result(&j, v, order[i]);
     json_close(&j, ']');
     if (!tei) {
-        put_usage(&j, v);
+        rerank_put_usage(&j, v);
         json_close(&j, '}');
     }
     free(order);
@@ -98,17 +98,17 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
 static int answer_score(struct vectors *v, struct buf *b) {
     struct json j = {.out = b};
 
-    begin(&j, v, "score");
+    rerank_begin(&j, v, "score");
     json_print(&j, "data:[");
     for (uint32_t i = 0; i < v->n_inputs; i++)
         json_print(&j, "{index:%u, object:'score', score:%g}", i, v->score[i]);
     json_close(&j, ']');
-    put_usage(&j, v);
+    rerank_put_usage(&j, v);
     json_close(&j, '}');
     return j.error;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+static int rerank_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     const struct api_model *m = job->model->info;
     enum field_set fields = job->endpoint == &openai_score ? FIELDS_SCORE : FIELDS_RERANK;
     int r = gen_request_read(&job->request, job->model, fields, body, err);
@@ -122,7 +122,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return r;
 }
 
-static const struct vectors_form rerank_form = {take, answer_rerank};
-static const struct vectors_form score_form = {take, answer_score};
-const struct endpoint openai_rerank = {.translate = translate, .form = &rerank_form};
-const struct endpoint openai_score = {.translate = translate, .form = &score_form};
+static const struct vectors_form rerank_form = {rerank_take, answer_rerank};
+static const struct vectors_form score_form = {rerank_take, answer_score};
+const struct endpoint openai_rerank = {.translate = rerank_translate, .form = &rerank_form};
+const struct endpoint openai_score = {.translate = rerank_translate, .form = &score_form};

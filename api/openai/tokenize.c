@@ -17,15 +17,15 @@
 #define UNIT 4096 /* tokens between two calls of job_pause() */
 
 /* Returns true if the answer continues with token @i: the client is still there. */
-static bool goes_on(struct json *j, size_t i) {
+static bool tokenize_goes_on(struct json *j, size_t i) {
     if (i % UNIT == 0 && job_pause() < 0)
         j->error = -ECANCELED;
     return j->error == 0;
 }
 
-static void put_ids(struct json *j, const struct tokens *t) {
+static void tokenize_put_ids(struct json *j, const struct tokens *t) {
     json_open(j, '[');
-    for (size_t i = 0; i < t->n && goes_on(j, i); i++)
+    for (size_t i = 0; i < t->n && tokenize_goes_on(j, i); i++)
         json_int(j, t->id[i]);
     json_close(j, ']');
 }
@@ -33,7 +33,7 @@ static void put_ids(struct json *j, const struct tokens *t) {
 /* Writes tokens in llama-server's form: a piece that is no UTF-8 is an array of its bytes. */
 static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const struct tokens *t) {
     json_open(j, '[');
-    for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
+    for (size_t i = 0; i < t->n && tokenize_goes_on(j, i); i++) {
         size_t len;
         const char *s = tokenizer_piece(tokenizer, t->id[i], true, &len);
 
@@ -60,10 +60,10 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     if (job->request.with_pieces)
         put_pieces(j, m->tokenizer, t);
     else
-        put_ids(j, t);
+        tokenize_put_ids(j, t);
     if (job->request.token_strings) {
         json_print(j, "token_strs:[");
-        for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
+        for (size_t i = 0; i < t->n && tokenize_goes_on(j, i); i++) {
             struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
 
             json_string(j, s.data, s.len);
@@ -107,7 +107,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
         else
             json_print(j, "null");
         json_print(j, "token_ids:");
-        put_ids(j, &p->tokens);
+        tokenize_put_ids(j, &p->tokens);
         put_features(j, p);
         json_close(j, '}');
     }
@@ -117,7 +117,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
 /* Writes the prompts as the model would see them; routers read token_ids. */
 static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_print(j, "{object:'render', model:%s, token_ids:", job->model->info->id);
-    put_ids(j, &job->prompts[0].tokens);
+    tokenize_put_ids(j, &job->prompts[0].tokens);
     put_features(j, &job->prompts[0]);
     json_print(j, "prompts:");
     put_prompts(j, job);
@@ -125,7 +125,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
 }
 
 /* Writes the text under the names of vLLM and of llama-server. */
-static void write_text(struct json *j, const struct prompt_job *job) {
+static void tokenize_write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 
     json_print(j, "{prompt:");
@@ -147,15 +147,17 @@ static int read_detokenize(struct prompt_job *job, yyjson_doc *body, struct err 
 }
 
 /* Writes llama-server's token count of a chat. */
-static void write_count(struct json *j, const struct prompt_job *job) {
+static void tokenize_write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
 const struct endpoint openai_tokenize = {.translate = read_tokenize, .write = write_tokens};
-const struct endpoint openai_detokenize = {.translate = read_detokenize, .write = write_text};
+const struct endpoint openai_detokenize = {.translate = read_detokenize,
+                                           .write = tokenize_write_text};
 const struct endpoint openai_chat_render = {.translate = openai_read_chat, .write = write_prompts};
-const struct endpoint openai_chat_count = {.translate = openai_read_chat, .write = write_count};
+const struct endpoint openai_chat_count = {.translate = openai_read_chat,
+                                           .write = tokenize_write_count};
 const struct endpoint openai_llama_count = {.translate = openai_read_llama_chat,
-                                            .write = write_count};
+                                            .write = tokenize_write_count};
 const struct endpoint openai_completion_render = {.translate = openai_read_completion,
                                                   .write = put_prompts};

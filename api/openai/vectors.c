@@ -41,9 +41,9 @@ static void free_vectors(struct vectors *e) {
     free(e);
 }
 
-/* Detaches @e from its exchange and frees it; while work still runs, on_prepared() or on_written()
- * frees it later. */
-static void leave(struct exchange *x, void *state) {
+/* Detaches @e from its exchange and frees it; while work still runs, vectors_on_prepared() or
+ * vectors_on_written() frees it later. */
+static void vectors_leave(struct exchange *x, void *state) {
     struct vectors *e = state;
 
     e->exchange = NULL;
@@ -57,25 +57,25 @@ static void leave(struct exchange *x, void *state) {
         free_vectors(e);
 }
 
-static void fail(struct vectors *e, const struct err *err) {
+static void vectors_fail(struct vectors *e, const struct err *err) {
     respond_failure(e->exchange, err);
 }
 
-static void fail_errno(struct vectors *e, int r, struct err *err) {
+static void vectors_fail_errno(struct vectors *e, int r, struct err *err) {
     if (!err->status)
         respond_explain(r, err);
-    fail(e, err);
+    vectors_fail(e, err);
 }
 
 /* Charges @n bytes more to the client. Returns 0, or -EINVAL with @err. */
-static int hold(struct vectors *e, uint64_t n, struct err *err) {
+static int vectors_hold(struct vectors *e, uint64_t n, struct err *err) {
     if (conn_hold(e->exchange->conn, &e->held, e->held.n + n))
         return 0;
     return err_set_code(err, 503, "overloaded", NULL,
                         "Too many responses are being prepared. Try again later.");
 }
 
-static const struct exchange_ops ops = {.leave = leave};
+static const struct exchange_ops ops = {.leave = vectors_leave};
 
 static void send_answer(struct vectors *e) {
     CLEANUP(buf_deinit) struct buf b = e->answer;
@@ -88,13 +88,13 @@ static void send_answer(struct vectors *e) {
     respond_buf(x, 200, &b, r);
 }
 
-static void on_thread(struct job *j) {
+static void vectors_on_thread(struct job *j) {
     struct vectors *e = CONTAINER_OF(j, struct vectors, task);
 
     e->written = e->form->answer(e, &e->answer);
 }
 
-static void on_written(struct job *j) {
+static void vectors_on_written(struct job *j) {
     struct vectors *e = CONTAINER_OF(j, struct vectors, task);
 
     e->writing = false;
@@ -105,7 +105,7 @@ static void on_written(struct job *j) {
 }
 
 /* Answers when all results are there. Returns 0 or -ENOMEM. */
-static int answer(struct vectors *e) {
+static int vectors_answer(struct vectors *e) {
     assert(!e->writing && e->n_done == e->n_inputs);
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
     if (e->n_inputs <= VECTORS_INLINE && !e->floats) {
@@ -113,7 +113,7 @@ static int answer(struct vectors *e) {
         send_answer(e);
         return 0;
     }
-    e->task = (struct job){.run = on_thread, .done = on_written};
+    e->task = (struct job){.run = vectors_on_thread, .done = vectors_on_written};
     int r = job_pool_put(&e->job.env->pool, &e->task, e->tenant);
     e->writing = r == 0;
     return r;
@@ -138,36 +138,36 @@ int vectors_finish(const struct vectors *v, struct gen *g) {
 
 /* ---- lanes ---- */
 
-static void on_changed(struct gen *g);
+static void vectors_on_changed(struct gen *g);
 
-static void on_admitted(struct waiter *w) {
+static void vectors_on_admitted(struct waiter *w) {
     gen_start(CONTAINER_OF(w, struct vectors_lane, waiter)->gen);
 }
 
-static void on_expired(struct waiter *w) {
+static void vectors_on_expired(struct waiter *w) {
     struct err err;
 
     err_set_code(&err, 503, "queue_timeout", NULL,
                  "The request waited in the queue for longer than its time limit.");
-    fail(CONTAINER_OF(w, struct vectors_lane, waiter)->of, &err);
+    vectors_fail(CONTAINER_OF(w, struct vectors_lane, waiter)->of, &err);
 }
 
-static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
+static void vectors_on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
     struct vectors *e = CONTAINER_OF(w, struct vectors_lane, waiter)->of;
 
     e->exchange->retry_ms = retry_ms;
-    fail(e, err);
+    vectors_fail(e, err);
 }
 
 /* Makes the next input the lane's generation, which is yet to be admitted. */
-static int load(struct vectors *e, struct vectors_lane *l) {
+static int vectors_load(struct vectors *e, struct vectors_lane *l) {
     assert(e->n_next < e->n_inputs && !l->gen);
     struct tokens *t = &e->job.prompts[e->n_next].tokens;
     TRY(gen_new(&l->gen, e->job.model, &e->job.request, t, true, 1, 0));
     l->of = e;
     l->input = e->n_next++;
     l->gen->owner = l;
-    l->gen->changed = on_changed;
+    l->gen->changed = vectors_on_changed;
     gen_belongs(l->gen, &e->exchange, &e->job.request);
     gen_charge(l->gen, e->tenant, 0);
     /* A late part queues behind requests that arrived meanwhile. */
@@ -178,9 +178,9 @@ static int load(struct vectors *e, struct vectors_lane *l) {
         .n = 1,
         .n_context = l->gen->n_prompt,
         .deadline_ns = l->gen->m.deadline_ns,
-        .admitted = on_admitted,
-        .expired = on_expired,
-        .refused = l->input == 0 ? on_refused : NULL,
+        .admitted = vectors_on_admitted,
+        .expired = vectors_on_expired,
+        .refused = l->input == 0 ? vectors_on_refused : NULL,
     };
     list_init(&l->waiter.link);
     return 0;
@@ -203,13 +203,13 @@ static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
     int r = e->form->take(e, l->input, g);
     l->gen = gen_free(g);
     if (r == 0)
-        r = hold(e, e->text[l->input].cap, err);
+        r = vectors_hold(e, e->text[l->input].cap, err);
     e->n_done++;
     assert(e->n_done <= e->n_next);
     return r;
 }
 
-static void on_changed(struct gen *g) {
+static void vectors_on_changed(struct gen *g) {
     struct vectors_lane *l = g->owner;
     struct vectors *e = l->of;
     struct err err = {0};
@@ -222,7 +222,7 @@ static void on_changed(struct gen *g) {
             err_set_code(&g->err, 500, "engine_error", NULL,
                          "The inference worker returned no vector for this input.");
         e->exchange->retry_ms = g->retry_ms;
-        fail(e, &g->err);
+        vectors_fail(e, &g->err);
         return;
     }
     int r = unload(e, l, &err);
@@ -230,21 +230,21 @@ static void on_changed(struct gen *g) {
         err_set_code(&err, 500, "engine_error", NULL,
                      "The model computed a vector that is not finite for this input.");
     if (r == 0 && e->n_done == e->n_inputs) {
-        if ((r = answer(e)) < 0)
-            fail_errno(e, r, &err);
+        if ((r = vectors_answer(e)) < 0)
+            vectors_fail_errno(e, r, &err);
         return;
     }
-    if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)
+    if (r == 0 && e->n_next < e->n_inputs && (r = vectors_load(e, l)) == 0)
         admit_again(&e->job.env->admit, &l->waiter);
     if (r < 0)
-        fail_errno(e, r, &err);
+        vectors_fail_errno(e, r, &err);
 }
 
 /* ---- beginning ---- */
 
 /* Counts the tokens, and charges their memory; the first input that is empty or too long is refused
  * by its place. */
-static int measure(struct vectors *e, struct err *err) {
+static int vectors_measure(struct vectors *e, struct err *err) {
     uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
     uint64_t n_bytes = e->job.request.return_documents ? e->job.body_len : 0;
 
@@ -265,7 +265,7 @@ static int measure(struct vectors *e, struct err *err) {
         e->n_tokens += n;
         n_bytes += e->job.prompts[i].tokens.cap * sizeof(*e->job.prompts[i].tokens.id);
     }
-    return hold(e, n_bytes, err);
+    return vectors_hold(e, n_bytes, err);
 }
 
 /* Returns true if the next input would be admitted at once. */
@@ -277,12 +277,12 @@ static bool may_enter(const struct vectors *e) {
 }
 
 /* Begins when the inputs are tokens: charges them and gives the first to the lanes. */
-static int begin(struct vectors *e, struct err *err) {
+static int vectors_begin(struct vectors *e, struct err *err) {
     assert(e->exchange && !e->text && e->n_inputs == 0);
     if (e->job.n_prompts == 0)
-        return answer(e);
+        return vectors_answer(e);
     e->tenant = tenants_get(&e->job.env->tenants, e->exchange->tenant);
-    TRY(measure(e, err));
+    TRY(vectors_measure(e, err));
     TRY(bill_request(e->exchange, e->job.model, e->n_tokens, err));
     e->text = calloc(e->job.n_prompts, sizeof(*e->text));
     e->score = calloc(e->job.n_prompts, sizeof(*e->score));
@@ -299,13 +299,13 @@ static int begin(struct vectors *e, struct err *err) {
 
         if (i > 0 && !may_enter(e))
             break; /* fewer lanes do, too */
-        TRY(load(e, l));
+        TRY(vectors_load(e, l));
         TRY(admit_enter(&e->job.env->admit, &l->waiter, &e->exchange->retry_ms, err));
     }
     return 0;
 }
 
-static void on_prepared(struct prompt_job *job) {
+static void vectors_on_prepared(struct prompt_job *job) {
     struct vectors *e = CONTAINER_OF(job, struct vectors, job);
     struct err err = job->err;
     int r = job->result;
@@ -317,9 +317,9 @@ static void on_prepared(struct prompt_job *job) {
     e->exchange->retry_ms = job->retry_ms;
     prompt_job_name_model(job, e->exchange);
     if (r == 0)
-        r = begin(e, &err);
+        r = vectors_begin(e, &err);
     if (r < 0)
-        fail_errno(e, r, &err);
+        vectors_fail_errno(e, r, &err);
 }
 
 void vectors_serve(struct exchange *x, struct http *h) {
@@ -342,5 +342,5 @@ void vectors_serve(struct exchange *x, struct http *h) {
     e->started_ns = x->started_ns;
     exchange_attach(x, &ops, e);
     conn_hold_init(x->conn, &e->held);
-    prompt_job_start(&e->job, x, endpoint, on_prepared);
+    prompt_job_start(&e->job, x, endpoint, vectors_on_prepared);
 }

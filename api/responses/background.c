@@ -35,7 +35,7 @@ struct reader {
     struct event_place next;
 };
 
-static void leave(struct exchange *x, void *state) {
+static void background_leave(struct exchange *x, void *state) {
     struct reader *r = state;
 
     event_log_unwatch(r->log, &r->watch);
@@ -79,15 +79,16 @@ static void reader_send(struct reader *r) {
         conn_want_room(x->conn);
 }
 
-static void on_news(struct event_watch *w) {
+static void background_on_news(struct event_watch *w) {
     conn_want_room(CONTAINER_OF(w, struct reader, watch)->exchange->conn);
 }
 
-static void on_drained(struct exchange *x) {
+static void background_on_drained(struct exchange *x) {
     reader_send(x->state);
 }
 
-static const struct exchange_ops ops = {.leave = leave, .drained = on_drained};
+static const struct exchange_ops ops = {.leave = background_leave,
+                                        .drained = background_on_drained};
 
 static void refuse_reader(struct exchange *x) {
     struct err err;
@@ -110,7 +111,7 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
         refuse_reader(x);
         return;
     }
-    r->watch.news = on_news;
+    r->watch.news = background_on_news;
     r->exchange = x;
     r->log = event_log_ref(log);
     r->next.event = from;
@@ -178,7 +179,7 @@ int background_begin(struct writer *w, struct err *err) {
 }
 
 /* Updates the size of the log in the store's sum over responses under way. */
-static void count(struct responses *rs) {
+static void background_count(struct responses *rs) {
     struct store *s = rs->env->store;
     size_t n = rs->log->closed ? 0 : event_log_bytes(rs->log);
 
@@ -190,22 +191,22 @@ static void count(struct responses *rs) {
 void background_add(struct responses *rs, const char *type, const struct buf *json,
                     const struct splice *echo) {
     event_log_add(rs->log, type, json, echo);
-    count(rs);
+    background_count(rs);
     if (rs->env->store->n_logged <= rs->env->store->limits.bytes)
         return;
     event_log_lose(rs->log);
-    count(rs);
+    background_count(rs);
 }
 
 void background_close(struct responses *rs) {
     event_log_close(rs->log);
-    count(rs);
+    background_count(rs);
     if (!rs->log->lost)
         rs->kept.log = event_log_ref(rs->log);
 }
 
 /* Returns a response in the background that is under way, or NULL. */
-static struct responses *first_of(struct gen_env *env) {
+static struct responses *background_first(struct gen_env *env) {
     LIST_FOREACH_ENTRY(rs, &env->store->live, struct responses, link) {
         if (rs->log && rs->writer->exchange)
             return rs;
@@ -216,6 +217,6 @@ static struct responses *first_of(struct gen_env *env) {
 void background_stop(struct gen_env *env, const struct err *err) {
     struct responses *rs;
 
-    while ((rs = first_of(env)))
+    while ((rs = background_first(env)))
         respond_failure(rs->writer->exchange, err);
 }

@@ -21,8 +21,8 @@ void call_table_deinit(struct call_table *t) {
 }
 
 /* Returns the entry of @id, NULL if there is none. */
-static struct call_entry *find(const struct call_table *t, const char *id, size_t len,
-                               uint32_t hash) {
+static struct call_entry *call_table_look_up(const struct call_table *t, const char *id, size_t len,
+                                             uint32_t hash) {
     HASH_INDEX_EACH(t->ids, hash, i) {
         if (strlen(t->entry[i].id) == len && memcmp(t->entry[i].id, id, len) == 0)
             return &t->entry[i];
@@ -34,7 +34,7 @@ int call_table_add(struct call_table *t, const char *id, const char *name) {
     size_t len = strlen(id);
 
     uint32_t hash = (uint32_t)siphash(t->key, id, len);
-    struct call_entry *known = find(t, id, len, hash);
+    struct call_entry *known = call_table_look_up(t, id, len, hash);
 
     if (known) {
         known->name = name;
@@ -49,7 +49,8 @@ int call_table_add(struct call_table *t, const char *id, const char *name) {
 }
 
 const char *call_table_find(const struct call_table *t, const char *id, size_t len) {
-    const struct call_entry *e = t->n ? find(t, id, len, (uint32_t)siphash(t->key, id, len)) : NULL;
+    const struct call_entry *e =
+        t->n ? call_table_look_up(t, id, len, (uint32_t)siphash(t->key, id, len)) : NULL;
 
     return e ? e->name : NULL;
 }

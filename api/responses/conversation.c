@@ -29,7 +29,7 @@
 enum kind { CREATE, UPDATE, ADD, REMOVE };
 
 /* One request that makes or changes a conversation. Invariant: while @exchange is set, this is its
- * state; everything else is the job's until on_done(). */
+ * state; everything else is the job's until conversation_on_done(). */
 struct change {
     struct job job;
     struct exchange *exchange; /* NULL: the client has left */
@@ -52,7 +52,7 @@ static void new_id(struct gen_env *env, const char *prefix, char out[48]) {
 }
 
 /* Returns the conversation that the path names, up to its first slash; NULL if there is none. */
-static struct stored *named(struct exchange *x) {
+static struct stored *conversation_named(struct exchange *x) {
     size_t n = strcspn(x->arg, "/");
 
     if (strncmp(x->arg, CONVERSATION_ID_PREFIX, strlen(CONVERSATION_ID_PREFIX)) != 0)
@@ -62,7 +62,7 @@ static struct stored *named(struct exchange *x) {
 
 /* Returns the id of the item that the path names behind its conversation; NULL if it names none, or
  * in a wrong way. */
-static const char *item_of(const struct exchange *x) {
+static const char *conversation_item(const struct exchange *x) {
     const char *rest = strchr(x->arg, '/');
 
     return rest && strncmp(rest, "/items/", strlen("/items/")) == 0 ? rest + strlen("/items/")
@@ -70,7 +70,7 @@ static const char *item_of(const struct exchange *x) {
 }
 
 static void not_found(struct exchange *x) {
-    size_t n = item_of(x) ? strcspn(x->arg, "/") : strlen(x->arg);
+    size_t n = conversation_item(x) ? strcspn(x->arg, "/") : strlen(x->arg);
     struct err err;
 
     err_set_code(&err, 404, "not_found", "conversation_id",
@@ -80,7 +80,7 @@ static void not_found(struct exchange *x) {
 
 /* Returns the conversation that the whole path names. NULL after an answer: there is none. */
 static struct stored *named_alone(struct exchange *x) {
-    struct stored *s = strchr(x->arg, '/') ? NULL : named(x);
+    struct stored *s = strchr(x->arg, '/') ? NULL : conversation_named(x);
 
     if (!s)
         not_found(x);
@@ -160,7 +160,7 @@ static int add_items(struct change *c, struct stored *parent, struct stored **ou
 }
 
 /* Makes the conversation that continues @items (NULL: nothing). */
-static int create(struct change *c, struct stored *items, struct stored **out) {
+static int conversation_create(struct change *c, struct stored *items, struct stored **out) {
     struct gen_env *env = c->rs->env;
     struct stored_parts parts;
     CLEANUP(buf_deinit) struct buf head = {.max = UINT32_MAX};
@@ -188,7 +188,7 @@ static int create(struct change *c, struct stored *items, struct stored **out) {
 
 /* Puts the change into place. *@items is set to the new items, *@out to the conversation; both are
  * the caller's. */
-static int put(struct change *c, struct stored **items, struct stored **out) {
+static int conversation_put(struct change *c, struct stored **items, struct stored **out) {
     struct stored *old = c->conversation, *parent = old ? old->parent : NULL;
     int r = 0;
 
@@ -200,7 +200,7 @@ static int put(struct change *c, struct stored **items, struct stored **out) {
     if (item_list_n(&c->rs->kept.items) > 0 && (r = add_items(c, parent, items)) < 0)
         return r;
     if (!old)
-        return create(c, *items, out);
+        return conversation_create(c, *items, out);
     r = put_again(old, *items ? *items : parent, &c->metadata);
     if (r == 0 && !(*out = store_get(old->store, old->tenant, old->id, strlen(old->id))))
         r = -ENOENT;
@@ -235,7 +235,7 @@ static int read_body(struct change *c) {
     return c->kind != UPDATE && items ? responses_read_items(c->rs, items, "items", &c->err) : 0;
 }
 
-static void on_thread(struct job *j) {
+static void conversation_on_thread(struct job *j) {
     struct change *c = CONTAINER_OF(j, struct change, job);
 
     if (c->kind == REMOVE)
@@ -246,7 +246,7 @@ static void on_thread(struct job *j) {
 
 /* ---- life ---- */
 
-static struct change *change_free(struct change *c) {
+static struct change *conversation_change_free(struct change *c) {
     assert(!c->exchange);
     stored_unref(c->conversation);
     buf_deinit(&c->body);
@@ -257,37 +257,37 @@ static struct change *change_free(struct change *c) {
     return NULL;
 }
 
-static void leave(struct exchange *x, void *state) {
+static void conversation_leave(struct exchange *x, void *state) {
     struct change *c = state;
 
     job_pool_abandon(&env_of(x)->pool, &c->job);
     c->exchange = NULL;
 }
 
-static const struct exchange_ops ops = {.leave = leave};
+static const struct exchange_ops ops = {.leave = conversation_leave};
 
 /* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
     return buf_printf(out, "%s%s}", blob_data(s->parts.head), blob_data(s->parts.echo));
 }
 
-static void finish(struct change *c) {
+static void conversation_finish(struct change *c) {
     struct stored *items = NULL, *out = NULL;
     int r = c->result;
 
     if (!c->exchange) {
-        change_free(c);
+        conversation_change_free(c);
         return;
     }
     if (r == 0)
-        r = put(c, &items, &out);
+        r = conversation_put(c, &items, &out);
     if (r == -ENOENT)
         err_set_code(&c->err, 404, "not_found", NULL, "Item with id '%.99s' not found.", c->item);
     struct exchange *x = STEAL(c->exchange);
     struct err err = c->err;
     bool added = c->kind == ADD && items;
     exchange_detach(x);
-    change_free(c);
+    conversation_change_free(c);
     if (r < 0)
         respond_failed(x, r, &err);
     else
@@ -297,14 +297,14 @@ static void finish(struct change *c) {
     stored_unref(out);
 }
 
-static void on_done(struct job *j) {
-    finish(CONTAINER_OF(j, struct change, job));
+static void conversation_on_done(struct job *j) {
+    conversation_finish(CONTAINER_OF(j, struct change, job));
 }
 
 /* Begins a change of @conversation, which is taken over. @item is the id of the item to remove, or
  * NULL. */
-static void begin(struct exchange *x, enum kind kind, struct stored *conversation,
-                  const char *item) {
+static void conversation_begin(struct exchange *x, enum kind kind, struct stored *conversation,
+                               const char *item) {
     struct change *c = calloc(1, sizeof(*c));
 
     if (!c || !(c->rs = responses_new(x))) {
@@ -320,7 +320,7 @@ static void begin(struct exchange *x, enum kind kind, struct stored *conversatio
     buf_init(&c->metadata, UINT32_MAX);
     c->rs->store = true;
     c->rs->parent = conversation && conversation->parent ? stored_ref(conversation->parent) : NULL;
-    c->job = (struct job){.run = on_thread, .done = on_done};
+    c->job = (struct job){.run = conversation_on_thread, .done = conversation_on_done};
     c->result = -ECANCELED; /* unless the job runs */
     exchange_attach(x, &ops, c);
     conn_take_body(x->conn, &c->body, &c->charge);
@@ -328,20 +328,20 @@ static void begin(struct exchange *x, enum kind kind, struct stored *conversatio
     if (r == 0)
         return;
     c->result = r;
-    finish(c);
+    conversation_finish(c);
 }
 
 /* ---- routes ---- */
 
 void conversations_create_serve(struct exchange *x, struct http *h) {
-    begin(x, CREATE, NULL, NULL);
+    conversation_begin(x, CREATE, NULL, NULL);
 }
 
 static void change_named(struct exchange *x, enum kind kind) {
     struct stored *s = named_alone(x);
 
     if (s)
-        begin(x, kind, s, NULL);
+        conversation_begin(x, kind, s, NULL);
 }
 
 void conversations_update_serve(struct exchange *x, struct http *h) {
@@ -353,8 +353,8 @@ void conversations_add_serve(struct exchange *x, struct http *h) {
 }
 
 void conversations_get_serve(struct exchange *x, struct http *h) {
-    const char *item = item_of(x);
-    struct stored *s = item ? named(x) : named_alone(x);
+    const char *item = conversation_item(x);
+    struct stored *s = item ? conversation_named(x) : named_alone(x);
     struct items_query q = {0};
 
     if (item && s) {
@@ -375,11 +375,11 @@ void conversations_items_serve(struct exchange *x, struct http *h) {
 }
 
 void conversations_delete_serve(struct exchange *x, struct http *h) {
-    struct stored *s = named(x);
-    const char *item = item_of(x);
+    struct stored *s = conversation_named(x);
+    const char *item = conversation_item(x);
 
     if (s && item) {
-        begin(x, REMOVE, s, item);
+        conversation_begin(x, REMOVE, s, item);
         return;
     }
     if (s && !strchr(x->arg, '/') &&

@@ -30,7 +30,7 @@ static const struct {
 
 /* Returns the id of the call @item, by which its result finds it; a call without an id gets one
  * here. */
-static const char *id_of(struct responses_build *b, yyjson_val *item) {
+static const char *foreign_id(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     char made[40];
 
@@ -45,7 +45,7 @@ static const char *id_of(struct responses_build *b, yyjson_val *item) {
 static int add_finished(struct responses_build *b, yyjson_val *item, const char *name,
                         yyjson_mut_val *args) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    const char *id = id_of(b, item);
+    const char *id = foreign_id(b, item);
 
     TRY(id ? responses_add_call(b, id, name, args) : -ENOMEM);
     TRY(foreign_text(&text, item));
@@ -53,7 +53,7 @@ static int add_finished(struct responses_build *b, yyjson_val *item, const char 
 }
 
 /* Reads a call of a tool in `calls`. Returns 1 if @item is none. */
-static int read_call(struct responses_build *b, yyjson_val *item) {
+static int foreign_read_call(struct responses_build *b, yyjson_val *item) {
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
     size_t at = 0;
 
@@ -65,7 +65,7 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
         json_put_copy(b->doc, args, calls[at].args[i], yyjson_obj_get(item, calls[at].args[i]));
     if (calls[at].finished)
         return add_finished(b, item, calls[at].tool, args);
-    const char *id = id_of(b, item);
+    const char *id = foreign_id(b, item);
     return id ? responses_add_call(b, id, calls[at].tool, args) : -ENOMEM;
 }
 
@@ -147,7 +147,7 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
         TRY(buf_printf(&text, "(An item of type %.64s, which this model cannot see.)",
                        type ? type : "unknown"));
     if (call && type && strstr(type, "output"))
-        return responses_add_result(b, id_of(b, item), call, &text);
+        return responses_add_result(b, foreign_id(b, item), call, &text);
     if (yyjson_is_str(role) && !yyjson_equals_str(role, "assistant"))
         return responses_add_user(b, &text);
     return responses_say(b, &text);
@@ -164,7 +164,7 @@ int responses_foreign(struct responses_build *b, yyjson_val *item) {
         {"agent_message", read_agent_message},
         {"compaction compaction_summary context_compaction", read_compaction},
     };
-    int r = read_call(b, item);
+    int r = foreign_read_call(b, item);
 
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && r == 1; i++)
         if (json_has(item, "type", kinds[i].types))

@@ -94,7 +94,7 @@ int responses_refuse(const struct responses_build *b, const char *param, const c
     return b->failed ? -ENOMEM : json_refuse(b->err, param, must);
 }
 
-static int unsupported(const struct responses_build *b, const char *param) {
+static int responses_unsupported(const struct responses_build *b, const char *param) {
     return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported.", param);
 }
 
@@ -165,7 +165,7 @@ static bool is_short(yyjson_val *v) {
 }
 
 /* Returns the id of {"id": ..}, or @v itself. */
-static yyjson_val *id_of(yyjson_val *v) {
+static yyjson_val *responses_input_id(yyjson_val *v) {
     return yyjson_is_obj(v) ? yyjson_obj_get(v, "id") : v;
 }
 
@@ -215,7 +215,8 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(SERVICE_TIER, is_short(f->v[SERVICE_TIER]), "must be a string");
     CHECK(SAFETY, is_short(f->v[SAFETY]), "must be a string of at most 256 bytes");
     CHECK(BACKGROUND, yyjson_is_bool(f->v[BACKGROUND]), "must be a boolean");
-    CHECK(CONVERSATION, is_short(id_of(f->v[CONVERSATION])), "must be the id of a conversation");
+    CHECK(CONVERSATION, is_short(responses_input_id(f->v[CONVERSATION])),
+          "must be the id of a conversation");
     CHECK(STREAM_OPTIONS, yyjson_is_obj(f->v[STREAM_OPTIONS]), "must be an object");
 #undef CHECK
     return 0;
@@ -228,7 +229,7 @@ static int check_support(const struct responses_build *b, const struct fields *f
         return responses_refuse(b, "conversation",
                                 "and previous_response_id cannot be given together");
     if (f->v[PROMPT])
-        return unsupported(b, "prompt");
+        return responses_unsupported(b, "prompt");
     JSON_EACH(item, f->v[INCLUDE]) {
         if (!yyjson_is_str(item))
             return responses_refuse(b, "include", "must be an array of strings");
@@ -264,7 +265,8 @@ static int read_management(const struct responses_build *b, yyjson_val *list) {
 
 /* ---- reasoning, text ---- */
 
-static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_val *root) {
+static int responses_take_reasoning(struct responses_build *b, yyjson_val *v,
+                                    yyjson_mut_val *root) {
     yyjson_val *effort = json_given(v, "effort"), *summary = json_given(v, "summary");
 
     if (!summary)
@@ -377,7 +379,7 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
 }
 
 /* Reads items, or the text of one, and keeps them in the response if that is stored. */
-static int put_items(struct responses_build *b, yyjson_val *items) {
+static int responses_put_items(struct responses_build *b, yyjson_val *items) {
     bool keep = b->rs->store || b->rs->framed;
 
     if (keep)
@@ -389,7 +391,8 @@ static int put_items(struct responses_build *b, yyjson_val *items) {
     return keep ? buf_add_char(&b->rs->kept.input, ']') : 0;
 }
 
-static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
+static int responses_put_messages(struct responses_build *b, const struct fields *f,
+                                  yyjson_mut_val *root) {
     yyjson_val *text = f->v[INSTRUCTIONS];
 
     b->messages = yyjson_mut_arr(b->doc);
@@ -398,8 +401,8 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
     if (f->v[PREVIOUS])
         TRY(put_past(b, f->v[PREVIOUS]));
     if (f->v[CONVERSATION])
-        TRY(put_conversation(b, id_of(f->v[CONVERSATION])));
-    TRY(put_items(b, f->v[INPUT]));
+        TRY(put_conversation(b, responses_input_id(f->v[CONVERSATION])));
+    TRY(responses_put_items(b, f->v[INPUT]));
     TRY(responses_items_end(b));
     if (yyjson_mut_arr_size(b->messages) == 0)
         return responses_refuse(b, "input", "must not be empty");
@@ -413,12 +416,12 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
     yyjson_mut_val *root = yyjson_mut_obj(b->doc);
 
     TRY(responses_tools(b, f->v[TOOLS]));
-    TRY(put_messages(b, f, root));
+    TRY(responses_put_messages(b, f, root));
     responses_tools_end(b, root);
     if (f->v[TOOL_CHOICE])
         TRY(responses_tool_choice(b, f->v[TOOL_CHOICE], root));
     if (f->v[REASONING])
-        TRY(put_reasoning(b, f->v[REASONING], root));
+        TRY(responses_take_reasoning(b, f->v[REASONING], root));
     if (f->v[TEXT])
         TRY(put_format(b, f->v[TEXT], root));
     json_put_copy(b->doc, root, "max_completion_tokens", f->v[MAX_OUTPUT]);
@@ -520,7 +523,7 @@ static void set_framed(const struct responses *rs, struct gen_request *r) {
         r->max_new = 1;
 }
 
-static int translate(struct responses_build *b, yyjson_val *root, struct gen_request *r) {
+static int responses_read_body(struct responses_build *b, yyjson_val *root, struct gen_request *r) {
     struct responses *rs = b->rs;
     struct fields f = {0};
     yyjson_doc *chat = NULL;
@@ -563,7 +566,7 @@ static void forget_request(struct responses *rs) {
         rs->compacts = false;
 }
 
-static void build_init(struct responses_build *b, struct responses *rs, struct err *err) {
+static void responses_build_init(struct responses_build *b, struct responses *rs, struct err *err) {
     *b = (struct responses_build){.rs = rs, .err = err};
     b->doc = json_doc_new(&b->failed);
     call_table_init(&b->calls, rs->env->secret);
@@ -572,7 +575,7 @@ static void build_init(struct responses_build *b, struct responses *rs, struct e
     buf_init(&b->turn.reasoning, UINT32_MAX);
 }
 
-static void build_deinit(struct responses_build *b) {
+static void responses_build_deinit(struct responses_build *b) {
     buf_deinit(&b->system);
     buf_deinit(&b->turn.content);
     buf_deinit(&b->turn.reasoning);
@@ -584,11 +587,11 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     struct responses *rs = job->state;
     struct responses_build b;
 
-    build_init(&b, rs, err);
+    responses_build_init(&b, rs, err);
     b.quick = job->quick;
     rs->model = job->model;
-    int r = translate(&b, yyjson_doc_get_root(body), &job->request);
-    build_deinit(&b);
+    int r = responses_read_body(&b, yyjson_doc_get_root(body), &job->request);
+    responses_build_deinit(&b);
     yyjson_doc_free(body);
     if (r == -EAGAIN)
         forget_request(rs);
@@ -599,15 +602,15 @@ int responses_read_items(struct responses *rs, yyjson_val *items, const char *fi
                          struct err *err) {
     struct responses_build b;
 
-    build_init(&b, rs, err);
+    responses_build_init(&b, rs, err);
     b.messages = yyjson_mut_arr(b.doc);
     responses_tools(&b, NULL);
     int r = read_past(&b, field);
     if (r == 0)
-        r = put_items(&b, items);
+        r = responses_put_items(&b, items);
     if (r == 0 && b.failed)
         r = -ENOMEM;
-    build_deinit(&b);
+    responses_build_deinit(&b);
     if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0)
         err_rename(err, "input", field);
     return r;

@@ -40,13 +40,13 @@ struct place { /* position of an item */
 };
 
 /* For CLEANUP(). */
-static void forget(struct conversation *c) {
+static void input_items_forget(struct conversation *c) {
     free(c->segment);
 }
 
 /* Collects the items of @s and of all that it continues, without the output of @s. The caller
  * forgets them, also after an error. */
-static int collect(const struct stored *s, struct conversation *out) {
+static int input_items_collect(const struct stored *s, struct conversation *out) {
     size_t n = 0;
 
     for (const struct stored *p = s; p; p = p->parent)
@@ -110,7 +110,7 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
 }
 
 /* Returns the item at @at, counted from the side that is listed first. */
-static struct place place_of(const struct conversation *c, size_t at, bool descending) {
+static struct place input_items_place(const struct conversation *c, size_t at, bool descending) {
     struct place p = {0};
 
     assert(at < c->n);
@@ -136,8 +136,8 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
 }
 
 /* Writes the id of the item at @p; null if @p is NULL, because the page is empty. */
-static void put_id(struct json *j, const char *key, const struct conversation *c,
-                   const struct place *p) {
+static void input_items_put_id(struct json *j, const char *key, const struct conversation *c,
+                               const struct place *p) {
     const struct segment *s = p ? &c->segment[p->segment] : NULL;
     const char *id = s ? item_list_id(s->list, item_list_get(s->list, p->item)) : NULL;
     char name[80];
@@ -158,7 +158,7 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
 
     TRY(buf_add_str(out, "{\"object\":\"list\",\"data\":["));
     for (; i < c->n && i - from < limit && (i == from || out->len < PAGE_BYTES); i++) {
-        last = place_of(c, i, descending);
+        last = input_items_place(c, i, descending);
         if (i == from)
             first = last;
         if (i > from)
@@ -168,17 +168,17 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     }
     TRY(buf_add_char(out, ']'));
     j.comma = true;
-    put_id(&j, "first_id", c, body ? &first : NULL);
-    put_id(&j, "last_id", c, body ? &last : NULL);
+    input_items_put_id(&j, "first_id", c, body ? &first : NULL);
+    input_items_put_id(&j, "last_id", c, body ? &last : NULL);
     json_print(&j, "has_more:%i}", i < c->n);
     return j.error;
 }
 
 /* Writes a page of items; a stored_write. */
-static int put_items(const struct stored *s, const struct items_query *q, struct buf *out) {
-    CLEANUP(forget) struct conversation c = {0};
+static int input_items_put(const struct stored *s, const struct items_query *q, struct buf *out) {
+    CLEANUP(input_items_forget) struct conversation c = {0};
 
-    TRY(collect(s, &c));
+    TRY(input_items_collect(s, &c));
     size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
     TRY(job_pause());
     if (*q->after && !from)
@@ -194,11 +194,11 @@ int items_put_own(const struct stored *s, const struct items_query *q, struct bu
 }
 
 int items_put_one(const struct stored *s, const struct items_query *q, struct buf *out) {
-    CLEANUP(forget) struct conversation c = {0};
+    CLEANUP(input_items_forget) struct conversation c = {0};
 
-    TRY(collect(s, &c));
+    TRY(input_items_collect(s, &c));
     size_t behind = find_after(&c, q->after, false);
-    return behind ? put_item(out, &c, place_of(&c, behind - 1, false)) : -ENOENT;
+    return behind ? put_item(out, &c, input_items_place(&c, behind - 1, false)) : -ENOENT;
 }
 
 /* Copies one item, which gets the id that it is listed under. */
@@ -221,15 +221,15 @@ static int copy_item(const struct conversation *c, struct place p, struct stored
 }
 
 int items_copy_without(const struct stored *s, const char *id, struct stored_parts *out) {
-    CLEANUP(forget) struct conversation c = {0};
+    CLEANUP(input_items_forget) struct conversation c = {0};
 
-    TRY(collect(s, &c));
+    TRY(input_items_collect(s, &c));
     size_t behind = find_after(&c, id, false);
     TRY(behind ? buf_add_char(&out->input, '[') : -ENOENT);
     for (size_t i = 0; i < c.n; i++) {
         if (i % 16 == 0)
             TRY(job_pause());
-        TRY(i + 1 == behind ? 0 : copy_item(&c, place_of(&c, i, false), out));
+        TRY(i + 1 == behind ? 0 : copy_item(&c, input_items_place(&c, i, false), out));
     }
     return buf_add_char(&out->input, ']');
 }
@@ -266,7 +266,7 @@ void items_serve(struct exchange *x, struct http *h, struct stored *s) {
     struct err err;
 
     if (read_query(h, &q, &err) == 0) {
-        stored_reply(x, s, &q, items_work(s), put_items);
+        stored_reply(x, s, &q, items_work(s), input_items_put);
         return;
     }
     stored_unref(s);

@@ -26,7 +26,7 @@
 #define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */
 
 /* Refuses "input[i]" or a place inside it. */
-static int refuse(const struct responses_build *b, const char *place, const char *must) {
+static int items_refuse(const struct responses_build *b, const char *place, const char *must) {
     char param[64];
 
     if (b->past)
@@ -37,7 +37,7 @@ static int refuse(const struct responses_build *b, const char *place, const char
 }
 
 int responses_refuse_item(const struct responses_build *b, const char *place, const char *must) {
-    return refuse(b, place, must);
+    return items_refuse(b, place, must);
 }
 
 /* ---- texts ---- */
@@ -48,8 +48,8 @@ static bool is_media(yyjson_val *type) {
 
 /* Finds the text of part @at of member @field. With @output a part that cannot be shown becomes the
  * note *instead: refusing the output of a tool or of a model would end the conversation. */
-static int part_text(const struct responses_build *b, const char *field, size_t at,
-                     yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
+static int items_part_text(const struct responses_build *b, const char *field, size_t at,
+                           yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     yyjson_val *type = yyjson_obj_get(part, "type");
     const char *key = json_is(type, "refusal") ? "refusal" : "text";
     char place[44];
@@ -58,16 +58,16 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
     if (json_is(type, "input_text output_text text summary_text reasoning_text refusal")) {
         *text = yyjson_obj_get(part, key);
         snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
-        return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
+        return yyjson_is_str(*text) ? 0 : items_refuse(b, place, "must be a string");
     }
     snprintf(place, sizeof(place), ".%s[%zu]%s", field, at, yyjson_is_obj(part) ? ".type" : "");
     if (output && yyjson_is_str(type)) {
         *instead = is_media(type) ? FOREIGN_NOT_VISIBLE : "(A part that this model cannot see.)";
         return 0;
     }
-    return refuse(b, place,
-                  is_media(type) ? "is not supported: this model reads only text"
-                                 : "must be a text part");
+    return items_refuse(b, place,
+                        is_media(type) ? "is not supported: this model reads only text"
+                                       : "must be a text part");
 }
 
 /* Author of the content: pictures of the user and of tools are shown. */
@@ -75,8 +75,8 @@ enum says { SAYS_USER, SAYS_MODEL, SAYS_TOOL, SAYS_OTHER };
 
 /* Writes the place of @member of part @at of member @field, or of the response that is
  * continued. */
-static void place_of(const struct responses_build *b, const char *field, size_t at,
-                     const char *member, char out[96]) {
+static void items_place(const struct responses_build *b, const char *field, size_t at,
+                        const char *member, char out[96]) {
     if (b->past)
         snprintf(out, 96, "previous_response_id");
     else
@@ -84,32 +84,32 @@ static void place_of(const struct responses_build *b, const char *field, size_t 
 }
 
 /* Adds the picture in @part, part @at of member @field. */
-static void add_picture(const struct responses_build *b, const char *field, size_t at,
-                        yyjson_val *part, struct content *out) {
+static void items_add_picture(const struct responses_build *b, const char *field, size_t at,
+                              yyjson_val *part, struct content *out) {
     char place[96];
 
-    place_of(b, field, at, "image_url", place);
+    items_place(b, field, at, "image_url", place);
     content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
                         yyjson_obj_get(part, "detail"), place);
 }
 
 /* Adds the file or sound that is part @at of member @field. */
-static void add_file(const struct responses_build *b, const char *field, size_t at,
-                     struct content *out) {
+static void items_add_file(const struct responses_build *b, const char *field, size_t at,
+                           struct content *out) {
     char place[96];
 
-    place_of(b, field, at, "type", place);
+    items_place(b, field, at, "type", place);
     content_add_file(out, b->doc, place);
 }
 
-static bool is_picture(yyjson_val *part) {
+static bool items_is_picture(yyjson_val *part) {
     return json_has(part, "type", "input_image computer_screenshot");
 }
 
 /* Adds member @field of an item, a string or parts. Each text is a line, but the texts of a tool's
  * output are one text; there only notes are lines. */
-static int add_content(const struct responses_build *b, yyjson_val *item, const char *field,
-                       enum says who, struct content *out) {
+static int items_add_content(const struct responses_build *b, yyjson_val *item, const char *field,
+                             enum says who, struct content *out) {
     yyjson_val *v = yyjson_obj_get(item, field), *s = NULL;
     bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false, noted = false;
     char place[44];
@@ -118,18 +118,19 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
         return json_add_text(&out->text, v);
     snprintf(place, sizeof(place), ".%s", field);
     if (!yyjson_is_arr(v))
-        return refuse(b, place, "must be a string or an array of parts");
+        return items_refuse(b, place, "must be a string or an array of parts");
     JSON_EACH_AT(i, part, v) {
-        bool picture = sees && is_picture(part);
+        bool picture = sees && items_is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
 
         if (picture)
-            add_picture(b, field, i, part, out);
+            items_add_picture(b, field, i, part, out);
         else if (file)
-            add_file(b, field, i, out);
+            items_add_file(b, field, i, out);
         else
-            TRY(part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s, &instead));
+            TRY(items_part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
+                                &instead));
         bool text = !picture && !file;
         bool apart = lines && (who != SAYS_TOOL || instead || noted);
         if (apart && text)
@@ -147,10 +148,10 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
 }
 
 /* Adds member @field of an item that has no pictures. */
-static int add_text(const struct responses_build *b, yyjson_val *item, const char *field,
-                    bool output, struct buf *out) {
+static int items_add_text(const struct responses_build *b, yyjson_val *item, const char *field,
+                          bool output, struct buf *out) {
     struct content c = {.text = *out};
-    int r = add_content(b, item, field, output ? SAYS_MODEL : SAYS_OTHER, &c);
+    int r = items_add_content(b, item, field, output ? SAYS_MODEL : SAYS_OTHER, &c);
 
     *out = c.text;
     return r;
@@ -165,7 +166,7 @@ static int need_name(const struct responses_build *b, yyjson_val *item, const ch
     *out = yyjson_obj_get(item, field);
     return json_is_name(*out, SIZE_MAX)
                ? 0
-               : refuse(b, place, "must be a string of at least one byte, without NUL");
+               : items_refuse(b, place, "must be a string of at least one byte, without NUL");
 }
 
 /* Reads the name of a call's tool, with that of its namespace if it has one. Returns 0, or a 400
@@ -175,14 +176,14 @@ static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_v
 
     TRY(need_name(b, item, "name", name));
     return yyjson_is_str(space) && !json_cstr(space)
-               ? refuse(b, ".namespace", "must not contain NUL")
+               ? items_refuse(b, ".namespace", "must not contain NUL")
                : 0;
 }
 
 /* ---- messages ---- */
 
-static yyjson_mut_val *add_message(struct responses_build *b, const char *role,
-                                   yyjson_mut_val *content) {
+static yyjson_mut_val *items_add_message(struct responses_build *b, const char *role,
+                                         yyjson_mut_val *content) {
     yyjson_mut_val *m =
         json_make(b->doc, "{role:%, content:%}", yyjson_mut_strcpy(b->doc, role), content);
 
@@ -191,9 +192,9 @@ static yyjson_mut_val *add_message(struct responses_build *b, const char *role,
 }
 
 /* Begins the conversation with the gathered instructions as its first message. */
-static void begin(struct responses_build *b) {
+static void items_begin(struct responses_build *b) {
     if (!b->begun && b->system.len)
-        add_message(b, "system", json_text_of(b->doc, &b->system));
+        items_add_message(b, "system", json_text_of(b->doc, &b->system));
     b->begun = true;
 }
 
@@ -204,9 +205,9 @@ static void end_turn(struct responses_build *b) {
     assert(b->turn.open || (!b->turn.calls && !b->turn.content.len && !b->turn.reasoning.len));
     if (!b->turn.open)
         return;
-    yyjson_mut_val *m = add_message(b, "assistant",
-                                    content->len || !b->turn.calls ? json_text_of(b->doc, content)
-                                                                   : yyjson_mut_null(b->doc));
+    yyjson_mut_val *m = items_add_message(
+        b, "assistant",
+        content->len || !b->turn.calls ? json_text_of(b->doc, content) : yyjson_mut_null(b->doc));
     if (reasoning->len)
         yyjson_mut_obj_add_val(b->doc, m, "reasoning_content", json_text_of(b->doc, reasoning));
     yyjson_mut_obj_add_val(b->doc, m, "tool_calls", b->turn.calls);
@@ -218,7 +219,7 @@ static void end_turn(struct responses_build *b) {
 
 /* Adds text of the assistant; @anew begins a new message for it. */
 static void open_turn(struct responses_build *b, bool anew) {
-    begin(b); /* instructions come first */
+    items_begin(b); /* instructions come first */
     if (anew)
         end_turn(b);
     b->turn.open = true;
@@ -241,9 +242,9 @@ int responses_say(struct responses_build *b, const struct buf *text) {
 
 /* Adds a message of another side than the assistant's. */
 static int add_said(struct responses_build *b, const char *role, yyjson_mut_val *content) {
-    begin(b);
+    items_begin(b);
     end_turn(b);
-    add_message(b, role, content);
+    items_add_message(b, role, content);
     return 0;
 }
 
@@ -251,7 +252,7 @@ int responses_add_user(struct responses_build *b, const struct buf *text) {
     return add_said(b, "user", json_text_of(b->doc, text));
 }
 
-static int read_message(struct responses_build *b, yyjson_val *item) {
+static int items_read_message(struct responses_build *b, yyjson_val *item) {
     yyjson_val *role = yyjson_obj_get(item, "role");
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     bool system = json_is(role, "system developer"), user = json_is(role, "user");
@@ -260,13 +261,13 @@ static int read_message(struct responses_build *b, yyjson_val *item) {
 
     if (assistant)
         says = SAYS_MODEL;
-    TRY(add_content(b, item, "content", says, &all));
+    TRY(items_add_content(b, item, "content", says, &all));
     if (assistant)
         return responses_say(b, &all.text);
     if (system && !b->begun)
         return all.text.len ? responses_instructions(b, all.text.data, all.text.len) : 0;
     if (!system && !user)
-        return refuse(b, ".role", "must be user, assistant, system or developer");
+        return items_refuse(b, ".role", "must be user, assistant, system or developer");
     return add_said(b, system ? "system" : "user", content_take(&all, b->doc));
 }
 
@@ -284,12 +285,12 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     if (yyjson_is_str(sealed) && opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))) {
         r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
         if (r == -EINVAL)
-            return refuse(b, ".encrypted_content",
-                          "was not written by this server; send it back as it was received");
+            return items_refuse(b, ".encrypted_content",
+                                "was not written by this server; send it back as it was received");
     } else if (yyjson_arr_size(content)) {
-        r = add_text(b, item, "content", false, &text);
+        r = items_add_text(b, item, "content", false, &text);
     } else if (yyjson_arr_size(summary)) {
-        r = add_text(b, item, "summary", false, &text);
+        r = items_add_text(b, item, "summary", false, &text);
     }
     if (r < 0 || !text.len)
         return r;
@@ -304,7 +305,8 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
 static int remember_call(struct responses_build *b, const char *id, const char *name) {
     int r = call_table_add(&b->calls, id, name);
 
-    return r == -ENOSPC ? refuse(b, "", "exceeds the number of calls that a request may have") : r;
+    return r == -ENOSPC ? items_refuse(b, "", "exceeds the number of calls that a request may have")
+                        : r;
 }
 
 int responses_add_call(struct responses_build *b, const char *id, const char *name,
@@ -321,22 +323,22 @@ int responses_add_call(struct responses_build *b, const char *id, const char *na
 }
 
 /* Adds a call whose id and @name were read from an item; @name NULL: no memory. */
-static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
-                    yyjson_mut_val *args) {
+static int items_add_call(struct responses_build *b, yyjson_val *id, const char *name,
+                          yyjson_mut_val *args) {
     const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
 
     return kept && name ? responses_add_call(b, kept, name, args) : -ENOMEM;
 }
 
-static int read_call(struct responses_build *b, yyjson_val *item) {
+static int items_read_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *args = yyjson_obj_get(item, "arguments");
 
     TRY(need_name(b, item, "call_id", &id));
     TRY(need_tool(b, item, &name));
     if (!yyjson_is_str(args))
-        return refuse(b, ".arguments", "must be a string of JSON");
-    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
-                    yyjson_mut_strncpy(b->doc, json_text(args), json_len(args)));
+        return items_refuse(b, ".arguments", "must be a string of JSON");
+    return items_add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
+                          yyjson_mut_strncpy(b->doc, json_text(args), json_len(args)));
 }
 
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {
@@ -345,9 +347,9 @@ static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     TRY(need_name(b, item, "call_id", &id));
     TRY(need_tool(b, item, &name));
     if (!yyjson_is_str(input))
-        return refuse(b, ".input", "must be a string");
-    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
-                    json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input)));
+        return items_refuse(b, ".input", "must be a string");
+    return items_add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
+                          json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input)));
 }
 
 static int read_native_call(struct responses_build *b, yyjson_val *item) {
@@ -358,33 +360,34 @@ static int read_native_call(struct responses_build *b, yyjson_val *item) {
     TRY(need_name(b, item, yyjson_is_str(id) ? "call_id" : "id", &id));
     snprintf(place, sizeof(place), ".%s", n->member);
     if (!yyjson_is_obj(yyjson_obj_get(item, n->member)))
-        return refuse(b, place, "must be an object");
-    return add_call(b, id, n->type, responses_native_args(b->doc, n, item));
+        return items_refuse(b, place, "must be an object");
+    return items_add_call(b, id, n->type, responses_native_args(b->doc, n, item));
 }
 
 /* Writes a tool's output: a shell reports the result of each command, a patch perhaps only whether
  * it succeeded. */
-static int add_output(struct responses_build *b, yyjson_val *item, struct content *out) {
+static int items_add_output(struct responses_build *b, yyjson_val *item, struct content *out) {
     yyjson_val *output = yyjson_obj_get(item, "output"), *first = yyjson_arr_get_first(output);
     yyjson_val *status = yyjson_obj_get(item, "status");
     bool native = responses_native_item(yyjson_obj_get(item, "type"));
 
     if (native && yyjson_obj_get(first, "outcome")) {
         int r = responses_native_output(output, &out->text);
-        return r == -EINVAL ? refuse(b, ".output", "must have strings as stdout and stderr") : r;
+        return r == -EINVAL ? items_refuse(b, ".output", "must have strings as stdout and stderr")
+                            : r;
     }
     if (native && json_is_empty(output) && yyjson_is_str(status))
         return json_add_text(&out->text, status);
-    if (is_picture(output)) { /* screenshot of a computer */
-        add_picture(b, "output", 0, output, out);
+    if (items_is_picture(output)) { /* screenshot of a computer */
+        items_add_picture(b, "output", 0, output, out);
         return 0;
     }
-    return add_content(b, item, "output", SAYS_TOOL, out);
+    return items_add_content(b, item, "output", SAYS_TOOL, out);
 }
 
-static int add_result(struct responses_build *b, const char *id, const char *name,
-                      yyjson_mut_val *content) {
-    begin(b);
+static int items_add_result(struct responses_build *b, const char *id, const char *name,
+                            yyjson_mut_val *content) {
+    items_begin(b);
     end_turn(b);
     yyjson_mut_arr_append(b->messages,
                           json_make(b->doc, "{role:'tool', tool_call_id:%, name:%, content:%}",
@@ -395,17 +398,17 @@ static int add_result(struct responses_build *b, const char *id, const char *nam
 
 int responses_add_result(struct responses_build *b, const char *id, const char *name,
                          const struct buf *text) {
-    return add_result(b, id, name, json_text_of(b->doc, text));
+    return items_add_result(b, id, name, json_text_of(b->doc, text));
 }
 
 /* Adds the output of call @id. */
-static int put_output(struct responses_build *b, yyjson_val *id, yyjson_mut_val *content) {
+static int items_put_output(struct responses_build *b, yyjson_val *id, yyjson_mut_val *content) {
     const char *name = call_table_find(&b->calls, json_text(id), json_len(id));
 
     if (!name)
-        return refuse(b, ".call_id", "must be the id of an earlier call");
+        return items_refuse(b, ".call_id", "must be the id of an earlier call");
     const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
-    return kept ? add_result(b, kept, name, content) : -ENOMEM;
+    return kept ? items_add_result(b, kept, name, content) : -ENOMEM;
 }
 
 static int read_output(struct responses_build *b, yyjson_val *item) {
@@ -414,8 +417,8 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
     bool old = !yyjson_is_str(id) && yyjson_obj_get(item, "id");
 
     TRY(need_name(b, item, old ? "id" : "call_id", &id));
-    TRY(add_output(b, item, &all));
-    return put_output(b, id, content_take(&all, b->doc));
+    TRY(items_add_output(b, item, &all));
+    return items_put_output(b, id, content_take(&all, b->doc));
 }
 
 /* ---- tools ---- */
@@ -442,7 +445,7 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
     if (hosted)
         return 0;
     TRY(text.len ? 0 : buf_add_str(&text, "No tools were found."));
-    return put_output(b, id, json_text_of(b->doc, &text));
+    return items_put_output(b, id, json_text_of(b->doc, &text));
 }
 
 /* ---- summaries ---- */
@@ -480,8 +483,8 @@ static const struct {
     const char *types; /* separated by blanks */
     int (*read)(struct responses_build *b, yyjson_val *item);
 } kinds[] = {
-    {"message", read_message},
-    {"function_call", read_call},
+    {"message", items_read_message},
+    {"function_call", items_read_call},
     {"function_call_output custom_tool_call_output computer_call_output local_shell_call_output "
      "shell_call_output apply_patch_call_output",
      read_output},
@@ -496,19 +499,19 @@ static const struct {
 };
 
 /* Adds the content of @item according to its type. */
-static int read_item(struct responses_build *b, yyjson_val *item) {
+static int items_read(struct responses_build *b, yyjson_val *item) {
     yyjson_val *type = json_given(item, "type");
 
     if (!yyjson_is_obj(item))
-        return refuse(b, "", "must be an object");
+        return items_refuse(b, "", "must be an object");
     if (!type && yyjson_obj_get(item, "role"))
-        return read_message(b, item);
+        return items_read_message(b, item);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (json_is(type, kinds[i].types))
             return kinds[i].read(b, item);
     if (yyjson_is_str(type))
         return responses_foreign(b, item);
-    return refuse(b, ".type", "must be a string");
+    return items_refuse(b, ".type", "must be a string");
 }
 
 /* Returns true if an item of this type has no content for a model. */
@@ -582,7 +585,7 @@ int responses_ask_for(struct responses_build *b, size_t n, const char *param) {
 
 /* Returns item @id of the output of @s, whose id ends with its number, or NULL if there is no such
  * item. */
-static const struct item_entry *find_item(const struct stored *s, const char *id) {
+static const struct item_entry *items_find(const struct stored *s, const char *id) {
     const struct item_list *l = &s->parts.output;
     size_t i = strtoul(strrchr(id, '_') + 1, NULL, 10);
     const struct item_entry *e = i < item_list_n(l) ? item_list_get(l, i) : NULL;
@@ -592,7 +595,8 @@ static const struct item_entry *find_item(const struct stored *s, const char *id
 
 /* Follows {"type":"item_reference","id":..} to an item of the output of a response that is kept.
  * The ids of items contain that of their response. */
-static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
+static int items_follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
+                        yyjson_val **out) {
     const char *id = json_cstr(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];
     struct stored *s = NULL;
@@ -602,10 +606,10 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
         snprintf(name, sizeof(name), "resp_%.*s", (int)RESPONSES_ID_HEX, hex + 1);
         s = store_get(b->rs->env->store, b->rs->tenant, name, strlen(name));
     }
-    const struct item_entry *e = s ? find_item(s, id) : NULL;
+    const struct item_entry *e = s ? items_find(s, id) : NULL;
     snprintf(place, sizeof(place), "input[%zu].id", b->i);
     if (!id)
-        r = refuse(b, ".id", "must be a string");
+        r = items_refuse(b, ".id", "must be a string");
     else if (!e)
         r = err_set_code(b->err, 404, NULL, place,
                          "Item with id '%.100s' not found. Stored items are lost some time after "
@@ -630,12 +634,12 @@ static bool is_reference(yyjson_val *item) {
 }
 
 /* Adds @item, or the one that it refers to; @keep: it will be found again in the store. */
-static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
+static int items_read_one(struct responses_build *b, yyjson_val *item, bool keep) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
     if (is_reference(item))
-        TRY(follow(b, item, &doc, &item));
-    TRY(read_item(b, item));
+        TRY(items_follow(b, item, &doc, &item));
+    TRY(items_read(b, item));
     return keep ? keep_item(b, item) : 0;
 }
 
@@ -644,7 +648,7 @@ int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
         b->i = i;
         if (i % PAUSE == 0)
             TRY(job_pause());
-        TRY(read_one(b, item, keep));
+        TRY(items_read_one(b, item, keep));
     }
     return 0;
 }
@@ -659,13 +663,13 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
         if (b->i % PAUSE == 0)
             TRY(job_pause());
         CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
-        TRY(doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM);
+        TRY(doc ? items_read(b, yyjson_doc_get_root(doc)) : -ENOMEM);
     }
     return 0;
 }
 
 int responses_items_end(struct responses_build *b) {
-    begin(b);
+    items_begin(b);
     if (b->rs->compacts)
         TRY(ask_for_summary(b));
     end_turn(b);

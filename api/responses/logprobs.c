@@ -26,7 +26,7 @@ void logprobs_deinit(struct logprobs *l) {
     *l = (struct logprobs){0};
 }
 
-static size_t begin_of(const struct gen *g, uint32_t i) {
+static size_t logprobs_begin(const struct gen *g, uint32_t i) {
     return i ? g->text_end[i - 1] : 0;
 }
 
@@ -44,11 +44,12 @@ static int add_entry(struct logprobs *l, const struct writer *w, const struct ge
 
 /* Returns the first token that has a part of the content [told, @end), which token @i released;
  * i + 1: none has. */
-static uint32_t first_of(const struct logprobs *l, const struct gen *g, uint32_t i, size_t end) {
+static uint32_t logprobs_first(const struct logprobs *l, const struct gen *g, uint32_t i,
+                               size_t end) {
     const char *content = g->output->text[OUTPUT_CONTENT].data;
 
     for (uint32_t k = i + 1; k-- > l->next;) {
-        size_t from = begin_of(g, k), len = g->text_end[k] - from;
+        size_t from = logprobs_begin(g, k), len = g->text_end[k] - from;
 
         if (len == 0)
             continue;
@@ -60,16 +61,16 @@ static uint32_t first_of(const struct logprobs *l, const struct gen *g, uint32_t
 }
 
 /* Adds entries for the content up to @end, which token @i has released. */
-static int release(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
-                   size_t end) {
-    uint32_t first = first_of(l, g, i, end);
+static int logprobs_release(struct logprobs *l, const struct writer *w, const struct gen *g,
+                            uint32_t i, size_t end) {
+    uint32_t first = logprobs_first(l, g, i, end);
     int r = 0;
 
     assert(end > l->told && i < g->n_counted);
     for (uint32_t k = first; k <= i && r == 0; k++) {
         size_t behind = g->text_end[i] - g->text_end[k]; /* rest of the text, in later tokens */
 
-        if (g->text_end[k] > begin_of(g, k))
+        if (g->text_end[k] > logprobs_begin(g, k))
             r = add_entry(l, w, g, k, end - MIN(behind, end - l->told));
     }
     l->told = end;
@@ -83,10 +84,10 @@ int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen
         return 0;
     for (; l->seen < g->n_counted; l->seen++)
         if (g->content_end[l->seen] > l->told)
-            TRY(release(l, w, g, l->seen, g->content_end[l->seen]));
+            TRY(logprobs_release(l, w, g, l->seen, g->content_end[l->seen]));
     size_t all = g->output->text[OUTPUT_CONTENT].len;
     if (g->output->finished && g->n_counted > 0 && all > l->told)
-        TRY(release(l, w, g, g->n_counted - 1, all));
+        TRY(logprobs_release(l, w, g, g->n_counted - 1, all));
     return 0;
 }
 

@@ -23,7 +23,7 @@ static void put_strings(struct json *j, yyjson_val *list) {
 
 /* Writes a whole number, or null: the model may have written any number, even one that no integer
  * holds. */
-static void put_number(struct json *j, const char *key, yyjson_val *v) {
+static void native_put_number(struct json *j, const char *key, yyjson_val *v) {
     double n = yyjson_get_num(v);
 
     if (yyjson_is_num(v) && n > -WHOLE_MAX && n < WHOLE_MAX)
@@ -32,7 +32,7 @@ static void put_number(struct json *j, const char *key, yyjson_val *v) {
         json_print(j, "%s:null", key);
 }
 
-static void put_text(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
+static void native_put_text(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
     if (yyjson_is_str(v))
         json_print(j, "%s:%.*s", key, (int)json_len(v), json_text(v));
     else
@@ -42,8 +42,8 @@ static void put_text(struct json *j, const char *key, yyjson_val *v, const char 
 static void put_shell(struct json *j, yyjson_val *args) {
     json_print(j, "{commands:");
     put_strings(j, yyjson_obj_get(args, "commands"));
-    put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
-    put_number(j, "max_output_length", yyjson_obj_get(args, "max_output_length"));
+    native_put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
+    native_put_number(j, "max_output_length", yyjson_obj_get(args, "max_output_length"));
     json_close(j, '}');
 }
 
@@ -51,8 +51,8 @@ static void put_local_shell(struct json *j, yyjson_val *args) {
     json_print(j, "{type:'exec', command:");
     put_strings(j, yyjson_obj_get(args, "command"));
     json_print(j, "env:{}");
-    put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
-    put_text(j, "working_directory", yyjson_obj_get(args, "working_directory"), NULL);
+    native_put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
+    native_put_text(j, "working_directory", yyjson_obj_get(args, "working_directory"), NULL);
     json_close(j, '}');
 }
 
@@ -60,10 +60,10 @@ static void put_patch(struct json *j, yyjson_val *args) {
     yyjson_val *type = yyjson_obj_get(args, "type");
 
     json_open(j, '{');
-    put_text(j, "type", type, "update_file");
-    put_text(j, "path", yyjson_obj_get(args, "path"), "");
+    native_put_text(j, "type", type, "update_file");
+    native_put_text(j, "path", yyjson_obj_get(args, "path"), "");
     if (!yyjson_equals_str(type, "delete_file"))
-        put_text(j, "diff", yyjson_obj_get(args, "diff"), "");
+        native_put_text(j, "diff", yyjson_obj_get(args, "diff"), "");
     json_close(j, '}');
 }
 
@@ -153,16 +153,16 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
 }
 
 /* Ends the last line of @text. */
-static int end_line(struct buf *text) {
+static int native_end_line(struct buf *text) {
     return text->len && text->data[text->len - 1] != '\n' ? buf_add_char(text, '\n') : 0;
 }
 
-static int add_line(struct buf *text, yyjson_val *s) {
+static int native_add_line(struct buf *text, yyjson_val *s) {
     if (s && !yyjson_is_str(s) && !yyjson_is_null(s))
         return -EINVAL;
     if (json_len(s) == 0)
         return 0;
-    TRY(end_line(text));
+    TRY(native_end_line(text));
     return json_add_text(text, s);
 }
 
@@ -171,9 +171,9 @@ int responses_native_output(yyjson_val *output, struct buf *text) {
         yyjson_val *outcome = yyjson_obj_get(one, "outcome"),
                    *code = yyjson_obj_get(outcome, "exit_code");
 
-        TRY(add_line(text, yyjson_obj_get(one, "stdout")));
-        TRY(add_line(text, yyjson_obj_get(one, "stderr")));
-        TRY(end_line(text));
+        TRY(native_add_line(text, yyjson_obj_get(one, "stdout")));
+        TRY(native_add_line(text, yyjson_obj_get(one, "stderr")));
+        TRY(native_end_line(text));
         if (json_has(outcome, "type", "timeout"))
             TRY(buf_add_str(text, "timed out"));
         else if (yyjson_is_int(code))

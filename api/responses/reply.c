@@ -9,7 +9,7 @@
 #include "api/responses/responses.h"
 
 /* An answer made of a stored object. Invariant: while @exchange is set, this is its state, and both
- * belong to the loop; @body and @result belong to the job until on_written(). */
+ * belong to the loop; @body and @result belong to the job until reply_on_written(). */
 struct reply {
     struct exchange *exchange; /* NULL: the client has left */
     struct job job;
@@ -27,25 +27,25 @@ static void reply_free(struct reply *r) {
     free(r);
 }
 
-/* Detaches the reply from its exchange. The job runs on to its next pause, and on_written() frees
- * the reply. */
-static void leave(struct exchange *x, void *state) {
+/* Detaches the reply from its exchange. The job runs on to its next pause, and reply_on_written()
+ * frees the reply. */
+static void reply_leave(struct exchange *x, void *state) {
     struct reply *r = state;
 
     job_pool_abandon(&env_of(x)->pool, &r->job);
     r->exchange = NULL;
 }
 
-static const struct exchange_ops ops = {.leave = leave};
+static const struct exchange_ops ops = {.leave = reply_leave};
 
-static void on_thread(struct job *j) {
+static void reply_on_thread(struct job *j) {
     struct reply *r = CONTAINER_OF(j, struct reply, job);
 
     r->result = r->write(r->stored, &r->query, &r->body);
 }
 
 /* Ends @x with what was written. */
-static void end(struct exchange *x, struct reply *r) {
+static void reply_end(struct exchange *x, struct reply *r) {
     struct err err;
 
     if (r->result != -ENOENT) {
@@ -56,14 +56,14 @@ static void end(struct exchange *x, struct reply *r) {
     respond_error(x, &err);
 }
 
-static void on_written(struct job *j) {
+static void reply_on_written(struct job *j) {
     struct reply *r = CONTAINER_OF(j, struct reply, job);
     struct exchange *x = r->exchange;
 
     if (x) {
         r->exchange = NULL;
         exchange_detach(x);
-        end(x, r);
+        reply_end(x, r);
     }
     reply_free(r);
 }
@@ -83,10 +83,10 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
     r->write = write;
     r->result = -ECANCELED; /* unless the job runs */
     buf_init(&r->body, API_SEND_MAX);
-    r->job = (struct job){.run = on_thread, .done = on_written};
+    r->job = (struct job){.run = reply_on_thread, .done = reply_on_written};
     if (work <= REPLY_INLINE) {
-        on_thread(&r->job);
-        end(x, r);
+        reply_on_thread(&r->job);
+        reply_end(x, r);
         reply_free(r);
         return;
     }

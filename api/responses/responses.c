@@ -108,13 +108,14 @@ static bool was_cut(const struct gen *g) {
 }
 
 /* Returns true if the output of @g is complete. */
-static bool is_whole(const struct gen *g) {
+static bool responses_is_whole(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_STOP;
 }
 
 /* Returns the tool that call @run calls; NULL if @run is no call, or calls a function that was not
  * offered. */
-static const struct responses_tool *tool_of(const struct writer *w, const struct output_run *run) {
+static const struct responses_tool *responses_called_tool(const struct writer *w,
+                                                          const struct output_run *run) {
     const struct output_parser *s = gen_of(w)->output;
 
     return run->kind == OUTPUT_CALL ? responses_find_tool(responses_of(w), s->calls[run->call].name)
@@ -122,19 +123,19 @@ static const struct responses_tool *tool_of(const struct writer *w, const struct
 }
 
 bool responses_is_custom(const struct writer *w, const struct output_run *run) {
-    const struct responses_tool *t = tool_of(w, run);
+    const struct responses_tool *t = responses_called_tool(w, run);
 
     return t && t->custom;
 }
 
 const char *responses_call_name(const struct writer *w, const struct output_run *run) {
-    const struct responses_tool *t = tool_of(w, run);
+    const struct responses_tool *t = responses_called_tool(w, run);
 
     return t && t->ns ? t->own : gen_of(w)->output->calls[run->call].name;
 }
 
 bool responses_is_native(const struct writer *w, const struct output_run *run) {
-    const struct responses_tool *t = tool_of(w, run);
+    const struct responses_tool *t = responses_called_tool(w, run);
 
     return t && t->native;
 }
@@ -146,7 +147,7 @@ struct item_kind {
 
 /* Returns the kind of the item that @run is; NULL for the empty message. */
 static struct item_kind responses_kind(const struct writer *w, const struct output_run *run) {
-    const struct responses_tool *t = run ? tool_of(w, run) : NULL;
+    const struct responses_tool *t = run ? responses_called_tool(w, run) : NULL;
 
     if (!run || run->kind == OUTPUT_CONTENT) {
         if (responses_of(w)->compacts)
@@ -187,8 +188,9 @@ void responses_put_part(struct json *j, const struct writer *w, const struct out
 }
 
 /* Writes [part], or [] for an item that begins. */
-static void put_parts(struct json *j, const struct writer *w, const struct output_run *run,
-                      const char *key, const char *type, const char *text, size_t len, bool any) {
+static void responses_put_parts(struct json *j, const struct writer *w,
+                                const struct output_run *run, const char *key, const char *type,
+                                const char *text, size_t len, bool any) {
     json_print(j, "%s:[", key);
     if (any)
         responses_put_part(j, w, run, type, text, len);
@@ -204,20 +206,21 @@ static void put_sealed(struct json *j, const char *text, size_t len) {
     j->error = j->error < 0 ? j->error : r;
 }
 
-static void put_reasoning(struct json *j, const struct writer *w, const char *text, size_t len,
-                          bool finished) {
+static void responses_put_reasoning(struct json *j, const struct writer *w, const char *text,
+                                    size_t len, bool finished) {
     const struct responses *rs = responses_of(w);
 
-    put_parts(j, w, NULL, "summary", "summary_text", text, len, finished && rs->summary);
-    put_parts(j, w, NULL, "content", "reasoning_text", text, len, finished && !rs->summary);
+    responses_put_parts(j, w, NULL, "summary", "summary_text", text, len, finished && rs->summary);
+    responses_put_parts(j, w, NULL, "content", "reasoning_text", text, len,
+                        finished && !rs->summary);
     if (rs->encrypted && finished)
         put_sealed(j, text, len);
 }
 
-static void put_call(struct json *j, const struct writer *w, const struct output_run *run,
-                     const char *args, size_t len, bool finished) {
+static void responses_put_call(struct json *j, const struct writer *w, const struct output_run *run,
+                               const char *args, size_t len, bool finished) {
     const struct output_call *c = &gen_of(w)->output->calls[run->call];
-    const struct responses_tool *t = tool_of(w, run);
+    const struct responses_tool *t = responses_called_tool(w, run);
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool custom = t && t->custom;
 
@@ -239,7 +242,7 @@ static void put_call(struct json *j, const struct writer *w, const struct output
 
 /* Returns the status of an item: a text that was cut off is incomplete, which only the last item
  * can be. */
-static const char *status_of(const struct writer *w, uint32_t run, bool finished) {
+static const char *responses_item_status(const struct writer *w, uint32_t run, bool finished) {
     const struct gen *g = gen_of(w);
     const struct output_run *r = &g->output->runs[run];
 
@@ -247,7 +250,7 @@ static const char *status_of(const struct writer *w, uint32_t run, bool finished
         return "in_progress";
     if (r->kind == OUTPUT_CALL)
         return g->output->calls[r->call].complete ? "completed" : "incomplete";
-    return !is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
+    return !responses_is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
 }
 
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
@@ -261,16 +264,16 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
 
     responses_item_id(w, r, i, id, sizeof(id));
     json_print(j, "{id:%s, type:%s, status:%s", id, responses_kind(w, r).type,
-               status_of(w, run, finished));
+               responses_item_status(w, run, finished));
     if (responses_of(w)->compacts) {
         put_sealed(j, text, finished ? len : 0);
     } else if (r->kind == OUTPUT_CALL) {
-        put_call(j, w, r, text, len, finished);
+        responses_put_call(j, w, r, text, len, finished);
     } else if (r->kind == OUTPUT_REASONING) {
-        put_reasoning(j, w, text, len, finished);
+        responses_put_reasoning(j, w, text, len, finished);
     } else {
         json_print(j, "role:'assistant'");
-        put_parts(j, w, r, "content", "output_text", text, len, finished);
+        responses_put_parts(j, w, r, "content", "output_text", text, len, finished);
     }
     json_close(j, '}');
 }
@@ -286,7 +289,7 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
         put_sealed(j, "", 0);
     } else {
         json_print(j, "role:'assistant'");
-        put_parts(j, w, NULL, "content", "output_text", "", 0, finished);
+        responses_put_parts(j, w, NULL, "content", "output_text", "", 0, finished);
     }
     json_close(j, '}');
 }
@@ -346,8 +349,8 @@ static void note_item(struct json *j, const struct writer *w, const struct outpu
 }
 
 /* Writes the output; @base is the offset in the text at which the response begins. */
-static void put_output(struct json *j, const struct writer *w, enum responses_status status,
-                       size_t base) {
+static void responses_put_output(struct json *j, const struct writer *w,
+                                 enum responses_status status, size_t base) {
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
     bool ended = status == RESPONSES_DONE || status == RESPONSES_FAILED;
     uint32_t n_runs = ended && s ? s->n_runs : 0, n = 0;
@@ -371,7 +374,7 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
     json_close(j, ']');
 }
 
-static void put_usage(struct json *j, const struct writer *w) {
+static void responses_put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
     json_print(j, "usage:{input_tokens:%u, input_tokens_details:{cached_tokens:%u", u.prompt,
@@ -385,7 +388,7 @@ static void put_usage(struct json *j, const struct writer *w) {
 }
 
 /* Writes an error. Clients know few codes; codes that tell them what to do are kept. */
-static void put_error(struct json *j, const struct err *err) {
+static void responses_put_error(struct json *j, const struct err *err) {
     const char *code = "server_error";
 
     if (err->status == 429)
@@ -420,7 +423,7 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     else
         json_print(j, "completed_at:null");
     if (failed)
-        put_error(j, err);
+        responses_put_error(j, err);
     else
         json_print(j, "error:null");
     if (done && was_cut(gen_of(w)) && gen_of(w)->repeats)
@@ -429,9 +432,9 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         json_print(j, "incomplete_details:{reason:'max_output_tokens'}");
     else
         json_print(j, "incomplete_details:null");
-    put_output(j, w, status, base);
+    responses_put_output(j, w, status, base);
     if (done)
-        put_usage(j, w);
+        responses_put_usage(j, w);
     else
         json_print(j, "usage:null");
     if (rs->kept.echo)
@@ -454,7 +457,7 @@ void responses_answer(struct exchange *x, const struct writer *w, enum responses
 
 void responses_put_compacted(struct json *j, struct writer *w) {
     json_print(j, "{id:%s, object:'response.compaction', created_at:%ld", w->id, w->created);
-    put_output(j, w, RESPONSES_DONE, j->out->len - 1);
-    put_usage(j, w);
+    responses_put_output(j, w, RESPONSES_DONE, j->out->len - 1);
+    responses_put_usage(j, w);
     json_close(j, '}');
 }

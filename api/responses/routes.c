@@ -40,7 +40,7 @@ void responses_not_found(struct exchange *x) {
 }
 
 /* Returns a response under way for which the client may ask, or NULL. */
-static struct responses *find_live(struct exchange *x) {
+static struct responses *responses_find_live(struct exchange *x) {
     struct responses *rs = responses_find(env_of(x), x->tenant, x->arg);
 
     bool on_pool = rs && (rs->writer->job.running || rs->writer->writing);
@@ -81,7 +81,7 @@ static void resume(struct exchange *x, struct http *h, struct event_log *log) {
 
 static void get_serve(struct exchange *x, struct http *h) {
     struct stored *s = responses_named(x);
-    struct responses *rs = s ? NULL : find_live(x);
+    struct responses *rs = s ? NULL : responses_find_live(x);
     char value[8];
 
     if (!s && !rs) {
@@ -110,7 +110,7 @@ static void end_live(struct exchange *x, struct responses *rs) {
 }
 
 static void delete_serve(struct exchange *x, struct http *h) {
-    struct responses *rs = names_response(x) ? find_live(x) : NULL;
+    struct responses *rs = names_response(x) ? responses_find_live(x) : NULL;
 
     if (rs)
         end_live(x, rs); /* and stores it */
@@ -123,7 +123,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
 }
 
 /* Cancels a response under way; @x gets the response as it stands. */
-static void cancel(struct exchange *x, struct responses *rs) {
+static void responses_cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j = {.out = &b};
     struct splice echo;
@@ -136,12 +136,12 @@ static void cancel(struct exchange *x, struct responses *rs) {
     blob_unref(echo.blob);
 }
 
-static void cancel_serve(struct exchange *x, struct http *h) {
-    struct responses *rs = find_live(x);
+static void responses_cancel_serve(struct exchange *x, struct http *h) {
+    struct responses *rs = responses_find_live(x);
     struct err err = {0};
 
     if (rs) {
-        cancel(x, rs);
+        responses_cancel(x, rs);
         return;
     }
     struct stored *s = responses_named(x);
@@ -161,7 +161,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
 
 /* ---- /v1/responses/input_tokens ---- */
 
-static void write_count(struct json *j, const struct prompt_job *job) {
+static void responses_write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{object:'response.input_tokens', input_tokens:%ld}",
                (int64_t)job->prompts[0].tokens.n);
 }
@@ -170,7 +170,7 @@ static const struct endpoint count = {.open = responses_open,
                                       .close = responses_close,
                                       .translate = responses_translate,
                                       .rename = responses_rename,
-                                      .write = write_count};
+                                      .write = responses_write_count};
 
 /* ---- the dialect ---- */
 
@@ -185,7 +185,7 @@ static const struct route routes[] = {
     {"/v1/conversations/*", HTTP_POST, false, false, conversations_update_serve, NULL},
     {"/v1/conversations/*", HTTP_GET, false, false, conversations_get_serve, NULL},
     {"/v1/conversations/*", HTTP_DELETE, false, false, conversations_delete_serve, NULL},
-    {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve, NULL},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve, NULL},
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve, NULL},
     {"/v1/responses/*", HTTP_GET, false, false, get_serve, NULL},
     {"/v1/responses/*", HTTP_DELETE, false, false, delete_serve, NULL},

@@ -13,13 +13,13 @@
 /* The endpoints that make responses. A response that is complete is stored here, or held by its
  * WebSocket. */
 
-static void forget(void *state) {
+static void responses_forget(void *state) {
     stored_unref(state);
 }
 
 /* Lets the WebSocket hold the response, which its next message may continue. A response that is not
  * to be stored is removed from the index, so that only the WebSocket has it. */
-static void remember(const struct writer *w, bool whole) {
+static void responses_remember(const struct writer *w, bool whole) {
     const struct responses *rs = responses_of(w);
     struct websocket *ws = w->exchange->conn ? w->exchange->conn->http.ws : NULL;
     struct stored *s = store_get(rs->env->store, rs->tenant, w->id, strlen(w->id));
@@ -29,7 +29,7 @@ static void remember(const struct writer *w, bool whole) {
     if (ws && whole) {
         stored_unref(ws->state);
         ws->state = STEAL(s);
-        ws->drop = forget;
+        ws->drop = responses_forget;
     }
     stored_unref(s);
 }
@@ -51,10 +51,10 @@ void responses_keep(const struct writer *w, const char *head, size_t len) {
     if (rs->conversation && whole)
         conversation_add(rs->conversation, w->id);
     if (rs->framed)
-        remember(w, whole);
+        responses_remember(w, whole);
 }
 
-static void put_whole(struct json *j, struct writer *w) {
+static void responses_put_whole(struct json *j, struct writer *w) {
     if (responses_of(w)->wants_logprobs)
         j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen);
     responses_put(j, w, RESPONSES_DONE, NULL, &w->splice);
@@ -80,7 +80,8 @@ const struct endpoint responses_compact = {
 
 /* Applies context_management. No conversation is compacted in the middle of a request, so one that
  * is longer than the threshold is refused like one that does not fit. */
-static int check_length(const struct responses *rs, const struct gen *g, struct err *err) {
+static int responses_check_length(const struct responses *rs, const struct gen *g,
+                                  struct err *err) {
     if (!rs->compact_from || rs->compacts || g->n_prompt < rs->compact_from)
         return 0;
     err_set_code(
@@ -92,10 +93,10 @@ static int check_length(const struct responses *rs, const struct gen *g, struct 
 }
 
 /* The callback endpoint.prepared: makes the last checks before the response begins. */
-static int prepare(struct writer *w, struct err *err) {
+static int responses_prepare(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
 
-    TRY(check_length(rs, w->choices[0].gen, err));
+    TRY(responses_check_length(rs, w->choices[0].gen, err));
     TRY(conversation_lock(rs, err));
     if (rs->store || rs->framed)
         store_watch(rs->env->store, rs->tenant);
@@ -110,11 +111,11 @@ const struct endpoint responses_endpoint = {
     .id_prefix = RESPONSES_ID_PREFIX,
     .repeats = REPEATS_PARTS,
     .parsed = true,
-    .prepared = prepare,
+    .prepared = responses_prepare,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,
     .end = responses_stream_end,
-    .whole = put_whole,
+    .whole = responses_put_whole,
     .fail = responses_stream_fail,
     .alive = responses_stream_alive,
 };

@@ -56,7 +56,7 @@ void stored_parts_deinit(struct stored_parts *p) {
 
 /* Shrinks a buffer that grew by halves to its contents, so that the counted bytes are those in
  * use. */
-static void trim(struct buf *b) {
+static void store_trim(struct buf *b) {
     char *less = b->data ? realloc(b->data, b->len + 1) : NULL;
 
     if (less) {
@@ -75,7 +75,7 @@ size_t stored_bytes(const struct stored *r) {
 }
 
 /* Returns the bucket of @id. Ids are random, so any hash will do. */
-static struct list *bucket_of(struct store *s, const char *id) {
+static struct list *store_bucket(struct store *s, const char *id) {
     return &s->buckets[hash_text(id) % STORE_BUCKETS];
 }
 
@@ -161,7 +161,7 @@ static void drop_locked(struct stored *r) {
     forget_locked(r);
 }
 
-static struct stored *first_of(const struct store_tenant *t) {
+static struct stored *store_first(const struct store_tenant *t) {
     return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
 }
 
@@ -175,7 +175,7 @@ static uint32_t forget_old_locked(struct store_tenant *t, uint32_t most) {
     struct stored *r;
     uint32_t n = 0;
 
-    for (; n < most && (r = first_of(t)) && is_old(r); n++) {
+    for (; n < most && (r = store_first(t)) && is_old(r); n++) {
         loop_items(1);
         drop_locked(r);
     }
@@ -218,9 +218,9 @@ static struct store_tenant *victim_locked(struct store *s, struct store_tenant *
             most = t;
         }
     }
-    if (!first_of(most))
+    if (!store_first(most))
         most = own;
-    return first_of(most) ? most : NULL;
+    return store_first(most) ? most : NULL;
 }
 
 /* Makes room for one more of @bytes. Returns false if there is none: responses that are held
@@ -237,12 +237,12 @@ static bool make_room_locked(struct store *s, struct store_tenant *own, size_t b
 
         if (!t)
             return false;
-        drop_locked(first_of(t));
+        drop_locked(store_first(t));
     }
     return true;
 }
 
-static void on_tick(uv_timer_t *t) {
+static void store_on_tick(uv_timer_t *t) {
     struct store *s = t->data;
 
     loop_lag_mark("old responses");
@@ -252,7 +252,7 @@ static void on_tick(uv_timer_t *t) {
     if (s->bytes == 0 && list_empty(&s->live))
         uv_timer_stop(t);
     else
-        uv_timer_start(t, on_tick, all ? TICK_MS : TICK_AGAIN_MS, 0);
+        uv_timer_start(t, store_on_tick, all ? TICK_MS : TICK_AGAIN_MS, 0);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -281,7 +281,7 @@ void store_close(struct store *s) {
     save_close(s);
 }
 
-void store_leave(struct store *s) {
+void store_hand_over(struct store *s) {
     pthread_mutex_lock(&s->lock);
     s->leaves = true;
     pthread_mutex_unlock(&s->lock);
@@ -292,7 +292,7 @@ void store_deinit(struct store *s) {
 
     save_deinit(s);
     for (uint32_t i = 0; i < s->n_tenants; i++)
-        while ((r = first_of(&s->tenants[i])))
+        while ((r = store_first(&s->tenants[i])))
             forget_locked(r);
     if (s->clock)
         free_some_locked(s, UINT32_MAX);
@@ -312,7 +312,7 @@ static struct stored *find_locked(struct store *s, uint32_t tenant, const char *
     name[len] = 0;
     if (tenant < s->n_tenants)
         forget_old_locked(&s->tenants[tenant], FORGET_AT_ONCE);
-    LIST_FOREACH_ENTRY(r, bucket_of(s, name), struct stored, bucket) {
+    LIST_FOREACH_ENTRY(r, store_bucket(s, name), struct stored, bucket) {
         if (r->tenant == tenant && strcmp(r->id, name) == 0 && !is_old(r))
             return r;
     }
@@ -417,7 +417,7 @@ static void add_locked(struct stored *r) {
     s->n++;
     s->tenants[r->tenant].n++;
     list_push_back(&s->tenants[r->tenant].kept, &r->link);
-    list_push_back(bucket_of(s, r->id), &r->bucket);
+    list_push_back(store_bucket(s, r->id), &r->bucket);
     use_locked(r);
     if (!r->parts.transient)
         save_want_locked(r);
@@ -435,11 +435,11 @@ static struct stored *new_stored(struct store *s, uint32_t tenant, const char *i
     }
     *r = (struct stored){.store = s, .tenant = tenant, .refs = 1, .parts = *parts};
     stored_parts_init(parts);
-    trim(&r->parts.input);
-    trim(&r->parts.output.entries);
-    trim(&r->parts.output.ids);
-    trim(&r->parts.items.entries);
-    trim(&r->parts.items.ids);
+    store_trim(&r->parts.input);
+    store_trim(&r->parts.output.entries);
+    store_trim(&r->parts.output.ids);
+    store_trim(&r->parts.items.entries);
+    store_trim(&r->parts.items.ids);
     if (stored_bytes(r) >
         s->limits.bytes / LARGEST_PART) /* the response is worth more than its log */
         r->parts.log = event_log_unref(r->parts.log);
@@ -511,13 +511,13 @@ static void list_locked(struct stored *r) {
     s->n++;
     own->n++;
     list_push_back(&own->kept, &r->link);
-    list_push_back(bucket_of(s, r->id), &r->bucket);
+    list_push_back(store_bucket(s, r->id), &r->bucket);
     use_locked(r);
     while (s->bytes > s->limits.bytes && !list_empty(&s->unheld))
         free_some_locked(s, FREE_AT_ONCE);
     while ((s->n > s->limits.n || s->bytes > s->limits.bytes) &&
-           (t = victim_locked(s, own, 0, s->n > s->limits.n)) && first_of(t) != r)
-        drop_locked(first_of(t));
+           (t = victim_locked(s, own, 0, s->n > s->limits.n)) && store_first(t) != r)
+        drop_locked(store_first(t));
 }
 
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts) {
@@ -576,7 +576,7 @@ void store_put_row(struct store *s, struct stored_row *row, uint32_t tenant, int
         own->n++;
         r->used_ns = used_ns;
         list_push_back(&own->kept, &r->link);
-        list_push_back(bucket_of(s, r->id), &r->bucket);
+        list_push_back(store_bucket(s, r->id), &r->bucket);
     } else {
         save_pin_locked(r);
     }
@@ -602,7 +602,7 @@ void store_watch(struct store *s, uint32_t tenant) {
                  s->limits.name(s->limits.ctx, tenant));
     pthread_mutex_unlock(&s->lock);
     if (s->open && !uv_is_active((uv_handle_t *)&s->tick))
-        uv_timer_start(&s->tick, on_tick, TICK_MS, 0);
+        uv_timer_start(&s->tick, store_on_tick, TICK_MS, 0);
 }
 
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len) {

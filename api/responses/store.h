@@ -102,7 +102,7 @@ void store_close(struct store *s); /* the timers */
  * loop runs. */
 void store_load(struct store *s);
 /* Leaves the rows to another daemon, which serves from now on. */
-void store_leave(struct store *s);
+void store_hand_over(struct store *s);
 /* Writes what is not in the database yet, in this thread: after store_close(), when the loop has
  * run out. Returns 0 or -errno, then *@n_lost is the number of responses that are lost. */
 int store_save_end(struct store *s, uint32_t *n_lost);

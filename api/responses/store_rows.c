@@ -37,12 +37,12 @@ static struct db_value number_value(int64_t n) {
     return (struct db_value){.number = n};
 }
 
-static struct db_value text_value(const char *text, size_t len) {
+static struct db_value stored_text_value(const char *text, size_t len) {
     return (struct db_value){.text = text ? text : "", .len = len};
 }
 
 static struct db_value blob_value(const struct blob *b) {
-    return text_value(blob_data(b), b ? b->text.len : 0);
+    return stored_text_value(blob_data(b), b ? b->text.len : 0);
 }
 
 /* ---- writing ---- */
@@ -84,8 +84,8 @@ static int insert_row(struct db *db, struct stored *r, const char *tenant, int64
         parent = r->parent->row ? r->parent->row : r->parent->next_row;
     assert(!r->parent || parent > 0); /* it was before this one in the queue */
     const struct db_value v[] = {
-        text_value(tenant, strlen(tenant)),
-        text_value(r->id, strlen(r->id)),
+        stored_text_value(tenant, strlen(tenant)),
+        stored_text_value(r->id, strlen(r->id)),
         number_value(parent),
         number_value(r->listed_then),
         number_value(r->created_s),
@@ -95,10 +95,10 @@ static int insert_row(struct db *db, struct stored *r, const char *tenant, int64
         number_value(p->cancelled),
         blob_value(p->head),
         blob_value(p->echo),
-        text_value(p->input.data, p->input.len),
-        text_value(output.data, output.len),
-        text_value(input.data, input.len),
-        text_value(events.data, events.len),
+        stored_text_value(p->input.data, p->input.len),
+        stored_text_value(output.data, output.len),
+        stored_text_value(input.data, input.len),
+        stored_text_value(events.data, events.len),
     };
     TRY(db_run(db, insert_into, v, ARRAY_SIZE(v)));
     r->next_row = db_last_number(db);
@@ -156,8 +156,8 @@ static int read_entry(struct item_list *l, yyjson_val *v, const char *text, size
 }
 
 /* Reads the index in column @column of items in @text; @named: each must have an id. */
-static int read_index(struct db_rows *rows, uint32_t column, struct item_list *l, const char *text,
-                      size_t text_len, bool named) {
+static int stored_read_index(struct db_rows *rows, uint32_t column, struct item_list *l,
+                             const char *text, size_t text_len, bool named) {
     size_t len;
     const char *index = db_text(rows, column, &len);
     CLEANUP(json_doc_freep) yyjson_doc *doc = index ? yyjson_read(index, len, 0) : NULL;
@@ -216,15 +216,15 @@ static int read_parts(struct db_rows *rows, struct stored_parts *p, bool named) 
     TRY(len > 0 ? buf_add(&p->input, input, len) : 0);
     TRY(check_texts(p, named));
     n_head = p->head ? p->head->text.len : 0;
-    TRY(read_index(rows, 11, &p->output, blob_data(p->head), n_head, true));
-    TRY(read_index(rows, 12, &p->items, p->input.data, p->input.len, false));
+    TRY(stored_read_index(rows, 11, &p->output, blob_data(p->head), n_head, true));
+    TRY(stored_read_index(rows, 12, &p->items, p->input.data, p->input.len, false));
     const char *events = db_text(rows, 13, &len);
     CLEANUP(json_doc_freep) yyjson_doc *doc = events ? yyjson_read(events, len, 0) : NULL;
     p->log = event_log_load(yyjson_doc_get_root(doc), p->echo);
     return 0;
 }
 
-static bool read_name(struct db_rows *rows, uint32_t column, char *out, size_t size) {
+static bool stored_read_name(struct db_rows *rows, uint32_t column, char *out, size_t size) {
     size_t len;
     const char *text = db_text(rows, column, &len);
 
@@ -252,7 +252,7 @@ static enum row_listed read_listed(struct db_rows *rows, uint32_t column) {
 }
 
 /* Adds the row to @out, unless it is invalid. Returns its size, or -ENOMEM. */
-static int64_t read_row(struct db_rows *rows, struct list *out) {
+static int64_t stored_read_row(struct db_rows *rows, struct list *out) {
     struct stored_row *row = calloc(1, sizeof(*row));
 
     if (!row)
@@ -264,8 +264,8 @@ static int64_t read_row(struct db_rows *rows, struct list *out) {
     row->created_s = db_number(rows, 5);
     row->used_s = db_number(rows, 6);
     int r = -EINVAL;
-    if (read_name(rows, 1, row->tenant, sizeof(row->tenant)) &&
-        read_name(rows, 2, row->id, sizeof(row->id)) && is_id(row->id) && row->parent >= 0 &&
+    if (stored_read_name(rows, 1, row->tenant, sizeof(row->tenant)) &&
+        stored_read_name(rows, 2, row->id, sizeof(row->id)) && is_id(row->id) && row->parent >= 0 &&
         row->parent < row->number)
         r = read_parts(rows, &row->parts, row->listed);
     if (r < 0) {
@@ -287,7 +287,7 @@ int rows_read(struct db *db, int64_t writer, size_t max_bytes, int64_t *last, st
     *more = false;
     TRY(db_rows_begin(db, &rows, select_rows, v, ARRAY_SIZE(v)));
     while ((r = db_next(rows)) == 1) {
-        int64_t size = read_row(rows, out);
+        int64_t size = stored_read_row(rows, out);
 
         if (size < 0) {
             r = (int)size;

@@ -223,7 +223,7 @@ static int save_wants(struct state_job *j, struct db *db) {
 }
 
 /* The callback state_job.run. */
-static int run(struct state_job *j, struct db *db) {
+static int save_run(struct state_job *j, struct db *db) {
     struct store *s = store_of(j);
     struct store_save *save = &s->save;
     int64_t version;
@@ -260,7 +260,7 @@ static bool is_under_way(const struct store *s, const struct stored_row *row) {
 }
 
 /* Enters what other processes have added. On the loop's thread. */
-static void put_found(struct store *s) {
+static void save_put_found(struct store *s) {
     int64_t now_ns = clock_now(s->clock), now_s = save_now(s);
 
     for (struct list *node; (node = list_pop_front(&s->save.found));) {
@@ -281,11 +281,11 @@ static void put_found(struct store *s) {
 }
 
 /* Ends a job with the result @r. */
-static void end_job(struct store *s, int r) {
+static void save_end_job(struct store *s, int r) {
     bool look = r == 0 && !s->save.more;
 
     if (r == 0)
-        put_found(s);
+        save_put_found(s);
     s->save.begun |= look;
     pthread_mutex_lock(&s->lock);
     end_batch_locked(s, r == 0);
@@ -296,7 +296,7 @@ static void end_job(struct store *s, int r) {
 
 /* ---- when it runs ---- */
 
-static void on_timer(uv_timer_t *t) {
+static void save_on_timer(uv_timer_t *t) {
     struct store *s = t->data;
 
     assert(!s->save.running);
@@ -309,16 +309,16 @@ static void on_timer(uv_timer_t *t) {
 
 static void start_timer(struct store *s, uint32_t ms) {
     if (s->open && !s->save.running)
-        uv_timer_start(&s->save.timer, on_timer, ms, 0);
+        uv_timer_start(&s->save.timer, save_on_timer, ms, 0);
 }
 
 /* The callback state_job.done. */
-static void done(struct state_job *j, int r) {
+static void save_done(struct state_job *j, int r) {
     struct store *s = store_of(j);
 
     loop_lag_mark("responses that were written");
     s->save.running = false;
-    end_job(s, r);
+    save_end_job(s, r);
     pthread_mutex_lock(&s->lock);
     bool waits = !list_empty(&s->save.dirty) || s->save.more;
     pthread_mutex_unlock(&s->lock);
@@ -348,7 +348,7 @@ void save_init(struct store *s, uv_loop_t *loop) {
     uv_async_init(loop, &save->dirtied, on_dirtied);
     save->timer.data = save->dirtied.data = s;
     save->job = (struct state_job){
-        .wants = save_wants, .run = run, .committed = save_committed, .done = done};
+        .wants = save_wants, .run = save_run, .committed = save_committed, .done = save_done};
     if (getrandom(&save->writer, sizeof(save->writer), GRND_NONBLOCK) != sizeof(save->writer))
         save->writer = uv_hrtime(); /* daemons that share the database began at different times */
     save->version = -1;
@@ -362,7 +362,7 @@ void store_load(struct store *s) {
         return;
     do {
         r = state_run(s->limits.state, &s->save.job);
-        end_job(s, r);
+        save_end_job(s, r);
     } while (r == 0 && s->save.more);
     start_timer(s, LOOK_MS);
 }
@@ -391,7 +391,7 @@ int store_save_end(struct store *s, uint32_t *n_lost) {
         take_batch_locked(s);
         pthread_mutex_unlock(&s->lock);
         r = state_run(s->limits.state, &save->job);
-        end_job(s, r);
+        save_end_job(s, r);
     }
     for (struct list *node = save->dirty.next; node != &save->dirty; node = node->next)
         ++*n_lost;

@@ -53,7 +53,7 @@ static void break_off(const struct writer *w) {
         conn_break(w->exchange->conn);
 }
 
-static void send_event(struct stream_event *e) {
+static void stream_send_event(struct stream_event *e) {
     struct responses *rs = responses_of(e->w);
 
     json_close(&e->j, '}');
@@ -68,14 +68,14 @@ static void send_event(struct stream_event *e) {
 }
 
 static void end_event(struct stream_event *e) {
-    send_event(e);
+    stream_send_event(e);
     buf_deinit(&e->b);
 }
 
 /* Writes llama-server's figures behind the response: how far the prompt is, or the times at the
  * end. */
-static void put_figures(struct json *j, const struct writer *w, const char *type,
-                        enum responses_status status) {
+static void stream_put_figures(struct json *j, const struct writer *w, const char *type,
+                               enum responses_status status) {
     const struct gen *g = w->n_choices ? w->choices[0].gen : NULL;
 
     if (!g)
@@ -96,8 +96,8 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
     json_print(&e.j, "response:");
     size_t from = e.b.len;
     responses_put(&e.j, w, status, err, &e.echo);
-    put_figures(&e.j, w, type, status);
-    send_event(&e);
+    stream_put_figures(&e.j, w, type, status);
+    stream_send_event(&e);
     if (ended && responses_of(w)->log)
         background_close(responses_of(w));
     if (ended && e.j.error == 0)
@@ -128,7 +128,7 @@ struct words {
     const char *delta, *done, *text;                             /* text: its name in `done` */
 };
 
-static const struct words *words_of(const struct writer *w, const struct output_run *run) {
+static const struct words *stream_words(const struct writer *w, const struct output_run *run) {
     static const struct words message = {
         "response.content_part.added", "response.content_part.done", "content_index", "output_text",
         "response.output_text.delta",  "response.output_text.done",  "text"};
@@ -176,22 +176,22 @@ struct item {
     char id[64];
 };
 
-static uint32_t number_of(const struct writer *w, const struct output_run *run) {
+static uint32_t stream_number(const struct writer *w, const struct output_run *run) {
     assert(run >= w->choices[0].gen->output->runs);
     return (uint32_t)(run - w->choices[0].gen->output->runs);
 }
 
-static struct item item_of(const struct writer *w, const struct output_run *run) {
-    uint32_t n = run ? number_of(w, run) : w->choices[0].gen->output->n_runs;
-    struct item it = {.run = run, .words = words_of(w, run), .i = responses_number(w, n)};
+static struct item stream_item(const struct writer *w, const struct output_run *run) {
+    uint32_t n = run ? stream_number(w, run) : w->choices[0].gen->output->n_runs;
+    struct item it = {.run = run, .words = stream_words(w, run), .i = responses_number(w, n)};
 
     responses_item_id(w, run, it.i, it.id, sizeof(it.id));
     return it;
 }
 
 /* Begins an event about the only part of @it, with the members that tell its place. */
-static void begin_part(struct stream_event *e, struct writer *w, const struct item *it,
-                       const char *type) {
+static void stream_begin_part(struct stream_event *e, struct writer *w, const struct item *it,
+                              const char *type) {
     begin_event(e, w, type);
     json_print(&e->j, "item_id:%s, output_index:%u", it->id, it->i);
     if (it->words->part_index)
@@ -204,19 +204,19 @@ static void send_item(struct writer *w, const struct item *it, bool finished) {
     begin_event(&e, w, finished ? "response.output_item.done" : "response.output_item.added");
     json_print(&e.j, "output_index:%u, item:", it->i);
     if (it->run)
-        responses_put_item(&e.j, w, number_of(w, it->run), it->i, finished);
+        responses_put_item(&e.j, w, stream_number(w, it->run), it->i, finished);
     else
         responses_put_empty(&e.j, w, it->i, finished);
     end_event(&e);
 }
 
-static void send_part(struct writer *w, const struct item *it, const char *type, const char *text,
-                      size_t len) {
+static void stream_send_part(struct writer *w, const struct item *it, const char *type,
+                             const char *text, size_t len) {
     struct stream_event e;
 
     if (!it->words->part_type)
         return;
-    begin_part(&e, w, it, type);
+    stream_begin_part(&e, w, it, type);
     json_print(&e.j, "part:");
     responses_put_part(&e.j, w, it->run, it->words->part_type, text, len);
     end_event(&e);
@@ -228,7 +228,7 @@ static bool is_message(const struct item *it) {
 
 /* Writes the log probabilities of a delta that ends with byte @end of the content: of all tokens
  * up to there that no delta has had. */
-static void put_new_logprobs(struct stream_event *e, size_t end) {
+static void stream_put_new_logprobs(struct stream_event *e, size_t end) {
     struct logprobs *l = &responses_of(e->w)->logprobs;
     const struct gen *g = e->w->choices[0].gen;
     uint32_t from = l->sent;
@@ -239,24 +239,26 @@ static void put_new_logprobs(struct stream_event *e, size_t end) {
     logprobs_put(&e->j, l, from, l->sent);
 }
 
-static void send_delta(struct writer *w, const struct item *it, const char *text, size_t len) {
+static void stream_send_delta(struct writer *w, const struct item *it, const char *text,
+                              size_t len) {
     const struct buf *content = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
     struct stream_event e;
 
-    begin_part(&e, w, it, it->words->delta);
+    stream_begin_part(&e, w, it, it->words->delta);
     json_print(&e.j, "delta:%.*s", (int)len, text);
     if (is_message(it))
-        put_new_logprobs(&e, (size_t)(text - content->data) + len);
+        stream_put_new_logprobs(&e, (size_t)(text - content->data) + len);
     if (w->job.request.timings_per_token && openai_is_llama_server(w->route))
         timings_put(&e.j, w->choices[0].gen);
     end_event(&e);
 }
 
 /* Sends the whole text of a part again. */
-static void send_text(struct writer *w, const struct item *it, const char *text, size_t len) {
+static void stream_send_text(struct writer *w, const struct item *it, const char *text,
+                             size_t len) {
     struct stream_event e;
 
-    begin_part(&e, w, it, it->words->done);
+    stream_begin_part(&e, w, it, it->words->done);
     if (it->words->part_index == NULL)
         json_print(&e.j, "name:%s", responses_call_name(w, it->run));
     json_print(&e.j, "%s:%.*s", it->words->text, (int)len, text);
@@ -271,12 +273,12 @@ static void begin_item(struct writer *w, const struct output_run *run) {
 
     assert(!rs->open);
     rs->open = true;
-    rs->run = run ? number_of(w, run) : UINT32_MAX;
+    rs->run = run ? stream_number(w, run) : UINT32_MAX;
     buf_clear(&rs->custom.text);
     rs->custom = (struct custom_text){.text = rs->custom.text};
-    struct item it = item_of(w, run);
+    struct item it = stream_item(w, run);
     send_item(w, &it, false);
-    send_part(w, &it, it.words->part_added, "", 0);
+    stream_send_part(w, &it, it.words->part_added, "", 0);
 }
 
 /* Sends the part of a custom tool's text that has not been sent yet. */
@@ -284,7 +286,7 @@ static void send_custom(struct writer *w, const struct item *it, const char *tex
     struct custom_text *t = &responses_of(w)->custom;
 
     if (len > t->n_sent)
-        send_delta(w, it, text + t->n_sent, len - t->n_sent);
+        stream_send_delta(w, it, text + t->n_sent, len - t->n_sent);
     t->n_sent = MAX(t->n_sent, len);
 }
 
@@ -311,8 +313,8 @@ static void finish_text(struct writer *w, const struct item *it) {
         len = custom.len;
         send_custom(w, it, text, len);
     }
-    send_text(w, it, text, len);
-    send_part(w, it, it->words->part_done, text, len);
+    stream_send_text(w, it, text, len);
+    stream_send_part(w, it, it->words->part_done, text, len);
 }
 
 /* Ends the open item, if there is one. */
@@ -323,7 +325,7 @@ static void end_item(struct writer *w) {
     if (!rs->open)
         return;
     rs->open = false;
-    struct item it = item_of(w, rs->run == UINT32_MAX ? NULL : &s->runs[rs->run]);
+    struct item it = stream_item(w, rs->run == UINT32_MAX ? NULL : &s->runs[rs->run]);
     finish_text(w, &it);
     send_item(w, &it, true);
 }
@@ -336,7 +338,7 @@ static void send_more(struct writer *w, const struct item *it, const struct piec
 
     if (!responses_is_custom(w, it->run)) {
         if (p->len && it->words->delta)
-            send_delta(w, it, p->text, p->len);
+            stream_send_delta(w, it, p->text, p->len);
         return;
     }
     size_t known = (size_t)(p->text - (s->text[OUTPUT_CALL].data + it->run->begin)) + p->len;
@@ -359,7 +361,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
             end_item(w);
             begin_item(w, run);
         }
-        struct item it = item_of(w, run);
+        struct item it = stream_item(w, run);
         send_more(w, &it, p);
     }
     if (!p->last)

@@ -96,7 +96,7 @@ static int remember_tool(struct responses_build *b, const struct responses_tool 
 }
 
 /* Describes function @f of tool @o, which a search has found, in the search's result. */
-static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
+static int responses_describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
     if (b->found->len)
         TRY(buf_add_char(b->found, '\n'));
     yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true);
@@ -126,8 +126,8 @@ static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns
 }
 
 /* Adds one function or custom tool. @place: "tools[i]". */
-static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
-                        const char *place) {
+static int responses_add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
+                                  const char *place) {
     yyjson_val *name = yyjson_obj_get(tool, "name");
     struct responses_tool t;
 
@@ -142,7 +142,7 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
     yyjson_mut_arr_append(b->tools, o);
     TRY(remember_tool(b, &t));
     TRY(put_members(b, tool, t.custom, place, f));
-    return b->found ? describe(b, o, f) : 0;
+    return b->found ? responses_describe(b, o, f) : 0;
 }
 
 /* Adds a native tool. The description and parameters of its client, if there are any, replace those
@@ -179,13 +179,13 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
     JSON_EACH_AT(i, tool, tools) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
         if (is_function(tool))
-            TRY(add_function(b, tool, name, inner));
+            TRY(responses_add_function(b, tool, name, inner));
     }
     return 0;
 }
 
 /* Counts the functions in @tools, those in namespaces included. */
-static size_t count(yyjson_val *tools) {
+static size_t responses_count(yyjson_val *tools) {
     size_t n = 0;
 
     JSON_EACH(tool, tools) {
@@ -195,14 +195,14 @@ static size_t count(yyjson_val *tools) {
 }
 
 /* Adds @tool, the one at @place. */
-static int add_tool(struct responses_build *b, yyjson_val *tool, const char *place) {
+static int responses_add_tool(struct responses_build *b, yyjson_val *tool, const char *place) {
     const struct responses_native *native = responses_native_tool(tool);
     yyjson_val *type = yyjson_obj_get(tool, "type");
 
     if (!yyjson_is_str(type))
         return refuse_tool(b, place, "type", "must be a string");
     if (is_function(tool))
-        return add_function(b, tool, NULL, place);
+        return responses_add_function(b, tool, NULL, place);
     if (yyjson_equals_str(type, "namespace"))
         return add_namespace(b, tool, place);
     if (native)
@@ -217,11 +217,11 @@ int responses_tools(struct responses_build *b, yyjson_val *tools) {
     char place[40];
 
     b->tools = yyjson_mut_arr(b->doc);
-    if (count(tools) > REQUEST_TOOLS_MAX)
+    if (responses_count(tools) > REQUEST_TOOLS_MAX)
         return responses_refuse(b, "tools", "must have at most 1024 tools");
     JSON_EACH_AT(i, tool, tools) {
         snprintf(place, sizeof(place), "tools[%zu]", i);
-        TRY(add_tool(b, tool, place));
+        TRY(responses_add_tool(b, tool, place));
     }
     return 0;
 }
@@ -233,7 +233,7 @@ int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct bu
     assert(!b->in_item && !b->found);
     if (!yyjson_is_arr(tools))
         return responses_refuse_item(b, ".tools", "must be an array");
-    b->n_item_tools += count(tools);
+    b->n_item_tools += responses_count(tools);
     if (b->n_item_tools > ITEM_TOOLS_MAX)
         return responses_refuse_item(b, ".tools",
                                      "exceeds the number of tools that items may bring");
@@ -241,7 +241,7 @@ int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct bu
     b->found = found;
     JSON_EACH_AT(i, tool, tools) {
         snprintf(place, sizeof(place), "input[%zu].tools[%zu]", b->i, i);
-        if ((r = add_tool(b, tool, place)) < 0)
+        if ((r = responses_add_tool(b, tool, place)) < 0)
             break;
     }
     b->in_item = false;
@@ -255,7 +255,7 @@ void responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
 }
 
 /* Returns the choice {"type": .., "name": ..}, or the type of a native tool, in a chat's form. */
-static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
+static yyjson_mut_val *responses_named_choice(struct responses_build *b, yyjson_val *choice) {
     const struct responses_native *n = responses_native_tool(choice);
     yyjson_val *name = yyjson_obj_get(choice, "name");
     const char *flat = NULL;
@@ -283,7 +283,7 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
                                     "must be functions with a name without NUL, or other tools");
         if (!function && !responses_native_tool(tool))
             continue; /* a hosted one, which is left out */
-        yyjson_mut_arr_append(list, named(b, tool));
+        yyjson_mut_arr_append(list, responses_named_choice(b, tool));
     }
     if (yyjson_arr_size(tools) > 0 && yyjson_mut_arr_size(list) == 0)
         return 0;
@@ -306,7 +306,7 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
     if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
     yyjson_mut_obj_add_val(b->doc, root, "tool_choice",
-                           yyjson_is_obj(choice) ? named(b, choice)
+                           yyjson_is_obj(choice) ? responses_named_choice(b, choice)
                                                  : yyjson_val_mut_copy(b->doc, choice));
     return 0;
 }

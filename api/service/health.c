@@ -25,7 +25,7 @@ static void put_models(struct json *j, const struct gen_env *env) {
 
 /* Answers 200 only while new requests are served, so that a balancer routes elsewhere before a
  * request is refused. */
-static void health_serve(struct exchange *x, struct http *h) {
+static void health_answer(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 1u << 20};
     enum api_health s = service_health(env_of(x));
@@ -41,7 +41,7 @@ static void health_serve(struct exchange *x, struct http *h) {
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }
 
-static void version_serve(struct exchange *x, struct http *h) {
+static void health_version_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"version\":\"" WEFT_VERSION "\",\"server\":\"weft\"}";
 
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
@@ -62,7 +62,7 @@ static void root_serve(struct exchange *x, struct http *h) {
 /* ---- the load, in the forms that routers ask for ---- */
 
 /* Answers /load as vLLM does. */
-static void load_serve(struct exchange *x, struct http *h) {
+static void health_load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
 
     service_stats(env_of(x)->service, &s);
@@ -118,18 +118,18 @@ static void server_info_serve(struct exchange *x, struct http *h) {
 }
 
 const struct route service_routes[] = {
-    {"/health", HTTP_GET, true, false, health_serve, NULL},
-    {"/ping", HTTP_GET, true, false, health_serve, NULL},
-    {"/v1/health", HTTP_GET, true, false, health_serve, NULL},
+    {"/health", HTTP_GET, true, false, health_answer, NULL},
+    {"/ping", HTTP_GET, true, false, health_answer, NULL},
+    {"/v1/health", HTTP_GET, true, false, health_answer, NULL},
     {"/", HTTP_GET, true, false, root_serve, NULL},
     {"/v1/requests", HTTP_GET, false, false, recent_serve, NULL},
     {"/v1/requests/*/why", HTTP_GET, false, false, recent_why_serve, NULL},
     {"/web/history", HTTP_GET, true, false, history_serve, NULL},
     {"/web/*", HTTP_GET, true, false, page_serve, NULL},
     {"/v1/usage", HTTP_GET, false, false, usage_serve, NULL},
-    {"/version", HTTP_GET, true, false, version_serve, NULL},
+    {"/version", HTTP_GET, true, false, health_version_serve, NULL},
     {"/metrics", HTTP_GET, true, false, metrics_serve, NULL},
-    {"/load", HTTP_GET, true, false, load_serve, NULL},
+    {"/load", HTTP_GET, true, false, health_load_serve, NULL},
     {"/v1/loads", HTTP_GET, true, false, loads_serve, NULL},
     {"/get_load", HTTP_GET, true, false, load_of_ranks_serve, NULL},
     {"/is_sleeping", HTTP_GET, true, false, sleeping_serve, NULL},

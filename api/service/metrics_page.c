@@ -32,8 +32,8 @@ struct page {
     int error;
 };
 
-static void put(struct page *p, const char *fmt, ...) PRINTF(2, 3);
-static void put(struct page *p, const char *fmt, ...) {
+static void metrics_put(struct page *p, const char *fmt, ...) PRINTF(2, 3);
+static void metrics_put(struct page *p, const char *fmt, ...) {
     va_list ap;
 
     va_start(ap, fmt);
@@ -44,26 +44,27 @@ static void put(struct page *p, const char *fmt, ...) {
 
 /* Writes the lines that Prometheus wants before the series of a family. */
 static void head(struct page *p, const char *name, const char *type, const char *help) {
-    put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    metrics_put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void gauge(struct page *p, const char *name, const char *help, double v) {
     head(p, name, "gauge", help);
-    put(p, "%s{%s} %.17g\n", name, p->labels[0], v);
+    metrics_put(p, "%s{%s} %.17g\n", name, p->labels[0], v);
 }
 
 static void gauge_of_models(struct page *p, const char *name, const char *help,
                             double (*value)(const struct model *m)) {
     head(p, name, "gauge", help);
     for (uint32_t i = 0; i < p->n; i++)
-        put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
+        metrics_put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
 }
 
 /* Writes the family @name with the value of row @s in each worker's last statistics. */
 static void put_worker_row(struct page *p, const char *name, const struct stat_row *s) {
     head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
     for (uint32_t i = 0; i < p->n; i++)
-        put(p, "%s{%s} %.17g\n", name, p->labels[i], stat_value(s, &p->model[i]->worker) / s->per);
+        metrics_put(p, "%s{%s} %.17g\n", name, p->labels[i],
+                    stat_value(s, &p->model[i]->worker) / s->per);
 }
 
 /* Writes a counter of the front, and the part of each model in it. */
@@ -85,11 +86,11 @@ static void put_front_row(struct page *p, const struct stat_row *s, const struct
             uint64_t v;
 
             memcpy(&v, (const char *)p->model[i] + by_model[k].at, sizeof(v));
-            put(p, "%s{%s} %.17g\n", s->metric, p->labels[i], (double)v);
+            metrics_put(p, "%s{%s} %.17g\n", s->metric, p->labels[i], (double)v);
         }
         return;
     }
-    put(p, "%s{%s} %.17g\n", s->metric, p->labels[0], stat_value(s, front) / s->per);
+    metrics_put(p, "%s{%s} %.17g\n", s->metric, p->labels[0], stat_value(s, front) / s->per);
 }
 
 /* Writes the counters of each draft source, with its name as a label. */
@@ -100,8 +101,8 @@ static void put_by_source(struct page *p) {
         head(p, row->metric, "counter", row->help);
         for (uint32_t m = 0; m < p->n; m++)
             for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++)
-                put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", row->metric, p->labels[m],
-                    msg_draft_source[i], stat_by_source(row, &p->model[m]->worker)[i]);
+                metrics_put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", row->metric, p->labels[m],
+                            msg_draft_source[i], stat_by_source(row, &p->model[m]->worker)[i]);
     }
 }
 
@@ -115,8 +116,8 @@ static void put_by_device(struct page *p) {
             const struct msg_stats *s = &p->model[m]->worker;
 
             for (uint32_t i = 0; i < MIN(s->n_devices, MSG_DEVICES); i++)
-                put(p, "%s{%s,device=\"%u\"} %.17g\n", row->metric, p->labels[m],
-                    s->device[i].number, stat_value(row, &s->device[i]) / row->per);
+                metrics_put(p, "%s{%s,device=\"%u\"} %.17g\n", row->metric, p->labels[m],
+                            s->device[i].number, stat_value(row, &s->device[i]) / row->per);
         }
     }
 }
@@ -128,11 +129,12 @@ static void put_buckets(struct page *p, const char *name, const char *labels,
 
     for (uint32_t i = 0; h->bounds[i] >= 0; i++) {
         sum += h->count[i];
-        put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, labels, h->bounds[i],
-            (unsigned long long)sum);
+        metrics_put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, labels, h->bounds[i],
+                    (unsigned long long)sum);
     }
-    put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, labels,
-        (unsigned long long)h->n, name, labels, h->sum, name, labels, (unsigned long long)h->n);
+    metrics_put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name,
+                labels, (unsigned long long)h->n, name, labels, h->sum, name, labels,
+                (unsigned long long)h->n);
 }
 
 /* Writes the histogram at @at of struct metrics: of each model, except the one of the loop. */
@@ -192,7 +194,7 @@ static int page_init(struct page *p, const struct gen_env *env) {
     return p->labels ? 0 : -ENOMEM;
 }
 
-static bool is_alone(const struct model *m) {
+static bool metrics_is_alone(const struct model *m) {
     return m->env->models.list.next == m->env->models.list.prev;
 }
 
@@ -207,7 +209,7 @@ static double n_waiting(const struct model *m) {
 
     LIST_FOREACH(node, &m->waiting)
     n++;
-    if (is_alone(m)) {
+    if (metrics_is_alone(m)) {
         n += m->env->admit.n_queued;
     } else {
         LIST_FOREACH_ENTRY(g, &m->env->gens.list, const struct gen, link) {
@@ -236,8 +238,8 @@ static void put_sleep(struct page *p) {
     head(p, "vllm:engine_sleep_state", "gauge", "1 for the state that the model is in.");
     for (uint32_t m = 0; m < p->n; m++)
         for (uint32_t i = 0; i < ARRAY_SIZE(states); i++)
-            put(p, "vllm:engine_sleep_state{%s,sleep_state=\"%s\"} %d\n", p->labels[m], states[i],
-                i == (model_asleep(p->model[m]) ? 2 : 0));
+            metrics_put(p, "vllm:engine_sleep_state{%s,sleep_state=\"%s\"} %d\n", p->labels[m],
+                        states[i], i == (model_asleep(p->model[m]) ? 2 : 0));
 }
 
 static double report_age_s(const struct model *m) {
@@ -266,14 +268,14 @@ static void put_workers(struct page *p) {
                     "Pages of host memory that requests hold, 0 to 1.", host_usage);
     head(p, "vllm:lora_requests_info", "gauge",
          "LoRA adapters (always none), for endpoint pickers. The value is the time.");
-    put(p,
-        "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\","
-        "waiting_lora_adapters=\"\"} %lld\n",
-        (long long)time(NULL));
+    metrics_put(p,
+                "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\","
+                "waiting_lora_adapters=\"\"} %lld\n",
+                (long long)time(NULL));
     head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
     for (uint32_t i = 0; i < p->n; i++)
-        put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
-            p->labels[i], p->model[i]->info->page_tokens, p->model[i]->info->n_pages);
+        metrics_put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
+                    p->labels[i], p->model[i]->info->page_tokens, p->model[i]->info->n_pages);
     for (size_t k = 0; k < n_worker_rows; k++)
         if (*worker_rows[k].metric)
             put_worker_row(p, worker_rows[k].metric, &worker_rows[k]);
@@ -297,8 +299,9 @@ static void put_generations(struct page *p, const struct metrics *loop) {
     head(p, "vllm:request_success_total", "counter", "Generations that ended, by reason.");
     for (uint32_t m = 0; m < p->n; m++)
         for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
-            put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels[m],
-                reasons[i], (unsigned long long)p->model[m]->metrics.success[i]);
+            metrics_put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                        p->labels[m], reasons[i],
+                        (unsigned long long)p->model[m]->metrics.success[i]);
 #define PUT_HISTOGRAM(field, bounds, family, help)                                                 \
     histogram(p, family, help, loop, offsetof(struct metrics, field));
     METRICS_HISTOGRAMS(PUT_HISTOGRAM)
@@ -313,7 +316,7 @@ static void put_generations(struct page *p, const struct metrics *loop) {
 
 /* Returns the label of @t. Names of keys may have any character, so those that a label escapes are
  * replaced. */
-static const char *label_of(const struct tenant *t, char out[64]) {
+static const char *metrics_label(const struct tenant *t, char out[64]) {
     size_t i = 0;
 
     for (; t->conf.name[i]; i++) {
@@ -332,13 +335,13 @@ static void put_tenant(struct page *p, const struct tenants *ts, const struct st
     char name[64];
 
     if (i < TENANTS_NAMED)
-        put(p, "%s{%s,tenant=\"%s\"} %.17g\n", row->metric, p->labels[m],
-            label_of(ts->list[i], name), (double)v / row->per);
+        metrics_put(p, "%s{%s,tenant=\"%s\"} %.17g\n", row->metric, p->labels[m],
+                    metrics_label(ts->list[i], name), (double)v / row->per);
     else
         *others += v;
     if (i + 1 == ts->n && ts->n > TENANTS_NAMED)
-        put(p, "%s{%s,tenant=\"(others)\"} %.17g\n", row->metric, p->labels[m],
-            (double)*others / row->per);
+        metrics_put(p, "%s{%s,tenant=\"(others)\"} %.17g\n", row->metric, p->labels[m],
+                    (double)*others / row->per);
 }
 
 /* Returns true if each model counts the row for itself (bill.h, api_on_served()). */
@@ -384,13 +387,14 @@ static void put_pictures(struct page *p, const struct picture_table *s) {
     const char *name = "weft_pictures_total";
 
     head(p, name, "counter", "Picture files of requests: decoded, or known from earlier ones.");
-    put(p, "%s{result=\"decoded\"} %" PRIu64 "\n", name, (uint64_t)atomic_load(&s->n_decoded));
-    put(p, "%s{result=\"known\"} %" PRIu64 "\n", name, (uint64_t)atomic_load(&s->n_known));
+    metrics_put(p, "%s{result=\"decoded\"} %" PRIu64 "\n", name,
+                (uint64_t)atomic_load(&s->n_decoded));
+    metrics_put(p, "%s{result=\"known\"} %" PRIu64 "\n", name, (uint64_t)atomic_load(&s->n_known));
     name = "weft_pictures_refused_total";
     head(p, name, "counter", "Picture files that were refused, by reason.");
     for (int i = 0; i < PICTURE_REFUSALS; i++)
-        put(p, "%s{reason=\"%s\"} %" PRIu64 "\n", name, picture_refusal_name[i],
-            (uint64_t)atomic_load(&s->n_refused[i]));
+        metrics_put(p, "%s{reason=\"%s\"} %" PRIu64 "\n", name, picture_refusal_name[i],
+                    (uint64_t)atomic_load(&s->n_refused[i]));
 }
 
 /* Writes llama-server's families for the first model; they have no labels. The time of a
@@ -437,7 +441,7 @@ static void put_llamacpp(struct page *p, const struct gen_env *env) {
 
         snprintf(name, sizeof(name), "llamacpp:%s", family[i].name);
         head(p, name, family[i].type, family[i].help);
-        put(p, "%s %.17g\n", name, family[i].v);
+        metrics_put(p, "%s %.17g\n", name, family[i].v);
     }
 }
 

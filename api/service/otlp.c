@@ -68,7 +68,7 @@ struct otlp {
     _Atomic bool news;
 };
 
-static int64_t now_ns(void) {
+static int64_t otlp_now_ns(void) {
     return clock_now(clock_monotonic());
 }
 
@@ -77,15 +77,15 @@ static int64_t now_ns(void) {
 #ifdef HAVE_CURL
 
 /* curl's progress callback: ends the transfer some time after the thread is told to stop. */
-static int on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
-                       curl_off_t out) {
+static int otlp_on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
+                            curl_off_t out) {
     int64_t stop = atomic_load(&((const struct otlp *)ctx)->stop_ns);
 
-    return stop && now_ns() >= stop + STOP_MS * INT64_C(1000000);
+    return stop && otlp_now_ns() >= stop + STOP_MS * INT64_C(1000000);
 }
 
 /* curl's write callback: the body of an answer is not read. */
-static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
+static size_t otlp_on_body(char *data, size_t size, size_t n, void *ctx) {
     return size * n;
 }
 
@@ -134,8 +134,8 @@ static int open_curl(struct otlp *o) {
     o->call->easy_setopt(o->curl, CURLOPT_FORBID_REUSE, 1L);
     o->call->easy_setopt(o->curl, CURLOPT_TIMEOUT_MS, (long)POST_MS);
     o->call->easy_setopt(o->curl, CURLOPT_ERRORBUFFER, o->error);
-    o->call->easy_setopt(o->curl, CURLOPT_WRITEFUNCTION, on_body);
-    o->call->easy_setopt(o->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    o->call->easy_setopt(o->curl, CURLOPT_WRITEFUNCTION, otlp_on_body);
+    o->call->easy_setopt(o->curl, CURLOPT_XFERINFOFUNCTION, otlp_on_progress);
     o->call->easy_setopt(o->curl, CURLOPT_XFERINFODATA, o);
     o->call->easy_setopt(o->curl, CURLOPT_NOPROGRESS, 0L);
     if (trusted)
@@ -153,7 +153,7 @@ static void close_curl(struct otlp *o) {
 }
 
 /* Writes why there is no answer into @why. */
-static void explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
+static void otlp_explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
     static const char problem[] = "SSL certificate problem: ";
     const char *error = o->error;
 
@@ -168,8 +168,9 @@ static void explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
                      : "no answer");
 }
 
-/* Posts @body with the handle. Returns as post() does. */
-static int perform(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+/* Posts @body with the handle. Returns as otlp_post() does. */
+static int otlp_perform(struct otlp *o, const struct buf *body, int64_t *retry_ms,
+                        char why[OTLP_WHY]) {
     curl_off_t seconds = 0;
     long status = 0;
 
@@ -179,7 +180,7 @@ static int perform(struct otlp *o, const struct buf *body, int64_t *retry_ms, ch
     CURLcode r = o->call->easy_perform(o->curl);
     o->call->easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &status);
     if (!status) {
-        explain(o, r, why);
+        otlp_explain(o, r, why);
         return 0;
     }
     snprintf(why, OTLP_WHY, "status %ld", status);
@@ -191,11 +192,12 @@ static int perform(struct otlp *o, const struct buf *body, int64_t *retry_ms, ch
 /* Posts @body with a handle of its own, since an old libcurl must not use one twice
  * (cmd/curl_again.h). Returns the status of the answer, or 0 if there is none. Sets @why, which
  * tells what is wrong unless the status is 2xx. */
-static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+static int otlp_post(struct otlp *o, const struct buf *body, int64_t *retry_ms,
+                     char why[OTLP_WHY]) {
     int status = 0;
 
     if (open_curl(o) == 0)
-        status = perform(o, body, retry_ms, why);
+        status = otlp_perform(o, body, retry_ms, why);
     else
         snprintf(why, OTLP_WHY, "out of memory");
     close_curl(o);
@@ -208,7 +210,8 @@ static int load_curl(struct otlp *o) {
     return -ENOSYS;
 }
 
-static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+static int otlp_post(struct otlp *o, const struct buf *body, int64_t *retry_ms,
+                     char why[OTLP_WHY]) {
     return 0;
 }
 
@@ -218,10 +221,10 @@ static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char 
 
 /* Waits on `changed`, under the lock, until there is a whole batch, for @ms at most. */
 static void sleep_for(struct otlp *o, int64_t ms) {
-    int64_t until = now_ns() + ms * 1000000;
+    int64_t until = otlp_now_ns() + ms * 1000000;
     struct timespec t = {until / 1000000000, until % 1000000000};
 
-    while (!o->stop_ns && now_ns() < until && o->n < BATCH)
+    while (!o->stop_ns && otlp_now_ns() < until && o->n < BATCH)
         pthread_cond_timedwait(&o->changed, &o->lock, &t);
 }
 
@@ -245,14 +248,14 @@ static uint32_t take_batch(struct otlp *o) {
 
 /* Pauses for @ms. Returns false if the thread is to stop. */
 static bool pause_for(struct otlp *o, int64_t ms) {
-    int64_t until = now_ns() + ms * 1000000;
+    int64_t until = otlp_now_ns() + ms * 1000000;
 
-    while (!o->stop_ns && now_ns() < until)
+    while (!o->stop_ns && otlp_now_ns() < until)
         poll(NULL, 0, SLICE_MS);
     return !o->stop_ns;
 }
 
-static void note(struct otlp *o, const char *why) {
+static void otlp_note(struct otlp *o, const char *why) {
     pthread_mutex_lock(&o->lock);
     if (strcmp(o->why, why) != 0) {
         snprintf(o->why, sizeof(o->why), "%s", why);
@@ -262,16 +265,16 @@ static void note(struct otlp *o, const char *why) {
 }
 
 /* Returns true if the collector has taken @body. */
-static bool deliver(struct otlp *o, const struct buf *body) {
+static bool otlp_deliver(struct otlp *o, const struct buf *body) {
     int64_t pause_ms = PAUSE_MIN_MS;
     char why[OTLP_WHY];
 
     for (;;) {
         int64_t retry_ms = 0;
-        int status = post(o, body, &retry_ms, why);
+        int status = otlp_post(o, body, &retry_ms, why);
         bool taken = status >= 200 && status < 300;
 
-        note(o, taken ? "" : why);
+        otlp_note(o, taken ? "" : why);
         if (taken)
             return true;
         if (status != 0 && status != 429 && status != 502 && status != 503 && status != 504)
@@ -283,14 +286,14 @@ static bool deliver(struct otlp *o, const struct buf *body) {
 }
 
 /* Posts batches until the thread is to stop. */
-static void *run(void *arg) {
+static void *otlp_run(void *arg) {
     struct otlp *o = arg;
     uint32_t n;
 
     while ((n = take_batch(o))) {
         CLEANUP(buf_deinit) struct buf body = {.max = BODY_MAX};
 
-        bool ok = trace_write(&body, &o->origin, o->batch, n) == 0 && deliver(o, &body);
+        bool ok = trace_write(&body, &o->origin, o->batch, n) == 0 && otlp_deliver(o, &body);
         atomic_fetch_add(ok ? &o->n_exported : &o->n_dropped, n);
     }
     return NULL;
@@ -328,7 +331,7 @@ static int read_endpoint(struct endpoint *to, const char *endpoint, struct err *
     return 0;
 }
 
-static int start(struct otlp *o) {
+static int otlp_start(struct otlp *o) {
     pthread_condattr_t attr;
     sigset_t all, old;
 
@@ -339,12 +342,12 @@ static int start(struct otlp *o) {
     pthread_condattr_destroy(&attr);
     sigfillset(&all); /* the loop's thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int r = thread_start(&o->thread, NULL, run, o);
+    int r = thread_start(&o->thread, NULL, otlp_run, o);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return r;
 }
 
-static struct otlp *release(struct otlp *o) {
+static struct otlp *otlp_release(struct otlp *o) {
     free(o->ring);
     free(o->batch);
     free(o);
@@ -379,9 +382,9 @@ int otlp_new(struct otlp **out, const char *endpoint) {
     o->ring = calloc(QUEUE, sizeof(*o->ring));
     o->batch = calloc(BATCH, sizeof(*o->batch));
     if (r == 0)
-        r = o->ring && o->batch ? start(o) : -ENOMEM;
+        r = o->ring && o->batch ? otlp_start(o) : -ENOMEM;
     if (r < 0)
-        release(o);
+        otlp_release(o);
     else
         *out = o;
     return r;
@@ -432,7 +435,7 @@ struct otlp *otlp_free(struct otlp *o) {
     if (!o)
         return NULL;
     pthread_mutex_lock(&o->lock);
-    atomic_store(&o->stop_ns, now_ns());
+    atomic_store(&o->stop_ns, otlp_now_ns());
     pthread_cond_signal(&o->changed);
     pthread_mutex_unlock(&o->lock);
     clock_gettime(CLOCK_REALTIME, &until);
@@ -440,7 +443,7 @@ struct otlp *otlp_free(struct otlp *o) {
     if (pthread_timedjoin_np(o->thread, NULL, &until) == 0) {
         pthread_cond_destroy(&o->changed);
         pthread_mutex_destroy(&o->lock);
-        release(o);
+        otlp_release(o);
     }
     return NULL;
 }

@@ -17,7 +17,7 @@ bool page_is_asked_for(const struct exchange *x, const struct http *h) {
     return env_of(x)->opts.web_page && accept && strstr(accept, "text/html");
 }
 
-static const struct page_file *find(const char *name) {
+static const struct page_file *page_find(const char *name) {
     for (const struct page_file *f = page_files; f->name; f++)
         if (strcmp(f->name, name) == 0)
             return f;
@@ -25,7 +25,7 @@ static const struct page_file *find(const char *name) {
 }
 
 void page_answer(struct exchange *x, const struct http *h, const char *name) {
-    const struct page_file *f = find(name);
+    const struct page_file *f = page_find(name);
     const char *known = http_header(h, "if-none-match", NULL);
     struct err err;
 

@@ -13,7 +13,7 @@
 
 /* ---- requests that have ended ---- */
 
-static void count(struct api_stats *s, const struct exchange *x) {
+static void service_count(struct api_stats *s, const struct exchange *x) {
     s->n_requests++;
     if (x->status == 499)
         s->n_cancelled++;
@@ -38,9 +38,9 @@ static void tell_left_out(struct service *s) {
 
     loop_items(s->env->tenants.n);
     for (uint32_t i = 0; i < s->env->tenants.n; i++)
-        if (log_row_tell(&s->env->tenants.list[i]->log, &o))
+        if (log_row_report(&s->env->tenants.list[i]->log, &o))
             log_left_out("tenant:", s->env->tenants.list[i]->conf.name, &o);
-    while (log_limit_tell(&s->env->log_limit, &at, &o))
+    while (log_limit_report(&s->env->log_limit, &at, &o))
         log_left_out("", o.client, &o);
 }
 
@@ -69,7 +69,7 @@ static void note_span(struct service *s, const struct exchange *x, int64_t now) 
 }
 
 /* Returns a text of a client or of the operator as a value for the log; "-" for an empty one. */
-static struct printable value_of(const char *text) {
+static struct printable service_value(const char *text) {
     return *text ? quoted(text) : (struct printable){"-"};
 }
 
@@ -84,9 +84,9 @@ static void log_request(const struct gen_env *env, const struct exchange *x, enu
               "stream=%d prompt=%u cached=%u output=%u finish=%s "
               "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
               "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
-              x->id, x->method, x->route ? x->route->path : value_of(x->path).s, x->status,
-              value_of(tenant).s, value_of(key).s, value_of(x->model).s, x->client,
-              value_of(x->agent).s, x->stream, x->n_prompt, x->n_cached, x->n_output,
+              x->id, x->method, x->route ? x->route->path : service_value(x->path).s, x->status,
+              service_value(tenant).s, service_value(key).s, service_value(x->model).s, x->client,
+              service_value(x->agent).s, x->stream, x->n_prompt, x->n_cached, x->n_output,
               x->finish ? x->finish : "-", (long long)x->queue_ns / 1000000,
               (long long)x->ttft_ns / 1000000, (long long)(now - x->started_ns) / 1000000,
               x->prompt_per_s, x->output_per_s, x->n_drafted, x->n_accepted, x->n_resumed,
@@ -107,7 +107,7 @@ void service_on_ended(const struct exchange *x) {
         level = WLOG_DEBUG; /* the live view asks every few seconds */
     if (x->route)
         PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
-    count(&s->env->stats, x);
+    service_count(&s->env->stats, x);
     recent_note(&s->recent, x, now);
     note_span(s, x, now);
     if (!log_enabled(level))

@@ -15,8 +15,8 @@
 
 /* Sets *@out to the model that the query names, or to NULL if it names none. Returns 0, or a 404 in
  * @err. */
-static int named_model(const struct exchange *x, const struct http *h, struct model **out,
-                       struct err *err) {
+static int sleep_named_model(const struct exchange *x, const struct http *h, struct model **out,
+                             struct err *err) {
     char name[1024];
 
     *out = NULL;
@@ -27,12 +27,12 @@ static int named_model(const struct exchange *x, const struct http *h, struct mo
 }
 
 /* Checks the right and finds the model. Returns 0, or negative after an answer. */
-static int begin(struct exchange *x, const struct http *h, struct model **out) {
+static int sleep_begin(struct exchange *x, const struct http *h, struct model **out) {
     struct err err = {0};
     int r = models_check_right(x, &err);
 
     if (r == 0)
-        r = named_model(x, h, out, &err);
+        r = sleep_named_model(x, h, out, &err);
     if (r < 0)
         respond_error(x, &err);
     return r;
@@ -46,7 +46,7 @@ void sleep_serve(struct exchange *x, struct http *h) {
     const struct gen_env *env = env_of(x);
     struct model *named;
     struct err err = {0};
-    int r = begin(x, h, &named);
+    int r = sleep_begin(x, h, &named);
 
     if (r < 0)
         return;
@@ -65,7 +65,7 @@ void sleep_serve(struct exchange *x, struct http *h) {
 void wake_up_serve(struct exchange *x, struct http *h) {
     struct model *m;
 
-    if (begin(x, h, &m) < 0)
+    if (sleep_begin(x, h, &m) < 0)
         return;
     m = m ? m : model_first(env_of(x));
     if (model_on_demand(m))
@@ -80,7 +80,7 @@ void sleeping_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
     bool asleep = true;
 
-    if (named_model(x, h, &named, &err) < 0) {
+    if (sleep_named_model(x, h, &named, &err) < 0) {
         respond_error(x, &err);
         return;
     }

@@ -20,7 +20,7 @@
 /* ---- reading ---- */
 
 /* Reads 2 * @n lower-case hexadecimal digits. Returns false if they are none, or all 0. */
-static bool read_id(const char *text, uint8_t *out, size_t n) {
+static bool trace_read_id(const char *text, uint8_t *out, size_t n) {
     uint8_t any = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -49,10 +49,11 @@ void trace_read_head(struct trace_parent *p, const struct http *h) {
     *p = r;
     if (n < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' || (s[55] && s[55] != '-'))
         return;
-    bool known = read_id(s, &version, 1) ? version != 0xff : memcmp(s, "00", 2) == 0 && n == 55;
-    bool sampled = read_id(s + 53, &flags, 1) && flags & 1;
-    if (!known || (!flags && memcmp(s + 53, "00", 2) != 0) || !read_id(s + 3, r.trace, 16) ||
-        !read_id(s + 36, r.span, 8))
+    bool known =
+        trace_read_id(s, &version, 1) ? version != 0xff : memcmp(s, "00", 2) == 0 && n == 55;
+    bool sampled = trace_read_id(s + 53, &flags, 1) && flags & 1;
+    if (!known || (!flags && memcmp(s + 53, "00", 2) != 0) || !trace_read_id(s + 3, r.trace, 16) ||
+        !trace_read_id(s + 36, r.span, 8))
         return;
     r.unsampled = !sampled;
     *p = r;
@@ -87,7 +88,7 @@ void trace_span_init(struct trace_span *s, const struct exchange *x, const char 
 
 /* ---- writing ---- */
 
-static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n) {
+static void trace_put_id(struct json *j, const char *key, const uint8_t *id, size_t n) {
     char text[33];
 
     assert(n > 0 && 2 * n < sizeof(text));
@@ -95,13 +96,13 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
     json_print(j, "%s:%s", key, text);
 }
 
-static void put_text(struct json *j, const char *key, const char *value) {
+static void trace_put_text(struct json *j, const char *key, const char *value) {
     if (*value)
         json_print(j, "{key:%s, value:{stringValue:%s}}", key, value);
 }
 
 /* Writes a number as a string, as protobuf's JSON has those of 64 bits. */
-static void put_number(struct json *j, const char *key, int64_t value) {
+static void trace_put_number(struct json *j, const char *key, int64_t value) {
     char text[24];
 
     snprintf(text, sizeof(text), "%" PRId64, value);
@@ -115,7 +116,7 @@ static void put_finish(struct json *j, const char *finish) {
                finish);
 }
 
-static void put_time(struct json *j, const char *key, int64_t ns) {
+static void trace_put_time(struct json *j, const char *key, int64_t ns) {
     char text[24];
 
     snprintf(text, sizeof(text), "%" PRId64, ns);
@@ -137,7 +138,7 @@ static const char *operation_of(const char *path) {
 }
 
 /* Returns the code of the error, or the status if that is an error, or "". */
-static const char *error_of(const struct trace_span *s, char out[12]) {
+static const char *trace_error(const struct trace_span *s, char out[12]) {
     if (*s->error)
         return s->error;
     if (s->status < 400)
@@ -151,28 +152,28 @@ static void put_attributes(struct json *j, const struct trace_origin *from,
     char status[12];
 
     json_print(j, "attributes:[");
-    put_text(j, "gen_ai.operation.name", operation_of(s->path));
-    put_text(j, "gen_ai.provider.name", "weft");
-    put_text(j, "gen_ai.request.model", s->model);
-    put_text(j, "gen_ai.response.model", s->model);
+    trace_put_text(j, "gen_ai.operation.name", operation_of(s->path));
+    trace_put_text(j, "gen_ai.provider.name", "weft");
+    trace_put_text(j, "gen_ai.request.model", s->model);
+    trace_put_text(j, "gen_ai.response.model", s->model);
     if (*s->finish != '-')
         put_finish(j, s->finish);
     if (s->n_prompt) {
-        put_number(j, "gen_ai.usage.input_tokens", s->n_prompt);
-        put_number(j, "gen_ai.usage.cache_read.input_tokens", s->n_cached);
-        put_number(j, "gen_ai.usage.output_tokens", s->n_output);
+        trace_put_number(j, "gen_ai.usage.input_tokens", s->n_prompt);
+        trace_put_number(j, "gen_ai.usage.cache_read.input_tokens", s->n_cached);
+        trace_put_number(j, "gen_ai.usage.output_tokens", s->n_output);
     }
-    put_text(j, "server.address", from->host);
+    trace_put_text(j, "server.address", from->host);
     if (from->port)
-        put_number(j, "server.port", from->port);
-    put_text(j, "http.request.method", s->method);
-    put_text(j, "http.route", s->path);
-    put_number(j, "http.response.status_code", s->status);
-    put_text(j, "error.type", error_of(s, status));
-    put_text(j, "weft.request_id", s->request_id);
-    put_text(j, "weft.tenant", s->tenant);
+        trace_put_number(j, "server.port", from->port);
+    trace_put_text(j, "http.request.method", s->method);
+    trace_put_text(j, "http.route", s->path);
+    trace_put_number(j, "http.response.status_code", s->status);
+    trace_put_text(j, "error.type", trace_error(s, status));
+    trace_put_text(j, "weft.request_id", s->request_id);
+    trace_put_text(j, "weft.tenant", s->tenant);
     if (s->n_resumed)
-        put_number(j, "weft.resumed", s->n_resumed);
+        trace_put_number(j, "weft.resumed", s->n_resumed);
     json_close(j, ']');
 }
 
@@ -183,13 +184,13 @@ static void open_span(struct json *j, const uint8_t *trace, const uint8_t *id,
     static const uint8_t none[8];
 
     json_open(j, '{');
-    put_id(j, "traceId", trace, 16);
-    put_id(j, "spanId", id, 8);
+    trace_put_id(j, "traceId", trace, 16);
+    trace_put_id(j, "spanId", id, 8);
     if (memcmp(parent, none, 8) != 0)
-        put_id(j, "parentSpanId", parent, 8);
+        trace_put_id(j, "parentSpanId", parent, 8);
     json_print(j, "name:%s, kind:%d", name, kind);
-    put_time(j, "startTimeUnixNano", from_ns);
-    put_time(j, "endTimeUnixNano", until_ns);
+    trace_put_time(j, "startTimeUnixNano", from_ns);
+    trace_put_time(j, "endTimeUnixNano", until_ns);
 }
 
 /* Writes the spans of a request and of its phases. A phase that was not reached is left out, and
@@ -227,10 +228,10 @@ int trace_write(struct buf *out, const struct trace_origin *from, const struct t
 
     assert(n > 0);
     json_print(&j, "{resourceSpans:[{resource:{attributes:[");
-    put_text(&j, "service.name", "weft");
-    put_text(&j, "service.version", WEFT_VERSION);
-    put_text(&j, "host.name", from->host);
-    put_number(&j, "process.pid", from->pid);
+    trace_put_text(&j, "service.name", "weft");
+    trace_put_text(&j, "service.version", WEFT_VERSION);
+    trace_put_text(&j, "host.name", from->host);
+    trace_put_number(&j, "process.pid", from->pid);
     json_print(&j, "]}, scopeSpans:[{scope:{name:'weft'}, spans:[");
     for (uint32_t i = 0; i < n; i++)
         TRY(put_span(&j, from, &spans[i]));

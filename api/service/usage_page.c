@@ -25,7 +25,7 @@ static void put_date(struct json *j, uint32_t date) {
 }
 
 /* Writes a row. @names: with its tenant and key, where not only the key that asks is shown. */
-static void put_row(struct json *j, const struct usage_row *row, bool names) {
+static void usage_page_put_row(struct json *j, const struct usage_row *row, bool names) {
     json_open(j, '{');
     put_date(j, row->date);
     if (names)
@@ -69,7 +69,7 @@ void usage_serve(struct exchange *x, struct http *h) {
         const struct usage_row *row = &env->usage.all.rows[i];
 
         if (strcmp(row->tenant, t->conf.name) == 0 && strcmp(row->key, key) == 0)
-            put_row(&j, row, false);
+            usage_page_put_row(&j, row, false);
     }
     json_print(&j, "]}");
     respond_buf(x, 200, &b, j.error);
@@ -84,7 +84,7 @@ int service_put_usage(const struct gen_env *env, struct buf *out) {
         put_limits(&j, env, env->tenants.list[i], true);
     json_print(&j, "], usage:[");
     for (uint32_t i = 0; i < env->usage.all.n; i++)
-        put_row(&j, &env->usage.all.rows[i], true);
+        usage_page_put_row(&j, &env->usage.all.rows[i], true);
     json_print(&j, "]}");
     return j.error;
 }

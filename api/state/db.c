@@ -20,11 +20,11 @@
 
 #define JOURNAL_MAX "8388608" /* bytes of the journal that stay allocated */
 
-static sqlite3 *own(struct db *db) {
+static sqlite3 *db_own(struct db *db) {
     return (sqlite3 *)db;
 }
 
-static sqlite3_stmt *rows_of(struct db_rows *rows) {
+static sqlite3_stmt *db_rows_statement(struct db_rows *rows) {
     return (sqlite3_stmt *)rows;
 }
 
@@ -176,7 +176,7 @@ int db_open(struct db **out, const char *path, const struct db_schema *schema) {
 }
 
 struct db *db_close(struct db *db) {
-    sqlite3_close(own(db));
+    sqlite3_close(db_own(db));
     return NULL;
 }
 
@@ -201,11 +201,11 @@ int db_commit(struct db *db) {
 }
 
 void db_rollback(struct db *db) {
-    if (!sqlite3_get_autocommit(own(db)))
-        sqlite3_exec(own(db), "ROLLBACK", NULL, NULL, NULL);
+    if (!sqlite3_get_autocommit(db_own(db)))
+        sqlite3_exec(db_own(db), "ROLLBACK", NULL, NULL, NULL);
 }
 
-static int bind(sqlite3_stmt *st, int at, const struct db_value *v) {
+static int db_bind(sqlite3_stmt *st, int at, const struct db_value *v) {
     if (v->text)
         return sqlite3_bind_text64(st, at, v->text, v->len, SQLITE_STATIC, SQLITE_UTF8);
     return sqlite3_bind_int64(st, at, v->number);
@@ -214,11 +214,11 @@ static int bind(sqlite3_stmt *st, int at, const struct db_value *v) {
 int db_rows_begin(struct db *db, struct db_rows **out, const char *sql, const struct db_value *v,
                   uint32_t n) {
     sqlite3_stmt *st = NULL;
-    int code = sqlite3_prepare_v2(own(db), sql, -1, &st, NULL);
+    int code = sqlite3_prepare_v2(db_own(db), sql, -1, &st, NULL);
 
     for (uint32_t i = 0; i < n && code == SQLITE_OK; i++)
-        code = bind(st, (int)i + 1, &v[i]);
-    int r = errno_of(own(db), code);
+        code = db_bind(st, (int)i + 1, &v[i]);
+    int r = errno_of(db_own(db), code);
     if (r < 0) {
         sqlite3_finalize(st);
         st = NULL;
@@ -228,27 +228,27 @@ int db_rows_begin(struct db *db, struct db_rows **out, const char *sql, const st
 }
 
 int db_next(struct db_rows *rows) {
-    int code = sqlite3_step(rows_of(rows));
+    int code = sqlite3_step(db_rows_statement(rows));
 
-    return code == SQLITE_ROW ? 1 : errno_of(sqlite3_db_handle(rows_of(rows)), code);
+    return code == SQLITE_ROW ? 1 : errno_of(sqlite3_db_handle(db_rows_statement(rows)), code);
 }
 
 struct db_rows *db_rows_end(struct db_rows *rows) {
-    sqlite3_finalize(rows_of(rows));
+    sqlite3_finalize(db_rows_statement(rows));
     return NULL;
 }
 
 int64_t db_number(struct db_rows *rows, uint32_t column) {
-    return sqlite3_column_int64(rows_of(rows), (int)column);
+    return sqlite3_column_int64(db_rows_statement(rows), (int)column);
 }
 
 const char *db_text(struct db_rows *rows, uint32_t column, size_t *len) {
-    const char *text = (const char *)sqlite3_column_text(rows_of(rows), (int)column);
-    int bytes = sqlite3_column_bytes(rows_of(rows), (int)column);
+    const char *text = (const char *)sqlite3_column_text(db_rows_statement(rows), (int)column);
+    int bytes = sqlite3_column_bytes(db_rows_statement(rows), (int)column);
 
     if (len)
         *len = text ? (size_t)bytes : 0;
-    if (!text && sqlite3_column_type(rows_of(rows), (int)column) == SQLITE_NULL)
+    if (!text && sqlite3_column_type(db_rows_statement(rows), (int)column) == SQLITE_NULL)
         return "";
     return text;
 }

@@ -71,7 +71,7 @@ static int have_db(struct state *s) {
 }
 
 /* Reports an error or a damaged file, unless the last attempt failed, too. On the loop's thread. */
-static void tell(struct state *s, int r) {
+static void state_tell(struct state *s, int r) {
     pthread_mutex_lock(&s->lock);
     bool damaged = s->damaged;
     s->damaged = false;
@@ -99,7 +99,7 @@ static int transact(struct state *s, struct state_job *j) {
 
 /* ---- the thread ---- */
 
-static void *serve(void *ctx) {
+static void *state_serve(void *ctx) {
     struct state *s = ctx;
 
     pthread_mutex_lock(&s->lock);
@@ -135,12 +135,12 @@ static void close_if_idle(struct state *s) {
     uv_close((uv_handle_t *)&s->async, NULL);
 }
 
-static void on_ended(uv_async_t *a) {
+static void state_on_ended(uv_async_t *a) {
     struct state *s = CONTAINER_OF(a, struct state, async);
     struct state_job *j;
 
     while ((j = next_ended(s))) {
-        tell(s, j->result);
+        state_tell(s, j->result);
         j->done(j, j->result);
     }
     close_if_idle(s);
@@ -154,17 +154,17 @@ int state_init(struct state *s, const struct state_opts *opts) {
     pthread_cond_init(&s->news, NULL);
     list_init(&s->todo);
     list_init(&s->ended);
-    int r = pthread_create(&s->thread, NULL, serve, s);
+    int r = pthread_create(&s->thread, NULL, state_serve, s);
     s->running = r == 0;
     if (r != 0)
         return -r;
     r = have_db(s);
-    tell(s, r);
+    state_tell(s, r);
     return r == -ENOMEM ? r : 0;
 }
 
 int state_start(struct state *s) {
-    TRY(uv_async_init(s->opts.loop, &s->async, on_ended));
+    TRY(uv_async_init(s->opts.loop, &s->async, state_on_ended));
     s->open = true;
     return 0;
 }
@@ -172,7 +172,7 @@ int state_start(struct state *s) {
 int state_run(struct state *s, struct state_job *j) {
     assert(s->n_jobs == 0);
     int r = transact(s, j);
-    tell(s, r);
+    state_tell(s, r);
     return r;
 }
 
@@ -189,7 +189,7 @@ void state_close(struct state *s) {
     if (!s->open || s->closing)
         return;
     s->closing = true;
-    on_ended(&s->async);
+    state_on_ended(&s->async);
 }
 
 void state_deinit(struct state *s) {

@@ -10,20 +10,21 @@
 
 #define FENCE_MIN 3 /* characters of a fence of code */
 
-static bool is_space(char c) {
+static bool events_is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-static void tell(struct toolcall_parser *p, const struct toolcall_event *e) {
+static void events_tell(struct toolcall_parser *p, const struct toolcall_event *e) {
     if (p->error == 0)
         p->error = p->sink(p->ctx, e);
 }
 
 static void tell_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
     if (len && (reasoning || !p->opts.only_calls))
-        tell(p, &(struct toolcall_event){.kind = reasoning ? TOOLCALL_REASONING : TOOLCALL_CONTENT,
-                                         .data = data,
-                                         .len = len});
+        events_tell(
+            p, &(struct toolcall_event){.kind = reasoning ? TOOLCALL_REASONING : TOOLCALL_CONTENT,
+                                        .data = data,
+                                        .len = len});
 }
 
 void events_drop_space(struct toolcall_parser *p) {
@@ -68,7 +69,7 @@ void events_line(struct tc_lines *l, char c) {
         events_end_line(l);
         return;
     }
-    if (is_space(c) && !l->begun)
+    if (events_is_space(c) && !l->begun)
         return;
     if (!l->begun)
         l->first = c == '`' || c == '~' ? c : 0;
@@ -78,7 +79,7 @@ void events_line(struct tc_lines *l, char c) {
         l->n_first++;
         return;
     }
-    l->more |= !is_space(c);
+    l->more |= !events_is_space(c);
     l->again |= c == l->first;
 }
 
@@ -115,12 +116,12 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
     assert(!p->call.open); /* bytes inside a call are not text yet */
     for (size_t i = 0; i < len && !reasoning && p->reason_open.text; i++)
         events_line(&p->lines, data[i]);
-    while (p->spaced && len && is_space(*data)) {
+    while (p->spaced && len && events_is_space(*data)) {
         data++;
         end--;
         len--;
     }
-    while (end && is_space(data[end - 1]))
+    while (end && events_is_space(data[end - 1]))
         end--;
     if (end)
         events_gap(p, reasoning);
@@ -138,21 +139,21 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
 
 /* Mixes the bits of @x as splitmix64 does. An id needs no more than a good function of (seed,
  * index, i). */
-static uint64_t mix(uint64_t x) {
+static uint64_t events_mix(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return x ^ x >> 31;
 }
 
-static void make_id(struct toolcall_parser *p) {
+static void events_make_id(struct toolcall_parser *p) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     bool is_short = p->opts.format->short_ids;
-    uint64_t state = mix(p->opts.seed) ^ mix(p->n_calls + 1);
+    uint64_t state = events_mix(p->opts.seed) ^ events_mix(p->n_calls + 1);
     char *at = p->call.id + sprintf(p->call.id, "%s", is_short ? "" : "call_");
 
     for (int i = is_short ? 9 : 24; i > 0; i--) {
-        state = mix(state);
+        state = events_mix(state);
         *at++ = digits[state % 62];
     }
     assert(at < p->call.id + sizeof(p->call.id));
@@ -164,13 +165,13 @@ static void settle_id(struct toolcall_parser *p) {
     uint64_t hash = 0;
 
     for (const char *c = p->call.id; *c; c++)
-        hash = mix(hash ^ (unsigned char)*c);
+        hash = events_mix(hash ^ (unsigned char)*c);
     bool known = hash == 0;
 
     for (uint32_t i = 0; i < p->n_calls && !known; i++)
         known = p->ids[i] == hash;
     if (known)
-        make_id(p);
+        events_make_id(p);
     assert(p->n_calls < ARRAY_SIZE(p->ids));
     p->ids[p->n_calls] = known ? 0 : hash;
 }
@@ -185,8 +186,9 @@ void events_open(struct toolcall_parser *p) {
 static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
     assert(p->call.committed && p->n_calls > 0);
     if (len)
-        tell(p, &(struct toolcall_event){
-                    .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
+        events_tell(p,
+                    &(struct toolcall_event){
+                        .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
 }
 
 /* Reports the call. From now on it cannot turn out to be text. */
@@ -196,10 +198,10 @@ static void commit(struct toolcall_parser *p) {
     p->n_gap = 0;
     events_drop_space(p);
     settle_id(p);
-    tell(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,
-                                     .index = p->n_calls++,
-                                     .id = p->call.id,
-                                     .name = p->call.name});
+    events_tell(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,
+                                            .index = p->n_calls++,
+                                            .id = p->call.id,
+                                            .name = p->call.name});
     tell_args(p, p->args.data, p->args.len);
     buf_clear(&p->args);
     buf_clear(&p->raw);
@@ -236,10 +238,10 @@ void events_out(struct toolcall_parser *p) {
     buf_clear(&p->out);
 }
 
-static void end(struct toolcall_parser *p, bool complete) {
+static void events_end_stream(struct toolcall_parser *p, bool complete) {
     assert(p->call.committed && p->n_calls > 0); /* only a call that was reported is ended */
-    tell(p, &(struct toolcall_event){
-                .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
+    events_tell(p, &(struct toolcall_event){
+                       .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
     p->call = (struct tc_call){0};
     events_segment(p);
 }
@@ -259,7 +261,7 @@ void events_end(struct toolcall_parser *p) {
         events_args(p, "{}", 2);
     if (!c->committed)
         commit(p);
-    end(p, true);
+    events_end_stream(p, true);
     buf_clear(&p->raw);
 }
 
@@ -269,7 +271,7 @@ void events_break(struct toolcall_parser *p) {
     if (!p->call.open)
         return;
     if (p->call.committed)
-        end(p, false);
+        events_end_stream(p, false);
     p->call = (struct tc_call){0};
     events_text(p, p->back == TC_REASON, p->raw.data, p->raw.len);
     buf_clear(&p->raw);

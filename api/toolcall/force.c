@@ -187,7 +187,7 @@ static yyjson_mut_val *text_args(struct force *f) {
     return list;
 }
 
-static int put_args(struct force *f, yyjson_mut_val *list) {
+static int force_put_args(struct force *f, yyjson_mut_val *list) {
     yyjson_mut_val *args = NULL;
     int r;
 
@@ -216,7 +216,7 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
 /* ---- calls ---- */
 
 /* Returns true for a name that every format can carry as it is. */
-static bool is_plain(const char *name) {
+static bool force_is_plain(const char *name) {
     size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/");
 
     return n && !name[n] && n <= TOOLCALL_NAME_MAX;
@@ -224,7 +224,7 @@ static bool is_plain(const char *name) {
 
 /* Refuses the name of the tool. The tool's param is that of its schema
  * ("tools[2].function.parameters"); the name is a member beside the schema. */
-static int refuse_name(struct force *f) {
+static int force_refuse_name(struct force *f) {
     const char *param = f->tool->param, *dot = strrchr(param, '.');
     char name[64];
 
@@ -237,7 +237,7 @@ static int refuse_name(struct force *f) {
 }
 
 /* Adds a choice of NAME name_end ARGUMENTS for each tool. */
-static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
+static int force_put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     yyjson_mut_val *either = ir_list(f->n, "either");
     int r = 0;
 
@@ -246,15 +246,15 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
 
         f->tool = &o->tools[i];
         f->prop = NULL;
-        if (!is_plain(f->tool->name))
-            return refuse_name(f);
+        if (!force_is_plain(f->tool->name))
+            return force_refuse_name(f);
         if (f->name_end) {
             force_piece(f, one, f->name_end, NULL);
         } else {
             force_piece(f, one, f->tool->name, NULL);
             put_either(f, one, f->shape->name_end, f->shape->name_end_also);
         }
-        r = put_args(f, one);
+        r = force_put_args(f, one);
         ir_add(f->n, either, one);
     }
     ir_add(f->n, list, either);
@@ -298,22 +298,22 @@ static const char *rest_of(const struct toolcall_format *f, const char *piece) {
 }
 
 /* Adds one call, with @begin before its name. */
-static int put_call(struct force *f, const struct toolcall_force *o, const char *begin,
-                    yyjson_mut_val *list) {
+static int force_put_call(struct force *f, const struct toolcall_force *o, const char *begin,
+                          yyjson_mut_val *list) {
     put_either(f, list, begin,
                o->after && begin != f->shape->call_begin ? NULL : f->shape->call_begin_also);
 
-    TRY(put_tools(f, o, list));
+    TRY(force_put_tools(f, o, list));
     force_piece(f, list, f->shape->call_end, NULL);
     return 0;
 }
 
 /* Adds all calls of a section, or of the message. */
-static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
+static int force_put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     const struct toolcall_shape *s = f->shape;
     uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;
     yyjson_mut_val *call = ir_list(f->n, "sequence"), *separator = NULL;
-    TRY(put_call(f, o, s->call_begin, call));
+    TRY(force_put_call(f, o, s->call_begin, call));
     if (s->separator) {
         separator = ir_list(f->n, "sequence");
         force_piece(f, separator, s->separator, NULL);
@@ -338,17 +338,17 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     if (section) {
         force_piece(&f, all, o->after ? rest_of(o->format, s->section_begin) : s->section_begin,
                     NULL);
-        r = put_calls(&f, o, all);
+        r = force_put_calls(&f, o, all);
         if (r == 0)
             force_piece(&f, all, s->section_end, NULL);
     } else if (o->after && rest_of(o->format, s->call_begin) != s->call_begin) {
         /* Each further call has its own trigger. */
-        r = put_call(&f, o, rest_of(o->format, s->call_begin), all);
+        r = force_put_call(&f, o, rest_of(o->format, s->call_begin), all);
     } else if (o->after && rest_of(o->format, s->name_end) != s->name_end) {
         f.name_end = rest_of(o->format, s->name_end);
-        r = put_call(&f, o, NULL, all);
+        r = force_put_call(&f, o, NULL, all);
     } else {
-        r = put_calls(&f, o, all);
+        r = force_put_calls(&f, o, all);
     }
     if (n->too_large && (r == 0 || r == -ENOMEM))
         r = err_set_code(err, 400, "grammar_too_complex", o->n_tools > 1 ? NULL : f.tool->param,

@@ -26,7 +26,7 @@ void force_set_stop(struct force *f) {
 }
 
 /* Makes the node for {type} of a value that is no string. */
-static yyjson_mut_val *type_of(struct force *f, unsigned types) {
+static yyjson_mut_val *tagged_type(struct force *f, unsigned types) {
     static const struct {
         unsigned type;
         const char *name;
@@ -42,9 +42,9 @@ static yyjson_mut_val *type_of(struct force *f, unsigned types) {
     return ir_of(f->n, "choice", list);
 }
 
-/* Make the node of key_end VALUE value_end: bare() for a value that is written bare, as_json() for
- * one that is written as JSON. */
-static yyjson_mut_val *bare(struct force *f, yyjson_mut_val *value) {
+/* Make the node of key_end VALUE value_end: tagged_bare() for a value that is written bare,
+ * as_json() for one that is written as JSON. */
+static yyjson_mut_val *tagged_bare(struct force *f, yyjson_mut_val *value) {
     yyjson_mut_val *list = ir_list(f->n, "sequence");
 
     force_piece(f, list, f->shape->key_end, NULL);
@@ -59,7 +59,7 @@ static yyjson_mut_val *as_json(struct force *f, yyjson_mut_val *value, unsigned 
     bool marked = s->key_end_json;
 
     force_piece(f, list, marked ? s->key_end_json : s->key_end,
-                marked && strstr(s->key_end_json, "{type}") ? type_of(f, types) : NULL);
+                marked && strstr(s->key_end_json, "{type}") ? tagged_type(f, types) : NULL);
     ir_add(f->n, list, value);
     force_piece(f, list, s->value_end, NULL);
     return list;
@@ -90,7 +90,7 @@ static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
 
 /* Returns what the schema of the parameter @key takes of the tool's: the parameter and the
  * definitions, or everything if it refers to something else. */
-static yyjson_mut_val *part_of(struct force *f, yyjson_val *key, yyjson_val *schema) {
+static yyjson_mut_val *tagged_part(struct force *f, yyjson_val *key, yyjson_val *schema) {
     static const char *const others[] = {"$schema", "$defs", "definitions"};
     yyjson_val *root = f->tool->parameters;
     bool any = false, far = false, unused = false;
@@ -115,9 +115,9 @@ static yyjson_mut_val *part_of(struct force *f, yyjson_val *key, yyjson_val *sch
 
 /* Makes the node of the value of the parameter @key; @stop NULL: as JSON, else a string up to
  * @stop. */
-static yyjson_mut_val *value_of(struct force *f, yyjson_val *key, yyjson_val *schema,
-                                const char *stop) {
-    yyjson_mut_val *o = ir_arguments(f->n, part_of(f, key, schema), f->tool->param);
+static yyjson_mut_val *tagged_value(struct force *f, yyjson_val *key, yyjson_val *schema,
+                                    const char *stop) {
+    yyjson_mut_val *o = ir_arguments(f->n, tagged_part(f, key, schema), f->tool->param);
 
     yyjson_mut_obj_add_val(f->n->doc, o, "property", ir_str(f->n, json_cstr(key)));
     if (stop)
@@ -140,8 +140,8 @@ static yyjson_mut_val *value_node(struct force *f, yyjson_val *key, yyjson_val *
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
 
     if (types == VALUE_STRING)
-        return bare(f, value_of(f, key, schema, f->stop));
-    yyjson_mut_val *value = as_json(f, value_of(f, key, schema, NULL), types);
+        return tagged_bare(f, tagged_value(f, key, schema, f->stop));
+    yyjson_mut_val *value = as_json(f, tagged_value(f, key, schema, NULL), types);
 
     if (!nullable || value_has_text_rules(root, schema))
         return value;
@@ -149,7 +149,7 @@ static yyjson_mut_val *value_node(struct force *f, yyjson_val *key, yyjson_val *
     yyjson_mut_val *text = ir_make(f->n, "{sequence:[{regex:%}, {free_text:%}]}",
                                    ir_str(f->n, "[^<\"\\[{ \\n\\t\\r]"), ir_str(f->n, f->stop));
 
-    return ir_make(f->n, "{either:[%, %]}", value, bare(f, text));
+    return ir_make(f->n, "{either:[%, %]}", value, tagged_bare(f, text));
 }
 
 static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mut_val *value) {
@@ -163,7 +163,7 @@ static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mu
 
 /* Makes the node of parameters of any names and values. */
 static yyjson_mut_val *loose(struct force *f) {
-    yyjson_mut_val *value = bare(f, ir_text(f->n, "free_text", f->stop));
+    yyjson_mut_val *value = tagged_bare(f, ir_text(f->n, "free_text", f->stop));
 
     if (f->shape->key_end_json)
         value = ir_make(f->n, "{either:[%, %]}", value,
@@ -219,7 +219,7 @@ static int check_object(struct force *f, yyjson_val *schema) {
 }
 
 /* Sets *out to the checked schema of all arguments, NULL if there are none. */
-static int find_root(struct force *f, yyjson_val **out) {
+static int tagged_find_root(struct force *f, yyjson_val **out) {
     yyjson_val *root = f->tool->parameters;
 
     *out = NULL;
@@ -242,7 +242,7 @@ static bool is_required(yyjson_val *schema, yyjson_val *key) {
 }
 
 /* Returns whether @name can stand between the marks of a format. */
-static bool is_plain(const char *name) {
+static bool tagged_is_plain(const char *name) {
     size_t n = name ? strlen(name) : 0;
 
     return n && n <= TC_KEY_MAX && name[0] != ' ' && name[n - 1] != ' ' &&
@@ -252,7 +252,7 @@ static bool is_plain(const char *name) {
 int force_tagged(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = NULL;
 
-    TRY(f->tool->loose ? 0 : find_root(f, &schema));
+    TRY(f->tool->loose ? 0 : tagged_find_root(f, &schema));
     force_set_stop(f);
     if (f->tool->loose) {
         *out = loose(f);
@@ -266,7 +266,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
 
         f->prop = or_empty(name);
         force_point(f, "properties", f->prop);
-        if (!is_plain(name))
+        if (!tagged_is_plain(name))
             return force_refuse(f,
                                 "a property name other than 1 to %u characters without controls, "
                                 "'<', '>', '\"' and a blank at either end",

@@ -39,7 +39,7 @@ const struct toolcall_format *toolcall_at(size_t i) {
     return i < ARRAY_SIZE(formats) ? formats[i] : NULL;
 }
 
-static bool contains(const char *text, size_t len, const char *part, size_t part_len) {
+static bool formats_contains(const char *text, size_t len, const char *part, size_t part_len) {
     return memmem(text, len, part, part_len);
 }
 
@@ -47,7 +47,7 @@ bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t
     bool all = f->detect[0];
 
     for (size_t k = 0; k < ARRAY_SIZE(f->detect) && f->detect[k]; k++)
-        all = all && contains(text, len, f->detect[k], strlen(f->detect[k]));
+        all = all && formats_contains(text, len, f->detect[k], strlen(f->detect[k]));
     return all;
 }
 
@@ -69,8 +69,8 @@ const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, s
     for (size_t i = 0; i < ARRAY_SIZE(reasonings); i++) {
         const struct toolcall_reasoning *r = &reasonings[i];
 
-        if (contains(source, len, r->detect[0], strlen(r->detect[0])) &&
-            (!r->detect[1] || contains(source, len, r->detect[1], strlen(r->detect[1]))))
+        if (formats_contains(source, len, r->detect[0], strlen(r->detect[0])) &&
+            (!r->detect[1] || formats_contains(source, len, r->detect[1], strlen(r->detect[1]))))
             return r;
     }
     return NULL;
@@ -125,16 +125,16 @@ bool toolcall_opens_own(const struct toolcall_format *f, const char *prompt, siz
 /* Returns true if a literal of the state @s contains @text. */
 static bool state_has(const struct tc_state *s, const char *text, size_t len) {
     for (size_t i = 0; i < s->n_edges; i++)
-        if (contains(s->edges[i].text, strlen(s->edges[i].text), text, len))
+        if (formats_contains(s->edges[i].text, strlen(s->edges[i].text), text, len))
             return true;
     for (size_t i = 0; s->follow && s->follow[i]; i++)
-        if (contains(s->follow[i], strlen(s->follow[i]), text, len))
+        if (formats_contains(s->follow[i], strlen(s->follow[i]), text, len))
             return true;
     return false;
 }
 
 /* Adds @next to the states to be visited. */
-static void visit(uint8_t *list, size_t *n, uint8_t next) {
+static void formats_visit(uint8_t *list, size_t *n, uint8_t next) {
     if (next == TC_FAIL || memchr(list, next, *n))
         return;
     assert(*n < TC_FAIL); /* each state once */
@@ -148,22 +148,22 @@ bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_
 
     if (len == 0)
         return false;
-    if (r && (contains(r->open, strlen(r->open), text, len) ||
-              contains(r->close, strlen(r->close), text, len)))
+    if (r && (formats_contains(r->open, strlen(r->open), text, len) ||
+              formats_contains(r->close, strlen(r->close), text, len)))
         return true;
     if (f && f->shape.args == ARGS_GEMMA && len == 5 && memcmp(text, "<|\"|>", 5) == 0)
         return true;
     if (f)
-        visit(list, &n, f->start);
+        formats_visit(list, &n, f->start);
     for (size_t i = 0; f && i < n; i++) {
         const struct tc_state *s = &f->states[list[i]];
 
         if (state_has(s, text, len))
             return true;
         for (size_t k = 0; k < s->n_edges; k++)
-            visit(list, &n, s->edges[k].next);
-        visit(list, &n, s->next);
-        visit(list, &n, s->other);
+            formats_visit(list, &n, s->edges[k].next);
+        formats_visit(list, &n, s->next);
+        formats_visit(list, &n, s->other);
     }
     return false;
 }

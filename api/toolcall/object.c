@@ -25,7 +25,7 @@ enum {
 
 enum { KEY_OTHER, KEY_NAME, KEY_ARGS, KEY_ID, KEY_FUNCTION };
 
-static int key_of(const char *key) {
+static int object_key(const char *key) {
     static const struct {
         const char *text;
         int key;
@@ -47,7 +47,7 @@ static int key_of(const char *key) {
 }
 
 /* Decodes the JSON string in `text` into @out. Returns TC_MOVED, TC_BROKEN or -ENOMEM. */
-static int decode(struct toolcall_parser *p, char *out, size_t max) {
+static int object_decode(struct toolcall_parser *p, char *out, size_t max) {
     yyjson_doc *doc;
     int r = json_parse(&doc, p->object.text.data, p->object.text.len, 0);
     yyjson_val *v = yyjson_doc_get_root(doc);
@@ -62,10 +62,10 @@ static int decode(struct toolcall_parser *p, char *out, size_t max) {
 }
 
 static int decode_name(struct toolcall_parser *p) {
-    return p->call.has_name ? TC_BROKEN : decode(p, p->call.name, TOOLCALL_NAME_MAX);
+    return p->call.has_name ? TC_BROKEN : object_decode(p, p->call.name, TOOLCALL_NAME_MAX);
 }
 
-static int begin(struct toolcall_parser *p, uint8_t step) {
+static int object_begin(struct toolcall_parser *p, uint8_t step) {
     assert(step == IN_KEY || (step >= IN_STRING && step <= IN_OTHER));
     p->object.step = step;
     p->n_text = 0;
@@ -105,7 +105,7 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
     return *done || used < there ? TC_MOVED : TC_MORE;
 }
 
-static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
+static int object_end_key(struct toolcall_parser *p, const struct tc_state *s) {
     struct tc_object *o = &p->object;
 
     if (s->kind == TC_NAMED) {
@@ -116,7 +116,7 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
         o->key = KEY_ARGS;
         events_name(p);
     } else {
-        int key = key_of(o->text.data);
+        int key = object_key(o->text.data);
 
         /* Proves that the object is no call, where any object may be an answer: its first member is
          * unknown. */
@@ -130,7 +130,7 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
 
 static int end_string(struct toolcall_parser *p) {
     bool id = p->object.key == KEY_ID;
-    int r = id ? decode(p, p->call.id, TOOLCALL_ID_MAX) : decode_name(p);
+    int r = id ? object_decode(p, p->call.id, TOOLCALL_ID_MAX) : decode_name(p);
 
     assert(p->object.key != KEY_ARGS && p->object.key != KEY_OTHER);
     if (r < 0 || (r != TC_MOVED && !id))
@@ -176,27 +176,27 @@ static int value_start(struct toolcall_parser *p, char c) {
     switch (o->key) {
     case KEY_FUNCTION:
         if (c != '{')
-            return begin(p, c == '"' && !p->call.has_name ? IN_STRING : IN_OTHER);
+            return object_begin(p, c == '"' && !p->call.has_name ? IN_STRING : IN_OTHER);
         assert(o->nested <= 1);
         if (o->nested++ || !parser_take(p, 1))
             return TC_BROKEN;
         o->step = WANT_KEY;
         return TC_MOVED;
     case KEY_NAME:
-        return c == '"' ? begin(p, IN_STRING) : TC_BROKEN;
+        return c == '"' ? object_begin(p, IN_STRING) : TC_BROKEN;
     case KEY_ID:
-        return begin(p, c == '"' ? IN_STRING : IN_OTHER);
+        return object_begin(p, c == '"' ? IN_STRING : IN_OTHER);
     case KEY_ARGS:
         if (o->has_args)
             return TC_BROKEN;
         o->has_args = true;
         if (c == '{')
-            return begin(p, IN_ARGS);
+            return object_begin(p, IN_ARGS);
         if (c == '"')
-            return begin(p, IN_ARGS_STRING);
-        return c == 'n' ? begin(p, IN_OTHER) : TC_BROKEN;
+            return object_begin(p, IN_ARGS_STRING);
+        return c == 'n' ? object_begin(p, IN_OTHER) : TC_BROKEN;
     default:
-        return begin(p, IN_OTHER);
+        return object_begin(p, IN_OTHER);
     }
 }
 
@@ -205,7 +205,7 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
     struct tc_object *o = &p->object;
 
     if (o->step == WANT_KEY && c == '"')
-        return begin(p, IN_KEY);
+        return object_begin(p, IN_KEY);
     if (o->step == WANT_VALUE)
         return value_start(p, c);
     /* A last brace that is missing is no reason to lose a call. */
@@ -256,7 +256,7 @@ static int object_scan(struct toolcall_parser *p, bool *done) {
     }
 }
 
-static int inside(struct toolcall_parser *p, const struct tc_state *s) {
+static int object_inside(struct toolcall_parser *p, const struct tc_state *s) {
     struct tc_object *o = &p->object;
     bool done = false;
     int r = object_scan(p, &done);
@@ -265,7 +265,7 @@ static int inside(struct toolcall_parser *p, const struct tc_state *s) {
         return r;
     switch (o->step) {
     case IN_KEY:
-        return end_key(p, s);
+        return object_end_key(p, s);
     case IN_STRING:
         return end_string(p);
     case IN_ARGS_STRING:
@@ -306,9 +306,9 @@ int object_step(struct toolcall_parser *p, const struct tc_state *s) {
         o->mended = false;
     }
     if (o->step >= IN_STRING && o->step <= IN_OTHER)
-        return inside(p, s);
+        return object_inside(p, s);
     if (o->step == IN_KEY)
-        return inside(p, s);
+        return object_inside(p, s);
     const char *at = parser_at(p, &len);
 
     while (n < len && strchr(" \n\t\r", at[n]) && at[n])

@@ -9,7 +9,7 @@
 
 static const struct tc_state text_only[TC_FIRST] = {{0}};
 
-static const struct tc_state *states_of(const struct toolcall_parser *p) {
+static const struct tc_state *parser_states(const struct toolcall_parser *p) {
     return p->opts.format ? p->opts.format->states : text_only;
 }
 
@@ -129,7 +129,7 @@ void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
 }
 
 /* Treats the text that was read as content: it is not a call. */
-static void fail(struct toolcall_parser *p) {
+static void parser_treat_as_text(struct toolcall_parser *p) {
     uint8_t back = p->call.open ? p->back : TC_CONTENT;
 
     events_break(p);
@@ -137,7 +137,7 @@ static void fail(struct toolcall_parser *p) {
 }
 
 /* Asserts the invariants of struct toolcall_parser. */
-static void check(const struct toolcall_parser *p) {
+static void parser_check(const struct toolcall_parser *p) {
     const struct tc_call *c = &p->call;
 
     assert(p->pos <= p->win.len && p->n_space <= sizeof(p->space));
@@ -146,24 +146,24 @@ static void check(const struct toolcall_parser *p) {
     assert(c->open || (p->raw.len == 0 && p->args.len == 0));
     assert(!c->committed || p->args.len == 0);
     assert(p->out.len == 0 || p->error);
-    assert(!c->open || states_of(p)[p->state].kind != TC_TEXT || p->error);
+    assert(!c->open || parser_states(p)[p->state].kind != TC_TEXT || p->error);
 }
 
 /* Parses everything in the window that can be decided. */
-static void run(struct toolcall_parser *p) {
+static void parser_run(struct toolcall_parser *p) {
     unsigned idle = 0;
 
     while (p->error == 0 && p->pos < p->win.len) {
         size_t before = p->pos;
-        int r = states_step(p, &states_of(p)[p->state]);
+        int r = states_step(p, &parser_states(p)[p->state]);
 
         if (r < 0) {
             p->error = r;
         } else if (r == TC_BROKEN || p->call.broken || p->state == TC_FAIL) {
-            fail(p);
+            parser_treat_as_text(p);
             r = TC_MOVED;
         }
-        check(p);
+        parser_check(p);
         if (r == TC_MORE) {
             assert(!p->final || p->pos == p->win.len);
             return;
@@ -196,7 +196,7 @@ int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolc
 
         if (r < 0)
             p->error = r;
-        run(p);
+        parser_run(p);
         parser_shift(p);
         data += n;
         len -= n;
@@ -222,7 +222,7 @@ static bool parser_close_arguments(struct toolcall_parser *p, const struct tc_st
 
 /* Returns true if the open call lacks nothing but its end. What was cut off may lack more. */
 static bool parser_may_end(struct toolcall_parser *p, bool cut) {
-    const struct tc_state *s = &states_of(p)[p->state];
+    const struct tc_state *s = &parser_states(p)[p->state];
 
     if (object_may_end(p))
         return true;
@@ -238,7 +238,7 @@ int toolcall_finish(struct toolcall_parser *p, bool cut, toolcall_sink sink, voi
     p->sink = sink;
     p->ctx = ctx;
     p->final = true;
-    run(p);
+    parser_run(p);
     if (p->error == 0 && p->call.open) {
         if (parser_may_end(p, cut))
             events_end(p);

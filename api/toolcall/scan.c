@@ -33,19 +33,19 @@ void scan_begin(struct scan *s, enum scan_mode mode) {
     *s = (struct scan){.mode = (uint8_t)mode, .state = WANT_VALUE};
 }
 
-static int put(struct buf *out, const char *data, size_t len) {
+static int scan_put(struct buf *out, const char *data, size_t len) {
     return out ? buf_add(out, data, len) : 0;
 }
 
 static int put_char(struct buf *out, char c) {
-    return put(out, &c, 1);
+    return scan_put(out, &c, 1);
 }
 
-static int put_hex(struct buf *out, unsigned v) {
+static int scan_put_hex(struct buf *out, unsigned v) {
     static const char hex[] = "0123456789abcdef";
     char text[6] = {'\\', 'u', hex[v >> 12 & 15], hex[v >> 8 & 15], hex[v >> 4 & 15], hex[v & 15]};
 
-    return put(out, text, 6);
+    return scan_put(out, text, 6);
 }
 
 /* Writes one byte of a string, escaped where JSON requires it. */
@@ -56,10 +56,10 @@ static int put_byte(struct buf *out, char c) {
     if (at) {
         char text[2] = {'\\', letter[at - special]};
 
-        return put(out, text, 2);
+        return scan_put(out, text, 2);
     }
     if ((unsigned char)c < 0x20)
-        return put_hex(out, (unsigned char)c);
+        return scan_put_hex(out, (unsigned char)c);
     return put_char(out, c);
 }
 
@@ -69,11 +69,11 @@ int scan_escape(struct buf *out, const char *data, size_t len) {
     for (size_t i = 0; i < len; i++) {
         if ((unsigned char)data[i] >= 0x20 && data[i] != '"' && data[i] != '\\')
             continue;
-        TRY(put(out, data + from, i - from));
+        TRY(scan_put(out, data + from, i - from));
         TRY(put_byte(out, data[i]));
         from = i + 1;
     }
-    return put(out, data + from, len - from);
+    return scan_put(out, data + from, len - from);
 }
 
 static bool in_object(const struct scan *s) {
@@ -100,7 +100,7 @@ static int put_comma(struct scan *s, struct buf *out) {
     if (s->comma)
         r = put_char(out, ',');
     if (r == 0)
-        r = put(out, s->ws, s->n_ws);
+        r = scan_put(out, s->ws, s->n_ws);
     s->comma = false;
     s->n_ws = 0;
     return r;
@@ -211,7 +211,7 @@ static int begin_value(struct scan *s, char c, struct buf *out) {
 /* Writes U+FFFD for a high surrogate that no low one follows. */
 static int put_lone(struct scan *s, struct buf *out) {
     assert(!s->high || (s->high >= 0xD800 && s->high < 0xDC00));
-    int r = s->high ? put_hex(out, 0xFFFD) : 0;
+    int r = s->high ? scan_put_hex(out, 0xFFFD) : 0;
 
     s->high = 0;
     return r;
@@ -262,12 +262,12 @@ static int escape_byte(struct scan *s, char c, struct buf *out) {
     s->state = IN_STRING;
     TRY(put_lone(s, out));
     if (strchr("\"\\/bfnrt", c) && c)
-        return put(out, text, 2);
+        return scan_put(out, text, 2);
     if (c == '\'')
         return put_char(out, c);
     if (c == '\n' && s->mode == SCAN_PYTHON)
         return 0;
-    TRY(put(out, "\\\\", 2)); /* "\d" can only mean a backslash and a d */
+    TRY(scan_put(out, "\\\\", 2)); /* "\d" can only mean a backslash and a d */
     return put_byte(out, c);
 }
 
@@ -282,18 +282,18 @@ static int hex_byte(struct scan *s, char c, struct buf *out) {
         return 0;
     s->state = IN_STRING;
     if (s->hex >= 0xDC00 && s->hex < 0xE000 && s->high) {
-        int r = put_hex(out, s->high);
+        int r = scan_put_hex(out, s->high);
 
         s->high = 0;
         TRY(r);
-        return put_hex(out, s->hex);
+        return scan_put_hex(out, s->hex);
     }
     TRY(put_lone(s, out));
     if (s->hex >= 0xD800 && s->hex < 0xDC00) {
         s->high = s->hex;
         return 0;
     }
-    return put_hex(out, s->hex >= 0xDC00 && s->hex < 0xE000 ? 0xFFFD : s->hex);
+    return scan_put_hex(out, s->hex >= 0xDC00 && s->hex < 0xE000 ? 0xFFFD : s->hex);
 }
 
 static int open_gemma(struct scan *s, char c, struct buf *out) {
@@ -316,7 +316,7 @@ static int bare_byte(struct scan *s, char c, struct buf *out) {
 
 /* ---- words and numbers: they end before a byte that is not theirs ---- */
 
-static int end_word(struct scan *s, struct buf *out) {
+static int scan_end_word(struct scan *s, struct buf *out) {
     static const struct {
         const char *text, *json;
         bool python;
@@ -330,7 +330,7 @@ static int end_word(struct scan *s, struct buf *out) {
         if (strlen(words[i].text) != s->n_word || memcmp(words[i].text, s->word, s->n_word) != 0 ||
             (words[i].python && s->mode == SCAN_JSON))
             continue;
-        TRY(put(out, words[i].json, strlen(words[i].json)));
+        TRY(scan_put(out, words[i].json, strlen(words[i].json)));
         return finish_value(s);
     }
     return SCAN_BAD;
@@ -381,7 +381,7 @@ static int scalar_byte(struct scan *s, char c, struct buf *out, bool *kept) {
             return 0;
         }
         *kept = true;
-        return end_word(s, out);
+        return scan_end_word(s, out);
     }
     assert(s->state >= NUM_MINUS && s->state < AT_END);
     uint8_t next = next_number(s->state, c);
@@ -413,7 +413,7 @@ static int space(struct scan *s, char c, struct buf *out) {
     return 0;
 }
 
-static int step(struct scan *s, char c, struct buf *out, bool *kept) {
+static int scan_step_char(struct scan *s, char c, struct buf *out, bool *kept) {
     if (s->state <= WANT_NEXT && (c == ' ' || c == '\n' || c == '\t' || c == '\r'))
         return space(s, c, out);
     switch (s->state) {
@@ -451,7 +451,7 @@ int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct
     for (*used = 0; *used < len && r == SCAN_MORE;) {
         bool kept = false;
 
-        r = step(s, data[*used], out, &kept);
+        r = scan_step_char(s, data[*used], out, &kept);
         *used += !kept && r != SCAN_BAD;
         assert((s->state == AT_END) == (r == SCAN_DONE) || r < 0);
     }
@@ -462,7 +462,7 @@ int scan_end(struct scan *s, struct buf *out) {
     if (s->depth)
         return SCAN_BAD;
     if (s->state == IN_WORD)
-        return end_word(s, out);
+        return scan_end_word(s, out);
     return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
 }
 
@@ -470,7 +470,7 @@ int scan_close(struct scan *s, struct buf *out) {
     int r = s->state == WANT_NEXT ? SCAN_MORE : SCAN_BAD;
 
     if (s->state == IN_WORD)
-        r = end_word(s, out);
+        r = scan_end_word(s, out);
     else if (number_may_end(s->state))
         r = finish_value(s);
     if (r < 0 || r == SCAN_BAD)

@@ -9,7 +9,7 @@
 
 enum match { NONE, PARTIAL, FULL };
 
-static bool is_space(char c) {
+static bool states_is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
@@ -31,7 +31,7 @@ static enum match match_follow(const struct toolcall_parser *p, const char *cons
     size_t n = 0;
     enum match best = NONE;
 
-    while (n < len && n < TC_SPACE_MAX && is_space(at[n]))
+    while (n < len && n < TC_SPACE_MAX && states_is_space(at[n]))
         n++;
     if (n == len)
         return p->final ? FULL : PARTIAL;
@@ -166,11 +166,11 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
 /* ---- between the parts of a call ---- */
 
 /* Takes white space. Returns TC_MOVED if there was some, TC_MORE if there was none. */
-static int skip_space(struct toolcall_parser *p) {
+static int states_skip_space(struct toolcall_parser *p) {
     size_t len, n = 0;
     const char *at = parser_at(p, &len);
 
-    while (n < len && is_space(at[n]))
+    while (n < len && states_is_space(at[n]))
         n++;
     if (n && !parser_take(p, n))
         return TC_BROKEN;
@@ -179,7 +179,7 @@ static int skip_space(struct toolcall_parser *p) {
 
 static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e;
-    int r = skip_space(p);
+    int r = states_skip_space(p);
 
     if (r != TC_MORE)
         return r;
@@ -203,7 +203,7 @@ static enum match match_ending(const struct toolcall_parser *p, const char *at, 
     if (!*p->ending || (*at != '<' && *at != '\n'))
         return NONE;
     for (size_t i = 0; i < len; i++) {
-        bool space = is_space(at[i]);
+        bool space = states_is_space(at[i]);
 
         if (space && ++n_space > TC_SPACE_MAX)
             return NONE;
@@ -249,14 +249,14 @@ static size_t find_edge(struct toolcall_parser *p, const struct tc_state *s, siz
 
 static bool is_bad(const struct tc_state *s, char c) {
     if (s->kind == TC_NAME)
-        return ((unsigned char)c < 0x20 && !is_space(c)) || strchr("<>{}()[]\"'`,;", c);
+        return ((unsigned char)c < 0x20 && !states_is_space(c)) || strchr("<>{}()[]\"'`,;", c);
     return (unsigned char)c < 0x20;
 }
 
 /* Completes a collected text: trims white space around it; a name must have none inside. */
-static bool settle(struct toolcall_parser *p, const struct tc_state *s, char *text,
-                   const struct tc_edge *e) {
-    while (p->n_text && is_space(text[p->n_text - 1]))
+static bool states_settle(struct toolcall_parser *p, const struct tc_state *s, char *text,
+                          const struct tc_edge *e) {
+    while (p->n_text && states_is_space(text[p->n_text - 1]))
         p->n_text--;
     text[p->n_text] = 0;
     if (s->kind == TC_NAME)
@@ -292,14 +292,14 @@ static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
     }
     assert(p->call.open && p->n_text <= max && n <= len);
     for (i = 0; i < n && p->n_text < max && !is_bad(s, at[i]); i++) {
-        if (p->n_text || !is_space(at[i]))
+        if (p->n_text || !states_is_space(at[i]))
             text[p->n_text++] = at[i];
     }
     if (!parser_take(p, i) || i < n)
         return TC_BROKEN;
     if (!e)
         return TC_MORE;
-    return settle(p, s, text, e) ? take_edge(p, s, e) : TC_BROKEN;
+    return states_settle(p, s, text, e) ? take_edge(p, s, e) : TC_BROKEN;
 }
 
 static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
@@ -323,7 +323,7 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
  * reaches the end of the text, or has more than TC_QUOTED_MAX bytes.
  */
 static void quotes_feed(struct tc_quotes *q, char c) {
-    if (q->state == QUOTES_BEGIN && !is_space(c)) {
+    if (q->state == QUOTES_BEGIN && !states_is_space(c)) {
         q->state = c == '{' || c == '[' || c == '"' ? QUOTES_ON : QUOTES_OFF;
         q->one = c == '"';
     }
@@ -444,7 +444,7 @@ static int arguments_step(struct toolcall_parser *p, const struct tc_state *s) {
     size_t len;
 
     if (!p->entered) {
-        int r = skip_space(p);
+        int r = states_skip_space(p);
 
         if (r != TC_MORE)
             return r;

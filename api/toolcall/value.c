@@ -46,7 +46,7 @@ static unsigned named_type(const char *name) {
     return 0;
 }
 
-static unsigned type_of(yyjson_val *v) {
+static unsigned value_type_of(yyjson_val *v) {
     switch (yyjson_get_type(v)) {
     case YYJSON_TYPE_STR:
         return VALUE_STRING;
@@ -106,9 +106,9 @@ static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *s
     if (types)
         return types;
     if ((constant = yyjson_obj_get(s, "const")))
-        return type_of(constant);
+        return value_type_of(constant);
     JSON_EACH(v, values) {
-        types |= type_of(v);
+        types |= value_type_of(v);
     }
     for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH && !types; k++)
         types = union_types(root, yyjson_obj_get(s, unions[k]), depth, steps);
@@ -188,16 +188,16 @@ unsigned value_types(yyjson_val *tools, const char *name, const char *key) {
     return 0;
 }
 
-static void note(struct toolcall_parser *p, int r) {
+static void value_note(struct toolcall_parser *p, int r) {
     if (r < 0 && p->error == 0)
         p->error = r;
 }
 
 void value_key(struct toolcall_parser *p) {
     assert(p->call.has_name && p->out.len == 0);
-    note(p, buf_add_str(&p->out, p->call.n_params++ ? ", \"" : "{\""));
-    note(p, scan_escape(&p->out, p->key, strlen(p->key)));
-    note(p, buf_add_str(&p->out, "\": "));
+    value_note(p, buf_add_str(&p->out, p->call.n_params++ ? ", \"" : "{\""));
+    value_note(p, scan_escape(&p->out, p->key, strlen(p->key)));
+    value_note(p, buf_add_str(&p->out, "\": "));
     events_out(p);
 }
 
@@ -220,15 +220,16 @@ void value_begin(struct toolcall_parser *p) {
 
 void value_feed(struct toolcall_parser *p, const char *data, size_t len) {
     if (!p->value.string) {
-        note(p, buf_add(&p->value.text, data, len));
+        value_note(p, buf_add(&p->value.text, data, len));
         return;
     }
-    note(p, scan_escape(&p->out, data, len));
+    value_note(p, scan_escape(&p->out, data, len));
     events_out(p);
 }
 
 /* Returns true if the whole text is one value as @mode reads it; `out` then has it as JSON. */
-static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *text, size_t len) {
+static bool value_reads(struct toolcall_parser *p, enum scan_mode mode, const char *text,
+                        size_t len) {
     struct scan s;
     size_t used;
 
@@ -238,7 +239,7 @@ static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *te
 
     if (r == SCAN_MORE)
         r = scan_end(&s, &p->out);
-    note(p, r);
+    value_note(p, r);
     return r == SCAN_DONE && used == len;
 }
 
@@ -283,14 +284,15 @@ void value_end(struct toolcall_parser *p) {
         text++;
         len--;
     }
-    bool json = len && (reads(p, SCAN_JSON, text, len) || reads(p, SCAN_PYTHON, text, len));
+    bool json =
+        len && (value_reads(p, SCAN_JSON, text, len) || value_reads(p, SCAN_PYTHON, text, len));
 
     assert(!json || p->out.len > 0 || p->error); /* a value that was read was written */
     if (!json || p->error || !suits(v->types, p->out.data[0])) {
         buf_clear(&p->out);
-        note(p, buf_add_char(&p->out, '"'));
-        note(p, scan_escape(&p->out, v->text.len ? v->text.data : "", v->text.len));
-        note(p, buf_add_char(&p->out, '"'));
+        value_note(p, buf_add_char(&p->out, '"'));
+        value_note(p, scan_escape(&p->out, v->text.len ? v->text.data : "", v->text.len));
+        value_note(p, buf_add_char(&p->out, '"'));
     }
     events_out(p);
     buf_clear(&v->text);

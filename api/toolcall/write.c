@@ -20,16 +20,16 @@ struct writer {
     int error;
 };
 
-static void put(struct writer *w, const char *s, size_t len) {
+static void toolcall_put(struct writer *w, const char *s, size_t len) {
     if (w->error == 0)
         w->error = buf_add(w->out, s, len);
 }
 
-static void put_str(struct writer *w, const char *s) {
-    put(w, s, strlen(s));
+static void toolcall_put_str(struct writer *w, const char *s) {
+    toolcall_put(w, s, strlen(s));
 }
 
-static void add_mark(struct writer *w, size_t begin) {
+static void toolcall_add_mark(struct writer *w, size_t begin) {
     struct toolcall_marks *m = w->own;
 
     if (w->error || begin == w->out->len)
@@ -50,24 +50,24 @@ static void put_piece(struct writer *w, const char *piece, size_t index) {
         size_t n = strcspn(c, "{");
 
         if (n) {
-            put(w, c, n);
+            toolcall_put(w, c, n);
         } else if (strncmp(c, "{nl}", n = 4) == 0) {
-            put_str(w, "\n");
+            toolcall_put_str(w, "\n");
         } else if (strncmp(c, "{index}", n = 7) == 0) {
             w->error = buf_printf(w->out, "%zu", index);
         } else {
-            put(w, c, n = 1);
+            toolcall_put(w, c, n = 1);
         }
         c += n;
     }
-    add_mark(w, begin);
+    toolcall_add_mark(w, begin);
 }
 
-static void put_string(struct writer *w, const char *s, size_t len) {
-    put_str(w, "\"");
+static void toolcall_put_string(struct writer *w, const char *s, size_t len) {
+    toolcall_put_str(w, "\"");
     if (w->error == 0)
         w->error = scan_escape(w->out, s, len);
-    put_str(w, "\"");
+    toolcall_put_str(w, "\"");
 }
 
 static void put_plain(struct writer *w, yyjson_mut_val *v) {
@@ -75,38 +75,38 @@ static void put_plain(struct writer *w, yyjson_mut_val *v) {
     char *text = yyjson_mut_val_write(v, 0, &len);
 
     if (text)
-        put(w, text, len);
+        toolcall_put(w, text, len);
     else if (w->error == 0)
         w->error = -ENOMEM;
     free(text);
 }
 
-static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
+static void toolcall_put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
     yyjson_mut_val *key, *item;
     size_t i, n;
 
     if (yyjson_mut_is_str(v)) {
-        put_string(w, json_mut_text(v), json_mut_len(v));
+        toolcall_put_string(w, json_mut_text(v), json_mut_len(v));
     } else if (w->python && yyjson_mut_is_null(v)) {
-        put_str(w, "None");
+        toolcall_put_str(w, "None");
     } else if (w->python && yyjson_mut_is_bool(v)) {
-        put_str(w, yyjson_mut_get_bool(v) ? "True" : "False");
+        toolcall_put_str(w, yyjson_mut_get_bool(v) ? "True" : "False");
     } else if (yyjson_mut_is_arr(v) && depth < NESTING_MAX) {
-        put_str(w, "[");
+        toolcall_put_str(w, "[");
         yyjson_mut_arr_foreach(v, i, n, item) {
-            put_str(w, i ? ", " : "");
-            put_value(w, item, depth + 1);
+            toolcall_put_str(w, i ? ", " : "");
+            toolcall_put_value(w, item, depth + 1);
         }
-        put_str(w, "]");
+        toolcall_put_str(w, "]");
     } else if (yyjson_mut_is_obj(v) && depth < NESTING_MAX) {
-        put_str(w, "{");
+        toolcall_put_str(w, "{");
         yyjson_mut_obj_foreach(v, i, n, key, item) {
-            put_str(w, i ? ", " : "");
-            put_string(w, json_mut_text(key), json_mut_len(key));
-            put_str(w, ": ");
-            put_value(w, item, depth + 1);
+            toolcall_put_str(w, i ? ", " : "");
+            toolcall_put_string(w, json_mut_text(key), json_mut_len(key));
+            toolcall_put_str(w, ": ");
+            toolcall_put_value(w, item, depth + 1);
         }
-        put_str(w, "}");
+        toolcall_put_str(w, "}");
     } else {
         put_plain(w, v);
     }
@@ -114,21 +114,21 @@ static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
 
 /* Writes the arguments. Those that are no object were made by a client, and only JSON can express
  * them. */
-static void put_args(struct writer *w, yyjson_mut_val *args) {
+static void toolcall_put_args(struct writer *w, yyjson_mut_val *args) {
     yyjson_mut_val *key, *item;
     size_t i, n;
 
     if (!w->python && yyjson_mut_is_str(args))
-        put(w, json_mut_text(args), json_mut_len(args));
+        toolcall_put(w, json_mut_text(args), json_mut_len(args));
     else if (!w->python)
-        put_value(w, args, 0);
+        toolcall_put_value(w, args, 0);
     if (!w->python || !yyjson_mut_is_obj(args))
         return;
     yyjson_mut_obj_foreach(args, i, n, key, item) {
-        put_str(w, i ? ", " : "");
-        put(w, json_mut_text(key), json_mut_len(key));
-        put_str(w, "=");
-        put_value(w, item, 0);
+        toolcall_put_str(w, i ? ", " : "");
+        toolcall_put(w, json_mut_text(key), json_mut_len(key));
+        toolcall_put_str(w, "=");
+        toolcall_put_value(w, item, 0);
     }
 }
 
@@ -158,9 +158,9 @@ int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls,
 
         put_piece(&w, i ? s->separator : NULL, i);
         put_piece(&w, s->call_begin, i);
-        put(&w, json_mut_text(name), json_mut_len(name));
+        toolcall_put(&w, json_mut_text(name), json_mut_len(name));
         put_piece(&w, s->name_end, i);
-        put_args(&w, yyjson_mut_obj_get(function, "arguments"));
+        toolcall_put_args(&w, yyjson_mut_obj_get(function, "arguments"));
         put_piece(&w, s->call_end, i);
     }
     put_piece(&w, s->section_end, 0);

@@ -10,16 +10,16 @@
 #include "daemon/config/keyfile.h"
 
 /*
- * Values from each source pass through set(): a line of a file, a flag, an option sent to the
- * worker, a reload. All accept the same values, with the same error messages. An option keeps its
- * value if the new one is refused, except a list, which may be cut short: the caller then discards
- * the whole configuration.
+ * Values from each source pass through config_set_option(): a line of a file, a flag, an option
+ * sent to the worker, a reload. All accept the same values, with the same error messages. An option
+ * keeps its value if the new one is refused, except a list, which may be cut short: the caller then
+ * discards the whole configuration.
  */
 
 /* ---- values ---- */
 
 /* Replaces the string at *@at by a copy of @text. Returns 0, or -ENOMEM with *@at unchanged. */
-static int set_string(char **at, const char *text) {
+static int config_set_string(char **at, const char *text) {
     char *copy = strdup(text);
 
     if (!copy)
@@ -39,7 +39,7 @@ static void clear_list(char **list) {
 
 /* Replaces the entries of @list by those of @text. Returns 0, or -errno with @err, and then @list
  * may be cut short. */
-static int set_list(char **list, const char *text, const char *key, struct err *err) {
+static int config_set_list(char **list, const char *text, const char *key, struct err *err) {
     uint32_t n = 0;
 
     clear_list(list);
@@ -112,7 +112,7 @@ static int choice_of(const char *choices, const char *text) {
 
 /* Stores @v in the field of @o at @at; the table's ranges were checked against the sizes of the
  * fields. The field takes the low bytes of a little-endian number. */
-static void store(const struct option *o, char *at, uint64_t v) {
+static void config_store(const struct option *o, char *at, uint64_t v) {
     assert(o->size == 8 || v >> 8 * o->size == 0);
     memcpy(at, &v, o->size);
 }
@@ -122,7 +122,7 @@ struct size_text {
 };
 
 /* Returns @v in the largest unit of which it is a multiple, as parse_uint() reads it. */
-static struct size_text size_text(uint64_t v) {
+static struct size_text config_size_text(uint64_t v) {
     static const char *const units[] = {"", "K", "M", "G"};
     struct size_text t;
     int unit = 0;
@@ -138,18 +138,18 @@ static int config_refuse_number(const struct option *o, const char *text, struct
     if (o->type == OPTION_SIZE)
         return err_set(err, 0, o->key,
                        "%s: must be a size from %s to %s, such as 512M or 4G, not \"%s\"", o->key,
-                       size_text(o->min).s, size_text(o->max).s, text);
+                       config_size_text(o->min).s, config_size_text(o->max).s, text);
     return err_set(err, 0, o->key, "%s: must be a whole number from %llu to %llu, not \"%s\"",
                    o->key, (unsigned long long)o->min, (unsigned long long)o->max, text);
 }
 
 /* Stores @text if it is a number, or size, in the range of @o. Returns 0 or -EINVAL with @err. */
-static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
+static int config_set_number(const struct option *o, char *at, const char *text, struct err *err) {
     uint64_t v;
 
     if (parse_uint(text, o->type == OPTION_SIZE, &v) < 0 || v < o->min || v > o->max)
         return config_refuse_number(o, text, err);
-    store(o, at, v);
+    config_store(o, at, v);
     return 0;
 }
 
@@ -169,7 +169,8 @@ static int check_shell(const struct option *o, const char *text, struct err *err
 
 /* Checks @text and sets option @o to it. Returns 0, or -errno with @err, which may be NULL, and
  * nothing changed. */
-static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
+static int config_set_option(struct config *c, const struct option *o, const char *text,
+                             struct err *err) {
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;
 
@@ -180,24 +181,24 @@ static int set(struct config *c, const struct option *o, const char *text, struc
                        text);
     switch (o->type) {
     case OPTION_STRING:
-        return set_string((char **)(void *)at, text);
+        return config_set_string((char **)(void *)at, text);
     case OPTION_LIST:
-        return set_list((char **)(void *)at, text, o->key, err);
+        return config_set_list((char **)(void *)at, text, o->key, err);
     case OPTION_UINT:
         if (o->choices && choice == 0) {
-            store(o, at, o->max);
+            config_store(o, at, o->max);
             return 0;
         }
-        return set_number(o, at, text, err);
+        return config_set_number(o, at, text, err);
     case OPTION_SIZE:
-        return set_number(o, at, text, err);
+        return config_set_number(o, at, text, err);
     case OPTION_BOOL:
         if (parse_bool(text, (bool *)at) < 0)
             return err_set(err, 0, o->key, "%s: must be yes or no, not \"%s\"", o->key, text);
         return 0;
     case OPTION_CHOICE:
         assert(choice < 2 || o->size > sizeof(bool));
-        store(o, at, (uint64_t)choice);
+        config_store(o, at, (uint64_t)choice);
         return 0;
     }
     return -EINVAL;
@@ -205,7 +206,7 @@ static int set(struct config *c, const struct option *o, const char *text, struc
 
 /* Returns the row of @key; NULL: there is none. The search is linear: the table has some sixty rows
  * and is used at start and reload only. */
-static const struct option *find(const char *key) {
+static const struct option *config_find(const char *key) {
     for (uint32_t i = 0; i < config_table_n; i++)
         if (strcmp(config_table[i].key, key) == 0)
             return &config_table[i];
@@ -220,7 +221,7 @@ bool config_has(const char *key, size_t len) {
 }
 
 uint64_t config_most(const char *key) {
-    const struct option *o = find(key);
+    const struct option *o = config_find(key);
 
     assert(o);
     return o->max;
@@ -229,7 +230,7 @@ uint64_t config_most(const char *key) {
 int config_init(struct config *c) {
     memset(c, 0, sizeof(*c));
     for (uint32_t i = 0; i < config_table_n; i++)
-        TRY(set(c, &config_table[i], config_table[i].initial, NULL));
+        TRY(config_set_option(c, &config_table[i], config_table[i].initial, NULL));
     return 0;
 }
 
@@ -248,7 +249,7 @@ void config_deinit(struct config *c) {
 }
 
 /* Refuses a name that is no option: a key, or a flag with its @dashes. Returns -EINVAL. */
-static int unknown(const char *dashes, const char *name, const char *what, struct err *err) {
+static int config_unknown(const char *dashes, const char *name, const char *what, struct err *err) {
     const char *meant = config_meant(name);
 
     if (meant)
@@ -266,13 +267,13 @@ struct file {
 };
 
 /* Takes one line of a file. A key may occur once, because of two lines one would have no effect. */
-static int on_pair(void *ctx, const char *section, const char *name, const char *value,
-                   struct err *err) {
-    const struct option *o = find(name);
+static int config_on_pair(void *ctx, const char *section, const char *name, const char *value,
+                          struct err *err) {
+    const struct option *o = config_find(name);
     struct file *f = ctx;
 
     if (!o)
-        return unknown("", name, "key", err);
+        return config_unknown("", name, "key", err);
     if (!*section)
         return err_set(err, 0, name, "%s: needs the line [%s] above it", name, o->section);
     if (strcmp(o->section, section) != 0)
@@ -286,11 +287,11 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                                               : "remove one of them");
     f->seen[o - config_table] = true;
     TRY(check_shell(o, value, err));
-    return set(f->c, o, value, err);
+    return config_set_option(f->c, o, value, err);
 }
 
-static int read_file(struct config *c, const char *path, const char *param, keyfile_pair pair,
-                     struct err *err) {
+static int config_parse_file(struct config *c, const char *path, const char *param,
+                             keyfile_pair pair, struct err *err) {
     CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
     struct file f = {c, seen};
 
@@ -298,7 +299,7 @@ static int read_file(struct config *c, const char *path, const char *param, keyf
 }
 
 int config_read_file(struct config *c, const char *path, struct err *err) {
-    return read_file(c, path, "config", on_pair, err);
+    return config_parse_file(c, path, "config", config_on_pair, err);
 }
 
 /* Takes one line of a preset. */
@@ -306,7 +307,7 @@ static int on_preset_pair(void *ctx, const char *section, const char *name, cons
                           struct err *err) {
     static const char *const shared[] = {"any-model-name", "models",  "models-dir",
                                          "models-memory",  "kv-disk", "prewarm"};
-    const struct option *o = find(name);
+    const struct option *o = config_find(name);
     bool of_model = o && (strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0);
 
     for (size_t i = 0; i < ARRAY_SIZE(shared); i++)
@@ -314,11 +315,11 @@ static int on_preset_pair(void *ctx, const char *section, const char *name, cons
     if (o && !of_model)
         return err_set(err, 0, name,
                        "%s: cannot be set in a preset; set it in the configuration of weftd", name);
-    return on_pair(ctx, o && !*section ? o->section : section, name, value, err);
+    return config_on_pair(ctx, o && !*section ? o->section : section, name, value, err);
 }
 
 int config_read_preset(struct config *c, const char *path, struct err *err) {
-    return read_file(c, path, "models", on_preset_pair, err);
+    return config_parse_file(c, path, "models", on_preset_pair, err);
 }
 
 /* ---- flags ---- */
@@ -331,7 +332,7 @@ static int flag_value(int argc, char **argv, int *i, char *key, size_t size, con
     if (arg[0] != '-')
         return err_set(err, 0, "", "%s: not an option; a model is given with --model FILE", arg);
     if (arg[1] != '-')
-        return unknown("-", arg + 1, "option", err);
+        return config_unknown("-", arg + 1, "option", err);
     size_t len = strcspn(arg + 2, "=");
     if (len >= size)
         return err_set(err, 0, "", "%.40s...: unknown option", arg);
@@ -339,8 +340,8 @@ static int flag_value(int argc, char **argv, int *i, char *key, size_t size, con
     key[len] = 0;
     if (arg[2 + len] == '=') {
         *value = arg + 2 + len + 1;
-    } else if (strcmp(key, "config") != 0 && !find(key)) {
-        return unknown("--", key, "option", err);
+    } else if (strcmp(key, "config") != 0 && !config_find(key)) {
+        return config_unknown("--", key, "option", err);
     } else if (++*i >= argc) {
         return err_set(err, 0, key, "--%s: needs a value", key);
     } else {
@@ -356,12 +357,12 @@ static int set_flag(struct config *c, const struct option *o, const char *value,
 
     TRY(check_shell(o, value, err));
     if (o->type != OPTION_LIST || !again)
-        return set(c, o, value, err);
+        return config_set_option(c, o, value, err);
     size_t n = config_value(c, o, joined, sizeof(joined));
     if (n + strlen(value) + 2 > sizeof(joined))
         return err_set(err, 0, o->key, "--%s: too long", o->key);
     snprintf(joined + n, sizeof(joined) - n, ",%s", value);
-    return set(c, o, joined, err);
+    return config_set_option(c, o, joined, err);
 }
 
 /* Reads the flags: with @config_only only the files of --config, else only the other flags. */
@@ -376,10 +377,10 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
         const char *value = "";
 
         TRY(flag_value(argc, argv, &i, key, sizeof(key), &value, err));
-        const struct option *o = find(key);
+        const struct option *o = config_find(key);
         bool is_config = strcmp(key, "config") == 0;
         if (!o && !is_config)
-            return unknown("--", key, "option", err);
+            return config_unknown("--", key, "option", err);
         if (is_config && config_only)
             TRY(config_read_file(c, value, err));
         else if (!is_config && !config_only)
@@ -430,7 +431,7 @@ static bool is_address(const char *address) {
 }
 
 /* Returns true for a listen address that only this machine reaches. */
-static bool is_loopback(const char *address) {
+static bool config_is_loopback(const char *address) {
     static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
 
     for (size_t i = 0; i < ARRAY_SIZE(local); i++)
@@ -441,7 +442,7 @@ static bool is_loopback(const char *address) {
 
 /* Returns the number of the draft source @name in msg_draft_source[]; -1: there is no such
  * source. */
-static int source_of(const char *name) {
+static int config_source(const char *name) {
     for (int i = 0; i < MSG_DRAFT_SOURCES; i++)
         if (strcmp(msg_draft_source[i], name) == 0)
             return i;
@@ -452,8 +453,8 @@ uint32_t config_no_sources(const struct config *c) {
     uint32_t out = (1u << MSG_DRAFT_SOURCES) - 1;
 
     for (char *const *name = c->draft_sources; *name; name++) {
-        assert(source_of(*name) >= 0);
-        out &= ~(1u << source_of(*name));
+        assert(config_source(*name) >= 0);
+        out &= ~(1u << config_source(*name));
     }
     return out;
 }
@@ -469,7 +470,7 @@ bool config_drafts_from(const struct config *c, const char *name) {
  * them. */
 static int check_sources(const struct config *c, struct err *err) {
     for (char *const *name = c->draft_sources; *name; name++)
-        if (source_of(*name) < 0)
+        if (config_source(*name) < 0)
             return err_set(err, 0, "draft-sources",
                            "draft-sources: unknown source %s; the sources are forced, prediction, "
                            "suffix, recent, model and mtp",
@@ -478,10 +479,10 @@ static int check_sources(const struct config *c, struct err *err) {
 }
 
 int config_set(struct config *c, const char *key, const char *text, struct err *err) {
-    const struct option *o = find(key);
+    const struct option *o = config_find(key);
 
     assert(o);
-    return set(c, o, text, err);
+    return config_set_option(c, o, text, err);
 }
 
 int config_copy(struct config *to, const struct config *from, const struct option *o) {
@@ -489,7 +490,7 @@ int config_copy(struct config *to, const struct config *from, const struct optio
 
     assert(o >= config_table && o < config_table + config_table_n);
     config_value(from, o, value, sizeof(value));
-    return set(to, o, value, NULL);
+    return config_set_option(to, o, value, NULL);
 }
 
 int config_clone(struct config *to, const struct config *from) {
@@ -508,7 +509,7 @@ int config_pack(const struct config *c, const char *section, struct buf *out) {
         if (strcmp(o->section, section) != 0)
             continue;
         size_t n = config_value(c, o, value, sizeof(value));
-        assert(n < sizeof(value)); /* ensured by set() */
+        assert(n < sizeof(value)); /* ensured by config_set_option() */
         TRY(buf_add(out, o->key, strlen(o->key) + 1));
         TRY(buf_add(out, value, n + 1));
     }
@@ -522,9 +523,9 @@ int config_unpack(struct config *c, const char *data, size_t len) {
     assert(data || len == 0);
     while (data < end) {
         const char *value = memchr(data, 0, (size_t)(end - data));
-        const struct option *o = value ? find(data) : NULL;
+        const struct option *o = value ? config_find(data) : NULL;
         const char *next = o ? memchr(value + 1, 0, (size_t)(end - value - 1)) : NULL;
-        int r = next ? set(c, o, value + 1, &err) : -EPROTO;
+        int r = next ? config_set_option(c, o, value + 1, &err) : -EPROTO;
 
         if (r < 0)
             return r == -ENOMEM ? r : -EPROTO;
@@ -569,7 +570,7 @@ int config_check(const struct config *c, struct err *err) {
         if (config_without_tls(*l) != *l && !*c->tls_certificate)
             return err_set(err, 0, "tls-certificate",
                            "tls-certificate: must be set, because listen has %s", *l);
-        if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
+        if (!config_is_loopback(*l) && !*c->api_keys && !c->anonymous)
             return err_set(err, 0, "listen",
                            "listen: %s is reachable from other machines: add --api-key KEY, or "
                            "--anonymous yes to serve everyone (in a file: api-keys, anonymous)",

@@ -10,7 +10,7 @@
 #define HELP_COLUMNS 78
 
 /* Returns the value of @o's field, which has the type of a number, a bool or an enum. */
-static uint64_t load(const struct option *o, const char *at) {
+static uint64_t config_text_load(const struct option *o, const char *at) {
     uint64_t v = 0;
 
     memcpy(&v, at, o->size);
@@ -18,7 +18,7 @@ static uint64_t load(const struct option *o, const char *at) {
 }
 
 /* Returns word @i of "a|b|c", and its length in *@len. */
-static const char *word_of(const char *choices, uint64_t i, int *len) {
+static const char *config_text_word(const char *choices, uint64_t i, int *len) {
     for (; i; i--) {
         choices += strcspn(choices, "|");
         assert(*choices);
@@ -46,19 +46,19 @@ size_t config_value(const struct config *c, const struct option *o, char *out, s
                                   n ? "," : "", *list);
         break;
     case OPTION_UINT:
-        if (o->choices && load(o, at) == o->max) {
+        if (o->choices && config_text_load(o, at) == o->max) {
             n = (size_t)snprintf(out, size, "%s", o->choices);
             break;
         }
         /* fallthrough */
     case OPTION_SIZE:
-        n = (size_t)snprintf(out, size, "%llu", (unsigned long long)load(o, at));
+        n = (size_t)snprintf(out, size, "%llu", (unsigned long long)config_text_load(o, at));
         break;
     case OPTION_BOOL:
         n = (size_t)snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
         break;
     case OPTION_CHOICE: {
-        const char *word = word_of(o->choices, load(o, at), &len);
+        const char *word = config_text_word(o->choices, config_text_load(o, at), &len);
 
         n = (size_t)snprintf(out, size, "%.*s", len, word);
         break;
@@ -190,7 +190,7 @@ static const struct {
 
 /* Returns the number of letters to insert, leave out or replace until @a is @b, or any number above
  * @most if it is above @most. */
-static size_t distance(const char *a, const char *b, size_t most) {
+static size_t config_text_distance(const char *a, const char *b, size_t most) {
     size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
 
     for (size_t j = 0; j <= n; j++)
@@ -224,7 +224,7 @@ const char *config_meant(const char *name) {
     for (uint32_t i = 0; i < config_table_n; i++) {
         size_t d = strlen(config_table[i].key) > NAME_MAX_BYTES
                        ? SIZE_MAX
-                       : distance(name, config_table[i].key, best);
+                       : config_text_distance(name, config_table[i].key, best);
 
         if (d <= best) {
             best = d - (d > 0);

@@ -49,7 +49,7 @@ static int next_line(struct reading *f, char out[LINE_MAX_BYTES]) {
 }
 
 /* Returns the first byte of @s that is one of @chars or begins a comment, or the end of @s. */
-static char *find(char *s, const char *chars) {
+static char *keyfile_find(char *s, const char *chars) {
     bool blank = false;
 
     for (; *s && !strchr(chars, *s) && !(blank && *s == ';'); s++)
@@ -58,7 +58,7 @@ static char *find(char *s, const char *chars) {
 }
 
 /* Returns @s without the blanks around it. */
-static char *trim(char *s) {
+static char *keyfile_trim(char *s) {
     s += strspn(s, BLANKS);
     size_t n = strlen(s);
     while (n > 0 && isspace((unsigned char)s[n - 1]))
@@ -66,15 +66,15 @@ static char *trim(char *s) {
     return s;
 }
 
-static int read_line(struct reading *f, char *line) {
+static int keyfile_read_line(struct reading *f, char *line) {
     char *end;
 
     if (f->line == 1 && strncmp(line, BYTE_ORDER_MARK, 3) == 0)
         line += 3;
-    line = trim(line);
+    line = keyfile_trim(line);
     if (!*line || *line == '#' || *line == ';')
         return 0;
-    end = find(line, *line == '[' ? "]" : "=:");
+    end = keyfile_find(line, *line == '[' ? "]" : "=:");
     bool is_section = *line == '[' && *end == ']';
     char behind = is_section ? end[1 + strspn(end + 1, BLANKS)] : 0;
     if (!*end || *end == ';' || (behind && behind != '#' && behind != ';'))
@@ -84,8 +84,8 @@ static int read_line(struct reading *f, char *line) {
         memcpy(f->section, line + 1, strlen(line));
         return 0;
     }
-    *find(end, "") = 0;
-    int r = f->pair(f->ctx, f->section, trim(line), trim(end), f->err);
+    *keyfile_find(end, "") = 0;
+    int r = f->pair(f->ctx, f->section, keyfile_trim(line), keyfile_trim(end), f->err);
     if (r >= 0)
         return 0;
     struct err e = *f->err;
@@ -104,7 +104,7 @@ static int read_lines(struct reading *f) {
     int r;
 
     while ((r = next_line(f, line)) > 0)
-        TRY(read_line(f, line));
+        TRY(keyfile_read_line(f, line));
     return r == 0 && ferror(f->file) ? fail_to_read(f->path, f->param, errno, f->err) : r;
 }
 

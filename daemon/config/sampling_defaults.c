@@ -41,7 +41,7 @@ static const struct family {
 static const struct family fallback = {"weft", "*", "", 0.8, 0.95, 0.05, 40};
 
 /* Returns true if @text contains the name @part, in upper or lower case; see struct family. */
-static bool has_name(const char *text, const char *part) {
+static bool defaults_has_name(const char *text, const char *part) {
     for (; *text; text++) {
         const char *t = text, *p = part;
 
@@ -61,7 +61,7 @@ static bool has_name(const char *text, const char *part) {
 }
 
 /* Returns true if @word is one of @words, which are separated by spaces. */
-static bool has_word(const char *words, const char *word) {
+static bool defaults_has_word(const char *words, const char *word) {
     size_t n = strlen(word);
 
     for (const char *at = words; n > 0 && (at = strstr(at, word)); at += n)
@@ -86,7 +86,8 @@ static const struct family *find_family(const struct gguf *file, const char *nam
     for (size_t i = 0; i < ARRAY_SIZE(families); i++) {
         const struct family *f = &families[i];
 
-        if ((strcmp(f->arch, "*") == 0 || has_word(f->arch, arch)) && has_name(names, f->name))
+        if ((strcmp(f->arch, "*") == 0 || defaults_has_word(f->arch, arch)) &&
+            defaults_has_name(names, f->name))
             return f;
     }
     return NULL;
@@ -124,7 +125,7 @@ static unsigned take_file(struct sampling *s, const struct gguf *file) {
 }
 
 /* Takes one item of the option, NAME=VALUE. Returns 0 or -EINVAL. */
-static int take_item(struct sampling_defaults *d, const char *text, struct err *err) {
+static int defaults_take_item(struct sampling_defaults *d, const char *text, struct err *err) {
     const char *value = strchr(text, '=');
     char name[32] = "", *end = NULL;
 
@@ -162,7 +163,7 @@ int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *fil
         if (openai)
             params_init(&out->values);
         else
-            r = take_item(out, *option, err);
+            r = defaults_take_item(out, *option, err);
         if (r < 0)
             return r;
         snprintf(out->source, sizeof(out->source), "%s", openai ? "openai" : "option");

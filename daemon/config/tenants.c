@@ -68,7 +68,7 @@ struct reading {
 };
 
 /* Checks the name of a tenant, which becomes part of log lines, labels and hashes. */
-static bool is_name(const char *s, size_t n) {
+static bool tenants_is_name(const char *s, size_t n) {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@";
 
     return n > 0 && n < 64 && strspn(s, good) >= n;
@@ -86,7 +86,7 @@ static int bad_number(struct reading *r, const struct key *k, const char *text) 
                    (unsigned long long)k->max, text);
 }
 
-static int set_number(struct reading *r, const struct key *k, char *at, const char *text) {
+static int tenants_set_number(struct reading *r, const struct key *k, char *at, const char *text) {
     char *end;
     unsigned long long v = 0;
 
@@ -113,7 +113,7 @@ static int set_weight(struct reading *r, const struct key *k, char *at, const ch
 }
 
 /* Sets the number of the class, as api_tenant.class has it. Returns 0 or -EINVAL with r->err. */
-static int set_class(struct reading *r, const struct key *k, char *at, const char *text) {
+static int tenants_set_class(struct reading *r, const struct key *k, char *at, const char *text) {
     static const char *const names[] = {"normal", "interactive", "batch"};
 
     for (uint32_t i = 0; i < ARRAY_SIZE(names); i++) {
@@ -126,7 +126,7 @@ static int set_class(struct reading *r, const struct key *k, char *at, const cha
                    k->name, text);
 }
 
-static uint32_t hash_uid(uint32_t uid) {
+static uint32_t tenants_hash_uid(uint32_t uid) {
     return (uint32_t)(hash_step(0, uid) >> 32);
 }
 
@@ -138,7 +138,7 @@ static const char *owner_of(const struct reading *r, const struct api_tenant *bu
     if (key)
         hash = hash_text(key);
     else
-        hash = hash_uid(*uid);
+        hash = tenants_hash_uid(*uid);
     HASH_INDEX_EACH(r->owners, hash, i) {
         const struct api_tenant *t = &r->row[i].t;
 
@@ -175,8 +175,8 @@ static uint32_t *count_of(const struct key *k, struct api_tenant *t) {
 
 /* Adds one entry of the list `keys`, `uids` or `models`. Returns 0, or -EINVAL with r->err if the
  * entry is not valid or belongs to another tenant. */
-static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
-                    const char *item) {
+static int tenants_add_item(struct reading *r, const struct key *k, struct api_tenant *t,
+                            const char *item) {
     uint32_t *n = count_of(k, t);
     const char *owner;
     char *end;
@@ -194,7 +194,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
         return 0;
     }
     if (k->type == KEY_NAMES) {
-        if (!is_name(item, strlen(item)))
+        if (!tenants_is_name(item, strlen(item)))
             return bad_name(r, k->name, item);
         if ((owner = owner_of(r, t, item, NULL)))
             return taken(r, k->name, item, owner);
@@ -211,12 +211,12 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
         return taken(r, k->name, item, owner);
     assert(*n < API_TENANT_UIDS);
     t->uids[(*n)++] = uid;
-    return tenants_own(r, t, hash_uid(uid));
+    return tenants_own(r, t, tenants_hash_uid(uid));
 }
 
 /* Replaces the entries of @t by those of @text, which are separated by spaces or commas. */
-static int set_list(struct reading *r, const struct key *k, struct api_tenant *t,
-                    const char *text) {
+static int tenants_set_list(struct reading *r, const struct key *k, struct api_tenant *t,
+                            const char *text) {
     char item[200];
     int e = 0;
 
@@ -226,40 +226,41 @@ static int set_list(struct reading *r, const struct key *k, struct api_tenant *t
 
         snprintf(item, sizeof(item), "%.*s", (int)MIN(len, sizeof(item) - 1), text + skip);
         if (len > 0)
-            e = add_item(r, k, t, item);
+            e = tenants_add_item(r, k, t, item);
         text += skip + len;
     }
     return e;
 }
 
 /* Sets key @k of @t to @text. Returns 0 or -EINVAL with r->err. */
-static int set(struct reading *r, const struct key *k, struct api_tenant *t, const char *text) {
+static int tenants_set_key(struct reading *r, const struct key *k, struct api_tenant *t,
+                           const char *text) {
     char *at = (char *)t + k->offset;
 
     switch (k->type) {
     case KEY_UINT32:
     case KEY_UINT64:
-        return set_number(r, k, at, text);
+        return tenants_set_number(r, k, at, text);
     case KEY_WEIGHT:
         return set_weight(r, k, at, text);
     case KEY_CLASS:
-        return set_class(r, k, at, text);
+        return tenants_set_class(r, k, at, text);
     case KEY_NAME:
-        if (!is_name(text, strlen(text)))
+        if (!tenants_is_name(text, strlen(text)))
             return bad_name(r, k->name, text);
         strcpy(at, text);
         return 0;
     case KEY_NAMES:
     case KEY_UIDS:
     case KEY_MODELS:
-        return set_list(r, k, t, text);
+        return tenants_set_list(r, k, t, text);
     }
     return -EINVAL;
 }
 
 /* Finds the row of section @name, or makes it. Returns 0, -ENOMEM, or -EINVAL with r->err: there
  * cannot be another row. */
-static int row_of(struct reading *r, const char *name, struct row **out) {
+static int tenants_row(struct reading *r, const char *name, struct row **out) {
     HASH_INDEX_EACH(r->by_name, hash_text(name), i) {
         *out = &r->row[i];
         if (strcmp((*out)->t.name, name) == 0)
@@ -267,7 +268,7 @@ static int row_of(struct reading *r, const char *name, struct row **out) {
     }
     if (!*name)
         return err_set(r->err, 0, "", "a key must stand in a section: [default] or [NAME]");
-    if (!is_name(name, strlen(name)))
+    if (!tenants_is_name(name, strlen(name)))
         return bad_name(r, "section", name);
     if (r->n_rows == API_TENANTS_MAX)
         return err_set(r->err, 0, "",
@@ -282,14 +283,14 @@ static int row_of(struct reading *r, const char *name, struct row **out) {
 }
 
 /* Takes a pair of the file. A key may occur once in a section; a section may be continued later. */
-static int on_pair(void *ctx, const char *section, const char *name, const char *value,
-                   struct err *err) {
+static int tenants_on_pair(void *ctx, const char *section, const char *name, const char *value,
+                           struct err *err) {
     struct reading *r = ctx;
 
     struct row *row;
 
     r->err = err;
-    TRY(row_of(r, section, &row));
+    TRY(tenants_row(r, section, &row));
     for (uint32_t i = 0; i < ARRAY_SIZE(keys); i++) {
         if (strcmp(keys[i].name, name) != 0)
             continue;
@@ -301,7 +302,7 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
             return err_set(r->err, 0, name,
                            "%s: cannot be set in [default], which applies to all other clients",
                            name);
-        return set(r, &keys[i], &row->t, value);
+        return tenants_set_key(r, &keys[i], &row->t, value);
     }
     return err_set(
         r->err, 0, name,
@@ -336,13 +337,13 @@ static void inherit(struct reading *r) {
 }
 
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err) {
-    /* filled by row_of() */
+    /* filled by tenants_row() */
     CLEANUP(freep) struct row *rows = malloc(API_TENANTS_MAX * sizeof(*rows));
     struct reading r = {.row = rows};
 
     if (!rows)
         return -ENOMEM;
-    int error = keyfile_read(path, "tenants", on_pair, &r, err);
+    int error = keyfile_read(path, "tenants", tenants_on_pair, &r, err);
     hash_index_deinit(&r.by_name);
     hash_index_deinit(&r.owners);
     if (error < 0)

@@ -52,7 +52,7 @@ static const struct admin_opts *opts_of(const struct exchange *x) {
     return &((const struct admin *)x->ctx)->opts;
 }
 
-static void refuse(struct exchange *x, int status, const char *message) {
+static void admin_refuse(struct exchange *x, int status, const char *message) {
     struct err err = {0};
 
     err_set(&err, status, NULL, "%s", message);
@@ -62,13 +62,13 @@ static void refuse(struct exchange *x, int status, const char *message) {
 /* Answers an action that failed. An error without a message means that memory was short. */
 static void refuse_action(struct exchange *x, const struct err *err) {
     if (*err->message)
-        refuse(x, err->status ? err->status : 400, err->message);
+        admin_refuse(x, err->status ? err->status : 400, err->message);
     else
         respond_errno(x, -ENOMEM);
 }
 
 static void refuse_path(struct exchange *x) {
-    refuse(x, 404, NO_SUCH_PATH);
+    admin_refuse(x, 404, NO_SUCH_PATH);
 }
 
 /* Sends @json as a whole answer. NULL means that memory was short. */
@@ -87,7 +87,7 @@ static void respond_own(struct exchange *x, char *json) {
 }
 
 /* Writes an error. The answer to an unknown path lists the paths. */
-static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+static void admin_put_error(struct json *j, const struct exchange *x, const struct err *err) {
     const char *message = err->message;
 
     if (!x->route && err->status == 404)
@@ -129,7 +129,7 @@ static void send_watched(struct exchange *x) {
     conn_flush(x->conn);
 }
 
-static void on_watch(uv_timer_t *t) {
+static void admin_on_watch(uv_timer_t *t) {
     send_watched(((struct watch *)t->data)->x);
 }
 
@@ -157,7 +157,7 @@ static void watch(struct exchange *x, uint64_t ms) {
     exchange_attach(x, &ops, w);
     uv_timer_init(x->server->opts.loop, &w->timer);
     w->timer.data = w;
-    uv_timer_start(&w->timer, on_watch, ms, ms);
+    uv_timer_start(&w->timer, admin_on_watch, ms, ms);
     respond_stream(x);
     send_watched(x);
 }
@@ -171,7 +171,7 @@ static void stats_serve(struct exchange *x, struct http *h) {
     if (ms)
         watch(x, ms);
     else if (query && query[1])
-        refuse(x, 400, "watch: must be from 100ms to 1h, as in ?watch=1s");
+        admin_refuse(x, 400, "watch: must be from 100ms to 1h, as in ?watch=1s");
     else
         respond_own(x, admin_json_stats(opts_of(x)));
 }
@@ -186,18 +186,18 @@ static void ended_serve(struct exchange *x, struct http *h) {
     struct err err;
 
     if (api_read_ended(h, &f, &err) < 0) {
-        refuse(x, 400, err.message);
+        admin_refuse(x, 400, err.message);
         return;
     }
     int r;
     char *text = admin_json_ended(opts_of(x), &f, &r);
     if (r == -ENOENT)
-        refuse(x, 404, "no tenant has this name; weftctl tenants lists them");
+        admin_refuse(x, 404, "no tenant has this name; weftctl tenants lists them");
     else
         respond_own(x, text);
 }
 
-static void health_serve(struct exchange *x, struct http *h) {
+static void admin_health_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_health(opts_of(x)));
 }
 
@@ -205,13 +205,13 @@ static void tenants_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_tenants(opts_of(x)));
 }
 
-static void usage_serve(struct exchange *x, struct http *h) {
+static void admin_usage_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_usage(opts_of(x)));
 }
 
 /* Returns the index of the model that the path names; < 0: there is none, and the error was
  * sent. */
-static int named_model(struct exchange *x) {
+static int admin_named_model(struct exchange *x) {
     struct err err = {0};
     int i = models_index(opts_of(x)->models, x->arg, &err);
 
@@ -220,14 +220,14 @@ static int named_model(struct exchange *x) {
                 "no model is named %.100s so far; the folders of models are being read, try again",
                 x->arg);
     if (i < 0)
-        refuse(x, 404, err.message);
+        admin_refuse(x, 404, err.message);
     return i;
 }
 
 static void flight_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf file = {.max = FLIGHT_FILE_MAX};
     struct models_info model;
-    int i = x->arg ? named_model(x) : 0;
+    int i = x->arg ? admin_named_model(x) : 0;
 
     if (i < 0)
         return;
@@ -284,7 +284,7 @@ void admin_upgrade_over(struct admin *a, int pid, const char *why) {
     exchange_detach(x);
     snprintf(line, sizeof(line), "{\"upgraded\":true,\"pid\":%d}", pid);
     if (why)
-        refuse(x, 500, why);
+        admin_refuse(x, 500, why);
     else
         respond_line(x, line);
 }
@@ -297,7 +297,7 @@ static void drain_serve(struct exchange *x, struct http *h) {
     o->drain(o->ctx);
 }
 
-static void cancel_serve(struct exchange *x, struct http *h) {
+static void admin_cancel_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t id = strtoull(x->arg, &end, 10);
 
@@ -307,7 +307,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         audit_admin(x->client, "cancel", x->arg, NULL, 0, NULL);
         respond_line(x, "{\"cancelled\":true}");
     } else {
-        refuse(x, 404, "no live request has this id; weftctl requests lists them");
+        admin_refuse(x, 404, "no live request has this id; weftctl requests lists them");
     }
 }
 
@@ -324,9 +324,10 @@ static void why_serve(struct exchange *x, struct http *h) {
     int r = *end ? api_find(opts_of(x)->api, x->arg, &number) : 0;
     bool known = r == 0;
     if (r == -ENOTUNIQ) {
-        refuse(x, 409,
-               "requests of several tenants have this id; use the number that weftctl requests "
-               "shows");
+        admin_refuse(
+            x, 409,
+            "requests of several tenants have this id; use the number that weftctl requests "
+            "shows");
         return;
     }
     if (known)
@@ -334,9 +335,10 @@ static void why_serve(struct exchange *x, struct http *h) {
     if (known)
         respond_own(x, text);
     else
-        refuse(x, 404,
-               "no recent request with this id reached a worker; weftctl requests lists the live "
-               "ones");
+        admin_refuse(
+            x, 404,
+            "no recent request with this id reached a worker; weftctl requests lists the live "
+            "ones");
 }
 
 static void models_serve(struct exchange *x, struct http *h) {
@@ -352,8 +354,8 @@ static void answer_change(struct exchange *x, const char *action, const char *fi
         refuse_action(x, err);
 }
 
-static void load_serve(struct exchange *x, struct http *h) {
-    int i = named_model(x);
+static void admin_load_serve(struct exchange *x, struct http *h) {
+    int i = admin_named_model(x);
     struct err err = {0};
 
     if (i >= 0)
@@ -361,7 +363,7 @@ static void load_serve(struct exchange *x, struct http *h) {
 }
 
 static void unload_serve(struct exchange *x, struct http *h) {
-    int i = named_model(x);
+    int i = admin_named_model(x);
     struct err err = {0};
 
     if (i >= 0)
@@ -372,7 +374,7 @@ static void unload_serve(struct exchange *x, struct http *h) {
 static void swap_serve(struct exchange *x, struct http *h) {
     const char *query = strstr(http_target(h), "?file=");
     CLEANUP(freep) char *file = query ? strdup(query + 6) : NULL;
-    int i = named_model(x);
+    int i = admin_named_model(x);
     struct err err = {0};
 
     if (i < 0)
@@ -447,16 +449,16 @@ static const struct route routes[] = {
     {"/pull", HTTP_POST, .serve = pull_serve},
     {"/models/*/swap", HTTP_POST, .serve = swap_serve},
     {"/models", HTTP_GET, .serve = models_serve},
-    {"/models/*/load", HTTP_POST, .serve = load_serve},
+    {"/models/*/load", HTTP_POST, .serve = admin_load_serve},
     {"/models/*/unload", HTTP_POST, .serve = unload_serve},
     {"/stats", HTTP_GET, .serve = stats_serve},
     {"/requests", HTTP_GET, .serve = requests_serve},
     {"/requests/ended", HTTP_GET, .serve = ended_serve},
-    {"/requests/*/cancel", HTTP_POST, .serve = cancel_serve},
+    {"/requests/*/cancel", HTTP_POST, .serve = admin_cancel_serve},
     {"/requests/*/why", HTTP_GET, .serve = why_serve},
-    {"/health", HTTP_GET, .serve = health_serve},
+    {"/health", HTTP_GET, .serve = admin_health_serve},
     {"/tenants", HTTP_GET, .serve = tenants_serve},
-    {"/usage", HTTP_GET, .serve = usage_serve},
+    {"/usage", HTTP_GET, .serve = admin_usage_serve},
     {"/flight", HTTP_GET, .serve = flight_serve},
     {"/flight/*", HTTP_GET, .serve = flight_serve},
     {"/reload", HTTP_POST, .serve = reload_serve},
@@ -468,7 +470,7 @@ static const struct route routes[] = {
 static const struct dialect dialect = {
     .name = "admin",
     .routes = routes,
-    .put_error = put_error,
+    .put_error = admin_put_error,
     .stream_type = RESPOND_LINES,
     .event_begin = "",
     .event_end = "\n",
@@ -490,7 +492,7 @@ static bool in_group(int fd, gid_t group) {
 
 /* The group that owns the file of the socket that @fd was accepted from. Returns 0 if there is none
  * or root owns it. */
-static gid_t group_of(int fd) {
+static gid_t admin_group(int fd) {
     struct sockaddr_un at = {0};
     socklen_t len = sizeof(at);
     struct stat st;
@@ -503,7 +505,7 @@ static gid_t group_of(int fd) {
 
 /* Returns true for root, the daemon's own user, and members of the socket's group, unless the group
  * is root's. */
-static bool is_allowed(void *ctx, int fd) {
+static bool admin_is_allowed(void *ctx, int fd) {
     struct ucred peer;
     socklen_t len = sizeof(peer);
 
@@ -511,7 +513,7 @@ static bool is_allowed(void *ctx, int fd) {
         return false;
     if (peer.uid == 0 || peer.uid == geteuid())
         return true;
-    gid_t group = group_of(fd);
+    gid_t group = admin_group(fd);
     return group && (peer.gid == group || in_group(fd, group));
 }
 
@@ -554,7 +556,7 @@ int admin_new(struct admin **out, const struct admin_opts *o) {
         .socket_mode = 0660,
         .stream_headers = "",
         .dialects = dialects,
-        .accepts = is_allowed,
+        .accepts = admin_is_allowed,
     };
     int r = http_server_init(&a->http, &h);
     if (r == 0)
@@ -568,7 +570,7 @@ int admin_last_fd(const struct admin *a) {
 
 void admin_hand_over(struct admin *a) {
     http_server_own_paths(&a->http, false);
-    http_server_leave(&a->http);
+    http_server_stop_accepting(&a->http);
 }
 
 void admin_own_paths(struct admin *a) {

@@ -8,9 +8,9 @@
 
 /*
  * Each document is built whole and written once. If memory is short, yyjson omits values and
- * continues; its allocator notes that, and finish() checks it. One document is built at a time.
- * Strings are copied where they do not outlive the call. Lists are cut at fixed lengths, because an
- * operator reads them; /metrics has the sums.
+ * continues; its allocator notes that, and admin_json_finish() checks it. One document is built at
+ * a time. Strings are copied where they do not outlive the call. Lists are cut at fixed lengths,
+ * because an operator reads them; /metrics has the sums.
  */
 
 #define REQUESTS_MAX 4096
@@ -45,7 +45,7 @@ static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
 
 /* Returns the text of @d, which is freed. NULL: memory was short, now or while the document was
  * built. Paths in reasons may have bytes that are not UTF-8. */
-static char *finish(doc_t *d) {
+static char *admin_json_finish(doc_t *d) {
     size_t len;
     char *text =
         d && !lacks_memory ? yyjson_mut_write(d, YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len) : NULL;
@@ -57,7 +57,7 @@ static char *finish(doc_t *d) {
 }
 
 /* Returns an empty object at the root of a new document. NULL: no memory. */
-static doc_t *begin(val_t **root) {
+static doc_t *admin_json_begin(val_t **root) {
     lacks_memory = false;
     doc_t *d = yyjson_mut_doc_new(&ALC);
 
@@ -78,7 +78,8 @@ static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
 
 /* Adds a member for each row of a table of proto/stats.h, so that a new row is shown without a line
  * here. */
-static void add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n, const void *stats) {
+static void admin_json_add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n,
+                                const void *stats) {
     for (; n > 0; n--, row++) {
         if (row->is_real)
             yyjson_mut_obj_add_real(d, o, row->key, stat_value(row, stats));
@@ -91,7 +92,7 @@ static void add_front(doc_t *d, val_t *root, const struct api *api) {
     struct api_stats s;
 
     api_stats(api, &s);
-    add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
+    admin_json_add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
 }
 
 /* Adds the counters of each draft source; the names are those of the option draft-sources. */
@@ -107,14 +108,14 @@ static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     }
 }
 
-static void add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
+static void admin_json_add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
     val_t *all = yyjson_mut_obj_add_arr(d, root, "devices");
 
     for (uint32_t i = 0; i < MIN(s->n_devices, MSG_DEVICES); i++) {
         val_t *o = yyjson_mut_arr_add_obj(d, all);
 
         yyjson_mut_obj_add_uint(d, o, "device", s->device[i].number);
-        add_rows(d, o, device_rows, n_device_rows, &s->device[i]);
+        admin_json_add_rows(d, o, device_rows, n_device_rows, &s->device[i]);
     }
 }
 
@@ -131,9 +132,9 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "deaths", w.n_deaths);
     yyjson_mut_obj_add_uint(d, o, "hangs", w.n_hangs);
     yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);
-    add_rows(d, o, worker_rows, n_worker_rows, &w.last);
+    admin_json_add_rows(d, o, worker_rows, n_worker_rows, &w.last);
     add_drafts(d, o, &w.last);
-    add_devices(d, o, &w.last);
+    admin_json_add_devices(d, o, &w.last);
 }
 
 static void add_bad_presets(doc_t *d, val_t *root, const struct models *models) {
@@ -180,19 +181,19 @@ static void add_models(doc_t *d, val_t *root, const struct models *models) {
 
 char *admin_json_models(const struct admin_opts *o) {
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     if (!d)
         return NULL;
     add_models(d, root, o->models);
     add_bad_presets(d, root, o->models);
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 char *admin_json_stats(const struct admin_opts *o) {
     struct models_info first;
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     if (!d)
         return NULL;
@@ -205,7 +206,7 @@ char *admin_json_stats(const struct admin_opts *o) {
     add_worker(d, root, first.workers);
     if (models_budget(o->models))
         add_models(d, root, o->models);
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 /* Adds the number of a session as text, because many readers of JSON have only doubles. */
@@ -220,7 +221,7 @@ static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
 char *admin_json_requests(const struct admin_opts *o) {
     CLEANUP(freep) struct api_request_info *r = calloc(REQUESTS_MAX, sizeof(*r));
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     if (!d || !r)
         return yyjson_mut_doc_free(d), NULL;
@@ -230,7 +231,7 @@ char *admin_json_requests(const struct admin_opts *o) {
         val_t *v = yyjson_mut_arr_add_obj(d, list);
 
         yyjson_mut_obj_add_uint(d, v, "id", r[i].id);
-        /* the string stays valid until finish() */
+        /* the string stays valid until admin_json_finish() */
         yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id);
         yyjson_mut_obj_add_str(d, v, "endpoint", r[i].endpoint);
         yyjson_mut_obj_add_str(d, v, "state", r[i].state);
@@ -245,13 +246,13 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);
     }
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter *f, int *r) {
     CLEANUP(freep) struct api_ended_info *q = calloc(ENDED_MAX, sizeof(*q));
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     *r = d && q ? api_ended(o->api, f, q, ENDED_MAX) : -ENOMEM;
     if (*r < 0)
@@ -262,7 +263,7 @@ char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter
     for (uint32_t i = 0; i < n; i++) {
         val_t *v = yyjson_mut_arr_add_obj(d, list);
 
-        /* the strings stay valid until finish() */
+        /* the strings stay valid until admin_json_finish() */
         yyjson_mut_obj_add_str(d, v, "request_id", q[i].request_id);
         yyjson_mut_obj_add_str(d, v, "tenant", q[i].tenant);
         yyjson_mut_obj_add_str(d, v, "endpoint", q[i].endpoint);
@@ -276,7 +277,7 @@ char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter
         yyjson_mut_obj_add_int(d, v, "total_ms", q[i].total_ms);
         yyjson_mut_obj_add_int(d, v, "ago_ms", q[i].ago_ms);
     }
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 /* Adds one decision about a request; times count from its arrival. */
@@ -316,7 +317,7 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
     doc_t *d;
 
     *known = n > 0 || waits;
-    if (!*known || !(d = begin(&root)))
+    if (!*known || !(d = admin_json_begin(&root)))
         return NULL;
     yyjson_mut_obj_add_uint(d, root, "id", id);
     yyjson_mut_obj_add_int(d, root, "age_ms",
@@ -328,14 +329,14 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
     val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
     for (uint32_t i = 0; i < n; i++)
         add_record(d, list, &r[i], r[0].from_ns);
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 char *admin_json_tenants(const struct admin_opts *o) {
     static const char *const classes[] = {"normal", "interactive", "batch"};
     CLEANUP(freep) struct api_tenant_info *t = calloc(TENANTS_MAX, sizeof(*t));
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     if (!d || !t)
         return yyjson_mut_doc_free(d), NULL;
@@ -347,9 +348,9 @@ char *admin_json_tenants(const struct admin_opts *o) {
         yyjson_mut_obj_add_strcpy(d, v, "tenant", t[i].name);
         yyjson_mut_obj_add_real(d, v, "weight", t[i].weight);
         yyjson_mut_obj_add_str(d, v, "class", classes[MIN(t[i].class, 2u)]);
-        add_rows(d, v, tenant_rows, n_tenant_rows, &t[i].stats);
+        admin_json_add_rows(d, v, tenant_rows, n_tenant_rows, &t[i].stats);
     }
-    return finish(d);
+    return admin_json_finish(d);
 }
 
 char *admin_json_usage(const struct admin_opts *o) {
@@ -362,7 +363,7 @@ char *admin_json_health(const struct admin_opts *o) {
     struct models_info first;
     struct workers_stats w;
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d = admin_json_begin(&root);
 
     if (!d)
         return NULL;
@@ -372,5 +373,5 @@ char *admin_json_health(const struct admin_opts *o) {
     yyjson_mut_obj_add_str(d, root, "worker", w.state);
     if (*w.failure)
         yyjson_mut_obj_add_strcpy(d, root, "reason", w.failure);
-    return finish(d);
+    return admin_json_finish(d);
 }

@@ -36,7 +36,7 @@ struct reading {
 };
 
 /* Appends the argument that printf() makes of @fmt. */
-static void PRINTF(2, 3) add(struct reading *d, const char *fmt, ...) {
+static void PRINTF(2, 3) args_add(struct reading *d, const char *fmt, ...) {
     struct args *a = d->a;
     va_list ap;
 
@@ -54,7 +54,7 @@ static void PRINTF(2, 3) add(struct reading *d, const char *fmt, ...) {
 }
 
 /* Notes that option @name cannot be used, and the remedy. */
-static void PRINTF(3, 4) refuse(struct reading *d, const char *name, const char *fmt, ...) {
+static void PRINTF(3, 4) args_refuse(struct reading *d, const char *name, const char *fmt, ...) {
     char text[400];
     va_list ap;
 
@@ -66,7 +66,7 @@ static void PRINTF(3, 4) refuse(struct reading *d, const char *name, const char 
 }
 
 /* Notes what becomes of option @name, which is accepted. */
-static void PRINTF(3, 4) note(struct reading *d, const char *name, const char *fmt, ...) {
+static void PRINTF(3, 4) args_note(struct reading *d, const char *name, const char *fmt, ...) {
     char text[400];
     va_list ap;
 
@@ -94,7 +94,7 @@ static const char *value(struct reading *d) {
         return equals + 1;
     if (d->i + 1 < d->argc)
         return d->argv[++d->i];
-    refuse(d, name, "needs a value");
+    args_refuse(d, name, "needs a value");
     return NULL;
 }
 
@@ -112,14 +112,15 @@ static void skip_switch(struct reading *d) {
 }
 
 /* Reads a whole number of at most 32 bits; returns false and adds a note for any other text. */
-static bool number(struct reading *d, const char *name, const char *text, uint64_t *out) {
+static bool args_number(struct reading *d, const char *name, const char *text, uint64_t *out) {
     char *end;
     unsigned long long n = strtoull(text, &end, 10);
 
     bool is_number = *text >= '0' && *text <= '9' && !*end;
 
     if (!is_number || n > UINT32_MAX) {
-        refuse(d, name, "\"%.60s\" is %s", text, is_number ? "too large" : "not a whole number");
+        args_refuse(d, name, "\"%.60s\" is %s", text,
+                    is_number ? "too large" : "not a whole number");
         return false;
     }
     *out = n;
@@ -149,7 +150,7 @@ static void add_listen(struct reading *d) {
         if (r < 0)
             d->r = r;
     }
-    add(d, "--listen=%s", list.len ? list.data : "");
+    args_add(d, "--listen=%s", list.len ? list.data : "");
 }
 
 /* Adds the length of the longest request and the number of requests. llama-server divides -c among
@@ -161,18 +162,18 @@ static void add_context(struct reading *d) {
     if (!p->names_context)
         return;
     if (p->parallel) {
-        add(d, "--max-seqs=%llu", (unsigned long long)p->parallel);
-        add(d, "--max-running=%llu", (unsigned long long)p->parallel);
+        args_add(d, "--max-seqs=%llu", (unsigned long long)p->parallel);
+        args_add(d, "--max-running=%llu", (unsigned long long)p->parallel);
     }
     if (p->parallel > 1 && !p->unified)
         context = (context + p->parallel - 1) / p->parallel;
     if (p->has_context)
-        add(d, "--max-context=%llu", (unsigned long long)context);
+        args_add(d, "--max-context=%llu", (unsigned long long)context);
 }
 
 /* Adds the keys of an --api-key, separated by commas, to a file without a name, since weftd reads
  * them again when it reloads. */
-static void add_keys(struct reading *d, const char *keys) {
+static void args_add_keys(struct reading *d, const char *keys) {
     static int fd = -1; /* open as long as the process runs: a reload gets the same path */
 
     if (fd < 0 && (fd = memfd_create("api-keys", MFD_CLOEXEC)) < 0) {
@@ -187,7 +188,7 @@ static void add_keys(struct reading *d, const char *keys) {
         pwrite(fd, lines, (size_t)n, d->keys_end) != n)
         d->r = -ENOMEM;
     d->keys_end += n;
-    add(d, "--api-keys=/proc/self/fd/%d", fd);
+    args_add(d, "--api-keys=/proc/self/fd/%d", fd);
 }
 
 /* Adds a number, lowered to the most that option @key takes. */
@@ -196,15 +197,15 @@ static void add_at_most(struct reading *d, const char *name, const char *key, co
 
     if (*text == '-' || strcmp(text, "0") == 0) {
         if (strcmp(key, "max-draft") == 0)
-            add(d, "--speculation=off");
+            args_add(d, "--speculation=off");
         return;
     }
-    if (!number(d, name, text, &n))
+    if (!args_number(d, name, text, &n))
         return;
     if (n > most)
-        note(d, name, "%llu is more than weftd uses: %llu", (unsigned long long)n,
-             (unsigned long long)most);
-    add(d, "--%s=%llu", key, (unsigned long long)MIN(n, most));
+        args_note(d, name, "%llu is more than weftd uses: %llu", (unsigned long long)n,
+                  (unsigned long long)most);
+    args_add(d, "--%s=%llu", key, (unsigned long long)MIN(n, most));
 }
 
 /* Adds a length, which may have the unit k (1,000) or K (1,024). */
@@ -218,32 +219,33 @@ static void add_length(struct reading *d, const char *name, const char *key, con
     if (len > 1 && len < sizeof(digits) && (text[len - 1] == 'k' || text[len - 1] == 'K'))
         unit = text[--len] == 'k' ? 1000 : 1024;
     snprintf(digits, sizeof(digits), "%.*s", (int)len, text);
-    if (number(d, name, unit > 1 ? digits : text, &n))
-        add(d, "--%s=%llu", key, (unsigned long long)(n * unit));
+    if (args_number(d, name, unit > 1 ? digits : text, &n))
+        args_add(d, "--%s=%llu", key, (unsigned long long)(n * unit));
 }
 
 /* Names the first devices, of which there are as many as @text says. */
-static void add_shards(struct reading *d, const char *name, const char *text) {
+static void args_add_shards(struct reading *d, const char *name, const char *text) {
     char list[64] = "0";
     uint64_t n;
 
-    if (!number(d, name, text, &n) || n == 1)
+    if (!args_number(d, name, text, &n) || n == 1)
         return;
     if (n == 0 || n > CONFIG_LIST_MAX) {
-        refuse(d, name, "--devices 0,1 names the devices that share the model");
+        args_refuse(d, name, "--devices 0,1 names the devices that share the model");
         return;
     }
     for (uint64_t i = 1; i < n; i++)
         snprintf(list + strlen(list), sizeof(list) - strlen(list), ",%llu", (unsigned long long)i);
-    add(d, "--devices=%s", list);
+    args_add(d, "--devices=%s", list);
 }
 
 /* Names devices that llama-server calls CUDA0,CUDA1. */
-static void add_devices(struct reading *d, const char *name, const char *advice, const char *text) {
+static void args_add_devices(struct reading *d, const char *name, const char *advice,
+                             const char *text) {
     char list[64] = "";
 
     if (strcmp(text, "none") == 0 || strcasecmp(text, "cpu") == 0) {
-        add(d, "--backend=cpu");
+        args_add(d, "--backend=cpu");
         return;
     }
     for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',') {
@@ -251,13 +253,13 @@ static void add_devices(struct reading *d, const char *name, const char *advice,
         size_t n = strspn(digits, "0123456789");
 
         if (n == 0 || n > 3 || (digits[n] && digits[n] != ',') || strlen(list) + 5 > sizeof(list)) {
-            refuse(d, name, "%s", advice);
+            args_refuse(d, name, "%s", advice);
             return;
         }
         snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%.*s", *list ? "," : "",
                  (int)n, digits);
     }
-    add(d, "--devices=%s", list);
+    args_add(d, "--devices=%s", list);
 }
 
 /* Accepts a list PATTERN=BUFFER of experts that stay in host memory, or of what goes to a device:
@@ -272,23 +274,23 @@ static void add_tensors(struct reading *d, const char *name, const char *advice,
         bool of_experts = equals && memmem(at, (size_t)(equals - at), "exps", 4);
 
         if (!equals || (to_cpu && !of_experts)) {
-            refuse(d, name, "%s", advice);
+            args_refuse(d, name, "%s", advice);
             return;
         }
         experts |= to_cpu;
     }
     if (experts)
-        note(d, name,
-             "weftd leaves as many experts in host memory as do not fit; --host-experts N "
-             "leaves those of N layers there");
+        args_note(d, name,
+                  "weftd leaves as many experts in host memory as do not fit; --host-experts N "
+                  "leaves those of N layers there");
     else
         pass_over(d, name);
 }
 
-static void add_preset(struct reading *d, const char *ours) {
+static void args_add_preset(struct reading *d, const char *ours) {
     size_t len = strcspn(ours, " ");
 
-    add(d, "--model=hf:%.*s", (int)len, ours);
+    args_add(d, "--model=hf:%.*s", (int)len, ours);
     if (d->p->has_port)
         return;
     d->p->port = strtoull(ours + len, NULL, 10);
@@ -302,10 +304,10 @@ static void add_level(struct reading *d, const char *name, const char *text) {
 
     for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
         if (strcasecmp(text, levels[i][0]) == 0) {
-            add(d, "--log-level=%s", levels[i][1]);
+            args_add(d, "--log-level=%s", levels[i][1]);
             return;
         }
-    refuse(d, name, "use --log-level error, warn, info or debug");
+    args_refuse(d, name, "use --log-level error, warn, info or debug");
 }
 
 static void add_cache_type(struct reading *d, const char *name, const char *option,
@@ -313,19 +315,20 @@ static void add_cache_type(struct reading *d, const char *name, const char *opti
     if (strcmp(type, "auto") == 0 || strstr(type, "float16"))
         pass_over(d, name);
     else
-        refuse(d, name, "format %.20s does not exist here: use --%s q8_0, which has as many bits",
-               type, option);
+        args_refuse(d, name,
+                    "format %.20s does not exist here: use --%s q8_0, which has as many bits", type,
+                    option);
 }
 
 /* Takes the first of the names at the arguments as the model's, and the others as aliases. */
 static void add_served(struct reading *d, const char *first) {
     CLEANUP(buf_deinit) struct buf others = {.max = UINT32_MAX};
 
-    add(d, "--model-name=%s", first);
+    args_add(d, "--model-name=%s", first);
     while (d->i + 1 < d->argc && d->argv[d->i + 1][0] != '-')
         buf_printf(&others, "%s%s", others.len ? "," : "", d->argv[++d->i]);
     if (others.len)
-        add(d, "--aliases=%s", others.data);
+        args_add(d, "--aliases=%s", others.data);
 }
 
 static void add_kv_type(struct reading *d, const char *name, const char *option, const char *type) {
@@ -335,10 +338,10 @@ static void add_kv_type(struct reading *d, const char *name, const char *option,
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         known |= strcmp(types[i], type) == 0;
     if (known)
-        add(d, "--%s=%s", option, type);
+        args_add(d, "--%s=%s", option, type);
     else
-        refuse(d, name, "format %.20s does not exist here: use --%s f16, q8_0 or q4_0", type,
-               option);
+        args_refuse(d, name, "format %.20s does not exist here: use --%s f16, q8_0 or q4_0", type,
+                    option);
 }
 
 /* Returns true if the name that begins at @a comes before the one at @b in bytewise order. */
@@ -351,16 +354,16 @@ static bool name_is_before(const char *a, const char *b) {
 
 /* Takes the first name in bytewise order as the model's name, as llama-server does, and the others
  * as aliases. */
-static void add_names(struct reading *d, const char *names) {
+static void args_add_names(struct reading *d, const char *names) {
     const char *first = names;
 
     for (const char *at = names; *at; at += strcspn(at, ","), at += *at == ',')
         if (*at != ',' && name_is_before(at, first))
             first = at;
     size_t n = strcspn(first, ",");
-    add(d, "--model-name=%.*s", (int)n, first);
+    args_add(d, "--model-name=%.*s", (int)n, first);
     if (strchr(names, ','))
-        add(d, "--aliases=%.*s%s", (int)(first - names), names, first + n);
+        args_add(d, "--aliases=%.*s%s", (int)(first - names), names, first + n);
 }
 
 /* Returns true for a number that turns a sampler off. */
@@ -379,13 +382,13 @@ static void translate_more(struct reading *d, const struct llama_option *o, cons
         if (is_off(text))
             pass_over(d, name);
         else
-            refuse(d, name, "%s", o->ours);
+            args_refuse(d, name, "%s", o->ours);
         break;
     case LLAMA_ONE:
         if (strcmp(text, "1") == 0)
             pass_over(d, name);
         else
-            refuse(d, name, "%s", o->ours);
+            args_refuse(d, name, "%s", o->ours);
         break;
     case LLAMA_MOST:
         add_at_most(d, name, o->ours, text);
@@ -394,19 +397,19 @@ static void translate_more(struct reading *d, const struct llama_option *o, cons
         add_tensors(d, name, o->ours, text);
         break;
     case LLAMA_DEVICES:
-        add_devices(d, name, o->ours, text);
+        args_add_devices(d, name, o->ours, text);
         break;
     case LLAMA_SPLIT:
         if (strcmp(text, "none") == 0)
             pass_over(d, name);
         else
-            note(d, name, "--devices 0,1 names the devices that share the model");
+            args_note(d, name, "--devices 0,1 names the devices that share the model");
         break;
     case LLAMA_LENGTH:
         add_length(d, name, o->ours, text);
         break;
     case LLAMA_SHARDS:
-        add_shards(d, name, text);
+        args_add_shards(d, name, text);
         break;
     case LLAMA_CACHE_TYPE:
         add_cache_type(d, name, o->ours, text);
@@ -416,14 +419,14 @@ static void translate_more(struct reading *d, const struct llama_option *o, cons
         break;
     case LLAMA_GIB:
         if (!is_off(text))
-            add(d, "--%s=%.*sG", o->ours, (int)strcspn(text, "."), text);
+            args_add(d, "--%s=%.*sG", o->ours, (int)strcspn(text, "."), text);
         break;
     case LLAMA_SERVED:
         add_served(d, text);
         break;
     default:
         assert(o->kind == LLAMA_REFUSED_VALUE);
-        refuse(d, name, "%s", o->ours);
+        args_refuse(d, name, "%s", o->ours);
         break;
     }
 }
@@ -435,23 +438,23 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
 
     switch (o->kind) {
     case LLAMA_VALUE:
-        add(d, "--%s=%s", o->ours, text);
+        args_add(d, "--%s=%s", o->ours, text);
         break;
     case LLAMA_COUNT:
         if (*text != '-' && strcmp(text, "auto") != 0)
-            add(d, "--%s=%s", o->ours, text);
+            args_add(d, "--%s=%s", o->ours, text);
         break;
     case LLAMA_SAMPLING:
         if (strcmp(o->ours, "seed") != 0 || *text != '-')
-            add(d, "--sampling=%s=%s", o->ours, text);
+            args_add(d, "--sampling=%s=%s", o->ours, text);
         break;
     case LLAMA_CONTEXT:
-        d->p->has_context = number(d, name, text, &d->p->context);
+        d->p->has_context = args_number(d, name, text, &d->p->context);
         d->p->names_context = true;
         break;
     case LLAMA_PARALLEL:
         if (*text != '-')
-            number(d, name, text, &d->p->parallel);
+            args_number(d, name, text, &d->p->parallel);
         d->p->names_context = true;
         break;
     case LLAMA_HOST:
@@ -459,15 +462,15 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
         d->p->names_address = true;
         break;
     case LLAMA_PORT:
-        d->p->has_port = number(d, name, text, &d->p->port);
+        d->p->has_port = args_number(d, name, text, &d->p->port);
         d->p->names_address = true;
         break;
     case LLAMA_KEYS:
-        add_keys(d, text);
+        args_add_keys(d, text);
         break;
     case LLAMA_LAYERS:
         if (strcmp(text, "0") == 0)
-            add(d, "--backend=cpu");
+            args_add(d, "--backend=cpu");
         else
             pass_over(d, name);
         break;
@@ -476,29 +479,29 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
         break;
     case LLAMA_BUDGET:
         if (strcmp(text, "0") == 0)
-            add(d, "--reasoning=off");
+            args_add(d, "--reasoning=off");
         else if (*text != '-')
-            refuse(d, name, "send it in requests as thinking_budget");
+            args_refuse(d, name, "send it in requests as thinking_budget");
         break;
     case LLAMA_CACHE_MIB:
-        if (*text != '-' && strcmp(text, "0") != 0 && number(d, name, text, &n))
-            add(d, "--host-kv-memory=%lluM", (unsigned long long)n);
+        if (*text != '-' && strcmp(text, "0") != 0 && args_number(d, name, text, &n))
+            args_add(d, "--host-kv-memory=%lluM", (unsigned long long)n);
         break;
     case LLAMA_REPO:
-        add(d, "--model=%s%s", strncmp(text, "hf:", 3) == 0 ? "" : "hf:", text);
+        args_add(d, "--model=%s%s", strncmp(text, "hf:", 3) == 0 ? "" : "hf:", text);
         break;
     case LLAMA_ALIAS:
-        add_names(d, text);
+        args_add_names(d, text);
         break;
     case LLAMA_CERTIFICATE:
         d->p->tls = d->p->names_address = true;
-        add(d, "--tls-certificate=%s", text);
+        args_add(d, "--tls-certificate=%s", text);
         break;
     case LLAMA_HERE_VALUE:
         pass_over(d, name);
         break;
     case LLAMA_NOTED_VALUE:
-        note(d, name, "%s", o->ours);
+        args_note(d, name, "%s", o->ours);
         break;
     default:
         translate_more(d, o, name, text);
@@ -506,7 +509,7 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
     }
 }
 
-static void translate(struct reading *d, const struct llama_option *o) {
+static void args_translate_option(struct reading *d, const struct llama_option *o) {
     const char *name = d->argv[d->i], *text;
 
     switch (o->kind) {
@@ -519,16 +522,16 @@ static void translate(struct reading *d, const struct llama_option *o) {
             skip_switch(d);
         break;
     case LLAMA_REFUSED:
-        refuse(d, name, "%s", o->ours);
+        args_refuse(d, name, "%s", o->ours);
         break;
     case LLAMA_FLAG:
-        add(d, "--%s", o->ours);
+        args_add(d, "--%s", o->ours);
         break;
     case LLAMA_NOTED:
-        note(d, name, "%s", o->ours);
+        args_note(d, name, "%s", o->ours);
         break;
     case LLAMA_PRESET:
-        add_preset(d, o->ours);
+        args_add_preset(d, o->ours);
         break;
     case LLAMA_UNIFIED:
         d->p->unified = true;
@@ -543,16 +546,16 @@ static void translate(struct reading *d, const struct llama_option *o) {
 
 /* Refuses an option that neither program has. The next argument is taken as its value unless it
  * begins with a dash. */
-static void refuse_unknown(struct reading *d) {
+static void args_refuse_unknown(struct reading *d) {
     const char *name = d->argv[d->i];
     char bare[64];
 
     snprintf(bare, sizeof(bare), "%.*s", (int)strcspn(name, "="), name);
     const char *meant = config_meant(bare + strspn(bare, "-"));
     if (meant)
-        refuse(d, name, "unknown option; is --%s meant?", meant);
+        args_refuse(d, name, "unknown option; is --%s meant?", meant);
     else
-        refuse(d, name, "unknown option (weftd --help lists all)");
+        args_refuse(d, name, "unknown option (weftd --help lists all)");
     if (!strchr(name, '=') && d->i + 1 < d->argc && d->argv[d->i + 1][0] != '-')
         d->i++;
 }
@@ -564,21 +567,21 @@ int args_translate(struct args *a, struct args_pairs *pairs, int argc, char **ar
         .here = {.max = NOTES_MAX}, .noted = {.max = NOTES_MAX}, .refused = {.max = NOTES_MAX}};
     pairs->names_address = pairs->names_context = false;
     if (argc > 0)
-        add(&d, "%s", argv[0]);
+        args_add(&d, "%s", argv[0]);
     for (; d.i < argc && d.r == 0; d.i++) {
         const char *arg = argv[d.i];
         const struct llama_option *o = llama_option_find(arg, strcspn(arg, "="));
 
         if (o) {
-            translate(&d, o);
+            args_translate_option(&d, o);
         } else if (is_own(arg)) {
-            add(&d, "%s", arg);
+            args_add(&d, "%s", arg);
             if (!strchr(arg, '=') && d.i + 1 < argc)
-                add(&d, "%s", argv[++d.i]);
+                args_add(&d, "%s", argv[++d.i]);
         } else if (*arg == '-') {
-            refuse_unknown(&d);
+            args_refuse_unknown(&d);
         } else {
-            refuse(&d, arg, "not an option; a model is given with --model FILE");
+            args_refuse(&d, arg, "not an option; a model is given with --model FILE");
         }
     }
     add_listen(&d);
@@ -599,7 +602,7 @@ void args_deinit(struct args *a) {
 /* ---- models by name ---- */
 
 /* Returns true if @text can only be a path. */
-static bool is_path(const char *text) {
+static bool args_is_path(const char *text) {
     return *text == '/' || *text == '.' || access(text, F_OK) == 0;
 }
 
@@ -618,16 +621,16 @@ static int resolve_folder(struct config *c, const char *key, const char *path, s
 
 /* Returns the name of a model that contains @text, or that @text contains, without regard to case;
  * NULL: there is none. */
-static const char *nearest(const struct model_list *list, const char *text) {
+static const char *args_nearest(const struct model_list *list, const char *text) {
     for (size_t i = 0; i < list->n; i++)
         if (strcasestr(list->file[i].name, text) || strcasestr(text, list->file[i].name))
             return list->file[i].name;
     return NULL;
 }
 
-static int refuse_name(const struct model_list *list, const char *key, const char *text,
-                       struct err *err) {
-    const char *near = nearest(list, text);
+static int args_refuse_name(const struct model_list *list, const char *key, const char *text,
+                            struct err *err) {
+    const char *near = args_nearest(list, text);
 
     if (strncmp(text, "hf:", 3) == 0)
         return err_set(err, 0, key, "%s: %.120s has not been downloaded: run weftctl pull %.120s",
@@ -645,14 +648,14 @@ static int refuse_name(const struct model_list *list, const char *key, const cha
 
 /* Replaces the model name that option @key has by the model's path, found as by weftctl models, and
  * a folder by the model in it. */
-static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
+static int args_resolve(struct config *c, const char *key, const char *text, struct err *err) {
     struct model_dirs dirs = {0};
     struct model_list list = {0};
     const struct model_file *file = NULL;
 
     if (files_is_folder(text))
         return resolve_folder(c, key, text, err);
-    if (!*text || is_path(text))
+    if (!*text || args_is_path(text))
         return 0;
     int r = model_dirs_init(&dirs, NULL);
     if (r == 0)
@@ -663,7 +666,7 @@ static int resolve(struct config *c, const char *key, const char *text, struct e
     else if (r == -EINVAL)
         model_find(&list, text, &file, err);
     else if (r == -ENOENT)
-        r = refuse_name(&list, key, text, err);
+        r = args_refuse_name(&list, key, text, err);
     model_list_deinit(&list);
     model_dirs_deinit(&dirs);
     return r;
@@ -680,8 +683,8 @@ static void print_lines(struct buf *text, const char *from, FILE *out) {
 
 /* Takes the variables of the environment that stand for options. What cannot be used is told and
  * does not prevent a start: other programs have the same variables. */
-static int read_environment(struct config *c, struct args_pairs *pairs, FILE *notes,
-                            struct err *err) {
+static int args_read_environment(struct config *c, struct args_pairs *pairs, FILE *notes,
+                                 struct err *err) {
     CLEANUP(environment_deinit) struct environment e = {0};
     CLEANUP(args_deinit) struct args a = {0};
 
@@ -703,7 +706,7 @@ int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *
     CLEANUP(args_deinit) struct args a = {0};
     struct args_pairs pairs = {0};
 
-    TRY(read_environment(c, &pairs, notes, err));
+    TRY(args_read_environment(c, &pairs, notes, err));
     TRY(args_translate(&a, &pairs, argc, argv));
     if (notes)
         print_lines(&a.refused, "", notes);
@@ -716,6 +719,6 @@ int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *
         fprintf(notes, "weftd: ignored, because it always applies or weftd decides it: %s\n",
                 printable(a.here.data).s);
     TRY(config_read_args(c, a.n, a.v, err));
-    TRY(resolve(c, "model", c->model, err));
-    return resolve(c, "draft-model", c->draft_model, err);
+    TRY(args_resolve(c, "model", c->model, err));
+    return args_resolve(c, "draft-model", c->draft_model, err);
 }

@@ -22,7 +22,7 @@ static bool is_missing(const struct device_nodes *at, const char *name) {
 }
 
 /* Runs the program with "-c @minor", and with @last unless that is NULL. */
-static void run(const struct device_nodes *at, uint32_t minor, const char *last) {
+static void device_nodes_run(const struct device_nodes *at, uint32_t minor, const char *last) {
     char number[16], *none[] = {NULL};
     char *args[] = {(char *)at->program, (char *)"-c", number, (char *)last, NULL};
     posix_spawn_file_actions_t quiet;
@@ -56,13 +56,13 @@ void device_nodes_make(const struct device_nodes *at) {
     if (access(at->program, X_OK) < 0)
         return;
     if (is_missing(at, "nvidiactl")) /* the program also loads the module that lists the devices */
-        run(at, CONTROL, NULL);
+        device_nodes_run(at, CONTROL, NULL);
     uint32_t n = count_gpus(at);
     for (uint32_t i = 0; i < n; i++) {
         snprintf(name, sizeof(name), "nvidia%u", i);
         if (is_missing(at, name))
-            run(at, i, NULL);
+            device_nodes_run(at, i, NULL);
     }
     if (n > 0 && is_missing(at, "nvidia-uvm"))
-        run(at, 0, "-u");
+        device_nodes_run(at, 0, "-u");
 }

@@ -60,7 +60,7 @@ static const struct variable {
     {"VLLM_LOGGING_LEVEL", VARIABLE_VALUE, "--uvicorn-log-level"},
 };
 
-static const struct variable *find(const char *name) {
+static const struct variable *environment_find(const char *name) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         if (strcmp(table[i].name, name) == 0)
             return &table[i];
@@ -77,7 +77,7 @@ static bool is_on(const char *value) {
 }
 
 /* Appends OPTION=VALUE, or OPTION alone if @value is NULL. */
-static int add(struct environment *e, const char *option, const char *value) {
+static int environment_add(struct environment *e, const char *option, const char *value) {
     char **v = reallocarray(e->v, (size_t)e->n + 2, sizeof(*v));
 
     if (!v)
@@ -94,7 +94,7 @@ static int add(struct environment *e, const char *option, const char *value) {
 }
 
 /* Reads a time of Ollama. Returns false if @text is none. */
-static bool seconds(const char *text, uint64_t *out) {
+static bool environment_seconds(const char *text, uint64_t *out) {
     static const struct {
         const char *name;
         double seconds;
@@ -116,11 +116,11 @@ static int add_seconds(struct environment *e, const struct variable *v, const ch
     char number[32];
     uint64_t n;
 
-    if (!seconds(value, &n))
-        return add(e, v->option, value); /* the option refuses it */
+    if (!environment_seconds(value, &n))
+        return environment_add(e, v->option, value); /* the option refuses it */
     snprintf(number, sizeof(number), "%llu",
              (unsigned long long)(v->kind == VARIABLE_MS ? n * 1000 : n));
-    return add(e, v->option, number);
+    return environment_add(e, v->option, number);
 }
 
 /* Adds the address of Ollama's server, whose port is 11434 if it has none. */
@@ -136,17 +136,18 @@ static int add_address(struct environment *e, const struct variable *v, const ch
         snprintf(address, sizeof(address), "127.0.0.1%.*s", len, host);
     else
         snprintf(address, sizeof(address), "%.*s%s", len, host, bare ? ":11434" : "");
-    return add(e, v->option, address);
+    return environment_add(e, v->option, address);
 }
 
-static int take_row(struct environment *e, const struct variable *v, const char *value) {
+static int environment_take_row(struct environment *e, const struct variable *v,
+                                const char *value) {
     switch (v->kind) {
     case VARIABLE_SILENT:
         return 0;
     case VARIABLE_FLAG:
         if (!is_on(value))
             return 0;
-        TRY(add(e, v->option, NULL));
+        TRY(environment_add(e, v->option, NULL));
         break;
     case VARIABLE_SECONDS:
     case VARIABLE_MS:
@@ -156,7 +157,7 @@ static int take_row(struct environment *e, const struct variable *v, const char 
         TRY(add_address(e, v, value));
         break;
     default:
-        TRY(add(e, v->option, value));
+        TRY(environment_add(e, v->option, value));
         break;
     }
     return buf_printf(&e->used, "%s%s", e->used.len ? ", " : "", v->name);
@@ -178,29 +179,29 @@ static int take_argument(struct environment *e, const char *name, const char *va
             return 0;
         value = NULL;
     }
-    TRY(add(e, option, value));
+    TRY(environment_add(e, option, value));
     return buf_printf(&e->used, "%s%s", e->used.len ? ", " : "", name);
 }
 
-static bool begins(const char *name, const char *with) {
+static bool environment_begins(const char *name, const char *with) {
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-static int take(struct environment *e, const char *name, const char *value) {
-    const struct variable *v = find(name);
+static int environment_take(struct environment *e, const char *name, const char *value) {
+    const struct variable *v = environment_find(name);
 
     if (v)
-        return take_row(e, v, value);
-    if (begins(name, "LLAMA_ARG_"))
+        return environment_take_row(e, v, value);
+    if (environment_begins(name, "LLAMA_ARG_"))
         return take_argument(e, name, value);
-    if (begins(name, "OLLAMA_") || begins(name, "VLLM_"))
+    if (environment_begins(name, "OLLAMA_") || environment_begins(name, "VLLM_"))
         return buf_printf(&e->unread, "%s%s", e->unread.len ? ", " : "", name);
     return 0;
 }
 
 int environment_read(struct environment *e, char **envp) {
     *e = (struct environment){.used = {.max = LIST_MAX}, .unread = {.max = LIST_MAX}};
-    TRY(add(e, "weftd", NULL));
+    TRY(environment_add(e, "weftd", NULL));
     for (char **at = envp; *at; at++) {
         const char *equals = strchr(*at, '=');
         char name[NAME_MAX_BYTES + 1];
@@ -208,7 +209,7 @@ int environment_read(struct environment *e, char **envp) {
         if (!equals || !equals[1] || equals - *at > NAME_MAX_BYTES)
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)(equals - *at), *at);
-        int r = take(e, name, equals + 1);
+        int r = environment_take(e, name, equals + 1);
         if (r < 0 && r != -EMSGSIZE)
             return r;
     }

@@ -30,8 +30,8 @@ static int add_own_socket(struct listeners *l, const char *address) {
 }
 
 /* Returns the socket that the previous daemon bound for @address; NULL: there is none. */
-static const struct front_socket *find_socket(const struct listeners *l, bool admin,
-                                              const char *address) {
+static const struct front_socket *listeners_find_socket(const struct listeners *l, bool admin,
+                                                        const char *address) {
     for (uint32_t i = 0; i < l->n; i++) {
         const struct front_socket *s = &l->sockets[i];
 
@@ -81,7 +81,7 @@ static int port_of(int fd) {
 /* Listens on one address of the listen option. The first one names the service in messages. */
 static int listen_on(struct listeners *l, const char *address, struct err *err) {
     char host[256];
-    const struct front_socket *given = find_socket(l, false, address);
+    const struct front_socket *given = listeners_find_socket(l, false, address);
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     bool tls = at != address;
     int port, bound;
@@ -124,7 +124,7 @@ static bool has_tls(const struct service_fd *s) {
 }
 
 /* Returns true if the service manager bound @s, or if the options still have its address. */
-static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
+static bool listeners_is_wanted(const struct listeners *l, const struct service_fd *s) {
     if (!s->address)
         return true;
     if (s->admin)
@@ -161,7 +161,7 @@ int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
             r = add_socket(l, (struct front_socket){.fd = fds[i].fd,
                                                     .admin = fds[i].admin,
                                                     .tls = has_tls(&fds[i]),
-                                                    .unwanted = !is_wanted(l, &fds[i]),
+                                                    .unwanted = !listeners_is_wanted(l, &fds[i]),
                                                     .address = fds[i].address});
     }
     return r;
@@ -220,14 +220,14 @@ static bool has_given_admin(const struct listeners *l) {
     return false;
 }
 
-static int open_admin(struct listeners *l, struct err *err) {
+static int listeners_open_admin(struct listeners *l, struct err *err) {
     const char *path = l->config->admin_socket;
 
     TRY(takeover_is_pending() ? 0 : listen_on_given(l, true, err));
     if (listeners_managed(l, true) || !*path)
         return 0;
     if (!is_auto(l))
-        return find_socket(l, true, path) ? 0 : open_admin_at(l, path, err);
+        return listeners_find_socket(l, true, path) ? 0 : open_admin_at(l, path, err);
     if (!has_given_admin(l) && !listeners_managed(l, false))
         open_auto_admin(l);
     return 0;
@@ -251,7 +251,7 @@ int listeners_open(struct listeners *l, struct err *err) {
         return err_set(
             err, 0, "tls-certificate",
             "tls-certificate: listen has no tls: address, and no inherited socket is named tls");
-    return open_admin(l, err);
+    return listeners_open_admin(l, err);
 }
 
 /* Returns the name under which the next daemon gets @s; an address shows whether there is TLS. */

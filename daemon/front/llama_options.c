@@ -238,7 +238,7 @@ static const struct llama_option vllm[] = {
 };
 
 /* Returns true if @a and @b are equal when '_' counts as '-', as llama-server reads them. */
-static bool is_same(const char *a, const char *b, size_t len) {
+static bool llama_options_is_same(const char *a, const char *b, size_t len) {
     for (size_t i = 0; i < len; i++)
         if (a[i] != b[i] && (a[i] != '-' || b[i] != '_'))
             return false;
@@ -248,13 +248,13 @@ static bool is_same(const char *a, const char *b, size_t len) {
 /* Returns true if @name is one of @names. */
 static bool is_among(const char *names, const char *name, size_t len) {
     for (; *names; names += strcspn(names, ","), names += *names == ',')
-        if (strcspn(names, ",") == len && is_same(names, name, len))
+        if (strcspn(names, ",") == len && llama_options_is_same(names, name, len))
             return true;
     return false;
 }
 
-static const struct llama_option *find(const struct llama_option *rows, size_t n, const char *name,
-                                       size_t len) {
+static const struct llama_option *llama_options_find(const struct llama_option *rows, size_t n,
+                                                     const char *name, size_t len) {
     for (size_t i = 0; i < n; i++)
         if (is_among(rows[i].names, name, len))
             return &rows[i];
@@ -262,9 +262,9 @@ static const struct llama_option *find(const struct llama_option *rows, size_t n
 }
 
 const struct llama_option *llama_option_find(const char *name, size_t len) {
-    const struct llama_option *o = find(table, ARRAY_SIZE(table), name, len);
+    const struct llama_option *o = llama_options_find(table, ARRAY_SIZE(table), name, len);
 
-    return o ? o : find(vllm, ARRAY_SIZE(vllm), name, len);
+    return o ? o : llama_options_find(vllm, ARRAY_SIZE(vllm), name, len);
 }
 
 bool llama_option_has_no_value(const struct llama_option *o) {

@@ -65,7 +65,7 @@ static bool is_temporary(int r) {
 
 /* Prints the reason of a refusal in one line and reports it to the previous daemon, if there is
  * one. Returns the exit code. */
-static int fail(const struct err *err, int r) {
+static int front_fail(const struct err *err, int r) {
     char plain[200];
     const char *why = *err->message ? err->message : plain;
 
@@ -80,8 +80,8 @@ static int fail(const struct err *err, int r) {
 
 /* ---- stopping ---- */
 
-/* Ends all parts at once; then the loop has nothing left to run and serve() returns. */
-static void close_all(struct front *f) {
+/* Ends all parts at once; then the loop has nothing left to run and front_serve() returns. */
+static void front_close_all(struct front *f) {
     if (f->closing)
         return;
     f->closing = true;
@@ -111,7 +111,7 @@ static bool is_leaving(struct front *f) {
 
 /* Returns true while requests run, also in the previous daemon, which would end with this process's
  * group. */
-static bool is_busy(struct front *f) {
+static bool front_is_busy(struct front *f) {
     return api_busy(f->api) || takeover_has_old();
 }
 
@@ -124,9 +124,9 @@ static void on_drain_tick(uv_timer_t *t) {
         return;
     if (!f->handed_over) /* after a hand-over the next daemon serves, and no request is refused */
         api_drain(f->api);
-    if (!is_busy(f) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
+    if (!front_is_busy(f) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
         log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
-        close_all(f);
+        front_close_all(f);
     }
 }
 
@@ -150,7 +150,7 @@ void front_start_drain(struct front *f) {
     upgrade_stop(f->upgrade);
     service_stopping();
     service_status("draining");
-    api_leave(f->api);
+    api_stop_accepting(f->api);
     if (!f->handed_over && !listeners_managed(&f->listeners, false))
         api_drain(f->api);
     uv_timer_start(&f->drain, on_drain_tick, 0, 20);
@@ -161,7 +161,7 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
 
     audit_signal(f->draining ? "stop" : "drain");
     if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
-        close_all(f);
+        front_close_all(f);
     else if (f->draining)
         limit_drain(f, f->config.drain_timeout_ms);
     else
@@ -296,7 +296,7 @@ static void serve_from_now(struct front *f) {
     int r = listeners_open_given(&f->listeners, &err);
 
     if (r < 0) {
-        f->exit_code = fail(&err, r);
+        f->exit_code = front_fail(&err, r);
         front_start_drain(f);
         return;
     }
@@ -319,7 +319,7 @@ static void serve_from_now(struct front *f) {
 }
 
 /* Implements models_opts.on_ready. */
-static void on_ready(void *ctx) {
+static void front_on_ready(void *ctx) {
     struct front *f = ctx;
 
     if (takeover_is_pending())
@@ -362,8 +362,8 @@ static void on_load(void *ctx) {
     int r = models_start(f->models);
 
     if (r < 0) {
-        f->exit_code = fail(&err, r);
-        close_all(f);
+        f->exit_code = front_fail(&err, r);
+        front_close_all(f);
     }
 }
 
@@ -379,16 +379,16 @@ static void on_old_gone(void *ctx) {
     if (!takeover_is_pending())
         return;
     f->exit_code = EXIT_AGAIN;
-    close_all(f);
+    front_close_all(f);
 }
 
-static void on_refused(void *ctx, const char *why, int r) {
+static void front_on_refused(void *ctx, const char *why, int r) {
     struct front *f = ctx;
     struct err err;
 
     err_set(&err, 0, "model", "%.150s: %.240s", f->config.model, why);
-    f->exit_code = fail(&err, r);
-    close_all(f);
+    f->exit_code = front_fail(&err, r);
+    front_close_all(f);
 }
 
 /* Returns the number of kinds of sockets, TCP and UNIX, over which clients may come according to
@@ -517,8 +517,8 @@ static int open_models(struct front *f, struct err *err) {
         .kv_events = f->kv_events,
         .disk_fd = f->disk_fd,
         .ctx = f,
-        .on_ready = on_ready,
-        .on_refused = on_refused,
+        .on_ready = front_on_ready,
+        .on_refused = front_on_refused,
         .on_away = next_daemon_on_away,
         .on_answer = next_daemon_on_answer,
         .beside = takeover_is_pending(),
@@ -529,7 +529,7 @@ static int open_models(struct front *f, struct err *err) {
     return models_open(f->models, err);
 }
 
-static int open_admin(struct front *f) {
+static int front_open_admin(struct front *f) {
     const struct admin_opts o = {
         .loop = &f->loop,
         .api = f->api,
@@ -565,7 +565,7 @@ static int open_front(struct front *f, struct err *err) {
     TRY(open_api(f));
     TRY(takeover_start(&t));
     TRY(next_daemon_new(f));
-    TRY(open_admin(f));
+    TRY(front_open_admin(f));
     TRY(read_files(f, err));
     TRY(open_listeners(f, err));
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
@@ -593,7 +593,7 @@ static void free_front(struct front *f) {
 }
 
 /* Runs the front after its options were read. Returns the exit code. */
-static int serve(struct front *f) {
+static int front_serve(struct front *f) {
     const char *backend = f->config.engine.backend;
     struct err err = {0};
 
@@ -614,7 +614,7 @@ static int serve(struct front *f) {
     if (r == 0)
         r = open_front(f, &err);
     if (r < 0)
-        return fail(&err, r); /* the process ends, so the system closes everything */
+        return front_fail(&err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
     if (f->api && api_save_state(f->api) < 0 && r == 0)
@@ -624,7 +624,7 @@ static int serve(struct front *f) {
 }
 
 /* Reads and checks the options and the files that they name. */
-static int read_options(struct front *f, struct err *err) {
+static int front_read_options(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n_rows;
 
@@ -663,13 +663,13 @@ int main(int argc, char **argv) {
     bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;
     f.argv = argv;
-    int r = read_options(&f, &err);
+    int r = front_read_options(&f, &err);
     if (r < 0)
-        return fail(&err, r);
+        return front_fail(&err, r);
     if (!check)
-        return serve(&f);
+        return front_serve(&f);
     r = check_start(&f.config, &err);
     if (r < 0)
-        return fail(&err, r);
+        return front_fail(&err, r);
     return !files_flush();
 }

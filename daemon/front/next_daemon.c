@@ -51,7 +51,7 @@ static void on_disk_left(void *ctx) {
 
 /* Lets the next daemon, which is ready, take over. If it has the device, it must have taken all
  * requests before, because this daemon cannot continue them. */
-static void let_go(struct front *f) {
+static void next_daemon_let_go(struct front *f) {
     if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
         return;
     if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
@@ -66,7 +66,7 @@ static void on_next_ready(void *ctx) {
     struct front *f = ctx;
 
     next_daemon_offer(f);
-    let_go(f);
+    next_daemon_let_go(f);
 }
 
 void next_daemon_on_answer(void *ctx) {
@@ -75,7 +75,7 @@ void next_daemon_on_answer(void *ctx) {
     if (f->handed_over)
         models_move(f->models);
     else if (f->gave_way && upgrade_state(f->upgrade) == UPGRADE_READY)
-        let_go(f);
+        next_daemon_let_go(f);
 }
 
 /* Implements upgrade_opts.taken. */
@@ -138,7 +138,7 @@ static char *program_of(const struct front *f) {
 }
 
 /* Implements the callback of kept_pass(). */
-static int add_file(void *files, int fd, const char *name) {
+static int next_daemon_add_file(void *files, int fd, const char *name) {
     return upgrade_add(files, fd, name, NULL);
 }
 
@@ -150,7 +150,7 @@ int next_daemon_start(void *front, struct err *err) {
     if (r == 0)
         r = listeners_pass(&f->listeners, files);
     if (r == 0)
-        r = kept_pass(f->kept, add_file, files);
+        r = kept_pass(f->kept, next_daemon_add_file, files);
     if (r == 0) {
         f->argv[0] = program_of(f);
         f->gave_way = models_device(f->models) != NULL;

@@ -8,7 +8,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct decoder *decoder; /* decoder process; NULL: not needed yet */
 
 /* Starts the decoder process. Returns 0 or -errno. */
-static int start(struct decoder **out) {
+static int picture_decoder_start(struct decoder **out) {
     int r = 0;
 
     pthread_mutex_lock(&mutex);
@@ -23,7 +23,7 @@ int picture_decoder_run(void *ctx, const void *data, size_t len, const struct pi
                         struct picture *out, struct picture_layout *layout, struct err *err) {
     struct decoder *d = NULL;
 
-    TRY(start(&d));
+    TRY(picture_decoder_start(&d));
     return decoder_run(d, data, len, fit, out, layout, err);
 }
 

@@ -48,9 +48,9 @@ static void make_arena(uv_work_t *work) {
     uv_barrier_wait(r->all);
 }
 
-static void on_made(uv_work_t *work, int status) {}
+static void process_on_made(uv_work_t *work, int status) {}
 
-static void *pass(void *gate) {
+static void *process_pass(void *gate) {
     pthread_mutex_lock(gate);
     pthread_mutex_unlock(gate);
     return NULL;
@@ -64,7 +64,7 @@ static int try_threads(void) {
     int n = 0, r = 0;
 
     pthread_mutex_lock(&gate);
-    while (n < POOL_N && (r = thread_start(&thread[n], NULL, pass, &gate)) == 0)
+    while (n < POOL_N && (r = thread_start(&thread[n], NULL, process_pass, &gate)) == 0)
         n++;
     pthread_mutex_unlock(&gate);
     while (n-- > 0)
@@ -94,7 +94,7 @@ int process_make_ready(uv_loop_t *loop) {
     for (int i = 0; i < POOL_N; i++) {
         job[i].all = &all;
         /* fails only if there is no function */
-        uv_queue_work(loop, &job[i].work, make_arena, on_made);
+        uv_queue_work(loop, &job[i].work, make_arena, process_on_made);
     }
     uv_run(loop, UV_RUN_DEFAULT);
     uv_barrier_destroy(&all);

@@ -47,8 +47,8 @@ static bool is_listening(int fd) {
 
 /* Finds the purpose of @fd by its @name; @address is the part of the name behind '=', NULL if it
  * has none. Returns 0, or -EINVAL with @err if the descriptor cannot be used. */
-static int sort(struct service_fd *out, int fd, const char *name, const char *address,
-                struct err *err) {
+static int service_sort(struct service_fd *out, int fd, const char *name, const char *address,
+                        struct err *err) {
     *out = (struct service_fd){.fd = fd, .address = address};
     snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - 1 - name) : 39, name);
     out->admin = strcmp(out->name, "admin") == 0;
@@ -78,7 +78,7 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
     for (int i = 0; i < n; i++) {
         const char *equals = strchr(names[i], '=');
 
-        TRY(sort(&fds[i], of_old[i], names[i], equals ? equals + 1 : NULL, err));
+        TRY(service_sort(&fds[i], of_old[i], names[i], equals ? equals + 1 : NULL, err));
     }
     return n;
 }
@@ -91,7 +91,7 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
 static bool held;
 
 /* Calls sd_notify() if this process is the service's main one. */
-static PRINTF(1, 2) void tell(const char *fmt, ...) {
+static PRINTF(1, 2) void service_tell(const char *fmt, ...) {
     va_list ap;
     char text[512];
 
@@ -112,7 +112,7 @@ void service_release(void) {
 }
 
 void service_hand_over(int pid) {
-    tell("MAINPID=%d", pid);
+    service_tell("MAINPID=%d", pid);
     held = true;
 }
 
@@ -126,9 +126,10 @@ static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err)
     if (n > SERVICE_FDS_MAX)
         result = too_many(err);
     for (int i = 0; i < n && result >= 0; i++)
-        result = sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "", NULL, err) < 0
-                     ? -EINVAL
-                     : n;
+        result =
+            service_sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "", NULL, err) < 0
+                ? -EINVAL
+                : n;
     for (int i = 0; names && names[i]; i++)
         free(names[i]);
     free(names);
@@ -136,19 +137,20 @@ static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err)
 }
 
 void service_ready(void) {
-    tell("READY=1");
+    service_tell("READY=1");
 }
 
 void service_reloading(void) {
-    tell("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)(clock_now(clock_monotonic()) / 1000));
+    service_tell("RELOADING=1\nMONOTONIC_USEC=%lld",
+                 (long long)(clock_now(clock_monotonic()) / 1000));
 }
 
 void service_stopping(void) {
-    tell("STOPPING=1");
+    service_tell("STOPPING=1");
 }
 
 void service_status(const char *text) {
-    tell("STATUS=%s", text);
+    service_tell("STATUS=%s", text);
 }
 
 /* Stores @fd at the service manager. FDPOLL=0: the manager keeps it whatever poll(2) reports. */
@@ -162,7 +164,7 @@ void service_keep(int fd, const char *name) {
 }
 
 void service_forget(const char *name) {
-    tell("FDSTOREREMOVE=1\nFDNAME=%s", name);
+    service_tell("FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
 static uv_timer_t watchdog;
@@ -170,7 +172,7 @@ static bool watching;
 
 /* Pings the watchdog: the loop has completed an iteration. */
 static void ping(uv_timer_t *t) {
-    tell("WATCHDOG=1");
+    service_tell("WATCHDOG=1");
 }
 
 void service_watchdog_start(uv_loop_t *loop) {

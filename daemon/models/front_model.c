@@ -164,7 +164,7 @@ static bool says(const struct gguf *g, const char *key, const char *value) {
 
 /* Checks that the engine could compute the model, and names files that are often mistaken for a
  * model. */
-static int check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
+static int front_model_check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
     if (says(g, "general.type", "adapter"))
         return err_set(err, 0, "model",
                        "this file is a LoRA adapter, not a model; merge it into its model first");
@@ -223,7 +223,7 @@ static uint64_t fit_bytes(const struct engine_opts *o, struct engine_fit *f, str
 
 /* Returns the file of draft-model if it is this model's own block and not a whole model, else
  * NULL. */
-static const struct gguf *block_of(const struct front_model *m) {
+static const struct gguf *front_model_block(const struct front_model *m) {
     return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
 }
 
@@ -237,7 +237,7 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     uint64_t draft = 0;
     struct engine_fit draft_fit;
 
-    o->block = block_of(m);
+    o->block = front_model_block(m);
     open.has_projector = m->projector.file != NULL;
     bool draft_first = worker_engine_opts(&k, &open);
     o->file = m->file;
@@ -271,7 +271,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
 
     assert(*c->model);
     if (r == 0)
-        r = check_kind(m->file, &kind, err);
+        r = front_model_check_kind(m->file, &kind, err);
     if (r == 0)
         r = tokenizer_new(&m->tokenizer, m->file, err);
     TRY(name_file(r, "model", c->model, err));
@@ -285,7 +285,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
                       err));
     TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);
-    engine_keep_key(m->file, block_of(m), m->keep_key[0]);
+    engine_keep_key(m->file, front_model_block(m), m->keep_key[0]);
     if (m->draft)
         engine_keep_key(m->draft, NULL, m->keep_key[1]);
     gguf_drop_data(m->file); /* the file may change while the model is served */

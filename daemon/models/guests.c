@@ -20,7 +20,7 @@ struct guests {
 };
 
 /* Returns the request's index in the list, or n. */
-static uint32_t find(const struct guests *g, uint64_t id) {
+static uint32_t guests_find(const struct guests *g, uint64_t id) {
     uint32_t i = 0;
 
     while (i < g->n && api_guest_id(g->list[i]) != id)
@@ -28,7 +28,7 @@ static uint32_t find(const struct guests *g, uint64_t id) {
     return i;
 }
 
-static void forget(struct guests *g, uint32_t i) {
+static void guests_forget(struct guests *g, uint32_t i) {
     assert(i < g->n);
     g->list[i] = g->list[--g->n];
 }
@@ -36,14 +36,15 @@ static void forget(struct guests *g, uint32_t i) {
 /* Sends an event; a callback of api_guest_new(). A frame that does not fit into the channel cannot
  * be left out, because its content is not sent again; so the channel is closed, and the other front
  * starts over. */
-static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
+static void guests_on_news(void *ctx, struct api_guest *guest, const struct event *e) {
     struct guests *g = ctx;
 
     if (e->kind == EVENT_REJECTED || e->kind == EVENT_FINISH)
-        forget(g, find(g, api_guest_id(guest)));
+        guests_forget(g, guests_find(g, api_guest_id(guest)));
     buf_clear(&g->out);
     if (msg_event_pack(&g->out, e) < 0 || worker_chan_send(&g->chan, MSG_EVENTS, &g->out) != 0)
-        shutdown(g->chan.chan.fd, SHUT_RDWR); /* on_frame() sees the end in the next iteration */
+        shutdown(g->chan.chan.fd,
+                 SHUT_RDWR); /* guests_on_frame() sees the end in the next iteration */
 }
 
 /* Asks the other front, which has the pictures of its requests, for one; a callback of
@@ -62,41 +63,41 @@ static void on_need(void *ctx, struct api_guest *guest, uint32_t index) {
 static int picture(struct guests *g, const struct chan_frame *f) {
     struct msg_picture m;
     int r = msg_picture_parse(f->data, f->len, &m);
-    uint32_t i = r < 0 ? g->n : find(g, m.id);
+    uint32_t i = r < 0 ? g->n : guests_find(g, m.id);
 
     return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
 }
 
 /* Checks a request. Returns 0 or an error. Prewarms are not accepted, because the next turn is sent
  * to another daemon. */
-static int submit(struct guests *g, const struct chan_frame *f) {
+static int guests_submit(struct guests *g, const struct chan_frame *f) {
     struct submit s;
     int r = msg_submit_parse(f->data, f->len, &s);
 
     if (r < 0 || s.flags & SUBMIT_PREWARM)
         return r;
-    if (find(g, s.id) < g->n)
+    if (guests_find(g, s.id) < g->n)
         return -EPROTO;
     if (!ARRAY_GROW(g->list, g->n, g->cap, 64))
         return -ENOMEM;
-    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, on_news, on_need, g);
+    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, guests_on_news, on_need, g);
     g->n += r == 0;
     return r;
 }
 
-static void cancel(struct guests *g, uint64_t id) {
-    uint32_t i = find(g, id);
+static void guests_cancel(struct guests *g, uint64_t id) {
+    uint32_t i = guests_find(g, id);
 
     if (i < g->n) { /* a request that has ended is not in the list */
         struct api_guest *guest = g->list[i];
 
-        forget(g, i);
+        guests_forget(g, i);
         api_guest_free(guest);
     }
 }
 
 /* Implements worker_chan_opts.frame; no frame has parts. */
-static bool on_frame(void *ctx, const struct chan_frame *f) {
+static bool guests_on_frame(void *ctx, const struct chan_frame *f) {
     struct guests *g = ctx;
     struct turn_end end;
     uint64_t id;
@@ -109,31 +110,34 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         if (r == 0)
             g->opts.asked(g->opts.ctx);
     } else if (f->type == MSG_SUBMIT && g->answered) {
-        r = submit(g, f);
+        r = guests_submit(g, f);
     } else if (f->type == MSG_PICTURE && g->answered) {
         r = picture(g, f);
     } else if (f->type == MSG_CANCEL && g->answered) {
         r = msg_cancel_parse(f->data, f->len, &id);
         if (r == 0)
-            cancel(g, id);
+            guests_cancel(g, id);
     } else if (f->type == MSG_TURN_END && g->answered) {
         r = msg_turn_end_parse(f->data, f->len, &end);
         if (r == 0) /* keeps no pages, since the next turn comes under another key */
-            cancel(g, end.id);
+            guests_cancel(g, end.id);
     }
     if (r < 0)
         guests_close(g);
     return false;
 }
 
-static void on_ended(void *ctx) {
+static void guests_on_ended(void *ctx) {
     guests_close(ctx);
 }
 
 int guests_new(struct guests **out, const struct guests_opts *o, int fd) {
     struct guests *g = calloc(1, sizeof(*g));
-    const struct worker_chan_opts c = {
-        .loop = o->loop, .clock = o->clock, .ctx = g, .frame = on_frame, .ended = on_ended};
+    const struct worker_chan_opts c = {.loop = o->loop,
+                                       .clock = o->clock,
+                                       .ctx = g,
+                                       .frame = guests_on_frame,
+                                       .ended = guests_on_ended};
 
     if (!g) {
         close(fd);
@@ -153,7 +157,7 @@ bool guests_ask(const struct guests *g) {
 
 /* Returns true if a worker that describes itself as @own can continue the requests of one that
  * described itself as @theirs. */
-static bool goes_on(const struct buf *theirs, const struct buf *own) {
+static bool guests_goes_on(const struct buf *theirs, const struct buf *own) {
     struct msg_ready a, b;
 
     return msg_ready_parse(theirs->data, (uint32_t)theirs->len, &a) == 0 &&
@@ -166,7 +170,7 @@ static bool goes_on(const struct buf *theirs, const struct buf *own) {
 
 void guests_answer(struct guests *g, const struct buf *ready) {
     assert(guests_ask(g));
-    g->answered = goes_on(&g->theirs, ready);
+    g->answered = guests_goes_on(&g->theirs, ready);
     if (!g->answered || worker_chan_send(&g->chan, MSG_READY, ready) != 0)
         guests_close(g);
 }

@@ -100,7 +100,7 @@ struct kv_events {
     struct buf out;
 };
 
-static int load(struct zmq *z, struct err *err) {
+static int kv_events_load(struct zmq *z, struct err *err) {
     static const char *const name = "libzmq.so.5";
     const struct library_call wanted[] = {
         {"zmq_ctx_new", &z->ctx_new, false},
@@ -164,7 +164,7 @@ static void put_int(struct buf *out, int32_t v) {
         put_bytes(out, 0xD2, (uint32_t)v, 4);
 }
 
-static void put_str(struct buf *out, const char *text, size_t n) {
+static void kv_events_put_str(struct buf *out, const char *text, size_t n) {
     assert(n <= UINT16_MAX);
     if (n < 32)
         put_bytes(out, (uint8_t)(0xA0 | n), 0, 0);
@@ -173,16 +173,16 @@ static void put_str(struct buf *out, const char *text, size_t n) {
     buf_add(out, text, n);
 }
 
-static void put_text(struct buf *out, const char *text) {
-    put_str(out, text, strlen(text));
+static void kv_events_put_text(struct buf *out, const char *text) {
+    kv_events_put_str(out, text, strlen(text));
 }
 
-static void put_hex(struct buf *out, const uint8_t *bytes, uint32_t n) {
+static void kv_events_put_hex(struct buf *out, const uint8_t *bytes, uint32_t n) {
     char text[65];
 
     assert(2 * n < sizeof(text));
     hex_write(text, bytes, n);
-    put_str(out, text, (size_t)2 * n);
+    kv_events_put_str(out, text, (size_t)2 * n);
 }
 
 static void put_float(struct buf *out, double v) {
@@ -194,7 +194,7 @@ static void put_float(struct buf *out, double v) {
 
 /* ---- salts ---- */
 
-static struct salt *slot_of(struct kv_events *e, const uint8_t key[16]) {
+static struct salt *kv_events_slot(struct kv_events *e, const uint8_t key[16]) {
     uint32_t h;
 
     memcpy(&h, key, sizeof(h));
@@ -203,7 +203,7 @@ static struct salt *slot_of(struct kv_events *e, const uint8_t key[16]) {
 
 void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt) {
     struct kv_events *e = ctx;
-    struct salt *s = slot_of(e, isolation_key);
+    struct salt *s = kv_events_slot(e, isolation_key);
 
     if (salt.len > SALT_BYTES)
         return;
@@ -215,12 +215,12 @@ void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt)
 /* Puts the salt of an isolation key. If the salt is forgotten, puts the key itself, so that routers
  * do not take a request for one that would find these blocks. */
 static void put_salt(struct kv_events *e, const uint8_t key[16]) {
-    const struct salt *s = slot_of(e, key);
+    const struct salt *s = kv_events_slot(e, key);
 
     if (s->len > 0 && memcmp(s->key, key, sizeof(s->key)) == 0)
-        put_str(&e->out, s->text, s->len);
+        kv_events_put_str(&e->out, s->text, s->len);
     else
-        put_hex(&e->out, key, 16);
+        kv_events_put_hex(&e->out, key, 16);
 }
 
 /* ---- events ---- */
@@ -239,7 +239,7 @@ static const char *const kind_of[BLOCK_KINDS] = {
 };
 
 /* Returns the number of the group of layers that blocks of @m belong to. */
-static uint32_t group_of(const struct msg_blocks *m) {
+static uint32_t kv_events_group(const struct msg_blocks *m) {
     return m->kind == BLOCKS_WINDOW || m->kind == BLOCKS_STATE;
 }
 
@@ -287,7 +287,7 @@ static void put_extra_keys(struct kv_events *e, const struct msg_blocks *m, uint
         put_array(&e->out, n_keys);
         for (; p < end; p++) {
             put_array(&e->out, 2);
-            put_hex(&e->out, m->pictures[p].digest, sizeof(m->pictures[p].digest));
+            kv_events_put_hex(&e->out, m->pictures[p].digest, sizeof(m->pictures[p].digest));
             put_int(&e->out, m->pictures[p].at);
         }
         if (is_salted(&m->came[k]))
@@ -299,7 +299,7 @@ static void put_stored(struct kv_events *e, const struct msg_blocks *m, uint32_t
     struct buf *out = &e->out;
 
     put_array(out, m->window ? 12 : 11);
-    put_text(out, "BlockStored");
+    kv_events_put_text(out, "BlockStored");
     put_array(out, n);
     for (uint32_t k = 0; k < n; k++)
         put_name(out, m->came[i + k].id);
@@ -312,23 +312,23 @@ static void put_stored(struct kv_events *e, const struct msg_blocks *m, uint32_t
         put_uint(out, (uint32_t)m->tokens[i * m->page_tokens + k]);
     put_uint(out, m->page_tokens);
     put_nil(out); /* there is no adapter */
-    put_text(out, medium_of[m->tier]);
+    kv_events_put_text(out, medium_of[m->tier]);
     put_nil(out); /* and no name of one */
     put_extra_keys(e, m, i, n);
-    put_uint(out, group_of(m));
-    put_text(out, kind_of[m->kind]);
+    put_uint(out, kv_events_group(m));
+    kv_events_put_text(out, kind_of[m->kind]);
     if (m->window)
         put_uint(out, m->window);
 }
 
 static void put_removed(struct buf *out, const struct msg_blocks *m) {
     put_array(out, 4);
-    put_text(out, "BlockRemoved");
+    kv_events_put_text(out, "BlockRemoved");
     put_array(out, m->n_gone);
     for (uint32_t i = 0; i < m->n_gone; i++)
         put_name(out, m->gone[i]);
-    put_text(out, medium_of[m->tier]);
-    put_uint(out, group_of(m));
+    kv_events_put_text(out, medium_of[m->tier]);
+    put_uint(out, kv_events_group(m));
 }
 
 /* Puts [time in seconds, [event, ...], rank 0]; each event is an array that begins with its
@@ -346,7 +346,7 @@ static void put_batch(struct kv_events *e, const struct msg_blocks *m) {
     put_array(out, n);
     if (!m) {
         put_array(out, 1);
-        put_text(out, "AllBlocksCleared");
+        kv_events_put_text(out, "AllBlocksCleared");
     } else if (m->n_gone > 0) {
         put_removed(out, m);
     }
@@ -360,7 +360,7 @@ static void put_batch(struct kv_events *e, const struct msg_blocks *m) {
 /* ---- sockets ---- */
 
 /* Writes a number as vLLM sends it: 8 bytes, big-endian. */
-static void put_number(uint8_t out[8], uint64_t v) {
+static void kv_events_put_number(uint8_t out[8], uint64_t v) {
     for (int i = 0; i < 8; i++)
         out[i] = (uint8_t)(v >> (56 - 8 * i));
 }
@@ -377,7 +377,7 @@ static void drop_oldest(struct kv_events *e) {
 
 /* Keeps the content of `out` as batch @number, and drops as few old batches as necessary; without
  * memory drops all, which a peer sees by the first number of its replay. */
-static void keep(struct kv_events *e, uint64_t number) {
+static void kv_events_keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
     /* kept batches have no gaps */
@@ -396,7 +396,7 @@ static void keep(struct kv_events *e, uint64_t number) {
 /* Sends one of the three frames of a batch. The first frame detects a subscriber without room
  * (ZMQ_XPUB_NODROP) and is then sent to the others only. ZeroMQ skips that subscriber until it has
  * read half of its queue, and does not report the missed batches. */
-static void publish(struct kv_events *e, const void *data, size_t len, int flags) {
+static void kv_events_publish(struct kv_events *e, const void *data, size_t len, int flags) {
     int no = 0, yes = 1;
 
     if (e->zmq.send(e->pub, data, len, flags | ZMQ_DONTWAIT) >= 0 || e->zmq.error() != EAGAIN)
@@ -407,7 +407,7 @@ static void publish(struct kv_events *e, const void *data, size_t len, int flags
     e->counts.n_overruns++;
 }
 
-void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {
+void kv_events_notify(struct kv_events *e, const char *model, const struct msg_blocks *m) {
     char topic[sizeof(e->topic) + 256];
     uint8_t number[8];
 
@@ -415,12 +415,12 @@ void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blo
         return;
     buf_clear(&e->out);
     put_batch(e, m);
-    put_number(number, e->counts.n_published);
+    kv_events_put_number(number, e->counts.n_published);
     int n = snprintf(topic, sizeof(topic), "%s@%s", e->topic, model);
-    publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
-    publish(e, number, sizeof(number), ZMQ_SNDMORE);
-    publish(e, e->out.data, e->out.len, 0);
-    keep(e, e->counts.n_published++);
+    kv_events_publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
+    kv_events_publish(e, number, sizeof(number), ZMQ_SNDMORE);
+    kv_events_publish(e, e->out.data, e->out.len, 0);
+    kv_events_keep(e, e->counts.n_published++);
 }
 
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
@@ -431,11 +431,11 @@ const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
 
 /* Sends one reply to the peer of @r: an empty frame, the number, the batch. Returns 0; -EAGAIN: the
  * peer has no room; -EHOSTUNREACH: it has left. */
-static int reply(struct kv_events *e, const struct replay *r, uint64_t number, const void *data,
-                 size_t len) {
+static int kv_events_reply(struct kv_events *e, const struct replay *r, uint64_t number,
+                           const void *data, size_t len) {
     uint8_t bytes[8];
 
-    put_number(bytes, number);
+    kv_events_put_number(bytes, number);
     if (e->zmq.send(e->router, r->peer, r->n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return e->zmq.error() == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
     e->zmq.send(e->router, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
@@ -445,8 +445,8 @@ static int reply(struct kv_events *e, const struct replay *r, uint64_t number, c
 }
 
 /* Sends the next part of @r: batches, and after the last one an empty one with number -1, which
- * ends the replay. Returns as reply(). */
-static int send_part(struct kv_events *e, struct replay *r) {
+ * ends the replay. Returns as kv_events_reply(). */
+static int kv_events_send_part(struct kv_events *e, struct replay *r) {
     uint64_t oldest = e->n_past ? e->past[e->first].number : e->counts.n_published;
     size_t n_bytes = 0;
     int result = 0;
@@ -458,13 +458,13 @@ static int send_part(struct kv_events *e, struct replay *r) {
         if (i == PART_MAX || n_bytes >= PART_BYTES)
             return 0;
         assert(b->number == r->next);
-        if ((result = reply(e, r, b->number, b->data, b->len)) < 0)
+        if ((result = kv_events_reply(e, r, b->number, b->data, b->len)) < 0)
             return result;
         r->sent_ms = uv_now(e->opts.loop);
         n_bytes += b->len;
         e->counts.n_replayed++;
     }
-    result = reply(e, r, UINT64_MAX, "", 0);
+    result = kv_events_reply(e, r, UINT64_MAX, "", 0);
     if (result == 0)
         r->n_peer = 0;
     return result;
@@ -487,7 +487,7 @@ static bool has_more(struct kv_events *e) {
 
 /* Reads one message; a request, [peer, empty, number], becomes the replay @r. Returns false if
  * there is no message. */
-static bool read_request(struct kv_events *e, struct replay *r) {
+static bool kv_events_read_request(struct kv_events *e, struct replay *r) {
     uint8_t frame[16];
     int n_frames = 1, n_peer = 0, len = 0;
     uint64_t from = 0;
@@ -511,7 +511,7 @@ static bool read_request(struct kv_events *e, struct replay *r) {
 /* Sends a part of one replay, then reads requests while there is room for more. The descriptor of a
  * ZeroMQ socket signals only changes, which a send consumes too; so reading continues, if necessary
  * in the next iteration, until it finds no request. */
-static void on_turn(uv_timer_t *t) {
+static void kv_events_on_turn(uv_timer_t *t) {
     struct kv_events *e = CONTAINER_OF(t, struct kv_events, turn);
     struct replay *r = NULL;
     bool active = false, waits = false;
@@ -522,31 +522,31 @@ static void on_turn(uv_timer_t *t) {
         active = r->n_peer > 0;
     }
     if (active) {
-        int result = send_part(e, r);
+        int result = kv_events_send_part(e, r);
 
         e->turn_of = (uint32_t)(r - e->replay + 1) % REPLAYS_MAX;
         waits = result == -EAGAIN && uv_now(e->opts.loop) - r->sent_ms < STALL_MS;
         if (result < 0 && !waits)
             r->n_peer = 0;
     }
-    while (n < REQUESTS_MAX && (r = free_replay(e)) && read_request(e, r))
+    while (n < REQUESTS_MAX && (r = free_replay(e)) && kv_events_read_request(e, r))
         n++;
     active = n == REQUESTS_MAX;
     for (uint32_t i = 0; i < REPLAYS_MAX; i++)
         active |= e->replay[i].n_peer > 0;
     if (active)
-        uv_timer_start(t, on_turn, waits ? WAIT_MS : TURN_MS, 0);
+        uv_timer_start(t, kv_events_on_turn, waits ? WAIT_MS : TURN_MS, 0);
 }
 
 static void on_router(uv_poll_t *poll, int status, int events) {
     struct kv_events *e = CONTAINER_OF(poll, struct kv_events, poll);
 
     if (!uv_is_active((uv_handle_t *)&e->turn))
-        on_turn(&e->turn);
+        kv_events_on_turn(&e->turn);
 }
 
 /* Binds the addresses that are not bound yet. Returns 0, or -1 with the reason in zmq_errno(). */
-static int bind_all(struct kv_events *e) {
+static int kv_events_bind_all(struct kv_events *e) {
     if (!e->pub_bound && e->zmq.bind(e->pub, e->opts.endpoint) < 0)
         return -1;
     e->pub_bound = true;
@@ -559,7 +559,7 @@ static int bind_all(struct kv_events *e) {
 static void on_retry(uv_timer_t *t) {
     struct kv_events *e = CONTAINER_OF(t, struct kv_events, retry);
 
-    if (bind_all(e) == 0)
+    if (kv_events_bind_all(e) == 0)
         return;
     if (e->zmq.error() != EADDRINUSE)
         log_event(WLOG_ERROR, "kv_events", "error=%s", quoted(e->zmq.strerror(e->zmq.error())).s);
@@ -632,9 +632,9 @@ static void choose_topic(struct kv_events *e) {
 /* Opens the sockets of @e. A handle is made last, because only the loop can close it. */
 static int kv_events_open(struct kv_events *e, struct err *err) {
     TRY(buf_reserve(&e->out, BATCH_MAX));
-    TRY(load(&e->zmq, err));
+    TRY(kv_events_load(&e->zmq, err));
     TRY(open_sockets(e));
-    if (!e->opts.later && bind_all(e) < 0)
+    if (!e->opts.later && kv_events_bind_all(e) < 0)
         return err_set(err, 0, "kv-events", "kv-events: %s: %s",
                        e->pub_bound ? e->opts.replay : e->opts.endpoint,
                        e->zmq.strerror(e->zmq.error()));
@@ -684,7 +684,7 @@ int kv_events_check(const char *endpoint, const char *replay, struct err *err) {
 
     if (!e)
         return -ENOMEM;
-    TRY(load(&e->zmq, err));
+    TRY(kv_events_load(&e->zmq, err));
     if (!(e->context = e->zmq.ctx_new()))
         return -ENOMEM;
     int r = try_address(e, "kv-events", endpoint, err);
@@ -732,7 +732,7 @@ void kv_events_bind(struct kv_events *e) {}
 
 void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt) {}
 
-void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {}
+void kv_events_notify(struct kv_events *e, const char *model, const struct msg_blocks *m) {}
 
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
     return NULL;

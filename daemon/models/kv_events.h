@@ -39,7 +39,7 @@ void kv_events_bind(struct kv_events *e);
  * kv_events. */
 void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt);
 /* Publishes the changes in the cache of @model as one batch; @m NULL: the cache is empty. */
-void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);
+void kv_events_notify(struct kv_events *e, const char *model, const struct msg_blocks *m);
 /* Returns the counters, which live as long as @e; NULL for NULL. */
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e);
 /* Closes the handles and the sockets, so that another daemon can bind the addresses. Accepts

@@ -31,14 +31,14 @@
 #define LOCK_PAUSE_NS 50000000
 
 /* Returns -EINVAL with @err about file @name of the folder ("": the folder itself). */
-static int fail(struct err *err, const char *path, const char *name, const char *why) {
+static int kvdisk_fail(struct err *err, const char *path, const char *name, const char *why) {
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
 
 /* Returns -@e and sets @err with the text of the errno, which shows whether a later try may
  * succeed. */
-static int fail_errno(struct err *err, const char *path, const char *name, int e) {
-    fail(err, path, name, strerror(e));
+static int kvdisk_fail_errno(struct err *err, const char *path, const char *name, int e) {
+    kvdisk_fail(err, path, name, strerror(e));
     return -e;
 }
 
@@ -47,10 +47,11 @@ static int check_private(int fd, const char *path, const char *name, struct err 
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return fail_errno(err, path, name, errno);
+        return kvdisk_fail_errno(err, path, name, errno);
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
-        return fail(err, path, name,
-                    "must belong to this user, and no other user may have access (chmod 600)");
+        return kvdisk_fail(
+            err, path, name,
+            "must belong to this user, and no other user may have access (chmod 600)");
     return 0;
 }
 
@@ -73,21 +74,21 @@ static int wait_lock(int fd, const char *path, struct err *err) {
             break;
         nanosleep(&pause, NULL);
     }
-    fail(err, path, FILE_NAME,
-         errno == EWOULDBLOCK ? "another weftd uses it; give each daemon a folder of its own"
-                              : strerror(errno));
+    kvdisk_fail(err, path, FILE_NAME,
+                errno == EWOULDBLOCK ? "another weftd uses it; give each daemon a folder of its own"
+                                     : strerror(errno));
     return -EAGAIN;
 }
 
 /* Draws the secret and gives the file its name once all of it is on the disk. Returns 0 or -errno
  * with @err. */
-static int make_key(int dir, const char *path, struct err *err) {
+static int kvdisk_make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(files_closep)
     int fd = files_create(dir, NEW_KEY_NAME, 0600);
 
     if (fd < 0)
-        return fail_errno(err, path, KEY_NAME, -fd);
+        return kvdisk_fail_errno(err, path, KEY_NAME, -fd);
     errno = 0; /* a short write sets none */
     if (getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
         write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
@@ -95,45 +96,46 @@ static int make_key(int dir, const char *path, struct err *err) {
         int e = errno ? errno : ENOSPC;
 
         unlinkat(dir, NEW_KEY_NAME, 0);
-        return fail_errno(err, path, KEY_NAME, e);
+        return kvdisk_fail_errno(err, path, KEY_NAME, e);
     }
     return 0;
 }
 
 /* Reads the secret. Returns 0; -ENOENT: there is none yet; or another -errno with @err. */
-static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
+static int kvdisk_read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
     CLEANUP(files_closep)
     int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 
     if (fd < 0)
-        return errno == ENOENT ? -ENOENT : fail_errno(err, path, KEY_NAME, errno);
+        return errno == ENOENT ? -ENOENT : kvdisk_fail_errno(err, path, KEY_NAME, errno);
     TRY(check_private(fd, path, KEY_NAME, err));
     ssize_t n = read(fd, secret, 2 * sizeof(*secret));
     if (n < 0)
-        return fail_errno(err, path, KEY_NAME, errno);
+        return kvdisk_fail_errno(err, path, KEY_NAME, errno);
     if (n != 2 * (ssize_t)sizeof(*secret))
-        return fail(err, path, KEY_NAME, "is damaged; remove it, and weftd creates a new one");
+        return kvdisk_fail(err, path, KEY_NAME,
+                           "is damaged; remove it, and weftd creates a new one");
     return 0;
 }
 
 int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struct err *err) {
     assert(*path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return fail_errno(err, path, "", errno);
+        return kvdisk_fail_errno(err, path, "", errno);
     CLEANUP(files_closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
-        return fail_errno(err, path, "", errno);
+        return kvdisk_fail_errno(err, path, "", errno);
     CLEANUP(files_closep)
     int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return fail_errno(err, path, FILE_NAME, errno);
+        return kvdisk_fail_errno(err, path, FILE_NAME, errno);
     TRY(check_private(fd, path, FILE_NAME, err));
     if (lock)
         TRY(wait_lock(fd, path, err));
-    int r = read_key(dir, path, secret, err);
+    int r = kvdisk_read_key(dir, path, secret, err);
     if (r == -ENOENT) {
-        TRY(make_key(dir, path, err));
-        r = read_key(dir, path, secret, err);
+        TRY(kvdisk_make_key(dir, path, err));
+        r = kvdisk_read_key(dir, path, secret, err);
     }
     TRY(r);
     *out = fd; /* the lock belongs to the open file */
@@ -142,7 +144,7 @@ int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struc
 }
 
 /* Makes the name of a model's file. Returns false if it is too long. */
-static bool file_of(const char *name, char *out, size_t size) {
+static bool kvdisk_file(const char *name, char *out, size_t size) {
     size_t n = (size_t)snprintf(out, size, "prefixes-");
 
     for (; *name && n + sizeof("%XX.kv") <= size; name++) {
@@ -159,13 +161,13 @@ int kvdisk_open_model(const char *path, const char *name, int *out, struct err *
     CLEANUP(files_closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (dir < 0)
-        return fail_errno(err, path, "", errno);
-    if (!file_of(name, file, sizeof(file)))
-        return fail(err, path, name, "the name is too long");
+        return kvdisk_fail_errno(err, path, "", errno);
+    if (!kvdisk_file(name, file, sizeof(file)))
+        return kvdisk_fail(err, path, name, "the name is too long");
     CLEANUP(files_closep)
     int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return fail_errno(err, path, file, errno);
+        return kvdisk_fail_errno(err, path, file, errno);
     TRY(check_private(fd, path, file, err));
     *out = fd;
     fd = -1;

@@ -7,7 +7,8 @@
 #include "daemon/config/config.h"
 
 /* Reads "<architecture>.@name"; 0 if the file does not have it. */
-static uint32_t number(const struct model_header *h, const struct gguf *g, const char *name) {
+static uint32_t model_header_number(const struct model_header *h, const struct gguf *g,
+                                    const char *name) {
     uint32_t n = 0;
     char key[128];
 
@@ -42,8 +43,8 @@ void model_header_read(struct model_header *h, const struct gguf *g) {
     *h = (struct model_header){.vocab_type = vocab_of(g)};
     gguf_string(g, "general.architecture", &arch);
     snprintf(h->arch, sizeof(h->arch), "%.*s", (int)MIN(arch.len, sizeof(h->arch) - 1), arch.data);
-    h->n_ctx_train = number(h, g, "context_length");
-    h->n_embd = number(h, g, "embedding_length");
+    h->n_ctx_train = model_header_number(h, g, "context_length");
+    h->n_embd = model_header_number(h, g, "embedding_length");
     h->n_vocab = tokens ? (uint32_t)MIN(gguf_array_n(tokens), UINT32_MAX) : 0;
     if (gguf_string(g, "tokenizer.chat_template", &text) == 0)
         h->reasons = api_template_reasons(text.data, text.len);

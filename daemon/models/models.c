@@ -36,7 +36,7 @@
 #define KV_PART 8        /* pages of a model without kv-memory: models-memory / KV_PART */
 
 /* Checks the invariants of struct served. */
-static void check(const struct served *s) {
+static void models_check_served(const struct served *s) {
     assert(s->front || s->state == SERVED_ABSENT || s->state == SERVED_OPENING ||
            s->state == SERVED_FAILED);
     assert(!s->old || s->old->next == s);
@@ -60,11 +60,11 @@ void models_set_state(struct served *s, enum served_state next) {
 
     assert(legal[s->state] & 1 << next);
     s->state = next;
-    check(s);
+    models_check_served(s);
     if (next == SERVED_QUEUED)
-        s->queued_ns = now_ns(s->of);
+        s->queued_ns = models_now_ns(s->of);
     if (next == SERVED_LEAVING)
-        s->leaving_ns = now_ns(s->of);
+        s->leaving_ns = models_now_ns(s->of);
 }
 
 /* ---- wanted models ---- */
@@ -90,7 +90,7 @@ static uint64_t in_use(const struct models *m) {
 
 /* ---- one model ---- */
 
-static uint32_t index_of(const struct served *s) {
+static uint32_t models_index_of(const struct served *s) {
     const struct models *m = s->of;
     uint32_t i = 0;
 
@@ -127,7 +127,7 @@ static void end_swap(struct served *s, const char *why) {
 
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
  * again after a pause. */
-static void tell_failure(struct served *s, const char *why) {
+static void models_tell_failure(struct served *s, const char *why) {
     assert(*why); /* a reason distinguishes FAILED from ABSENT */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
@@ -138,9 +138,9 @@ static void tell_failure(struct served *s, const char *why) {
     models_answer_guests(s);
 }
 
-static void fail(struct served *s, const char *why) {
+static void models_fail(struct served *s, const char *why) {
     models_set_state(s, SERVED_FAILED);
-    tell_failure(s, why);
+    models_tell_failure(s, why);
     end_swap(s, why);
 }
 
@@ -153,18 +153,18 @@ static void on_want(void *ctx) {
 static void on_use(void *ctx, uint32_t tenant, double weight) {
     struct served *s = ctx;
 
-    model_share_use(&s->of->share, &s->users, tenant, weight, now_ns(s->of));
+    model_share_use(&s->of->share, &s->users, tenant, weight, models_now_ns(s->of));
 }
 
 void models_want(struct served *s) {
     bool coming = s->state >= SERVED_QUEUED && s->state <= SERVED_READY;
 
     s->wanted = !coming && !s->next && !s->retired;
-    s->used_ns = now_ns(s->of);
+    s->used_ns = models_now_ns(s->of);
     models_decide_soon(s->of);
 }
 
-static void on_progress(void *ctx, float fraction) {
+static void models_on_progress(void *ctx, float fraction) {
     struct served *s = ctx;
 
     s->progress = fraction;
@@ -181,13 +181,13 @@ static void tell_ready(struct models *m) {
 
 /* Puts @s, which is ready, in the place of the model for which it was loaded. Running requests end
  * at the old model; waiting requests continue with @s. */
-static void take_place(struct served *s) {
+static void models_take_place(struct served *s) {
     struct served *old = s->old;
     struct models *m = s->of;
-    uint32_t at = index_of(old);
+    uint32_t at = models_index_of(old);
 
     assert(s->state == SERVED_READY && old->next == s);
-    m->served[index_of(s)] = old;
+    m->served[models_index_of(s)] = old;
     m->served[at] = s;
     s->n_loads += old->n_loads;
     s->users = old->users;
@@ -203,13 +203,13 @@ static void take_place(struct served *s) {
 }
 
 /* Implements workers_opts.on_ready. */
-static void on_ready(void *ctx, const struct msg_ready *r) {
+static void models_on_ready(void *ctx, const struct msg_ready *r) {
     struct served *s = ctx;
     struct models *m = s->of;
 
     front_model_ready(s->front, r, &s->info);
     s->bytes = r->memory_bytes;
-    s->ready_ns = s->used_ns = now_ns(m);
+    s->ready_ns = s->used_ns = models_now_ns(m);
     s->load_ns = s->ready_ns - s->loading_ns;
     s->retry_ms = 0;
     s->progress = 1;
@@ -222,7 +222,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
         log_event(WLOG_INFO, "model_loaded", "model=%s bytes=%llu", quoted(s->name).s,
                   (unsigned long long)s->bytes);
     if (s->old)
-        take_place(s);
+        models_take_place(s);
     if (s->first)
         tell_ready(m);
     models_decide_soon(m);
@@ -232,7 +232,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
 static void on_blocks(void *ctx, const struct msg_blocks *m) {
     const struct served *s = ctx;
 
-    kv_events_tell(s->of->opts.kv_events, s->name, m);
+    kv_events_notify(s->of->opts.kv_events, s->name, m);
 }
 
 /* Implements workers_opts.on_served: other models of the same device or processor count this. */
@@ -244,11 +244,11 @@ static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     api_on_served(s->model, served, n);
     for (uint32_t i = 0; i < m->n; i++)
         if (m->served[i] != s && workers_on_device(m->served[i]->workers) == on_device)
-            workers_tell_served(m->served[i]->workers, served, n);
+            workers_report_served(m->served[i]->workers, served, n);
 }
 
 /* Implements workers_opts.on_refused. At the start the end of the first model ends the daemon. */
-static void on_refused(void *ctx, const char *why, int error) {
+static void models_on_refused(void *ctx, const char *why, int error) {
     struct served *s = ctx;
     struct models *m = s->of;
 
@@ -257,7 +257,7 @@ static void on_refused(void *ctx, const char *why, int error) {
         return;
     }
     models_set_state(s, SERVED_ENDING);
-    tell_failure(s, why); /* no generation is left that waits for the worker */
+    models_tell_failure(s, why); /* no generation is left that waits for the worker */
     end_swap(s, why);
     workers_unload(s->workers);
 }
@@ -285,7 +285,7 @@ static int start_worker(struct served *s) {
     s->wanted = false;
     *s->why = 0;
     s->progress = 0;
-    s->loading_ns = now_ns(s->of);
+    s->loading_ns = models_now_ns(s->of);
     models_set_state(s, SERVED_LOADING);
     if (s->of->on_demand)
         api_model_set(s->model, API_MODEL_LOADING, 0);
@@ -295,7 +295,7 @@ static int start_worker(struct served *s) {
 
 /* ---- opening ---- */
 
-static void on_thread(uv_work_t *w) {
+static void models_on_thread(uv_work_t *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
     s->open_result = front_model_open(s->opened, &s->config, &s->room, &s->open_err);
@@ -325,7 +325,7 @@ static void on_opened(uv_work_t *w, int status) {
         s->opened = NULL;
         if (s->of->stopping)
             return;
-        fail(s, *s->open_err.message ? s->open_err.message : strerror(-s->open_result));
+        models_fail(s, *s->open_err.message ? s->open_err.message : strerror(-s->open_result));
         return;
     }
     take_front(s);
@@ -336,13 +336,13 @@ static void on_opened(uv_work_t *w, int status) {
     models_decide_soon(s->of);
 }
 
-static void open_file(struct served *s) {
+static void models_open_file(struct served *s) {
     memset(&s->open_err, 0, sizeof(s->open_err));
     s->opened = calloc(1, sizeof(*s->opened));
     s->open_result = -ENOMEM;
     models_set_state(s, SERVED_OPENING);
     api_model_set(s->model, API_MODEL_LOADING, 0);
-    if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, on_thread, on_opened) < 0)
+    if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, models_on_thread, on_opened) < 0)
         on_opened(&s->work, -ENOMEM);
 }
 
@@ -371,10 +371,10 @@ static bool is_done(const struct served *s) {
      * will not be loaded again. The wait is limited, because those requests may wait for a model
      * that needs its memory. */
     return !(s->next || s->retired) || use.n_jobs == use.n_waiting ||
-           now_ns(s->of) - s->leaving_ns >= PROMPTS_MS * INT64_C(1000000);
+           models_now_ns(s->of) - s->leaving_ns >= PROMPTS_MS * INT64_C(1000000);
 }
 
-void models_leave(struct served *s) {
+void models_drain(struct served *s) {
     models_set_state(s, SERVED_LEAVING);
     api_model_set(s->model, API_MODEL_UNLOADING, 0);
     if (is_done(s))
@@ -392,18 +392,18 @@ static uint64_t about_to_end(const struct models *m) {
 }
 
 /* Returns true if the model that @s replaces has left: both share a file of the disk tier. */
-static bool is_alone(struct served *s) {
+static bool models_is_alone(struct served *s) {
     struct served *old = s->old;
 
     if (!old || s->of->opts.disk_fd < 0)
         return true;
     if (old->state == SERVED_READY)
-        models_leave(old);
+        models_drain(old);
     return old->state == SERVED_ABSENT || old->state == SERVED_FAILED;
 }
 
 /* Starts the worker of @s if there is room for it; else makes models leave. */
-static void make_room(struct served *s) {
+static void models_make_room(struct served *s) {
     assert(s->state == SERVED_QUEUED && s->front);
     struct models *m = s->of;
     const uint8_t *own = s->front->keep_key[0]; /* counted in s->bytes */
@@ -418,10 +418,10 @@ static void make_room(struct served *s) {
                  "it needs %llu MiB, but models-memory is %llu MiB and pinned models use %llu MiB",
                  (unsigned long long)(s->bytes >> 20), (unsigned long long)(m->budget >> 20),
                  (unsigned long long)(pinned >> 20));
-        fail(s, why);
+        models_fail(s, why);
         return;
     }
-    if (!is_alone(s))
+    if (!models_is_alone(s))
         return;
     if (used + kept_unclaimed(m->opts.kept, own) + s->bytes > m->budget)
         kept_drop_unclaimed(m->opts.kept, own);
@@ -430,7 +430,7 @@ static void make_room(struct served *s) {
 
         if (r < 0) {
             snprintf(why, sizeof(why), "no worker can be started: %s", strerror(-r));
-            on_refused(s, why, r);
+            models_on_refused(s, why, r);
         }
         return;
     }
@@ -440,7 +440,7 @@ static void make_room(struct served *s) {
 
         if (!victim)
             return; /* tried again at the next tick */
-        models_leave(victim);
+        models_drain(victim);
     }
 }
 
@@ -455,17 +455,17 @@ int64_t models_unload_ms(const struct served *s) {
     if (keep_s < 0 || !is_done(s))
         return -1;
     keep_s = MIN(keep_s, INT32_MAX);
-    return MAX(keep_s * 1000 - (now_ns(s->of) - models_idle_since(s)) / 1000000, INT64_C(0));
+    return MAX(keep_s * 1000 - (models_now_ns(s->of) - models_idle_since(s)) / 1000000, INT64_C(0));
 }
 
 /* Implements workers_opts.on_closed for a model that was removed. */
-static void on_closed(void *ctx) {
+static void models_on_closed(void *ctx) {
     struct served *s = ctx;
     struct models *m = s->of;
 
     if (!s->closing)
         return;
-    uint32_t i = index_of(s);
+    uint32_t i = models_index_of(s);
     memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
     served_free(s);
 }
@@ -498,7 +498,7 @@ static void decide(struct models *m) {
         s = m->served[i];
         if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
             if (!s->front)
-                open_file(s);
+                models_open_file(s);
             else if (!renew(m, i))
                 models_set_state(s, SERVED_QUEUED);
         }
@@ -507,35 +507,35 @@ static void decide(struct models *m) {
         if (s->retired && (s->state == SERVED_ABSENT || s->state == SERVED_FAILED))
             models_remove_retired(s);
         if (models_unload_ms(s) == 0)
-            models_leave(s);
+            models_drain(s);
     }
     /* Ends after at most one turn for each model: it leaves SERVED_QUEUED, or the loop ends. */
     while ((s = models_first_queued(m))) {
-        make_room(s);
+        models_make_room(s);
         if (s->state == SERVED_QUEUED)
             return; /* later models wait too, because they would take its room */
     }
 }
 
-static void on_timer(uv_timer_t *t) {
+static void models_on_timer(uv_timer_t *t) {
     struct models *m = t->data;
 
     decide(m);
-    if (now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
+    if (models_now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
         kept_drop_unclaimed(m->opts.kept, NULL);
     models_rescan_tick(m);
-    uv_timer_start(t, on_timer, models_first_queued(m) ? QUEUED_TICK_MS : TICK_MS, 0);
+    uv_timer_start(t, models_on_timer, models_first_queued(m) ? QUEUED_TICK_MS : TICK_MS, 0);
 }
 
 void models_decide_soon(struct models *m) {
     if (m->on_demand && !m->stopping)
-        uv_timer_start(&m->timer, on_timer, 0, 0);
+        uv_timer_start(&m->timer, models_on_timer, 0, 0);
 }
 
 /* ---- life ---- */
 
 /* Adds a model of a preset or of the folder. Implements models_find_cb. */
-static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+static int models_add_served(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models *m = ctx;
 
     TRY(models_add(m, c, name, file_bytes));
@@ -564,7 +564,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 }
 
 /* Fills in the known properties of a model whose file was not opened. */
-static void describe(struct served *s) {
+static void models_describe(struct served *s) {
     const char *slash = strrchr(s->config.model, '/');
     struct stat st;
 
@@ -580,7 +580,7 @@ static void describe(struct served *s) {
 
 /* Makes the workers of @s, without starting one, and describes the model as far as that is possible
  * before its file is opened. Returns 0 or -errno with @err. */
-static int prepare(struct served *s, struct err *err) {
+static int models_prepare(struct served *s, struct err *err) {
     struct models *m = s->of;
 
     s->room = room_of(s);
@@ -594,21 +594,21 @@ static int prepare(struct served *s, struct err *err) {
         .kept = m->opts.kept,
         .clock = m->opts.clock,
         .ctx = s,
-        .on_ready = on_ready,
-        .on_refused = on_refused,
+        .on_ready = models_on_ready,
+        .on_refused = models_on_refused,
         .want = on_want,
         .use = on_use,
-        .on_progress = on_progress,
+        .on_progress = models_on_progress,
         .on_unloaded = on_unloaded,
         .on_disk_left = models_disk_left,
         .on_away = models_away,
         .on_answer = models_answered,
         .on_served = on_served,
         .on_blocks = m->opts.kv_events ? on_blocks : NULL,
-        .on_closed = on_closed,
+        .on_closed = models_on_closed,
     };
 
-    describe(s);
+    models_describe(s);
     TRY(workers_new(&s->workers, &o, err));
     if (m->on_demand)
         workers_on_demand(s->workers);
@@ -616,17 +616,17 @@ static int prepare(struct served *s, struct err *err) {
 }
 
 /* Removes a model that could not be made; if it has workers, when these are closed. */
-static void drop(struct served *s) {
+static void models_drop(struct served *s) {
     s->retired = s->closing = true;
     if (s->workers)
         workers_stop(s->workers);
     else
-        on_closed(s);
+        models_on_closed(s);
 }
 
 int models_bring(struct served *s, models_make *make, struct err *err) {
     struct models *m = s->of;
-    int r = prepare(s, err);
+    int r = models_prepare(s, err);
 
     assert(m->n > 0 && m->served[m->n - 1] == s);
     if (r == 0)
@@ -634,7 +634,7 @@ int models_bring(struct served *s, models_make *make, struct err *err) {
     if (r == 0)
         workers_attach(s->workers, s->model);
     else
-        drop(s);
+        models_drop(s);
     return r;
 }
 
@@ -697,7 +697,7 @@ int models_new(struct models **out, const struct models_opts *o) {
         return -ENOMEM;
     m->opts = *o;
     m->available = memory_available() + kept_unclaimed(o->kept, NULL);
-    m->started_ns = now_ns(m);
+    m->started_ns = models_now_ns(m);
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
     models_disk_init(m);
@@ -716,7 +716,7 @@ int models_new(struct models **out, const struct models_opts *o) {
 int models_open(struct models *m, struct err *err) {
     if (*m->opts.config->model)
         TRY(add_first(m));
-    TRY(models_find_all(m->opts.config, add, NULL, m, err));
+    TRY(models_find_all(m->opts.config, models_add_served, NULL, m, err));
     if (m->n == 0)
         return models_refuse_none(err);
     if (m->served[0]->first)
@@ -727,7 +727,7 @@ int models_open(struct models *m, struct err *err) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        TRY(prepare(s, err));
+        TRY(models_prepare(s, err));
         if (s->opened)
             take_front(s);
     }
@@ -853,7 +853,7 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out) {
         .n_waiting = use.n_waiting,
         .n_loads = s->n_loads,
         .swap = admin_swap_of(s),
-        .idle_ms = used ? (now_ns(m) - used) / 1000000 : -1,
+        .idle_ms = used ? (models_now_ns(m) - used) / 1000000 : -1,
         .unload_ms = s->closing ? -1 : models_unload_ms(s),
         .info = &s->info,
         .workers = s->workers,
@@ -932,7 +932,7 @@ void models_call_off(struct served *s) {
         return;
     s->wanted = false;
     if (s->state == SERVED_LOADING)
-        models_leave(s);
+        models_drain(s);
     if (s->state != SERVED_QUEUED)
         return;
     models_set_state(s, SERVED_ABSENT);
@@ -951,7 +951,7 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
         return err_set(err, 409, NULL, "%.100s is loaded at the start; try again later", s->name);
     start_on_demand(m);
     if (s->state == SERVED_READY)
-        models_leave(s);
+        models_drain(s);
     models_call_off(s);
     return 0;
 }

@@ -45,7 +45,7 @@ bool models_give_way(struct models *m) {
 
 /* Returns true if requests of @s can move to the next daemon. A model in a swap is left out: it
  * shares its name with another one. */
-static bool is_offered(const struct served *s) {
+static bool models_is_offered(const struct served *s) {
     return s->model && !s->old && !s->retired && workers_ready(s->workers)->len > 0 &&
            workers_answer(s->workers) == WORKERS_UNASKED && api_model_use(s->model).n_running > 0;
 }
@@ -56,7 +56,7 @@ void models_offer(struct models *m, void (*send)(void *ctx, const char *name, in
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (!is_offered(s) ||
+        if (!models_is_offered(s) ||
             socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
             continue;
         workers_offer(s->workers, pair[0]);
@@ -96,7 +96,7 @@ struct guest_link {
 };
 
 /* Answers the old daemon's question as soon as the model's state allows. */
-static void answer(struct guest_link *g) {
+static void models_answer(struct guest_link *g) {
     struct served *s = g->served;
 
     if (!guests_ask(g->guests))
@@ -111,13 +111,13 @@ static void answer(struct guest_link *g) {
 
 /* Implements guests_opts.asked. */
 static void on_asked(void *ctx) {
-    answer(ctx);
+    models_answer(ctx);
 }
 
 void models_answer_guests(struct served *s) {
     LIST_FOREACH_ENTRY(g, &s->of->guest_links, struct guest_link, link) {
         if (g->served == s)
-            answer(g);
+            models_answer(g);
     }
 }
 

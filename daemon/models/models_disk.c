@@ -77,7 +77,7 @@ void models_use_disk(struct models *m) {
         try_again(m);
 }
 
-static void end_leaving(struct models *m) {
+static void models_end_leaving(struct models *m) {
     void (*left)(void *) = m->disk_left;
 
     m->disk_left = NULL;
@@ -92,12 +92,12 @@ void models_disk_left(void *served) {
     assert(fd_of(s) >= 0 && s->of->n_disk_leaving > 0);
     kvdisk_unlock(fd_of(s));
     if (--s->of->n_disk_leaving == 0)
-        end_leaving(s->of);
+        models_end_leaving(s->of);
 }
 
 static void on_leave_limit(uv_timer_t *t) {
     log_event(WLOG_WARN, "kv_disk", "what=\"a worker did not release its file in time\"");
-    end_leaving(t->data);
+    models_end_leaving(t->data);
 }
 
 void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
@@ -116,7 +116,7 @@ void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
     if (m->opts.disk_fd >= 0 && !(m->n && m->served[0]->first))
         kvdisk_unlock(m->opts.disk_fd); /* no model uses it */
     if (m->n_disk_leaving == 0)
-        end_leaving(m);
+        models_end_leaving(m);
     else
         uv_timer_start(&m->disk_timer, on_leave_limit, LEAVE_MS, 0);
 }

@@ -54,8 +54,8 @@ int models_is_preset(const struct dirent *e) {
 
 /* Resolves the model of a preset, a path, a folder or the name of a file in models-dir: puts its
  * path into @c and its size into *@bytes. Returns 0 or -errno with @err. */
-static int resolve(const struct search *s, struct config *c, const char *preset, uint64_t *bytes,
-                   struct err *err) {
+static int models_resolve(const struct search *s, struct config *c, const char *preset,
+                          uint64_t *bytes, struct err *err) {
     CLEANUP(freep) char *file = NULL;
     const struct model_file *f = NULL;
     struct err why = {0};
@@ -82,15 +82,15 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
     return config_set(c, "model", f->path, err);
 }
 
-static int read_preset(const struct search *s, const char *file, const char *name, struct config *c,
-                       uint64_t *bytes, struct err *err) {
+static int models_read_preset(const struct search *s, const char *file, const char *name,
+                              struct config *c, uint64_t *bytes, struct err *err) {
     char path[1024];
 
     TRY(models_clone(c, s->config));
     snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
     TRY(config_set(c, "model-name", name, err));
     TRY(config_read_preset(c, path, err));
-    TRY(resolve(s, c, file, bytes, err));
+    TRY(models_resolve(s, c, file, bytes, err));
     if (strcmp(c->model_name, name) != 0)
         return err_set(
             err, 0, "models",
@@ -99,7 +99,7 @@ static int read_preset(const struct search *s, const char *file, const char *nam
     return 0;
 }
 
-static int add_preset(struct search *s, const char *file, struct err *err) {
+static int models_add_preset(struct search *s, const char *file, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
     char name[256];
     uint64_t bytes = 0;
@@ -107,7 +107,7 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
 
     assert(len > 0 && (size_t)len < sizeof(name)); /* checked by models_is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
-    int r = read_preset(s, file, name, &c, &bytes, err);
+    int r = models_read_preset(s, file, name, &c, &bytes, err);
     bool is_bad = r < 0 && s->bad && *err->message;
     if (r < 0 && !is_bad)
         return r;
@@ -133,14 +133,14 @@ static int add_presets(struct search *s, struct err *err) {
                        strerror(errno));
     for (int i = 0; i < n; i++) {
         if (r == 0)
-            r = add_preset(s, list[i]->d_name, err);
+            r = models_add_preset(s, list[i]->d_name, err);
         free(list[i]);
     }
     free(list);
     return r;
 }
 
-static bool is_taken(const struct search *s, const char *name) {
+static bool models_is_taken(const struct search *s, const char *name) {
     for (size_t i = 0; i < s->n_names; i++)
         if (strcmp(s->names[i], name) == 0)
             return true;
@@ -160,13 +160,13 @@ static int set_hub_names(struct config *c, const struct model_file *f, struct er
     return config_set(c, "aliases", names, err);
 }
 
-static int add_files(struct search *s, struct err *err) {
+static int models_add_files(struct search *s, struct err *err) {
     for (size_t i = 0; i < s->files.n; i++) {
         CLEANUP(config_deinit) struct config c = {0};
         const struct model_file *f = &s->files.file[i];
 
         assert(f->name && f->path);
-        if (f->n_missing || is_taken(s, f->name))
+        if (f->n_missing || models_is_taken(s, f->name))
             continue;
         TRY(models_clone(&c, s->config));
         TRY(config_set(&c, "model", f->path, err));
@@ -202,7 +202,7 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
     if (r == 0 && *c->models)
         r = add_presets(&s, err);
     if (r == 0)
-        r = add_files(&s, err);
+        r = models_add_files(&s, err);
     for (size_t i = 0; i < s.n_names; i++)
         free(s.names[i]);
     free(s.names);

@@ -30,7 +30,7 @@ struct change {
     struct err err;
 };
 
-static void change_free(struct change *c) {
+static void manage_change_free(struct change *c) {
     struct preset_change *p = &c->preset;
 
     list_remove(&c->link);
@@ -45,13 +45,13 @@ static void change_free(struct change *c) {
 }
 
 /* Implements models_doing.cancel. */
-static void cancel(struct models_doing *d) {
+static void manage_cancel(struct models_doing *d) {
     struct change *c = CONTAINER_OF(d, struct change, doing);
 
     assert(c->task);
     c->task = NULL;
     if (!c->began)
-        change_free(c);
+        manage_change_free(c);
 }
 
 /* ---- end of a change ---- */
@@ -97,7 +97,7 @@ static void take_change(struct change *c) {
     }
 }
 
-static void end(struct change *c) {
+static void manage_end(struct change *c) {
     struct api_task *t = c->task;
     int r = c->result;
 
@@ -119,7 +119,7 @@ static void end(struct change *c) {
 
 /* ---- begin of a change ---- */
 
-static void on_thread(uv_work_t *w) {
+static void manage_on_thread(uv_work_t *w) {
     struct change *c = CONTAINER_OF(w, struct change, work);
 
     if (c->preset.from)
@@ -130,7 +130,7 @@ static void on_thread(uv_work_t *w) {
 
 static void begin_next(struct models *m);
 
-static void on_changed(uv_work_t *w, int status) {
+static void manage_on_changed(uv_work_t *w, int status) {
     struct change *c = CONTAINER_OF(w, struct change, work);
     struct models *m = c->of;
 
@@ -138,8 +138,8 @@ static void on_changed(uv_work_t *w, int status) {
     if (status < 0)
         c->result = -ECANCELED;
     if (!m->stopping)
-        end(c);
-    change_free(c);
+        manage_end(c);
+    manage_change_free(c);
     begin_next(m);
 }
 
@@ -147,14 +147,14 @@ static void begin_next(struct models *m) {
     struct list *node;
 
     while ((node = m->stopping ? list_pop_front(&m->changes) : NULL))
-        change_free(LIST_ENTRY(node, struct change, link));
+        manage_change_free(LIST_ENTRY(node, struct change, link));
     if (list_empty(&m->changes))
         return;
     struct change *c = LIST_ENTRY(m->changes.next, struct change, link);
     assert(!c->began);
     c->began = true;
-    uv_queue_work(m->opts.loop, &c->work, on_thread,
-                  on_changed); /* fails only if there is no callback */
+    uv_queue_work(m->opts.loop, &c->work, manage_on_thread,
+                  manage_on_changed); /* fails only if there is no callback */
 }
 
 static struct change *change_new(struct models *m, const char *name) {
@@ -162,17 +162,17 @@ static struct change *change_new(struct models *m, const char *name) {
 
     if (!c)
         return NULL;
-    c->doing.cancel = cancel;
+    c->doing.cancel = manage_cancel;
     c->of = m;
     list_init(&c->link);
     c->preset.name = strdup(name);
     if (c->preset.name && config_clone(&c->preset.own, m->opts.config) == 0)
         return c;
-    change_free(c);
+    manage_change_free(c);
     return NULL;
 }
 
-static int put(struct models *m, struct change *c, struct api_task *t) {
+static int manage_put(struct models *m, struct change *c, struct api_task *t) {
     bool first = list_empty(&m->changes);
 
     c->task = t;
@@ -183,7 +183,7 @@ static int put(struct models *m, struct change *c, struct api_task *t) {
     return 0;
 }
 
-static int check_room(const struct models *m, struct err *err) {
+static int manage_check_room(const struct models *m, struct err *err) {
     uint32_t n = 0;
 
     LIST_FOREACH(node, &m->changes)
@@ -197,18 +197,19 @@ static int check_room(const struct models *m, struct err *err) {
 }
 
 /* Copies @s; NULL stays NULL. Returns false without memory. */
-static bool copy(char **out, const char *s) {
+static bool manage_copy(char **out, const char *s) {
     return !s || (*out = strdup(s));
 }
 
 /* Implements api_manage.create. */
-static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
+static int manage_create(void *ctx, const struct api_preset *p, struct api_task *t,
+                         struct err *err) {
     struct models *m = ctx;
     struct err none;
     int base = models_index(m, p->from, err);
 
     TRY(base);
-    TRY(check_room(m, err));
+    TRY(manage_check_room(m, err));
     if (!*m->opts.config->models)
         return err_set_code(err, 400, "not_managed", NULL,
                             "models: this server has no folder for presets; its operator can set "
@@ -219,27 +220,27 @@ static int create(void *ctx, const struct api_preset *p, struct api_task *t, str
     struct preset_change *to = &c->preset;
     to->max_context = p->max_context;
     to->served = models_index(m, p->name, &none) >= 0;
-    if (copy(&to->from, p->from) && copy(&to->sampling, p->sampling) &&
-        copy(&to->template, p->template) && copy(&to->system, p->system) &&
+    if (manage_copy(&to->from, p->from) && manage_copy(&to->sampling, p->sampling) &&
+        manage_copy(&to->template, p->template) && manage_copy(&to->system, p->system) &&
         config_clone(&to->base, &m->served[base]->config) == 0)
-        return put(m, c, t);
-    change_free(c);
+        return manage_put(m, c, t);
+    manage_change_free(c);
     return -ENOMEM;
 }
 
 /* Implements api_manage.remove. */
-static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
+static int manage_remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
     struct models *m = ctx;
     int i = models_index(m, name, err);
 
     TRY(i);
-    TRY(check_room(m, err));
+    TRY(manage_check_room(m, err));
     if (models_n_live(m) == 1 || !m->served[i]->found)
         return err_set_code(err, 400, "not_removed", "model",
                             "model '%.100s' cannot be removed: it is %s", name,
                             m->served[i]->found ? "the last one" : "the operator's");
     struct change *c = change_new(m, name);
-    return c ? put(m, c, t) : -ENOMEM;
+    return c ? manage_put(m, c, t) : -ENOMEM;
 }
 
 void models_cancel(void *ctx, struct api_task *t) {
@@ -251,4 +252,5 @@ void models_cancel(void *ctx, struct api_task *t) {
         list_remove(&t->rescan.link);
 }
 
-const struct api_manage models_manage = {models_pull, create, remove_model, models_cancel};
+const struct api_manage models_manage = {models_pull, manage_create, manage_remove_model,
+                                         models_cancel};

@@ -72,7 +72,7 @@ static bool is_made(const char *path) {
 /* ---- files ---- */
 
 /* Writes a file that appears complete or not at all. Returns 0 or -errno. */
-static int write_file(const char *path, const char *text, size_t len) {
+static int preset_write_file(const char *path, const char *text, size_t len) {
     char part[1300];
     int r = 0;
 
@@ -125,8 +125,9 @@ static int read_base(const struct preset_change *p, const char *path, struct buf
 
 /* Writes the text @own, or the base's text if a client has made it, to a file of the new preset,
  * which option @key names. An operator's file of the base is named directly. */
-static int put_text(const struct preset_change *p, struct config *c, const char *key,
-                    const char *of_base, const char *own, struct path file, struct err *err) {
+static int preset_put_text(const struct preset_change *p, struct config *c, const char *key,
+                           const char *of_base, const char *own, struct path file,
+                           struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
     size_t n = strlen(p->own.models);
     bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
@@ -137,7 +138,7 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
         TRY(buf_add_str(&text, own));
     else
         TRY(read_base(p, of_base, &text, err));
-    int r = write_file(file.s, text.data ? text.data : "", text.len);
+    int r = preset_write_file(file.s, text.data ? text.data : "", text.len);
     if (r < 0)
         return cannot_write(file.s, r, err);
     return config_set(c, key, file.s, err);
@@ -212,7 +213,7 @@ static bool has_value(const char *sampling, const char *item) {
 }
 
 /* Applies the client's changes to @c, which has the base's options. */
-static int change(struct config *c, const struct preset_change *p, struct err *err) {
+static int preset_apply(struct config *c, const struct preset_change *p, struct err *err) {
     char text[CONFIG_VALUE_MAX];
     int r = make_absolute(c, err);
 
@@ -286,7 +287,7 @@ static int check_place(const struct preset_change *p, struct err *err) {
 static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
     CLEANUP(config_deinit) struct config check = {0};
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
-    int r = write_file(new.s, text->data, text->len);
+    int r = preset_write_file(new.s, text->data, text->len);
 
     if (r < 0)
         return cannot_write(new.s, r, err);
@@ -301,21 +302,21 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
 }
 
 /* Writes the texts and the preset with the options @c. Returns 0 or -errno. */
-static int put_all(const struct preset_change *p, struct config *c, struct err *err) {
+static int preset_put_all(const struct preset_change *p, struct config *c, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
 
-    TRY(put_text(p, c, "chat-template", p->base.chat_template, p->template, path_of(p, ".jinja"),
-                 err));
-    TRY(put_text(p, c, "system-prompt", p->base.system_prompt, p->system, path_of(p, ".system"),
-                 err));
+    TRY(preset_put_text(p, c, "chat-template", p->base.chat_template, p->template,
+                        path_of(p, ".jinja"), err));
+    TRY(preset_put_text(p, c, "system-prompt", p->base.system_prompt, p->system,
+                        path_of(p, ".system"), err));
     TRY(write_keys(&p->own, c, &text));
     return put_preset(p, &text, err);
 }
 
 /* Ends the change of the text @end. If the preset was not made, restores the former file, or
  * removes the new one if there was none; otherwise removes the former file. */
-static void settle(const struct preset_change *p, const char *end, const char *kept, bool there,
-                   bool made) {
+static void preset_settle(const struct preset_change *p, const char *end, const char *kept,
+                          bool there, bool made) {
     if (!made && !there)
         unlink(path_of(p, end).s);
     else if (!made) /* fails if no file was kept, and does nothing if both names are one file */
@@ -323,7 +324,7 @@ static void settle(const struct preset_change *p, const char *end, const char *k
     unlink(path_of(p, kept).s);
 }
 
-static int make(const struct preset_change *p, struct err *err) {
+static int preset_make_file(const struct preset_change *p, struct err *err) {
     static const char *const texts[][2] = {{".jinja", ".jinja.kept"}, {".system", ".system.kept"}};
     CLEANUP(config_deinit) struct config c = {0};
     bool there[ARRAY_SIZE(texts)];
@@ -332,15 +333,15 @@ static int make(const struct preset_change *p, struct err *err) {
     TRY(check_place(p, err));
     TRY(check_template(p->template, err));
     TRY(config_clone(&c, &p->base));
-    TRY(change(&c, p, err));
+    TRY(preset_apply(&c, p, err));
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         unlink(path_of(p, texts[i][1]).s); /* left by a daemon that was killed meanwhile */
         there[i] =
             link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }
-    int r = put_all(p, &c, err);
+    int r = preset_put_all(p, &c, err);
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
-        settle(p, texts[i][0], texts[i][1], there[i], r == 0);
+        preset_settle(p, texts[i][0], texts[i][1], there[i], r == 0);
     return r;
 }
 
@@ -348,7 +349,7 @@ static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 int preset_make(const struct preset_change *p, struct err *err) {
     pthread_mutex_lock(&one_at_a_time);
-    int r = make(p, err);
+    int r = preset_make_file(p, err);
     pthread_mutex_unlock(&one_at_a_time);
 
     if (*err->message && !err->status)

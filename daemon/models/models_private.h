@@ -130,7 +130,7 @@ struct models {
 };
 
 /* Returns the time of the daemon's clock. */
-static inline int64_t now_ns(const struct models *m) {
+static inline int64_t models_now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
 
@@ -154,7 +154,7 @@ int64_t models_unload_ms(const struct served *s);
 bool models_has_requests(const struct served *s);
 /* Unloads the model, which is READY, or LOADING without requests: it takes no new requests, and its
  * worker ends after its last one. */
-void models_leave(struct served *s);
+void models_drain(struct served *s);
 /* Ends the load of @s, in whatever state it is, unless requests wait for the model. */
 void models_call_off(struct served *s);
 /* Appends a model with options @c, which are taken over (zeroed). Returns 0 or -ENOMEM. */

@@ -104,7 +104,7 @@ static void end_task(struct pull *p, const struct err *err) {
     t->over(t, err);
 }
 
-static void on_rescanned(struct api_rescan *r) {
+static void models_pull_on_rescanned(struct api_rescan *r) {
     struct api_task *t = CONTAINER_OF(r, struct api_task, rescan);
 
     t->of = NULL;
@@ -113,7 +113,7 @@ static void on_rescanned(struct api_rescan *r) {
 
 bool models_task_done(struct models *m, struct api_task *t) {
     t->of = NULL;
-    t->rescan.over = on_rescanned;
+    t->rescan.over = models_pull_on_rescanned;
     return models_rescan_now(m, &t->rescan);
 }
 
@@ -138,7 +138,7 @@ static const char *pull_failure(const struct pull *p) {
     return "weftctl failed; the server's log has the reason";
 }
 
-static void finish(struct pull *p) {
+static void models_pull_finish(struct pull *p) {
     struct err err = {0};
     struct api_task *t = p->task;
 
@@ -155,72 +155,72 @@ static void finish(struct pull *p) {
     end_task(p, &err);
 }
 
-static void on_closed(uv_handle_t *h) {
+static void models_pull_on_closed(uv_handle_t *h) {
     struct pull *p = h->data;
 
     assert(p->n_open > 0);
     if (--p->n_open > 0)
         return;
     assert(p->ended);
-    finish(p);
+    models_pull_finish(p);
     pull_free(p);
 }
 
-static void on_process_exit(uv_process_t *process, int64_t status, int sig) {
+static void models_pull_on_exit(uv_process_t *process, int64_t status, int sig) {
     struct pull *p = process->data;
 
     p->status = sig ? 128 + sig : status;
     p->ended = true;
-    uv_close((uv_handle_t *)process, on_closed);
+    uv_close((uv_handle_t *)process, models_pull_on_closed);
 }
 
-static void stop(struct pull *p) {
+static void models_pull_kill(struct pull *p) {
     if (!p->ended)
         uv_process_kill(&p->process, SIGKILL);
 }
 
 /* Implements models_doing.cancel. */
-static void cancel(struct models_doing *d) {
+static void models_pull_cancel(struct models_doing *d) {
     struct pull *p = CONTAINER_OF(d, struct pull, doing);
 
     p->task = NULL;
-    stop(p);
+    models_pull_kill(p);
 }
 
 /* Implements pull_lines.report. */
-static void report(void *ctx, const char *text, size_t len) {
+static void models_pull_report(void *ctx, const char *text, size_t len) {
     struct pull *p = ctx;
 
     if (p->task && p->task->line)
         p->task->line(p->task, text, len);
 }
 
-static void on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
+static void models_pull_on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
     struct pull *p = h->data;
 
     *out = uv_buf_init(p->read, sizeof(p->read));
 }
 
-static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
+static void models_pull_on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     struct pull *p = s->data;
 
     if (n < 0) {
         if (!uv_is_closing((uv_handle_t *)s))
-            uv_close((uv_handle_t *)s, on_closed);
+            uv_close((uv_handle_t *)s, models_pull_on_closed);
         return;
     }
     if (pull_lines_add(&p->lines, buf->base, (size_t)n) < 0)
-        stop(p);
+        models_pull_kill(p);
 }
 
 /* Starts weftctl with @args, which begin with its name, for model @name. Returns 0, or -errno with
  * @err, and then @t is not taken over. */
-static int start(struct models *m, char **args, const char *name, struct api_task *t,
-                 struct err *err) {
+static int models_pull_start(struct models *m, char **args, const char *name, struct api_task *t,
+                             struct err *err) {
     struct pull *p = calloc(1, sizeof(*p));
     char program[512] = "weftctl"; /* for the error, if the program is not found */
     uv_stdio_container_t stdio[3] = {{.flags = UV_IGNORE}, {0}, {.flags = UV_INHERIT_FD}};
-    uv_process_options_t o = {.exit_cb = on_process_exit,
+    uv_process_options_t o = {.exit_cb = models_pull_on_exit,
                               .file = program,
                               .args = args,
                               .stdio_count = 3,
@@ -233,11 +233,11 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
         free(p);
         return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, strerror(-r));
     }
-    p->doing.cancel = cancel;
+    p->doing.cancel = models_pull_cancel;
     p->of = m;
     p->task = t;
     p->n_open = 2;
-    p->lines.report = report;
+    p->lines.report = models_pull_report;
     p->lines.ctx = p;
     uv_pipe_init(m->opts.loop, &p->out, 0);
     p->out.data = p->process.data = p;
@@ -250,18 +250,18 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
     if (r < 0) {
         p->task = NULL;
         p->ended = true;
-        uv_close((uv_handle_t *)&p->process, on_closed);
-        uv_close((uv_handle_t *)&p->out, on_closed);
+        uv_close((uv_handle_t *)&p->process, models_pull_on_closed);
+        uv_close((uv_handle_t *)&p->out, models_pull_on_closed);
         return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, uv_strerror(r));
     }
     t->of = &p->doing;
     log_event(WLOG_INFO, "pull_started", "what=%s name=%s pid=%d", args[1], quoted(name).s,
               p->process.pid);
-    uv_read_start((uv_stream_t *)&p->out, on_alloc, on_read);
+    uv_read_start((uv_stream_t *)&p->out, models_pull_on_alloc, models_pull_on_read);
     return 0;
 }
 
-static int check_folder(const struct models *m, struct err *err) {
+static int models_pull_check_folder(const struct models *m, struct err *err) {
     uint32_t n = 0;
 
     if (!*m->opts.config->models_dir)
@@ -288,27 +288,27 @@ int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err
     char spec[300], option[1100];
     char *args[] = {(char *)"weftctl", (char *)"pull", (char *)"--json", spec, option, NULL};
 
-    TRY(check_folder(m, err));
+    TRY(models_pull_check_folder(m, err));
     TRY(spec_of(name, spec, sizeof(spec), err));
     if (!folder_option(m, option, sizeof(option)))
         args[4] = NULL;
-    return start(m, args, spec, t, err);
+    return models_pull_start(m, args, spec, t, err);
 }
 
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err) {
     char option[1100], *plain = (char *)(uintptr_t)name;
     char *args[] = {(char *)"weftctl", (char *)"rm", (char *)"--", plain, NULL, NULL};
 
-    TRY(check_folder(m, err));
+    TRY(models_pull_check_folder(m, err));
     if (folder_option(m, option, sizeof(option))) {
         args[2] = option;
         args[3] = (char *)"--";
         args[4] = plain;
     }
-    return start(m, args, name, t, err);
+    return models_pull_start(m, args, name, t, err);
 }
 
 void models_pull_stop(struct models *m) {
     LIST_FOREACH(node, &m->pulls)
-    stop(LIST_ENTRY(node, struct pull, link));
+    models_pull_kill(LIST_ENTRY(node, struct pull, link));
 }

@@ -67,7 +67,8 @@ static struct known_header header_of(const struct models_scan *s, const char *pa
 }
 
 /* Implements models_find_cb. */
-static int collect(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+static int models_rescan_collect(void *ctx, struct config *c, const char *name,
+                                 uint64_t file_bytes) {
     struct models_scan *s = ctx;
 
     if (!array_resize(&s->found, s->n + 1, sizeof(*s->found)))
@@ -95,10 +96,10 @@ static int collect_bad(void *ctx, const char *name, const struct err *why) {
     return b->name && b->why ? 0 : -ENOMEM;
 }
 
-static void on_thread(uv_work_t *w) {
+static void models_rescan_on_thread(uv_work_t *w) {
     struct models_scan *s = CONTAINER_OF(w, struct models_scan, work);
 
-    s->result = models_find_all(&s->config, collect, collect_bad, s, &s->err);
+    s->result = models_find_all(&s->config, models_rescan_collect, collect_bad, s, &s->err);
     projector_folder_deinit(&s->folder);
 }
 
@@ -108,14 +109,14 @@ static bool is_live(const struct served *s) {
     return !s->old && !s->retired;
 }
 
-static struct served *find_live(const struct models *m, const char *name) {
+static struct served *models_rescan_find_live(const struct models *m, const char *name) {
     for (uint32_t i = 0; i < m->n; i++)
         if (is_live(m->served[i]) && strcmp(m->served[i]->name, name) == 0)
             return m->served[i];
     return NULL;
 }
 
-static bool is_found(const struct models_scan *s, const char *name) {
+static bool models_rescan_is_found(const struct models_scan *s, const char *name) {
     for (size_t i = 0; i < s->n; i++)
         if (strcmp(s->found[i].name, name) == 0)
             return true;
@@ -124,7 +125,8 @@ static bool is_found(const struct models_scan *s, const char *name) {
 
 /* ---- presets that cannot be read ---- */
 
-static const struct bad_preset *find_bad(const struct bad_preset *bad, size_t n, const char *name) {
+static const struct bad_preset *models_rescan_find_bad(const struct bad_preset *bad, size_t n,
+                                                       const char *name) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(bad[i].name, name) == 0)
             return &bad[i];
@@ -145,7 +147,7 @@ static void take_bad(struct models *m) {
     const char **names = s->n_bad ? calloc(s->n_bad + 1, sizeof(*names)) : NULL;
 
     for (size_t i = 0; i < s->n_bad; i++) {
-        const struct bad_preset *was = find_bad(m->bad, m->n_bad, s->bad[i].name);
+        const struct bad_preset *was = models_rescan_find_bad(m->bad, m->n_bad, s->bad[i].name);
 
         if (!was || strcmp(was->why, s->bad[i].why) != 0)
             log_event(WLOG_WARN, "preset_not_read", "model=%s reason=%s", quoted(s->bad[i].name).s,
@@ -229,8 +231,8 @@ static void remove_gone(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        bool there =
-            find_bad(m->bad, m->n_bad, s->name) || (is_found(&m->scan, s->name) && !s->stale);
+        bool there = models_rescan_find_bad(m->bad, m->n_bad, s->name) ||
+                     (models_rescan_is_found(&m->scan, s->name) && !s->stale);
 
         if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
             continue;
@@ -281,10 +283,10 @@ static void apply(struct models *m) {
         remove_gone(m);
     }
     for (size_t i = 0; i < s->n && r == 0; i++)
-        if (!find_live(m, s->found[i].name))
+        if (!models_rescan_find_live(m, s->found[i].name))
             r = add_found(m, &s->found[i], &s->err);
     for (size_t i = 0; i < s->n && r == 0; i++) {
-        struct served *live = find_live(m, s->found[i].name);
+        struct served *live = models_rescan_find_live(m, s->found[i].name);
 
         if (live && live->found)
             take_header(live, &s->found[i]);
@@ -295,7 +297,7 @@ static void apply(struct models *m) {
                   quoted(*s->err.message ? s->err.message : strerror(-r)).s);
 }
 
-static void release(struct models *m) {
+static void models_rescan_release(struct models *m) {
     struct list *node;
 
     /* Each iteration ends the wait of one request. Requests that its answer causes do not wait,
@@ -316,12 +318,12 @@ static bool start_scan(struct models *m) {
     memset(&s->err, 0, sizeof(s->err));
     s->again = false;
     if (config_clone(&s->config, m->opts.config) < 0 ||
-        uv_queue_work(m->opts.loop, &s->work, on_thread, on_scanned) < 0) {
+        uv_queue_work(m->opts.loop, &s->work, models_rescan_on_thread, on_scanned) < 0) {
         config_deinit(&s->config);
         return false;
     }
     s->running = true;
-    s->at_ns = now_ns(m);
+    s->at_ns = models_now_ns(m);
     return true;
 }
 
@@ -344,20 +346,20 @@ static void on_scanned(uv_work_t *w, int status) {
     config_deinit(&s->config);
     assert(s->running);
     s->running = false;
-    s->at_ns = now_ns(m);
+    s->at_ns = models_now_ns(m);
     if (m->stopping)
         return;
     if (s->again && start_scan(m))
         return; /* waiting requests wait for that scan */
     s->again = false;
-    release(m);
+    models_rescan_release(m);
     models_decide_soon(m);
 }
 
 bool models_rescan(void *ctx, struct api_rescan *wait) {
     struct models *m = ctx;
     struct models_scan *s = &m->scan;
-    int64_t now = now_ns(m);
+    int64_t now = models_now_ns(m);
     bool late = now - s->at_ns >= (s->running ? SCAN_LIMIT_MS : PAUSE_MS) * INT64_C(1000000);
 
     if (!m->several || m->stopping || late == s->running)
@@ -383,6 +385,6 @@ bool models_rescan_now(struct models *m, struct api_rescan *wait) {
 void models_rescan_tick(struct models *m) {
     const struct models_scan *s = &m->scan;
 
-    if (s->running && now_ns(m) - s->at_ns >= SCAN_LIMIT_MS * INT64_C(1000000))
-        release(m);
+    if (s->running && models_now_ns(m) - s->at_ns >= SCAN_LIMIT_MS * INT64_C(1000000))
+        models_rescan_release(m);
 }

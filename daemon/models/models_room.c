@@ -19,7 +19,7 @@ bool models_has_requests(const struct served *s) {
     return use.n_running > 0 || use.n_waiting > 0;
 }
 
-static bool is_idle(const struct served *s) {
+static bool models_is_idle(const struct served *s) {
     return api_model_use(s->model).n_running == 0;
 }
 
@@ -32,9 +32,9 @@ static int64_t stay_ns(const struct served *s) {
 }
 
 /* Returns true if the share of its users keeps @s in memory although @for_it waits for room. */
-static bool is_held(const struct served *s, const struct served *for_it) {
+static bool models_is_held(const struct served *s, const struct served *for_it) {
     const struct models *m = s->of;
-    int64_t now = now_ns(m), idle_ns = is_idle(s) ? now - models_idle_since(s) : 0;
+    int64_t now = models_now_ns(m), idle_ns = models_is_idle(s) ? now - models_idle_since(s) : 0;
 
     return s != for_it->old && model_share_holds(&m->share, &s->users, &for_it->users,
                                                  (double)stay_ns(s), idle_ns, now);
@@ -43,16 +43,16 @@ static bool is_held(const struct served *s, const struct served *for_it) {
 struct served *models_choose_victim(const struct served *for_it) {
     const struct models *m = for_it->of;
     struct served *idle = NULL, *busy = NULL;
-    int64_t now = now_ns(m);
+    int64_t now = models_now_ns(m);
 
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (s->state != SERVED_READY || !models_may_leave(s, for_it) || is_held(s, for_it))
+        if (s->state != SERVED_READY || !models_may_leave(s, for_it) || models_is_held(s, for_it))
             continue;
-        if (is_idle(s) && (!idle || models_idle_since(s) < models_idle_since(idle)))
+        if (models_is_idle(s) && (!idle || models_idle_since(s) < models_idle_since(idle)))
             idle = s;
-        if (!is_idle(s) && (s == for_it->old || now - s->ready_ns >= stay_ns(s)) &&
+        if (!models_is_idle(s) && (s == for_it->old || now - s->ready_ns >= stay_ns(s)) &&
             (!busy || s->ready_ns < busy->ready_ns))
             busy = s;
     }
@@ -68,7 +68,7 @@ struct served *models_first_queued(const struct models *m) {
 
         if (s->state != SERVED_QUEUED)
             continue;
-        double had = model_share_least(&m->share, &s->users, now_ns(m));
+        double had = model_share_least(&m->share, &s->users, models_now_ns(m));
         if (first && (had > least || (had == least && s->queued_ns >= first->queued_ns)))
             continue;
         first = s;
@@ -78,7 +78,7 @@ struct served *models_first_queued(const struct models *m) {
 }
 
 void models_charge_memory(struct models *m) {
-    int64_t now = now_ns(m), ns = now - m->charged_ns;
+    int64_t now = models_now_ns(m), ns = now - m->charged_ns;
     double least = INFINITY;
 
     assert(ns >= 0);

@@ -71,7 +71,7 @@ static void find_beside(struct projector_folder *f, const char *path, char *out,
 
 /* ---- opening ---- */
 
-static void make_id(const struct gguf *file, uint8_t out[32]) {
+static void projector_make_id(const struct gguf *file, uint8_t out[32]) {
     uint8_t print[16];
     uint64_t size = gguf_bytes(file);
     struct sha256 sum;
@@ -84,8 +84,8 @@ static void make_id(const struct gguf *file, uint8_t out[32]) {
 }
 
 /* Opens the file at @path and checks that the model can take pictures with it. */
-static int open_file(struct projector_file *p, const char *path, const struct gguf *model,
-                     const struct tokenizer *t, struct err *err) {
+static int projector_open_file(struct projector_file *p, const char *path, const struct gguf *model,
+                               const struct tokenizer *t, struct err *err) {
     uint32_t n_embd = 0;
     struct gguf_str arch;
     char key[128];
@@ -105,7 +105,7 @@ static int open_file(struct projector_file *p, const char *path, const struct gg
         return err_set(err, 0, "mmproj",
                        "the model's vocabulary lacks the tokens around pictures of projector '%s'",
                        p->projector.name);
-    make_id(p->file, p->id);
+    projector_make_id(p->file, p->id);
     return 0;
 }
 
@@ -143,7 +143,8 @@ void projector_file_deinit(struct projector_file *p) {
 }
 
 /* Writes the path of the projector that the options name or that lies beside the model, or "". */
-static void find(struct projector_folder *f, const struct config *c, char *out, size_t size) {
+static void projector_find(struct projector_folder *f, const struct config *c, char *out,
+                           size_t size) {
     snprintf(out, size, "%s", strcmp(c->mmproj, NONE) == 0 ? "" : c->mmproj);
     if (!*c->mmproj)
         find_beside(f, c->model, out, size);
@@ -152,7 +153,7 @@ static void find(struct projector_folder *f, const struct config *c, char *out, 
 bool projector_file_is_there(const struct config *c, struct projector_folder *f) {
     char path[1300];
 
-    find(f, c, path, sizeof(path));
+    projector_find(f, c, path, sizeof(path));
     return *path && access(path, R_OK) == 0;
 }
 
@@ -162,10 +163,10 @@ int projector_file_open(struct projector_file *out, const struct config *c, cons
     char path[1300];
     struct err e = {0};
 
-    find(&folder, c, path, sizeof(path));
+    projector_find(&folder, c, path, sizeof(path));
     if (!*path)
         return 0;
-    int r = open_file(out, path, file, t, &e);
+    int r = projector_open_file(out, path, file, t, &e);
     if (r == 0 && !*c->mmproj && is_not_for_device(&out->projector, c->engine.backend)) {
         projector_file_deinit(out);
         say_ignored(path, "only the CPU computes pictures of this model: backend = cpu");

@@ -18,7 +18,7 @@ static void take_line(struct pull_lines *p, const char *text, size_t len) {
     yyjson_doc_free(doc);
 }
 
-static int add(struct pull_lines *p, const char *data, size_t len) {
+static int pull_lines_add_data(struct pull_lines *p, const char *data, size_t len) {
     const char *end;
 
     for (; (end = memchr(data, '\n', len)); len -= (size_t)(end + 1 - data), data = end + 1) {
@@ -31,7 +31,7 @@ static int add(struct pull_lines *p, const char *data, size_t len) {
 
 int pull_lines_add(struct pull_lines *p, const char *data, size_t len) {
     p->line.max = PULL_LINE_MAX;
-    int r = p->failed ? 0 : add(p, data, len);
+    int r = p->failed ? 0 : pull_lines_add_data(p, data, len);
     p->failed |= r < 0;
     return r;
 }

@@ -40,7 +40,7 @@ static struct {
     bool awaits_main; /* "main" will arrive */
 } t;
 
-static void say(const char *text) {
+static void takeover_say(const char *text) {
     if (send(UPGRADE_FD, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
@@ -67,7 +67,7 @@ void takeover_begin(const char *sources) {
         fcntl(fd++, F_SETFD, FD_CLOEXEC);
     t.state = TAKEOVER_PENDING;
     snprintf(text, sizeof(text), "started %d %s", (int)getpid(), sources);
-    say(text);
+    takeover_say(text);
 }
 
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]) {
@@ -86,7 +86,7 @@ int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX])
 
 /* Reads one message. Returns its length, 0 if the other side has ended, or -1. *fd: the descriptor
  * that came with it, or -1. */
-static ssize_t hear(char *text, size_t size, int *fd) {
+static ssize_t takeover_hear(char *text, size_t size, int *fd) {
     union {
         struct cmsghdr head;
         char room[CMSG_SPACE(sizeof(int))];
@@ -105,10 +105,10 @@ static ssize_t hear(char *text, size_t size, int *fd) {
     return n;
 }
 
-static void on_readable(uv_poll_t *p, int status, int events) {
+static void takeover_on_readable(uv_poll_t *p, int status, int events) {
     char text[UPGRADE_MESSAGE_MAX + 1] = "";
     int fd = -1;
-    ssize_t n = status < 0 ? 0 : hear(text, sizeof(text), &fd);
+    ssize_t n = status < 0 ? 0 : takeover_hear(text, sizeof(text), &fd);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -144,7 +144,7 @@ int takeover_start(const struct takeover_opts *o) {
     t.opts = *o;
     TRY(uv_poll_init(o->loop, &t.poll, UPGRADE_FD));
     t.polls = true;
-    return uv_poll_start(&t.poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    return uv_poll_start(&t.poll, UV_READABLE | UV_DISCONNECT, takeover_on_readable);
 }
 
 void takeover_failed(const char *why) {
@@ -153,7 +153,7 @@ void takeover_failed(const char *why) {
     if (t.state != TAKEOVER_PENDING)
         return;
     snprintf(text, sizeof(text), "failed %s", why);
-    say(text);
+    takeover_say(text);
 }
 
 bool takeover_waits(void) {
@@ -161,18 +161,18 @@ bool takeover_waits(void) {
 }
 
 void takeover_opened(void) {
-    say("opened");
+    takeover_say("opened");
 }
 
 void takeover_ready(void) {
     if (t.state == TAKEOVER_PENDING)
-        say("ready");
+        takeover_say("ready");
 }
 
 void takeover_taken(void) {
     assert(t.state == TAKEOVER_TAKING);
     t.state = TAKEOVER_DONE;
-    say("taken");
+    takeover_say("taken");
 }
 
 bool takeover_is_pending(void) {

@@ -60,9 +60,9 @@
 #define READY_MS 20000
 #define TAKE_MS 10000 /* time limit for "taken" */
 
-/* Invariants (check()): from STARTED to TAKEN the channel is open; after STARTED the pid is known;
- * OPENED and LOADING occur only if the next daemon waits. IDLE: the poll and the process may still
- * be closing. */
+/* Invariants (upgrade_check()): from STARTED to TAKEN the channel is open; after STARTED the pid is
+ * known; OPENED and LOADING occur only if the next daemon waits. IDLE: the poll and the process may
+ * still be closing. */
 struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
@@ -76,13 +76,13 @@ struct upgrade {
     uint32_t limit_ms;
 };
 
-static void check(const struct upgrade *u) {
+static void upgrade_check(const struct upgrade *u) {
     assert(u->state == UPGRADE_IDLE || u->poll_open);
     assert(u->state <= UPGRADE_STARTED || u->pid > 1);
     assert((u->state != UPGRADE_OPENED && u->state != UPGRADE_LOADING) || u->waits);
 }
 
-static void say(int channel, const char *text) {
+static void upgrade_say(int channel, const char *text) {
     if (send(channel, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
@@ -97,7 +97,7 @@ static bool has_ended(int channel) {
 /* Reads one message; an empty @text means that the other side has ended, "?" that it sent a message
  * without text. *pid: the process that sent it; 0: its number is not visible here. Returns false if
  * no message has arrived. */
-static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1], int *pid) {
+static bool upgrade_hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1], int *pid) {
     struct ucred from = {0};
     union {
         struct cmsghdr head;
@@ -203,7 +203,7 @@ static const char *upgrade_late(const struct upgrade *u) {
 static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
-    check(u);
+    upgrade_check(u);
     upgrade_fail(u, upgrade_late(u));
 }
 
@@ -217,8 +217,8 @@ static void on_started(struct upgrade *u, int pid, const char *sources) {
 }
 
 /* Handles the message @text of process @from. */
-static void on_message(struct upgrade *u, const char *text, int from) {
-    check(u);
+static void upgrade_on_message(struct upgrade *u, const char *text, int from) {
+    upgrade_check(u);
     char sources[UPGRADE_SOURCES] = "";
     enum upgrade_state before = u->waits ? UPGRADE_LOADING : UPGRADE_STARTED;
 
@@ -241,7 +241,7 @@ static void on_message(struct upgrade *u, const char *text, int from) {
         /* the channel stays open, so that the new daemon sees the end of this one */
         uv_poll_stop(&u->poll);
         u->opts.taken(u->opts.ctx, u->pid);
-        say(u->channel, "main");
+        upgrade_say(u->channel, "main");
     } else if (strncmp(text, "failed ", 7) == 0) {
         upgrade_fail(u, text + 7);
     } else if (*text) {
@@ -257,7 +257,7 @@ void upgrade_load(struct upgrade *u) {
         return;
     u->state = UPGRADE_LOADING;
     uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
-    say(u->channel, "load");
+    upgrade_say(u->channel, "load");
 }
 
 bool upgrade_takes_requests(const struct upgrade *u) {
@@ -290,10 +290,10 @@ void upgrade_take(struct upgrade *u) {
         return;
     u->state = UPGRADE_TAKING;
     uv_timer_start(&u->limit, on_limit, TAKE_MS, 0);
-    say(u->channel, "take");
+    upgrade_say(u->channel, "take");
 }
 
-static void on_readable(uv_poll_t *p, int status, int events) {
+static void upgrade_on_readable(uv_poll_t *p, int status, int events) {
     struct upgrade *u = p->data;
     char text[UPGRADE_MESSAGE_MAX + 1];
     int from = 0;
@@ -301,18 +301,18 @@ static void on_readable(uv_poll_t *p, int status, int events) {
     /* Reads until the pair is empty or closed. The other end is a weftd, which sends few messages,
      * so the loop has no other bound. */
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
-           (status < 0 || hear(u->channel, text, &from)))
-        on_message(u, status < 0 ? "" : text, from);
+           (status < 0 || upgrade_hear(u->channel, text, &from)))
+        upgrade_on_message(u, status < 0 ? "" : text, from);
 }
 
-static void on_process_closed(uv_handle_t *h) {
+static void upgrade_on_process_closed(uv_handle_t *h) {
     ((struct upgrade *)h->data)->process_open = false;
 }
 
 /* Handles the exit of a weftd that detached from its parent: status 0, and the channel stays
  * open. */
 static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
-    uv_close((uv_handle_t *)p, on_process_closed);
+    uv_close((uv_handle_t *)p, upgrade_on_process_closed);
     if (status || signal)
         log_event(WLOG_DEBUG, "upgrade_exit", "status=%lld signal=%d", (long long)status, signal);
 }
@@ -348,7 +348,8 @@ static char **environment(char *names, char *waits) {
     return out;
 }
 
-static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, int channel) {
+static int upgrade_spawn(struct upgrade *u, char **argv, const struct upgrade_files *f,
+                         int channel) {
     uv_stdio_container_t stdio[UPGRADE_FD + 1 + UPGRADE_FDS_MAX];
     char names[sizeof(UPGRADE_VARIABLE "=") + UPGRADE_NAMES_MAX];
     uv_process_options_t o = {
@@ -373,7 +374,7 @@ static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, 
     int r = uv_spawn(u->opts.loop, &u->process, &o);
     free(o.env);
     if (r < 0)
-        uv_close((uv_handle_t *)&u->process, on_process_closed);
+        uv_close((uv_handle_t *)&u->process, upgrade_on_process_closed);
     return r;
 }
 
@@ -389,7 +390,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
     u->takes_requests = false;
     int r = setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0
                 ? -errno
-                : spawn(u, argv, f, pair[1]);
+                : upgrade_spawn(u, argv, f, pair[1]);
     close(pair[1]);
     if (r < 0) {
         close(pair[0]);
@@ -402,7 +403,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
     u->poll.data = u;
     u->state = UPGRADE_STARTED;
     uv_poll_init(u->opts.loop, &u->poll, u->channel);
-    uv_poll_start(&u->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    uv_poll_start(&u->poll, UV_READABLE | UV_DISCONNECT, upgrade_on_readable);
     uv_timer_start(&u->limit, on_limit, HELLO_MS, 0);
     return 0;
 }

@@ -143,12 +143,12 @@ static struct preparation *preparation_of(struct job *j) {
 }
 
 static void compile(struct job *j);
-static void prepare(struct job *j);
+static void compiler_prepare(struct job *j);
 
 /* Implements jobs_opts.turn. Notes in the crash page which requests to blame if the worker dies
  * now: those of the grammar that is compiled or prepared, or the one whose mask is computed;
  * Requests whose jobs are paused are not blamed. */
-static void on_turn(void *ctx, struct job *j, bool has) {
+static void compiler_on_turn(void *ctx, struct job *j, bool has) {
     struct compiler *c = ctx;
     struct blame one = {.n = 1};
     const struct blame *blame = &one;
@@ -157,7 +157,7 @@ static void on_turn(void *ctx, struct job *j, bool has) {
         return;
     if (j->run == compile)
         blame = &task_of(j)->blame;
-    else if (j->run == prepare)
+    else if (j->run == compiler_prepare)
         blame = &preparation_of(j)->blame;
     else
         one.id[0] = CONTAINER_OF(j, struct constrain_job, job)->id;
@@ -181,11 +181,11 @@ static void compile(struct job *j) {
         err_set_code(&t->err, 503, "out_of_memory", NULL, "out of memory for the grammar");
 }
 
-static void prepare(struct job *j) {
+static void compiler_prepare(struct job *j) {
     constraint_prepare(preparation_of(j)->constraint);
 }
 
-static void wake(void *ctx) {
+static void compiler_wake(void *ctx) {
     const struct compiler *c = ctx;
     const uint64_t one = 1;
     ssize_t r = write(c->fd, &one, sizeof(one));
@@ -195,7 +195,7 @@ static void wake(void *ctx) {
 
 /* ---- entries ---- */
 
-static uint64_t hash_of(const struct submit *m) {
+static uint64_t compiler_hash(const struct submit *m) {
     const struct str key = {(const char *)m->isolation_key, sizeof(m->isolation_key)};
     const struct str part[] = {key, m->grammar, m->triggers};
     uint64_t h = hash_step(m->grammar.len, m->triggers.len), word;
@@ -233,7 +233,7 @@ static struct entry *entry_free(struct entry *e) {
 }
 
 /* Removes @e from all lists and frees it. */
-static void drop(struct compiler *c, struct entry *e) {
+static void compiler_drop(struct compiler *c, struct entry *e) {
     struct entry **at = &c->slot[e->hash % SLOTS];
 
     assert(e->state != ENTRY_AWAY && e->n_refs == 0);
@@ -253,7 +253,7 @@ static void drop(struct compiler *c, struct entry *e) {
 }
 
 /* Adds a queued entry for the isolation key and text of @m. Returns NULL if memory is short. */
-static struct entry *add(struct compiler *c, uint64_t hash, const struct submit *m) {
+static struct entry *compiler_add(struct compiler *c, uint64_t hash, const struct submit *m) {
     struct entry *e = calloc(1, sizeof(*e));
 
     if (!e)
@@ -293,7 +293,7 @@ static void remove_waiting(struct compiler *c, struct entry *e, uint32_t i) {
 
 /* ---- charges for memory ---- */
 
-static struct tenant_slot *slot_of(struct compiler *c, const struct submit *m) {
+static struct tenant_slot *compiler_slot(struct compiler *c, const struct submit *m) {
     struct tenant_slot *t = &c->tenant[m->tenant % TENANTS];
 
     if (m->weight_milli > 0)
@@ -302,7 +302,7 @@ static struct tenant_slot *slot_of(struct compiler *c, const struct submit *m) {
 }
 
 /* Returns whether the tenant of @slot may use more memory. */
-static bool has_room(struct compiler *c, uint32_t slot) {
+static bool compiler_has_room(struct compiler *c, uint32_t slot) {
     return quota_make_room(&c->memory, &c->tenant[slot].charge, 1, NULL);
 }
 
@@ -313,12 +313,12 @@ static void charge_slot(struct compiler *c, uint32_t slot, int64_t more) {
     quota_charge_set(q, q->n + (uint64_t)more);
     if (more < 0 && c->n_held > 0 && !c->freed) {
         c->freed = true;
-        wake(c);
+        compiler_wake(c);
     }
 }
 
 /* Implements sched_constraints.charge. */
-static void charge(void *ctx, uint32_t tenant, int64_t more) {
+static void compiler_charge(void *ctx, uint32_t tenant, int64_t more) {
     struct compiler *c = ctx;
 
     assert(more >= 0 || c->state_bytes >= (uint64_t)-more);
@@ -364,7 +364,7 @@ static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
         struct tenant_slot *t = &c->tenant[e->waiting[i].slot];
 
         if ((best && best->served <= t->served) || t->n_away >= AWAY_OF_ONE ||
-            !has_room(c, e->waiting[i].slot))
+            !compiler_has_room(c, e->waiting[i].slot))
             continue;
         best = t;
     }
@@ -372,7 +372,7 @@ static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
 }
 
 /* Returns the first entry of the tenant served longest ago among those that have room, or NULL. */
-static struct entry *next(struct compiler *c) {
+static struct entry *compiler_next_entry(struct compiler *c) {
     const struct tenant_slot *first = NULL;
     struct entry *best = NULL;
 
@@ -388,17 +388,18 @@ static struct entry *next(struct compiler *c) {
     return best;
 }
 
-static void on_compiled(struct job *j);
+static void compiler_on_compiled(struct job *j);
 
 /* Gives the task of @e to the pool. Returns 0, or -ENOMEM with nothing changed. */
-static int give(struct compiler *c, struct entry *e) {
+static int compiler_give(struct compiler *c, struct entry *e) {
     struct task *t = &e->task;
 
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
     t->blame.n = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
     for (uint32_t i = 0; i < t->blame.n; i++)
         t->blame.id[i] = e->waiting[i].id;
-    t->job = (struct job){.run = compile, .done = on_compiled, .tenant = e->slot, .weight = 1};
+    t->job =
+        (struct job){.run = compile, .done = compiler_on_compiled, .tenant = e->slot, .weight = 1};
 
     TRY(jobs_put(c->jobs, &t->job));
     list_remove(&e->link);
@@ -411,7 +412,7 @@ static int give(struct compiler *c, struct entry *e) {
     return 0;
 }
 
-static void on_prepared(struct job *j) {
+static void compiler_on_prepared(struct job *j) {
     struct preparation *p = preparation_of(j);
     struct compiler *c = CONTAINER_OF(p, struct compiler, preparation);
 
@@ -427,8 +428,8 @@ static void prepare_next(struct compiler *c) {
     LIST_FOREACH_ENTRY(e, &c->ready_entries, struct entry, link) {
         if (p->is_away || e->prepared || e->n_refs == 0)
             continue;
-        *p = (struct preparation){.job = {.run = prepare,
-                                          .done = on_prepared,
+        *p = (struct preparation){.job = {.run = compiler_prepare,
+                                          .done = compiler_on_prepared,
                                           .tenant = e->slot,
                                           .weight = 1,
                                           .background = true},
@@ -443,7 +444,7 @@ static void prepare_next(struct compiler *c) {
 static void give_away(struct compiler *c) {
     struct entry *e;
 
-    while (c->n_away < AWAY_MAX && (e = next(c)) && give(c, e) == 0)
+    while (c->n_away < AWAY_MAX && (e = compiler_next_entry(c)) && compiler_give(c, e) == 0)
         ;
     prepare_next(c);
 }
@@ -460,20 +461,21 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* Implements sched_constraints.ask: hands out a compiled entry at once if its tenant has room;
  * otherwise the request waits for the entry. */
-static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
+static int compiler_ask(void *ctx, const struct submit *m, const struct constraint **out,
+                        struct err *err) {
     struct compiler *c = ctx;
-    uint64_t hash = hash_of(m);
-    const struct waiting w = {m->id, (uint32_t)(slot_of(c, m) - c->tenant)};
+    uint64_t hash = compiler_hash(m);
+    const struct waiting w = {m->id, (uint32_t)(compiler_slot(c, m) - c->tenant)};
     struct entry *e = c->slot[hash % SLOTS];
 
     while (e && !is_entry_of(e, hash, m))
         e = e->next;
     c->n_hits += e != NULL;
     if (!e)
-        e = add(c, hash, m);
+        e = compiler_add(c, hash, m);
     if (!e)
         return -ENOMEM;
-    if (e->state == ENTRY_READY && has_room(c, w.slot)) {
+    if (e->state == ENTRY_READY && compiler_has_room(c, w.slot)) {
         take_ref(c, e, w.slot);
         list_remove(&e->link);
         list_push_front(&c->ready_entries, &e->link);
@@ -483,7 +485,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     e->quarantined |= m->n_faults > 0;
     if (add_waiting(c, e, w) < 0) {
         if (e->state == ENTRY_QUEUED && e->n_waiting == 0)
-            drop(c, e);
+            compiler_drop(c, e);
         return -ENOMEM;
     }
     give_away(c);
@@ -491,7 +493,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
 }
 
 /* Implements sched_constraints.put. */
-static int put(void *ctx, struct constrain_job *j) {
+static int compiler_put(void *ctx, struct constrain_job *j) {
     struct compiler *c = ctx;
 
     j->job.tenant %= TENANTS;
@@ -509,7 +511,7 @@ static bool forget_in(struct compiler *c, struct entry *e, uint64_t id) {
 }
 
 /* Implements sched_constraints.forget: ends a compilation for which no request waits any more. */
-static void forget(void *ctx, uint64_t id) {
+static void compiler_forget(void *ctx, uint64_t id) {
     struct compiler *c = ctx;
 
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -519,7 +521,7 @@ static void forget(void *ctx, uint64_t id) {
             if (e->n_waiting > 0)
                 return;
             if (e->state == ENTRY_QUEUED) {
-                drop(c, e);
+                compiler_drop(c, e);
             } else if (e->state == ENTRY_AWAY) {
                 e->abandoned = true;
                 jobs_abandon(c->jobs, &e->task.job);
@@ -538,12 +540,12 @@ static void evict(struct compiler *c) {
 
         node = node->prev;
         if (e->n_refs == 0 && e->n_waiting == 0)
-            drop(c, e);
+            compiler_drop(c, e);
     }
 }
 
 /* Implements sched_constraints.release. */
-static void release(void *ctx, const struct constraint *constraint, uint32_t tenant) {
+static void compiler_release(void *ctx, const struct constraint *constraint, uint32_t tenant) {
     struct compiler *c = ctx;
 
     LIST_FOREACH_ENTRY(e, &c->ready_entries, struct entry, link) {
@@ -553,7 +555,7 @@ static void release(void *ctx, const struct constraint *constraint, uint32_t ten
         }
     }
     if (c->ready)
-        return; /* deliver() is under way, and its caller completes the rest */
+        return; /* compiler_deliver_ready() is under way, and its caller completes the rest */
     evict(c);
     give_away(c);
 }
@@ -567,7 +569,7 @@ static void hand_out(struct compiler *c, struct entry *e) {
     for (uint32_t i = 0; i < e->n_waiting;) {
         const struct waiting w = e->waiting[i];
 
-        if (!has_room(c, w.slot)) {
+        if (!compiler_has_room(c, w.slot)) {
             i++;
             continue;
         }
@@ -580,12 +582,12 @@ static void hand_out(struct compiler *c, struct entry *e) {
 
 /* Reports the error to all waiting requests. Drops the entry first, since a refused request may ask
  * again. */
-static void refuse(struct compiler *c, struct entry *e) {
+static void compiler_refuse(struct compiler *c, struct entry *e) {
     CLEANUP(freep) struct waiting *w = STEAL(e->waiting);
     struct err err = e->task.err;
     uint32_t n = e->n_waiting;
 
-    drop(c, e);
+    compiler_drop(c, e);
     c->n_refused++;
     for (uint32_t i = 0; i < n; i++)
         c->ready(c->ready_ctx, w[i].id, NULL, &err);
@@ -601,11 +603,11 @@ static void begin_again(struct compiler *c, struct entry *e) {
     list_push_front(&c->queued, &e->link);
     c->n_queued++;
     if (e->n_waiting == 0)
-        drop(c, e);
+        compiler_drop(c, e);
 }
 
 /* Takes a task back from the pool. */
-static void on_compiled(struct job *j) {
+static void compiler_on_compiled(struct job *j) {
     struct task *t = task_of(j);
     struct entry *e = CONTAINER_OF(t, struct entry, task);
     struct compiler *c = t->compiler;
@@ -621,7 +623,7 @@ static void on_compiled(struct job *j) {
     e->state = ENTRY_READY;
     list_push_front(&c->ready_entries, &e->link);
     if (!t->constraint) {
-        refuse(c, e);
+        compiler_refuse(c, e);
         return;
     }
     c->n_compiled++;
@@ -640,7 +642,7 @@ static void hand_out_held(struct compiler *c) {
 }
 
 /* Reads the counter first, so that a job that ends later wakes the loop again. */
-static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+static void compiler_deliver_ready(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     uint64_t count;
     ssize_t r = read(c->fd, &count, sizeof(count));
 
@@ -657,7 +659,7 @@ bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     if (c->turn == 0)
         return false; /* the pool never got a task */
     uint32_t n_out = jobs_n(c->jobs);
-    deliver(c, ready, ctx);
+    compiler_deliver_ready(c, ready, ctx);
     bool came_back = jobs_n(c->jobs) < n_out;
     evict(c);
     give_away(c);
@@ -669,23 +671,23 @@ bool compiler_has_quarantined(const struct compiler *c) {
 }
 
 /* Waits until the pool has no job left, masks included. */
-static void settle(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+static void compiler_settle(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     struct pollfd p = {c->fd, POLLIN, 0};
 
     while (jobs_n(c->jobs) > 0) {
         poll(&p, 1, -1);
-        deliver(c, ready, ctx);
+        compiler_deliver_ready(c, ready, ctx);
     }
 }
 
 void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx) {
-    settle(c, ready, ctx);
+    compiler_settle(c, ready, ctx);
     struct entry *e = first_quarantined(c);
 
-    if (e && give(c, e) == 0)
-        settle(c, ready, ctx);
+    if (e && compiler_give(c, e) == 0)
+        compiler_settle(c, ready, ctx);
     prepare_next(c);
-    settle(c, ready, ctx);
+    compiler_settle(c, ready, ctx);
     evict(c);
     give_away(c);
 }
@@ -698,7 +700,8 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
 
     if (!c)
         return -ENOMEM;
-    c->source = (struct sched_constraints){c, ask, forget, charge, release, put};
+    c->source = (struct sched_constraints){
+        c, compiler_ask, compiler_forget, compiler_charge, compiler_release, compiler_put};
     c->crash_page = crash_page;
     c->max_bytes = max_bytes;
     quota_init(&c->memory, max_bytes * COMPILER_USED_FACTOR, RESERVE);
@@ -716,8 +719,8 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
                           .nice = NICE,
                           .clock = clock_monotonic(),
                           .ctx = c,
-                          .wake = wake,
-                          .turn = on_turn};
+                          .wake = compiler_wake,
+                          .turn = compiler_on_turn};
 
     if (r == 0)
         r = jobs_new(&c->jobs, &o);
@@ -734,7 +737,7 @@ struct compiler *compiler_free(struct compiler *c) {
         return NULL;
     if (c->jobs) {
         jobs_abandon_all(c->jobs);
-        settle(c, NULL, NULL);
+        compiler_settle(c, NULL, NULL);
     }
     jobs_free(c->jobs);
     for (uint32_t i = 0; i < SLOTS; i++)

@@ -60,7 +60,7 @@ struct device_watch {
     struct device_state state;
 };
 
-static int open_library(struct nvml *n, struct err *err) {
+static int device_watch_open_library(struct nvml *n, struct err *err) {
     static const char *const names[] = {
         "libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
         "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"};
@@ -104,7 +104,7 @@ static bool is_throttled(const struct nvml *n, void *device) {
 }
 
 /* Asks NVML for the state of the device; values that it does not have stay 0. */
-static struct device_state ask(const struct device_watch *w) {
+static struct device_state device_watch_ask(const struct device_watch *w) {
     const struct nvml *n = &w->nvml;
     void *device = w->device;
     struct device_state s = {0};
@@ -126,7 +126,7 @@ static struct device_state ask(const struct device_watch *w) {
     return s;
 }
 
-static void *run(void *ctx) {
+static void *device_watch_run(void *ctx) {
     struct device_watch *w = ctx;
     struct timespec next;
 
@@ -134,7 +134,7 @@ static void *run(void *ctx) {
     pthread_mutex_lock(&w->lock);
     while (!w->ending) {
         pthread_mutex_unlock(&w->lock);
-        struct device_state s = ask(w);
+        struct device_state s = device_watch_ask(w);
         pthread_mutex_lock(&w->lock);
         w->state = s;
         next.tv_sec++;
@@ -155,8 +155,8 @@ static void deinit(struct device_watch *w) {
     free(w);
 }
 
-static int start(struct device_watch *w, const char *address, struct err *err) {
-    TRY(open_library(&w->nvml, err));
+static int device_watch_start(struct device_watch *w, const char *address, struct err *err) {
+    TRY(device_watch_open_library(&w->nvml, err));
     assert(w->nvml.library && !w->device);
     int e = w->nvml.init();
     if (e == 0 && (e = w->nvml.find(address, &w->device)) != 0) {
@@ -165,8 +165,8 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
     }
     if (e)
         return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
-    w->state = ask(w);
-    int r = thread_start(&w->thread, NULL, run, w);
+    w->state = device_watch_ask(w);
+    int r = thread_start(&w->thread, NULL, device_watch_run, w);
     return r < 0 ? (err_set(err, 0, NULL, "cannot start a thread: %s", strerror(-r)), r) : 0;
 }
 
@@ -181,7 +181,7 @@ int device_watch_new(struct device_watch **out, const char *address, struct err 
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&w->ends, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int r = start(w, address, err);
+    int r = device_watch_start(w, address, err);
     if (r < 0)
         deinit(w);
     else

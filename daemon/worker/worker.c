@@ -98,7 +98,7 @@ void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
 
 /* Sends the reason @why to the front, which logs it; if that fails, logs it here. @r: the error.
  * Returns the exit code. */
-static int refuse(struct worker *w, int r, const char *why) {
+static int worker_refuse(struct worker *w, int r, const char *why) {
     bool is_short = r == -ENOMEM || r == -EMFILE || r == -EAGAIN;
     bool sent = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
 
@@ -109,7 +109,7 @@ static int refuse(struct worker *w, int r, const char *why) {
 }
 
 /* Implements engine_opts.progress: reports every hundredth of loading to the front. */
-static void on_progress(void *ctx, const char *what, double fraction) {
+static void worker_on_progress(void *ctx, const char *what, double fraction) {
     struct worker *w = ctx;
     struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
 
@@ -239,7 +239,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     assert(w->file && !w->engine);
     o->file = w->file;
     o->projector = w->projector;
-    o->progress = on_progress;
+    o->progress = worker_on_progress;
     o->progress_ctx = w;
     o->step_progress = &w->crash_page->step;
     TRY(tokenizer_new(&w->tokenizer, w->file, err));
@@ -451,7 +451,7 @@ static int send_ready(struct worker *w) {
 }
 
 /* Takes a frame of the front. Returns 0, or a negative errno: the worker cannot go on. */
-static int take(void *ctx, const struct chan_frame *f) {
+static int worker_take(void *ctx, const struct chan_frame *f) {
     struct worker *w = ctx;
     const struct msg_served *served;
     struct msg_picture picture;
@@ -536,7 +536,7 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->n_compiling = c.n_queued + c.n_away;
 }
 
-static void add_devices(const struct worker *w, struct msg_stats *s) {
+static void worker_add_devices(const struct worker *w, struct msg_stats *s) {
     static_assert(ENGINE_DEVICES <= MSG_DEVICES, "all are reported");
     for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
         struct device_state d = device_watch_read(w->watch[i]);
@@ -568,7 +568,7 @@ static void send_stats(struct worker *w, bool idle) {
     sched_stats(w->sched, &s);
     s.at_ns = now;
     add_grammars(w, &s);
-    add_devices(w, &s);
+    worker_add_devices(w, &s);
     if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) != 0)
         return;
     w->stats_sent_ns = now;
@@ -579,7 +579,8 @@ static void send_stats(struct worker *w, bool idle) {
 }
 
 /* Implements compiler_ready_fn: a grammar is ready, or refused for reason @why. */
-static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+static bool worker_on_compiled(void *ctx, uint64_t id, const struct constraint *c,
+                               const struct err *why) {
     struct worker *w = ctx;
 
     w->stats_stale = true;
@@ -601,20 +602,20 @@ static int idle_timeout_ms(struct worker *w) {
  * Returns only a negative errno: -EPIPE: the front has closed the channel; -EIO: the device is
  * lost; others: a fault of the channel, or no memory.
  */
-static int serve(struct worker *w) {
+static int worker_serve(struct worker *w) {
     assert(w->sched && w->compiler);
     w->stats_stale = true;
     for (;;) {
-        int r = take_frames(&w->chan, clock_monotonic(), TAKE_FRAMES_NS, take, w);
+        int r = take_frames(&w->chan, clock_monotonic(), TAKE_FRAMES_NS, worker_take, w);
         bool more = r == 0;
 
         if (r < 0)
             return r;
-        w->stats_stale |= compiler_deliver(w->compiler, on_compiled, w);
+        w->stats_stale |= compiler_deliver(w->compiler, worker_on_compiled, w);
         while (compiler_has_quarantined(w->compiler)) {
             if ((r = sched_settle(w->sched)) < 0)
                 return r;
-            compiler_run_quarantined(w->compiler, on_compiled, w);
+            compiler_run_quarantined(w->compiler, worker_on_compiled, w);
         }
         if ((r = sched_step(w->sched)) < 0)
             return r;
@@ -633,7 +634,7 @@ static int serve(struct worker *w) {
 }
 
 /* Reads the options that the front has sent. Returns 0 or -errno. */
-static int read_options(struct worker *w, struct str packed) {
+static int worker_read_options(struct worker *w, struct str packed) {
     TRY(config_init(&w->config));
     return config_unpack(&w->config, packed.data, packed.len);
 }
@@ -665,7 +666,7 @@ static void take_files(struct worker *w, const struct msg_open *m) {
 }
 
 /* Runs the worker from HELLO to the end of serving. Returns the exit code. */
-static int run(struct worker *w, int n_shards) {
+static int worker_run(struct worker *w, int n_shards) {
     int fds[WORKER_SHARDS_MAX + 1];
     struct chan_frame f;
     struct msg_open open;
@@ -674,7 +675,7 @@ static int run(struct worker *w, int n_shards) {
     if (n_shards < 1 || n_shards > WORKER_SHARDS_MAX)
         return WORKER_CHANNEL;
     if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0 ||
-        read_options(w, open.options) < 0)
+        worker_read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
     take_files(w, &open);
@@ -685,35 +686,35 @@ static int run(struct worker *w, int n_shards) {
     if (r == 0)
         r = open_model(w, &open, &err);
     if (r < 0)
-        return refuse(w, r, *err.message ? err.message : strerror(-r));
+        return worker_refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);
     lower_priority(w);
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
-        return refuse(w, -ENOMEM, "out of memory");
+        return worker_refuse(w, -ENOMEM, "out of memory");
     if (w->projector)
         gguf_drop_data(w->projector); /* the encoder has copied its weights */
     if ((r = new_sched(w, &open)) < 0)
-        return refuse(w, r, strerror(-r));
+        return worker_refuse(w, r, strerror(-r));
     if ((r = warm_up(w)) < 0)
-        return refuse(w, r, "the model cannot run a step");
+        return worker_refuse(w, r, "the model cannot run a step");
     w->crash_page->loading = 0;
     if (send_ready(w) < 0)
         return WORKER_CHANNEL;
-    r = serve(w);
+    r = worker_serve(w);
     assert(r < 0);
     if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this worker */
         sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
         return WORKER_DONE;
     }
     if (r != -EIO) {
-        refuse(w, r, strerror(-r));
+        worker_refuse(w, r, strerror(-r));
         return WORKER_CHANNEL;
     }
     const char *fault = engine_fault(w->engine);
     char why[256];
     snprintf(why, sizeof(why), "the device is lost: %s",
              *fault || !w->draft ? fault : engine_fault(w->draft));
-    refuse(w, r, why);
+    worker_refuse(w, r, why);
     return WORKER_LOST;
 }
 
@@ -740,7 +741,7 @@ int worker_main(int argc, char **argv) {
     if (w.crash_page == MAP_FAILED || w.flight == MAP_FAILED)
         return WORKER_CHANNEL;
 
-    int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
+    int r = worker_run(&w, argc > 2 ? atoi(argv[2]) : 0);
     /* leaves out the driver's own end, which may wait for a device that does not answer */
     if (r == WORKER_LOST)
         _exit(r);

@@ -30,7 +30,7 @@ static void name_path(struct expert_file *f) {
 }
 
 /* Copies the whole of @from, from its beginning. Returns 0 or -errno. */
-static int copy(int to, int from) {
+static int expert_file_copy(int to, int from) {
     off_t at = 0;
     ssize_t n;
 
@@ -59,7 +59,7 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     int from =
         *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (from >= 0) {
-        copy(fd, from); /* a short copy is ignored by the engine */
+        expert_file_copy(fd, from); /* a short copy is ignored by the engine */
         close(from);
     }
     return fd;
@@ -70,7 +70,7 @@ static int expert_file_replace(const struct expert_file *f, const char *next) {
     CLEANUP(files_closep) int to = files_create(AT_FDCWD, next, 0600);
 
     TRY(to);
-    TRY(copy(to, f->fd));
+    TRY(expert_file_copy(to, f->fd));
     return rename(next, f->path) < 0 ? -errno : 0;
 }
 

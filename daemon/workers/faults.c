@@ -14,7 +14,7 @@
 #define FILES 8 /* most recordings that are kept */
 
 /* Returns the index of the row of @id, or FAULTS_MAX. */
-static uint32_t find(const struct faults *f, uint64_t id) {
+static uint32_t faults_find(const struct faults *f, uint64_t id) {
     for (uint32_t i = 0; i < MIN(f->n, FAULTS_MAX); i++)
         if (f->row[i].id == id)
             return i;
@@ -22,7 +22,7 @@ static uint32_t find(const struct faults *f, uint64_t id) {
 }
 
 static void note_one(struct faults *f, uint64_t id) {
-    uint32_t i = find(f, id);
+    uint32_t i = faults_find(f, id);
 
     if (i == FAULTS_MAX) {
         i = f->n++ % FAULTS_MAX;
@@ -42,7 +42,7 @@ void faults_note(struct faults *f, const struct crash_page *page) {
 }
 
 uint32_t faults_of(const struct faults *f, uint64_t id) {
-    uint32_t i = find(f, id);
+    uint32_t i = faults_find(f, id);
 
     return i == FAULTS_MAX ? 0 : f->row[i].n;
 }

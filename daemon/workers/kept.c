@@ -44,7 +44,7 @@ int kept_new(struct kept **out, const struct kept_opts *o) {
     return 0;
 }
 
-static void drop(struct kept_file *f) {
+static void kept_drop(struct kept_file *f) {
     struct kept *k = f->of;
 
     assert(f->n_users == 0 || k->leaving);
@@ -63,7 +63,7 @@ struct kept *kept_free(struct kept *k) {
         return NULL;
     k->leaving = true;
     LIST_FOREACH(i, &k->files)
-    drop(LIST_ENTRY(i, struct kept_file, link));
+    kept_drop(LIST_ENTRY(i, struct kept_file, link));
     buf_deinit(&k->forgotten);
     free(k);
     return NULL;
@@ -71,7 +71,7 @@ struct kept *kept_free(struct kept *k) {
 
 /* Appends a file for @fd, which it takes over. Returns NULL, with @fd closed, if memory is
  * short. */
-static struct kept_file *append(struct kept *k, int fd) {
+static struct kept_file *kept_append(struct kept *k, int fd) {
     struct kept_file *f = calloc(1, sizeof(*f));
 
     if (!f) {
@@ -85,14 +85,14 @@ static struct kept_file *append(struct kept *k, int fd) {
 }
 
 void kept_inherit(struct kept *k, int fd, const char *name) {
-    struct kept_file *f = append(k, fd);
+    struct kept_file *f = kept_append(k, fd);
 
     if (!f)
         return;
     snprintf(f->name, sizeof(f->name), "%s", name);
     f->kept = true;
     if (engine_keep_read(fd, f->key, &f->n_bytes) < 0)
-        drop(f);
+        kept_drop(f);
 }
 
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]) {
@@ -104,7 +104,7 @@ struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY])
     }
     struct stat st = {0};
     int fd = memfd_create("weft-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    struct kept_file *f = fd < 0 ? NULL : append(k, fd);
+    struct kept_file *f = fd < 0 ? NULL : kept_append(k, fd);
 
     if (!f) {
         log_event(WLOG_WARN, "weights_not_kept", "error=\"%s\"", strerror(errno));
@@ -141,7 +141,7 @@ void kept_release(struct kept_file *f, bool bad) {
     assert(f->n_users > 0);
     f->bad |= bad;
     if (--f->n_users == 0)
-        drop(f);
+        kept_drop(f);
 }
 
 static bool is_unclaimed(const struct kept_file *f, const uint8_t *but) {
@@ -160,7 +160,7 @@ uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but) {
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but) {
     LIST_FOREACH(i, &k->files)
     if (is_unclaimed(LIST_ENTRY(i, struct kept_file, link), but))
-        drop(LIST_ENTRY(i, struct kept_file, link));
+        kept_drop(LIST_ENTRY(i, struct kept_file, link));
 }
 
 void kept_leave(struct kept *k) {

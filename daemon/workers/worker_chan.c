@@ -12,7 +12,7 @@
  */
 
 static void on_poll(uv_poll_t *poll, int status, int events);
-static void on_rest(uv_idle_t *rest);
+static void worker_chan_on_rest(uv_idle_t *rest);
 
 static bool has_room_again(const struct worker_chan *c) {
     return c->open && c->full && !c->chan.dead && !chan_wants_write(&c->chan);
@@ -32,13 +32,13 @@ static void update_poll(struct worker_chan *c) {
         shutdown(c->chan.fd, SHUT_RDWR);
         want = 0;
         if (c->opts.ended)
-            uv_idle_start(&c->rest, on_rest);
+            uv_idle_start(&c->rest, worker_chan_on_rest);
     } else if (want != c->waits_for) {
         uv_poll_start(&c->poll, want, on_poll);
     }
     c->waits_for = want;
     if (has_room_again(c)) /* a send may have emptied it, in which no submit may begin */
-        uv_idle_start(&c->rest, on_rest);
+        uv_idle_start(&c->rest, worker_chan_on_rest);
 }
 
 /* Reports that all that had to wait has been sent, by this turn or by another message. */
@@ -51,7 +51,7 @@ static void tell_room(struct worker_chan *c) {
 }
 
 /* Takes one part or frame. Returns 0, CHAN_EMPTY or -errno. */
-static int take_one(struct worker_chan *c) {
+static int worker_chan_take_one(struct worker_chan *c) {
     struct chan_frame f;
 
     assert(c->open);
@@ -71,13 +71,13 @@ static int take_one(struct worker_chan *c) {
 }
 
 /* Handles at least one frame or part. Returns whether more may be left. */
-static bool take_turn(struct worker_chan *c) {
+static bool worker_chan_take_turn(struct worker_chan *c) {
     int64_t end = clock_now(c->opts.clock) + WORKER_CHAN_TURN_NS;
     bool over = false;
     int r = 0;
 
     api_mark_loop("what a worker says");
-    while (c->open && !over && (r = take_one(c)) == 0)
+    while (c->open && !over && (r = worker_chan_take_one(c)) == 0)
         over = clock_now(c->opts.clock) >= end;
     if (!c->open)
         return false;
@@ -87,9 +87,9 @@ static bool take_turn(struct worker_chan *c) {
     return r == 0;
 }
 
-static void on_rest(uv_idle_t *rest) {
+static void worker_chan_on_rest(uv_idle_t *rest) {
     struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
-    bool more = take_turn(c);
+    bool more = worker_chan_take_turn(c);
 
     if (!more)
         uv_idle_stop(rest);
@@ -107,14 +107,14 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
         uv_poll_stop(poll);
         c->waits_for = 0;
         if (c->opts.ended) /* called after the frames that can still be read */
-            uv_idle_start(&c->rest, on_rest);
+            uv_idle_start(&c->rest, worker_chan_on_rest);
         return;
     }
     if (uv_is_active((uv_handle_t *)&c->rest)) {
         chan_flush(&c->chan);
         update_poll(c);
-    } else if (take_turn(c)) {
-        uv_idle_start(&c->rest, on_rest);
+    } else if (worker_chan_take_turn(c)) {
+        uv_idle_start(&c->rest, worker_chan_on_rest);
     }
     tell_room(c);
 }
@@ -155,6 +155,6 @@ void worker_chan_drain(struct worker_chan *c) {
      * reads no more than the socket's buffer. */
     if (c->open)
         shutdown(c->chan.fd, SHUT_RD);
-    while (c->open && take_one(c) == 0)
+    while (c->open && worker_chan_take_one(c) == 0)
         ;
 }

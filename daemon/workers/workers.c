@@ -55,7 +55,7 @@ void workers_set_state(struct workers *w, enum workers_state next) {
 }
 
 /* Asserts the invariants of struct workers, which hold between two events of the loop. */
-static void check(const struct workers *w) {
+static void workers_check(const struct workers *w) {
     bool runs = w->state == WORKERS_LOADING || w->state == WORKERS_SERVING;
     bool next = w->next == NEXT_OFFERED || w->next == NEXT_ACCEPTED || w->next == NEXT_TAKEN;
 
@@ -93,7 +93,7 @@ static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int
 
 /* Sends a message whose loss costs only wasted work or a poorer decision. Returns false if it is
  * lost although there is a worker. */
-static bool tell(struct workers *w, uint16_t type, int packed) {
+static bool workers_tell(struct workers *w, uint16_t type, int packed) {
     struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : way(w);
     bool sent = !c || send_out(w, c, type, packed) == 0;
 
@@ -121,7 +121,7 @@ static int port_submit(struct api_port *p, const struct submit *m) {
 static void port_cancel(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
-    tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
+    workers_tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
 }
 
 /* Implements api_port.picture. Returns -EAGAIN if so much is unsent that a request would have to
@@ -145,12 +145,12 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
 
-    tell(w, MSG_TURN_END, msg_turn_end_pack(&w->out, m));
+    workers_tell(w, MSG_TURN_END, msg_turn_end_pack(&w->out, m));
 }
 
-void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n) {
+void workers_report_served(struct workers *w, const struct msg_served *m, uint32_t n) {
     if (w->state == WORKERS_SERVING)
-        tell(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
+        workers_tell(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
 }
 
 /* Implements api_port.story. */
@@ -173,7 +173,7 @@ uint32_t workers_n_faults(struct api_port *p, uint64_t id) {
     return faults_of(&of_port(p)->faults, id);
 }
 
-/* Sends SIGKILL; on_process_exit() completes the rest. */
+/* Sends SIGKILL; workers_on_process_exit() completes the rest. */
 static void kill_worker(struct workers *w, const char *why) {
     if (!w->process_open)
         return;
@@ -217,7 +217,7 @@ static void forget_failures(struct workers *w) {
 }
 
 /* Handles READY: the worker serves. Submits all waiting requests before it returns. */
-static void on_ready(struct workers *w, const struct msg_ready *m) {
+static void workers_on_ready(struct workers *w, const struct msg_ready *m) {
     static const char *const where[READY_WEIGHTS] = {"own", "packed", "kept"};
 
     assert(w->model);
@@ -264,7 +264,7 @@ void workers_on_room(void *ctx) {
 }
 
 /* Implements worker_chan_opts.part. */
-static bool on_part(void *ctx) {
+static bool workers_on_part(void *ctx) {
     int r = workers_next_event(ctx);
 
     if (r < 0)
@@ -273,7 +273,7 @@ static bool on_part(void *ctx) {
 }
 
 /* Ends the wait for the disk tier: no process uses its file any more. */
-static void end_leaving(struct workers *w) {
+static void workers_end_leaving(struct workers *w) {
     if (w->leaving_disk)
         w->opts.on_disk_left(w->opts.ctx);
     w->leaving_disk = false;
@@ -281,7 +281,7 @@ static void end_leaving(struct workers *w) {
 
 /* Handles a frame of the worker. A frame that does not fit its state, or cannot be parsed, ends the
  * worker. Returns whether the frame has events. */
-static bool on_frame(void *ctx, const struct chan_frame *f) {
+static bool workers_on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
     const struct msg_served *served;
     struct msg_ready ready;
@@ -290,7 +290,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct msg_blocks blocks;
     int n;
 
-    check(w);
+    workers_check(w);
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING && !w->open_sent) {
         on_hello(w, f);
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
@@ -303,7 +303,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         if (buf_add(&w->ready, f->data, f->len) <
             0) /* without memory no requests are offered to the next daemon */
             buf_clear(&w->ready);
-        on_ready(w, &ready);
+        workers_on_ready(w, &ready);
     } else if (f->type == MSG_FAILED) {
         snprintf(w->refusal, sizeof(w->refusal), "%.*s", (int)MIN(f->len, 399u),
                  (const char *)f->data);
@@ -314,7 +314,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
                msg_need_picture_parse(f->data, f->len, &need) == 0) {
         api_on_need_picture(w->model, &need);
     } else if (f->type == MSG_DISK_LEFT) {
-        end_leaving(w);
+        workers_end_leaving(w);
     } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
@@ -370,7 +370,7 @@ static void on_failed_start(struct workers *w) {
     workers_schedule_restart(w);
 }
 
-static void on_process_closed(uv_handle_t *h) {
+static void workers_on_process_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
 
     assert(w->process_open && !w->chan.open);
@@ -390,7 +390,7 @@ static void on_process_closed(uv_handle_t *h) {
 
 /* Refuses the model if it cannot be loaded: at once for a reason of the worker, or after LOAD_TRIES
  * deaths. @is_short: memory or descriptors are short, so it may succeed later. */
-static void give_up(struct workers *w, int signal, bool is_short) {
+static void workers_give_up(struct workers *w, int signal, bool is_short) {
     if (file_has_changed(w)) {
         w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
     } else if (*w->refusal) {
@@ -410,7 +410,7 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
 }
 
 /* Handles the end of the worker. Its requests are submitted again when the next one serves. */
-static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
+static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     char path[256] = "";
 
@@ -443,22 +443,22 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         if (served)
             api_worker_down(w->model);
     }
-    uv_close((uv_handle_t *)p, on_process_closed);
-    end_leaving(w);
+    uv_close((uv_handle_t *)p, workers_on_process_closed);
+    workers_end_leaving(w);
     if (w->state == WORKERS_DOWN && !w->served)
-        give_up(w, signal, status == WORKER_SHORT);
+        workers_give_up(w, signal, status == WORKER_SHORT);
 }
 
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
  * program is /proc/self/exe, because its path may have changed, and a descriptor's number may be
- * one of those in use. Returns 0 or -errno; with process_open set on_process_closed() will be
- * called, also after an error. */
-static int spawn(struct workers *w) {
+ * one of those in use. Returns 0 or -errno; with process_open set workers_on_process_closed() will
+ * be called, also after an error. */
+static int workers_spawn(struct workers *w) {
     struct workers_fds fds;
     char shards[16];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
     char *env[WORKER_ENVIRONMENT_MAX];
-    uv_process_options_t o = {.exit_cb = on_process_exit,
+    uv_process_options_t o = {.exit_cb = workers_on_process_exit,
                               .file = "/proc/self/exe",
                               .args = args,
                               .env = env,
@@ -467,8 +467,8 @@ static int spawn(struct workers *w) {
     struct worker_chan_opts chan = {.loop = w->opts.loop,
                                     .clock = w->opts.clock,
                                     .ctx = w,
-                                    .frame = on_frame,
-                                    .part = on_part,
+                                    .frame = workers_on_frame,
+                                    .part = workers_on_part,
                                     .room = workers_on_room};
     int pair[2];
 
@@ -489,7 +489,7 @@ static int spawn(struct workers *w) {
     w->process_open = true;
     if (r < 0) {
         close(pair[0]);
-        uv_close((uv_handle_t *)&w->process, on_process_closed);
+        uv_close((uv_handle_t *)&w->process, workers_on_process_closed);
         return r;
     }
     worker_chan_open(&w->chan, pair[0], &chan);
@@ -509,7 +509,7 @@ int workers_start(struct workers *w) {
     w->started_ns = clock_now(w->opts.clock);
     w->progress_ns = w->started_ns;
     workers_set_state(w, WORKERS_LOADING);
-    int r = spawn(w);
+    int r = workers_spawn(w);
     if (r < 0) {
         workers_set_state(w, WORKERS_DOWN);
         return r;
@@ -536,7 +536,7 @@ static void on_restart(uv_timer_t *t) {
         log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
         snprintf(w->refusal, sizeof(w->refusal), "no worker can be started: %s", uv_strerror(r));
     }
-    if (r < 0 && !w->process_open) /* otherwise on_process_closed() does it */
+    if (r < 0 && !w->process_open) /* otherwise workers_on_process_closed() does it */
         on_failed_start(w);
 }
 
@@ -564,12 +564,12 @@ static void note_change(struct workers *w) {
 /* Kills a worker that hangs: loading takes too long, or requests run and for hang-timeout-ms no
  * operation of a step ends. A whole step may take longer than that on a machine that other programs
  * use. The watchdog of the front itself is in service.c. */
-static void on_watch(uv_timer_t *t) {
+static void workers_on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
     const struct config *c = w->opts.config;
     int64_t now = clock_now(w->opts.clock);
 
-    check(w);
+    workers_check(w);
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;
@@ -641,7 +641,7 @@ struct api_port *workers_port(struct workers *w) {
 void workers_attach(struct workers *w, struct model *model) {
     assert(!w->model && model);
     w->model = model;
-    uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
+    uv_timer_start(&w->watch, workers_on_watch, WATCH_MS, WATCH_MS);
 }
 
 /* Ends a worker that had LINGER_MS to finish writing to its disk tier. */
@@ -695,7 +695,7 @@ void workers_set_disk(struct workers *w, int fd) {
 
 bool workers_use_disk(struct workers *w) {
     w->leaving_disk = false;
-    if (w->opts.disk_fd >= 0 && w->opts.disk_waits && !tell(w, MSG_DISK_USE, 0))
+    if (w->opts.disk_fd >= 0 && w->opts.disk_waits && !workers_tell(w, MSG_DISK_USE, 0))
         return false;
     w->opts.disk_waits = false;
     return true;
@@ -709,7 +709,7 @@ bool workers_leave_disk(struct workers *w) {
     /* A worker without OPEN does not have the file yet; one without a channel is about to end. */
     w->leaving_disk = used;
     if (used)
-        tell(w, MSG_DISK_LEAVE, 0);
+        workers_tell(w, MSG_DISK_LEAVE, 0);
     return used;
 }
 

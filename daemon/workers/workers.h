@@ -57,7 +57,7 @@ struct workers_opts {
     void (*on_disk_left)(void *ctx); /* called when workers_leave_disk() is done */
     void (*on_away)(void *ctx);      /* called when workers_give_way() is done */
     void (*on_answer)(void *ctx);    /* called when workers_answer() has changed */
-    /* Called with the tenants' recent use of the device, for workers_tell_served() of other
+    /* Called with the tenants' recent use of the device, for workers_report_served() of other
      * models. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
     /* Called with changes of the worker's prefix cache; @m NULL: it is empty. A NULL function:
@@ -130,7 +130,7 @@ const struct flight *workers_flight(const struct workers *w);
 /* Writes the whole recording in the format of proto/flight_file.h. Returns 0 or -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
 /* Reports the tenants' use of the device by another worker. */
-void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);
+void workers_report_served(struct workers *w, const struct msg_served *m, uint32_t n);
 bool workers_run(const struct workers *w); /* a process exists, or has not quite ended */
 /* Returns true if the workers compute on a CUDA device; known once one was ready. */
 bool workers_on_device(const struct workers *w);

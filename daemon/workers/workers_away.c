@@ -53,7 +53,7 @@ static void lose_next(struct workers *w) {
 }
 
 /* Implements worker_chan_opts.frame. */
-static bool on_frame(void *ctx, const struct chan_frame *f) {
+static bool workers_away_on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
     struct msg_need_picture need;
     struct msg_ready m;
@@ -76,7 +76,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
 }
 
 /* Implements worker_chan_opts.part. */
-static bool on_part(void *ctx) {
+static bool workers_away_on_part(void *ctx) {
     int r = workers_next_event(ctx);
 
     if (r < 0)
@@ -85,7 +85,7 @@ static bool on_part(void *ctx) {
 }
 
 /* Implements worker_chan_opts.ended. */
-static void on_ended(void *ctx) {
+static void workers_away_on_ended(void *ctx) {
     lose_next(ctx);
 }
 
@@ -104,10 +104,10 @@ void workers_offer(struct workers *w, int fd) {
     const struct worker_chan_opts o = {.loop = w->opts.loop,
                                        .clock = w->opts.clock,
                                        .ctx = w,
-                                       .frame = on_frame,
-                                       .part = on_part,
+                                       .frame = workers_away_on_frame,
+                                       .part = workers_away_on_part,
                                        .room = workers_on_room,
-                                       .ended = on_ended};
+                                       .ended = workers_away_on_ended};
 
     assert(w->next == NEXT_NONE && w->ready.len > 0);
     w->next = NEXT_OFFERED;

@@ -37,7 +37,7 @@ static void add_fd(struct workers_fds *f, int fd) {
 }
 
 /* Adds the descriptors of @file, which may be NULL. Returns 0, or -E2BIG if there are too many. */
-static int add_shards(struct workers_fds *f, const struct gguf *file) {
+static int workers_add_shards(struct workers_fds *f, const struct gguf *file) {
     for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
         if (f->n_shards == WORKER_SHARDS_MAX)
             return -E2BIG;
@@ -57,7 +57,7 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     for (uint32_t i = 2; i < WORKER_FD_MODEL; i++)
         add_fd(out, first[i]);
     assert(out->n == WORKER_FD_MODEL);
-    if (add_shards(out, w->opts.file) < 0 || add_shards(out, w->opts.draft) < 0)
+    if (workers_add_shards(out, w->opts.file) < 0 || workers_add_shards(out, w->opts.draft) < 0)
         return -E2BIG;
     if (w->opts.projector)
         add_fd(out, gguf_shard_fd(w->opts.projector, 0));

@@ -26,10 +26,10 @@ enum workers_state {
 enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
 
 /*
- * process_open: the process or its handle still exists. Invariants (check()): chan.open implies it,
- * and LOADING and SERVING imply both; was_ready is set in SERVING and in states that follow it
- * only; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED, ACCEPTED and
- * TAKEN. In DOWN without a process, a pause before the next start is running.
+ * process_open: the process or its handle still exists. Invariants (workers_check()): chan.open
+ * implies it, and LOADING and SERVING imply both; was_ready is set in SERVING and in states that
+ * follow it only; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED,
+ * ACCEPTED and TAKEN. In DOWN without a process, a pause before the next start is running.
  */
 struct workers {
     struct api_port port;

@@ -24,7 +24,7 @@ static void check_block(struct binder *b, struct model *m, const struct apart_of
 }
 
 /* Binds the MTP block in the file of @b. */
-static void bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
+static void apart_bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
     check_block(b, m, of);
     if (b->r < 0)
         return;
@@ -60,7 +60,7 @@ void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
     else if (drafter)
         dflash_bind(&own, m);
     else
-        bind_block(&own, m, of);
+        apart_bind_block(&own, m, of);
     bind_rest(&own);
     struct err why = *b->err;
     b->r =

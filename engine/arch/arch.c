@@ -3,7 +3,7 @@
  *
  * A row of the table describes the differences of an architecture from a plain decoder
  * (decoder.h). An architecture whose layers are of other kinds has a bind function of its own, in
- * the file of its name. bind_all() reads a model in this order:
+ * the file of its name. arch_bind_all() reads a model in this order:
  *
  *     hyperparameters    checked and bounded, since tensors' shapes are checked against them
  *     a->bind()          the ops of the model with their tensors, and its own hyperparameters
@@ -646,7 +646,7 @@ static void read_pictures(struct binder *b, struct model *model) {
 }
 
 /* Reads the hyperparameters that are not special to one architecture. */
-static void read_all(struct binder *b, struct model *m, const struct arch *a, bool pictures) {
+static void arch_read_all(struct binder *b, struct model *m, const struct arch *a, bool pictures) {
     read_shape(b, a, m);
     read_experts(b, a, m);
     if (!m->shape.n_ff) /* the key may be absent only if all layers have experts */
@@ -674,14 +674,14 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
 
 /* Reads the hyperparameters, then binds the tensors, whose shapes are checked against them. RoPE is
  * read after the layers, because it may need a tensor of divisors. Returns 0 or -errno. */
-static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
-                    struct err *err) {
+static int arch_bind_all(struct model *m, const struct arch *a, const struct engine_opts *o,
+                         bool drafts, struct err *err) {
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
     struct binder b;
 
     if (bind_init(&b, file, a->name, err) < 0)
         return -ENOMEM;
-    read_all(&b, m, a, o->projector != NULL);
+    arch_read_all(&b, m, a, o->projector != NULL);
     if (b.r < 0) {
         bind_deinit(&b);
         return b.r;
@@ -745,7 +745,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
 static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                    struct err *err) {
     *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
-    int r = bind_all(m, a, o, drafts, err);
+    int r = arch_bind_all(m, a, o, drafts, err);
     if (r < 0)
         model_deinit(m);
     return r;

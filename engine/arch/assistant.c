@@ -47,7 +47,7 @@ bool assistant_found(const struct gguf *file) {
 }
 
 /* Sets p->source to the ATTEND ops of the model's last two layers. */
-static void find_source(struct binder *b, const struct model *m, struct plan *p) {
+static void assistant_find_source(struct binder *b, const struct model *m, struct plan *p) {
     uint32_t n = m->shape.n_layer;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
@@ -75,12 +75,12 @@ static void check_layers(struct binder *b, struct plan *p) {
 }
 
 /* Reads the hyperparameters of the file, and checks those that must equal the model's. */
-static void read_plan(struct binder *b, const struct model *m, struct plan *p) {
+static void assistant_read_plan(struct binder *b, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     uint32_t window = 0;
     double eps = (double)s->rms_eps;
 
-    find_source(b, m, p);
+    assistant_find_source(b, m, p);
     meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
     meta_must_be(b, "embedding_length_out", s->n_embd);
     meta_u32(b, "embedding_length", 1, s->n_embd, &p->n_embd);
@@ -129,8 +129,8 @@ static void check_rope(struct binder *b, const struct model *m, const struct pla
 }
 
 /* Binds layer @l: attention to the model's keys, and a dense FFN. */
-static void bind_layer(struct binder *b, struct model *own, const struct decoder *d,
-                       const struct plan *p, uint32_t l) {
+static void assistant_bind_layer(struct binder *b, struct model *own, const struct decoder *d,
+                                 const struct plan *p, uint32_t l) {
     const struct model_op *source = &p->source[p->in_window[l]];
     struct layer layer = {
         .index = l,
@@ -152,7 +152,7 @@ static void bind_layer(struct binder *b, struct model *own, const struct decoder
 static void bind_own(struct binder *b, struct model *own, const struct decoder *d,
                      const struct plan *p, uint64_t n_embd, uint64_t n_vocab) {
     for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)
-        bind_layer(b, own, d, p, l);
+        assistant_bind_layer(b, own, d, p, l);
     model_add(own, &(struct model_op){
                        .kind = OP_KEEP,
                        .layer = p->n_layer,
@@ -172,7 +172,7 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(b, m, &p);
+    assistant_read_plan(b, m, &p);
     check_rope(b, m, &p);
     if (b->r < 0)
         return;

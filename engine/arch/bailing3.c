@@ -79,8 +79,8 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
 }
 
 /* Binds layer @i: latent attention or Kimi delta attention, then the FFN or experts. */
-static void bind_layer(struct binder *b, struct model *m, const struct decoder *d,
-                       const struct limits *limits, uint32_t i, bool latent) {
+static void bailing3_bind_layer(struct binder *b, struct model *m, const struct decoder *d,
+                                const struct limits *limits, uint32_t i, bool latent) {
     const struct layer l = decoder_layer(m, i);
 
     if (latent)
@@ -99,7 +99,7 @@ void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, 
         return;
     limits_read(b, index + 1, &limits);
     if (b->r == 0)
-        bind_layer(b, m, d, &limits, index, true);
+        bailing3_bind_layer(b, m, d, &limits, index, true);
 }
 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -116,7 +116,7 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
-        bind_layer(b, m, d, &limits, i, n_kv[i] > 0);
+        bailing3_bind_layer(b, m, d, &limits, i, n_kv[i] > 0);
     if (b->r == 0 && !m->shape.state.n_layer)
         bind_refuse(b, "no layer has Kimi delta attention");
     model_add(m, &logits);

@@ -110,7 +110,8 @@ static void count_layers(const struct gguf *file, struct model *m) {
 }
 
 /* Reads the plan of @n layers, the last of which may be the MTP block. */
-static void read_plan(struct binder *b, const struct model_shape *s, uint32_t n, struct plan *p) {
+static void deepseek4_read_plan(struct binder *b, const struct model_shape *s, uint32_t n,
+                                struct plan *p) {
     meta_u32(b, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
     meta_u32_opt(b, "hash_layer_count", 0, s->n_layer, &p->n_table);
     read_blocks(b, s->n_layer, n, p->block);
@@ -119,7 +120,7 @@ static void read_plan(struct binder *b, const struct model_shape *s, uint32_t n,
 }
 
 /* Reads and checks all hyperparameters of the model. */
-static void read_all(struct binder *b, struct model_shape *s, struct plan *p) {
+static void deepseek4_read_all(struct binder *b, struct model_shape *s, struct plan *p) {
     struct condensed_shape *c = &s->condensed;
     uint32_t func;
 
@@ -132,7 +133,7 @@ static void read_all(struct binder *b, struct model_shape *s, struct plan *p) {
     meta_u32(b, "expert_gating_func", 4, 4, &func);
     meta_refuse_other(b, "leading_dense_block_count", 0);
     s->gating = GATING_ROOT;
-    read_plan(b, s, s->n_layer, p);
+    deepseek4_read_plan(b, s, s->n_layer, p);
     read_streams(b, &s->stream);
     read_rope(b, s);
     if (b->r < 0)
@@ -168,14 +169,14 @@ static void add_hc_in(struct binder *b, struct model *m, uint32_t l, const char 
 }
 
 /* Adds the HC_IN before branch @what, "attn" or "ffn", of layer @l. */
-static void add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
+static void deepseek4_add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
     char name[32];
 
     snprintf(name, sizeof(name), "blk.%u.hc_%s", l, what);
     add_hc_in(b, m, l, name, false);
 }
 
-static void add_hc_out(struct model *m, uint32_t l, bool begins) {
+static void deepseek4_add_hc_out(struct model *m, uint32_t l, bool begins) {
     model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
 }
 
@@ -229,7 +230,8 @@ static void add_csa_index(struct binder *b, struct model *m, uint32_t l) {
 }
 
 /* Adds the output projection of attention: one for each group of heads, then one for all. */
-static void add_output(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+static void deepseek4_add_output(struct binder *b, struct model *m, const struct plan *p,
+                                 uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint32_t n_group = s->condensed.n_group;
     uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_out = (uint64_t)n_group * p->n_out;
@@ -246,7 +248,8 @@ static void add_output(struct binder *b, struct model *m, const struct plan *p, 
 }
 
 /* Adds the attention of layer @l. */
-static void add_attention(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+static void deepseek4_add_attention(struct binder *b, struct model *m, const struct plan *p,
+                                    uint32_t l) {
     struct model_shape *s = &m->shape;
     const struct condensed_shape *c = &s->condensed;
     uint32_t block = p->block[l];
@@ -293,7 +296,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                      .heads = {s->n_head, 1, s->head_dim},
                      .sinks = layer_vector(b, l, "attn_sinks", s->n_head),
                  });
-    add_output(b, m, p, l);
+    deepseek4_add_output(b, m, p, l);
 }
 
 /* Binds the table of layer @l that has the experts of each token, and checks its entries. */
@@ -314,7 +317,8 @@ static const struct tensor *bind_picks(struct binder *b, const struct model_shap
 }
 
 /* Adds b = the output of the shared expert, then b += the outputs of the picked experts. */
-static void add_experts(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+static void deepseek4_add_experts(struct binder *b, struct model *m, const struct plan *p,
+                                  uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert, n_all = m->n_ff_common;
     bool by_token = l < p->n_table;
@@ -354,12 +358,12 @@ static void add_experts(struct binder *b, struct model *m, const struct plan *p,
 }
 
 static void add_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
-    add_branch(b, m, l, "attn");
-    add_attention(b, m, p, l);
-    add_hc_out(m, l, false);
-    add_branch(b, m, l, "ffn");
-    add_experts(b, m, p, l);
-    add_hc_out(m, l, false);
+    deepseek4_add_branch(b, m, l, "attn");
+    deepseek4_add_attention(b, m, p, l);
+    deepseek4_add_hc_out(m, l, false);
+    deepseek4_add_branch(b, m, l, "ffn");
+    deepseek4_add_experts(b, m, p, l);
+    deepseek4_add_hc_out(m, l, false);
 }
 
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -369,9 +373,9 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
 
     assert(m->n_ops == 0);
     count_layers(b->file, m);
-    read_all(b, s, &p);
+    deepseek4_read_all(b, s, &p);
     decoder_ends(b, m, d, &logits);
-    add_hc_out(m, 0, true);
+    deepseek4_add_hc_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++)
         add_layer(b, m, &p, i);
     add_hc_in(b, m, s->n_layer, "output_hc", true);
@@ -406,7 +410,7 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
 
 /* Divides the ops into passes. The MTP block begins at op @begin; pass 0 computes its ops up to
  * CSA_KEYS, and the draft pass all of them. */
-static void divide(struct model *m, uint32_t begin) {
+static void deepseek4_divide(struct model *m, uint32_t begin) {
     uint32_t queries = begin;
 
     while (m->op[queries].kind != OP_CSA_Q)
@@ -425,7 +429,7 @@ void deepseek4_block(struct binder *b, struct model *m) {
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(b, &m->shape, l + 1, &p);
+    deepseek4_read_plan(b, &m->shape, l + 1, &p);
     mtp_keep(m, true);
     if (b->r < 0 || m->r < 0)
         return;
@@ -436,5 +440,5 @@ void deepseek4_block(struct binder *b, struct model *m) {
     add_layer(b, m, &p, l);
     add_draft_out(b, m, l, end);
     if (b->r == 0 && m->r == 0)
-        divide(m, begin);
+        deepseek4_divide(m, begin);
 }

@@ -150,7 +150,7 @@ static void read_chain(struct binder *b, struct plan *p) {
 }
 
 /* Reads and checks all hyperparameters of the drafter. */
-static void read_plan(struct binder *b, const struct model *m, struct plan *p) {
+static void dflash_read_plan(struct binder *b, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
     uint32_t n_value, window = 0;
@@ -239,8 +239,8 @@ static const struct tensor *bind_base(struct binder *b, const struct plan *p, ui
 
 /* Adds convolutions of the input and of the output of the branch whose ops begin at @first and end
  * with the last op. BLOCK_IN takes over the norm before the branch, BLOCK_OUT the norm after it. */
-static void convolve(struct binder *b, struct model *m, const struct plan *p, const char *part,
-                     uint32_t l, uint32_t first) {
+static void dflash_convolve(struct binder *b, struct model *m, const struct plan *p,
+                            const char *part, uint32_t l, uint32_t first) {
     uint64_t n = m->shape.n_embd;
 
     if (b->r < 0 || m->r < 0)
@@ -268,7 +268,7 @@ static void convolve(struct binder *b, struct model *m, const struct plan *p, co
 }
 
 /* Adds layer @l of the drafter. */
-static void bind_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+static void dflash_bind_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct decoder d = {
         .qk_norm = BIND_MUST,
         .sinks = BIND_MAY,
@@ -292,17 +292,17 @@ static void bind_layer(struct binder *b, struct model *m, const struct plan *p, 
             break;
         }
     if (p->block.kernel)
-        convolve(b, m, p, "attn", l, first);
+        dflash_convolve(b, m, p, "attn", l, first);
     first = m->n_ops;
     decoder_ffn(b, m, &d, &layer);
     if (p->block.kernel)
-        convolve(b, m, p, "ffn", l, first);
+        dflash_convolve(b, m, p, "ffn", l, first);
     gemma4_scale_layer(b, m, l);
 }
 
 /* Adds pass 1 without the keys of pass 0: the embedding (the drafter's, or else the model's), the
  * layers and the logits. */
-static void bind_block(struct binder *b, struct model *m, const struct plan *p) {
+static void dflash_bind_block(struct binder *b, struct model *m, const struct plan *p) {
     uint64_t n = m->shape.n_embd, n_vocab = m->shape.n_vocab;
     const struct model_op of_model = m->op[m->n_ops - 1];
     const struct tensor *embed = bind_matrix(b, BIND_MAY, n, n_vocab, "token_embd.weight");
@@ -312,7 +312,7 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
                                     .w = {embed ? embed : m->op[0].w[0]},
                                     .scale = p->embedding_scale});
     for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)
-        bind_layer(b, m, p, l);
+        dflash_bind_layer(b, m, p, l);
     const struct tensor *norm = bind_vector(b, BIND_MUST, n, "output_norm.weight");
     uint32_t rank = p->block.rank;
     model_add(m, &(struct model_op){
@@ -373,7 +373,7 @@ static uint32_t bind_keys(struct binder *b, struct model *m, const struct plan *
 
 /* Returns the index of the op before which x is the input of layer @l: the first op of the layer,
  * or @end, that of LOGITS. */
-static uint32_t input_of(const struct model *m, uint32_t l, uint32_t end) {
+static uint32_t dflash_input(const struct model *m, uint32_t l, uint32_t end) {
     uint32_t i = 1;
 
     while (i < end && (m->op[i].layer != l || m->op[i].kind == OP_LAYER_INPUT))
@@ -387,7 +387,7 @@ void dflash_bind(struct binder *b, struct model *m) {
 
     if (b->r < 0 || m->r < 0)
         return;
-    read_plan(b, m, &p);
+    dflash_read_plan(b, m, &p);
     rope_read(b,
               &(struct rope_defaults){.dim = p.heads.dim,
                                       .context = m->shape.max_context,
@@ -399,14 +399,14 @@ void dflash_bind(struct binder *b, struct model *m) {
         return;
     m->scale.residual = 0; /* the drafter's ops have no factors; the model's have theirs already */
     m->temper.slope = 0;
-    bind_block(b, m, &p);
+    dflash_bind_block(b, m, &p);
     if (b->r < 0 || m->r < 0)
         return;
     at = bind_keys(b, m, &p, at);
     for (uint32_t i = logits + 1; i < m->n_ops; i++)
         m->op[i].layer += m->shape.n_layer; /* numbered after the model's layers */
     for (uint32_t i = 0; i < p.n_taps && m->r == 0; i++) {
-        uint32_t to = input_of(m, p.tap[i], logits);
+        uint32_t to = dflash_input(m, p.tap[i], logits);
 
         model_add(m, &(struct model_op){.kind = OP_TAP, .layer = p.tap[i], .part = i});
         move_last(m, to);

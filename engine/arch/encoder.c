@@ -10,7 +10,7 @@
 #define ALIBI_BIAS 8 /* the smallest slope is 2^-8; files cannot give another number */
 
 /* Adds x = layer norm x, with the tensors @name.weight and @name.bias. */
-static void add_norm(struct binder *b, struct model *m, uint32_t layer, const char *name) {
+static void encoder_add_norm(struct binder *b, struct model *m, uint32_t layer, const char *name) {
     uint32_t n = m->shape.n_embd;
 
     model_add(m, &(struct model_op){
@@ -26,7 +26,7 @@ static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, co
     char name[64];
 
     snprintf(name, sizeof(name), "blk.%u.%s", layer, part);
-    add_norm(b, m, layer, name);
+    encoder_add_norm(b, m, layer, name);
 }
 
 /* Adds the embedding: tokens, positions if the model has them, and token types. Every token has the
@@ -45,7 +45,7 @@ static void add_embedding(struct binder *b, struct model *m, const struct decode
                      .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight"),
                            position, bind_rows(b, types, 0, 1)},
                  });
-    add_norm(b, m, 0, "token_embd_norm");
+    encoder_add_norm(b, m, 0, "token_embd_norm");
 }
 
 /* Returns the slope of each head (ALiBi, Press et al. 2022): with w the largest power of two that

@@ -30,7 +30,7 @@ struct plan {
 
 /* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and
  * that the last two layers with keys of their own are one with a window and one without. */
-static void read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
+static void gemma4_read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
     uint32_t value_dim, shared = 0;
 
     p->dim = p->window_dim = s->head_dim;
@@ -59,7 +59,7 @@ static void read_plan(struct binder *b, struct model_shape *s, struct plan *p) {
 }
 
 /* Returns the layer whose keys layer @l reads. */
-static uint32_t source_of(const struct plan *p, uint32_t l) {
+static uint32_t gemma4_source(const struct plan *p, uint32_t l) {
     assert(l < p->n_own || p->n_own >= 2);
     if (l < p->n_own)
         return l;
@@ -68,24 +68,24 @@ static uint32_t source_of(const struct plan *p, uint32_t l) {
 
 /* Returns true for E2B and E4B, in which a row of a picture does not see the picture's later rows.
  * Only their width distinguishes their files from those of the other models. */
-static bool is_small(const struct model_shape *s) {
+static bool gemma4_is_small(const struct model_shape *s) {
     return s->n_embd == 1536 || s->n_embd == 2560;
 }
 
 /* Returns layer @l for decoder_attention() and decoder_ffn(). */
-static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) {
+static struct layer gemma4_layer(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
-    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[source_of(p, l)],
+    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[gemma4_source(p, l)],
                                  p->in_window[l] ? p->window_dim : p->dim};
     layer.attn = (struct attn){
         .scale = 1,
         .window = p->in_window[l] ? p->window : 0,
-        .two_way = p->in_window[l] && m->shape.n_picture && !is_small(&m->shape),
+        .two_way = p->in_window[l] && m->shape.n_picture && !gemma4_is_small(&m->shape),
     };
     layer.rope = p->in_window[l];
     layer.n_ff = p->n_ff[l];
-    layer.kv = l < p->n_own ? NULL : &p->kv[source_of(p, l)];
+    layer.kv = l < p->n_own ? NULL : &p->kv[gemma4_source(p, l)];
     return layer;
 }
 
@@ -164,9 +164,9 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
 }
 
 /* Adds all ops of layer @l, and sets p->kv[l]. */
-static void bind_layer(struct binder *b, struct model *m, const struct decoder *d, struct plan *p,
-                       uint32_t l) {
-    const struct layer layer = layer_of(m, p, l);
+static void gemma4_bind_layer(struct binder *b, struct model *m, const struct decoder *d,
+                              struct plan *p, uint32_t l) {
+    const struct layer layer = gemma4_layer(m, p, l);
 
     assert(layer.heads.n % layer.heads.n_kv == 0);
     p->kv[l] = decoder_attention(b, m, d, &layer);
@@ -185,7 +185,7 @@ void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct plan p = {0};
 
     assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    read_plan(b, s, &p);
+    gemma4_read_plan(b, s, &p);
     window_rope(b, s, p.window_dim, 10000);
     decoder_ends(b, m, d, &logits);
     window_ends(b, m, true, &logits);
@@ -201,6 +201,6 @@ void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
                });
     }
     for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++)
-        bind_layer(b, m, d, &p, l);
+        gemma4_bind_layer(b, m, d, &p, l);
     model_add(m, &logits);
 }

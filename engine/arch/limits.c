@@ -3,7 +3,7 @@
 #include <assert.h>
 
 /* Reads the limits of one key; numbers up to 1e-6 mean no limit. */
-static void read_one(struct binder *b, const char *key, uint32_t n_layer, float *out) {
+static void limits_read_one(struct binder *b, const char *key, uint32_t n_layer, float *out) {
     double all = 0;
 
     if (!meta_numbers(b, BIND_MAY, key, GGUF_F32, n_layer, out)) {
@@ -22,8 +22,8 @@ static void read_one(struct binder *b, const char *key, uint32_t n_layer, float 
 
 void limits_read(struct binder *b, uint32_t n_layer, struct limits *out) {
     assert(n_layer <= MODEL_LAYERS_MAX);
-    read_one(b, "swiglu_clamp_exp", n_layer, out->experts);
-    read_one(b, "swiglu_clamp_shexp", n_layer, out->ffn);
+    limits_read_one(b, "swiglu_clamp_exp", n_layer, out->experts);
+    limits_read_one(b, "swiglu_clamp_shexp", n_layer, out->ffn);
 }
 
 void limits_set(struct model *m, uint32_t first, const struct limits *l, uint32_t layer) {

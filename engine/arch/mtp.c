@@ -145,7 +145,7 @@ void mtp_keep(struct model *m, bool late) {
 
 /* Moves the ops that compute the keys of the @n blocks, [begin[k], keys[k]) for block k, before the
  * other ops of the blocks, those of the last block first, and divides all ops into passes. */
-static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
+static void mtp_divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
     uint32_t first = begin[0], at = first;
     CLEANUP(freep) struct model_op *from = malloc(m->n_ops * sizeof(*from));
 
@@ -221,7 +221,7 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     }
     begin[n] = m->n_ops;
     if (m->r == 0)
-        divide(m, begin, keys, n);
+        mtp_divide(m, begin, keys, n);
     if (m->r == 0)
         add_holes(m);
 }

@@ -182,7 +182,7 @@ static void add_index(struct binder *b, struct model *m, uint32_t l) {
 }
 
 /* Adds an HC_OUT, which adds the preceding branch to the streams, or (@begins) sets them to x. */
-static void add_hc_out(struct model *m, uint32_t l, bool begins) {
+static void qwen4exp_add_hc_out(struct model *m, uint32_t l, bool begins) {
     model_add(m, &(struct model_op){.kind = OP_HC_OUT, .layer = l, .begins = begins});
 }
 
@@ -205,7 +205,7 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
     if (b->r == 0 && s->n_picture)
         bind_refuse(b, "pictures are not supported for %s models", b->arch);
     decoder_ends(b, m, d, &logits);
-    add_hc_out(m, 0, true);
+    qwen4exp_add_hc_out(m, 0, true);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
@@ -219,10 +219,10 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
             add_index(b, m, i);
             decoder_attention(b, m, d, &l);
         }
-        add_hc_out(m, i, false);
+        qwen4exp_add_hc_out(m, i, false);
         add_mix(b, m, i, "ffn");
         decoder_experts(b, m, d, i);
-        add_hc_out(m, i, false);
+        qwen4exp_add_hc_out(m, i, false);
     }
     add_mix(b, m, s->n_layer, "");
     model_add(m, &logits);

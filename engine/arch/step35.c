@@ -13,7 +13,7 @@ struct plan {
 };
 
 /* Reads the plan of the layers and of the MTP blocks after them. */
-static void read_plan(struct binder *b, const struct model *model, struct plan *p) {
+static void step35_read_plan(struct binder *b, const struct model *model, struct plan *p) {
     const struct model_shape *s = &model->shape;
     uint32_t n = s->n_layer + model->n_mtp;
 
@@ -36,8 +36,8 @@ static void read_window_rope(struct binder *b, struct model_shape *s) {
 
 /* Adds layer @i, or an MTP block. The keys of a block are in KV_GLOBAL even if it has a window, and
  * it has experts only if it has a router. */
-static void bind_layer(struct binder *b, struct model *m, const struct decoder *d,
-                       const struct plan *p, uint32_t i) {
+static void step35_bind_layer(struct binder *b, struct model *m, const struct decoder *d,
+                              const struct plan *p, uint32_t i) {
     bool block = i >= m->shape.n_layer;
     struct layer l = decoder_layer(m, i);
     char router[48];
@@ -65,9 +65,9 @@ void step35_block(struct binder *b, struct model *m, const struct decoder *d, ui
 
     if (b->r < 0)
         return;
-    read_plan(b, m, &p);
+    step35_read_plan(b, m, &p);
     if (b->r == 0)
-        bind_layer(b, m, d, &p, index);
+        step35_bind_layer(b, m, d, &p, index);
 }
 
 void step35_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -75,10 +75,10 @@ void step35_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
     assert(m->n_ops == 0 && m->shape.n_layer + m->n_mtp <= MODEL_LAYERS_MAX);
-    read_plan(b, m, &p);
+    step35_read_plan(b, m, &p);
     read_window_rope(b, &m->shape);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
-        bind_layer(b, m, d, &p, i);
+        step35_bind_layer(b, m, d, &p, i);
     model_add(m, &logits);
 }

@@ -40,7 +40,7 @@ static int32_t sum16(const int8_t *q) {
 }
 
 /* Returns two int16 in one word, the first in the lower half. */
-static int32_t pair(int32_t first, int32_t second) {
+static int32_t acts_pair(int32_t first, int32_t second) {
     return (int32_t)((uint32_t)(first & 0xFFFF) | (uint32_t)second << 16);
 }
 
@@ -69,10 +69,11 @@ INLINE void store_k(const float *x, uint32_t n_in, uint8_t *row, bool transposed
         }
         for (int s = 0; s < 8; s++) {
             u[AK_NEG128_SUM32 + s] = -128 * (sum[2 * s] + sum[2 * s + 1]);
-            u[AK_PAIRS16 + s] = pair(sum[2 * s], sum[2 * s + 1]);
+            u[AK_PAIRS16 + s] = acts_pair(sum[2 * s], sum[2 * s + 1]);
         }
         for (int s = 0; s < 4; s++)
-            u[AK_PAIRS32 + s] = pair(sum[4 * s] + sum[4 * s + 1], sum[4 * s + 2] + sum[4 * s + 3]);
+            u[AK_PAIRS32 + s] =
+                acts_pair(sum[4 * s] + sum[4 * s + 1], sum[4 * s + 2] + sum[4 * s + 3]);
         memcpy(&u[AK_SCALE], &scale, 4);
         for (int s = 0; s < 8 && transposed; s++)
             transpose32(q + 32 * s);

@@ -42,12 +42,12 @@
  * fewer keys of a tile (because of its position or a window) goes through it alone; its bits are
  * the same, because the result of a tile for a query does not depend on other queries.
  *
- * Parallelism. With many rows there are enough items, and threads take whole items (do_item()).
- * With few rows and long contexts there would be fewer items than threads. Then each chunk of each
- * item is an item (split-K: do_part()), its state goes to be.partial, and a second round
- * merges the states of each item from left to right (merge_item()): the same tree, hence the same
- * bits. If be.partial has no room for all items, this is repeated for as many as fit. Blocks are as
- * large as possible while every thread gets at least SPLIT_BELOW items.
+ * Parallelism. With many rows there are enough items, and threads take whole items
+ * (attend_do_item()). With few rows and long contexts there would be fewer items than threads. Then
+ * each chunk of each item is an item (split-K: do_part()), its state goes to be.partial, and a
+ * second round merges the states of each item from left to right (merge_item()): the same tree,
+ * hence the same bits. If be.partial has no room for all items, this is repeated for as many as
+ * fit. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
 /* SPLIT_BELOW: items for each thread below which an op's items are split into chunks.
@@ -81,7 +81,7 @@ struct item {
 };
 
 /* Returns the number of floats of attn_state.o: the widest head, rounded up to whole vectors. */
-static size_t padded(const struct be *b) {
+static size_t attend_padded(const struct be *b) {
     return round_up(b->shape.widest.head, LANES);
 }
 
@@ -146,7 +146,7 @@ static uint32_t first_key(const struct run *r, uint32_t pos) {
 
 /* Returns the end of the positions that row @row sees if attention is causal: after its own
  * position (before it with attn.before), or after the last row of its picture. */
-static uint32_t end_key(const struct run *r, uint32_t row) {
+static uint32_t attend_end_key(const struct run *r, uint32_t row) {
     const struct host_step *host = &r->step->host;
 
     if (r->op->attn.two_way)
@@ -163,7 +163,7 @@ struct range {
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
     uint32_t row = it->row0 + i / it->run->group;
-    uint32_t end = it->run->op->attn.whole ? it->end : end_key(it->run, row);
+    uint32_t end = it->run->op->attn.whole ? it->end : attend_end_key(it->run, row);
 
     if (end <= at || first >= at + TILE_KEYS)
         return (struct range){0, 0};
@@ -246,14 +246,14 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
     uint32_t end = MIN((chunk + 1) * ATTEND_CHUNK, it->end);
 
     for (uint32_t i = 0; i < it->n_queries; i++)
-        state_clear(&states[i], padded(it->be));
+        state_clear(&states[i], attend_padded(it->be));
     uint32_t from = MAX(chunk * ATTEND_CHUNK, it->begin / TILE_KEYS * TILE_KEYS);
     for (uint32_t at = from; at < end; at += TILE_KEYS)
         do_tile(it, at, q, states);
 }
 
 /* Writes the results of an item's queries to their rows of o. */
-static void finish(const struct item *it, struct attn_state *states) {
+static void attend_write_results(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
     const float *sinks = r->op->weights ? r->op->weights->sinks : NULL;
     uint32_t hd = r->op->heads.dim;
@@ -287,7 +287,7 @@ static struct item make_item(const struct run *r, uint32_t i) {
 
     for (uint32_t k = 0; k < block->n_rows; k++) {
         it.begin = MIN(it.begin, first_key(r, it.pos[k]));
-        it.end = MAX(it.end, end_key(r, it.row0 + k));
+        it.end = MAX(it.end, attend_end_key(r, it.row0 + k));
     }
     if (r->op->attn.whole)
         it.end = host_end(host, block->row0);
@@ -297,11 +297,12 @@ static struct item make_item(const struct run *r, uint32_t i) {
 
 /* Merges the state of a chunk into @total. With sparse attention either may be without keys (m is
  * -inf); it then does not take part, so that skipped chunks do not change bits. */
-static void merge(const struct item *it, struct attn_state *total, const struct attn_state *chunk) {
+static void attend_merge_chunk(const struct item *it, struct attn_state *total,
+                               const struct attn_state *chunk) {
     if (it->run->op->attn.sparse && chunk->m == -INFINITY)
         return;
     if (it->run->op->attn.sparse && total->m == -INFINITY)
-        state_copy(total, chunk, padded(it->be));
+        state_copy(total, chunk, attend_padded(it->be));
     else
         it->be->kernels->attend_merge(total, chunk, it->run->op->heads.dim);
 }
@@ -319,20 +320,20 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
         for (uint32_t i = 0; i < it->n_queries; i++) {
             uint32_t pos = it->pos[i / it->run->group];
 
-            if (end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
+            if (attend_end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
                 !it->run->op->attn.whole)
                 continue;
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* the query sees no key before it */
-                state_copy(&s->total[i], &s->chunk[i], padded(b));
+                state_copy(&s->total[i], &s->chunk[i], attend_padded(b));
             else
-                merge(it, &s->total[i], &s->chunk[i]);
+                attend_merge_chunk(it, &s->total[i], &s->chunk[i]);
         }
     }
-    finish(it, s->total);
+    attend_write_results(it, s->total);
 }
 
 /* Implements each_fn: computes a whole item. */
-static void do_item(void *ctx, uint32_t i, uint32_t thread) {
+static void attend_do_item(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *r = ctx;
     struct item it = make_item(r, i);
 
@@ -370,16 +371,16 @@ static void merge_item(void *ctx, uint32_t i, uint32_t thread) {
             const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
 
             if (c == 0)
-                state_copy(&total[g], part, padded(b));
+                state_copy(&total[g], part, attend_padded(b));
             else
-                merge(&it, &total[g], part);
+                attend_merge_chunk(&it, &total[g], part);
         }
-    finish(&it, total);
+    attend_write_results(&it, total);
 }
 
 /* Returns true if a block may extend from sequence @i - 1 of the batch to sequence @i, because both
  * begin with the same page. */
-static bool shares(const struct run *r, uint32_t i) {
+static bool attend_shares(const struct run *r, uint32_t i) {
     const struct engine_seq *a = &r->step->host.batch->seq[i - 1], *b = a + 1;
 
     return !r->op->attn.whole && !r->op->attn.window && b->row0 == a->row0 + a->n_rows &&
@@ -396,7 +397,7 @@ static void cut_blocks(struct run *r, uint32_t most) {
         const struct engine_seq *s = &batch->seq[i];
         uint32_t done = 0;
 
-        if (i > 0 && blocks[n - 1].n_rows < most && shares(r, i)) {
+        if (i > 0 && blocks[n - 1].n_rows < most && attend_shares(r, i)) {
             done = MIN(most - blocks[n - 1].n_rows, s->n_rows);
             blocks[n - 1].n_rows += done;
         }
@@ -435,7 +436,7 @@ void attend_run(struct step *s, const struct model_op *op) {
             before = MAX(before, chunks_before(&it));
         }
     if (before == 0) {
-        pool_each(b->pool, n_items, do_item, &r);
+        pool_each(b->pool, n_items, attend_do_item, &r);
         return;
     }
     r.n_chunks = before + 1;
@@ -452,7 +453,7 @@ void attend_run(struct step *s, const struct model_op *op) {
 int attend_open(struct be *b, uint32_t max_context) {
     uint32_t n_threads = pool_n_threads(b->pool), group = b->shape.widest.group;
     uint32_t n_queries = MAX(ATTEND_QUERIES, group);
-    size_t width = padded(b), per_thread = n_queries * (width + 2 * width);
+    size_t width = attend_padded(b), per_thread = n_queries * (width + 2 * width);
     uint64_t item = (uint64_t)group * ((max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK);
     uint64_t most = PARTIAL_BYTES / (sizeof(*b->partial) + width * sizeof(float));
 

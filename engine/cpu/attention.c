@@ -114,8 +114,8 @@ INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const stru
 
 /* Updates the softmax of query @c with its scores: sets p[32], the weights of the keys, and returns
  * the factor by which earlier weighted values must be multiplied. */
-INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_state *st,
-                   float *p) {
+INLINE float cpu_attention_weigh(vf s0, vf s1, const struct attn_tile *t, int c,
+                                 struct attn_state *st, float *p) {
     static const float lane[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vf lowest = vf_set1(-INFINITY), hole = vf_set1(-1e30F);
 
@@ -174,9 +174,10 @@ INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct
 
 /* Adds the values of a tile for @n queries, key by key: o = o * before, then o += p v, for @n_vec
  * vectors of dimensions from @d on. */
-INLINE void add_values(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
-                       int n, int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
-                       struct attn_state *const *st) {
+INLINE void cpu_attention_add_values(const struct kv_view *v, enum engine_kv_type type,
+                                     const struct attn_tile *t, int n, int n_vec, uint32_t d,
+                                     float p[MAX_QUERIES][32], const float *before,
+                                     struct attn_state *const *st) {
     vf o[MAX_QUERIES][4];
 
     UNROLL
@@ -216,8 +217,8 @@ INLINE void add_values(const struct kv_view *v, enum engine_kv_type type, const 
         vf_store(st[c]->o + d + LANES * i, o[c][i]);
 }
 
-/* Does what add_values() does for the last dimensions, from @d on, of a head whose size is not a
- * multiple of 16, which only f16 permits. */
+/* Does what cpu_attention_add_values() does for the last dimensions, from @d on, of a head whose
+ * size is not a multiple of 16, which only f16 permits. */
 static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, uint32_t d,
                      float p[MAX_QUERIES][32], const float *before, struct attn_state *const *st) {
     for (int c = 0; c < n; c++)
@@ -247,7 +248,7 @@ INLINE void keys_n(const struct kv_view *v, enum engine_kv_type type, const stru
 
     scores(v, type, t, q, stride, n, s);
     for (int c = 0; c < n; c++)
-        w->before[c] = weigh(s[c][0], s[c][1], t, c, st[c], w->p[c]);
+        w->before[c] = cpu_attention_weigh(s[c][0], s[c][1], t, c, st[c], w->p[c]);
 }
 
 /* Adds the values of a tile, 64, 32 or 16 dimensions at a time, for constant @type and @n. */
@@ -258,11 +259,11 @@ INLINE void values_n(const struct kv_view *v, enum engine_kv_type type, const st
     uint32_t d = 0;
 
     for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
-        add_values(v, type, t, n, 4, d, p, before, st);
+        cpu_attention_add_values(v, type, t, n, 4, d, p, before, st);
     if (type != ENGINE_KV_F16 && d < v->head_dim) /* one block is left */
-        add_values(v, type, t, n, 2, d, p, before, st), d += 2 * LANES;
+        cpu_attention_add_values(v, type, t, n, 2, d, p, before, st), d += 2 * LANES;
     for (; d + LANES <= v->head_dim; d += LANES)
-        add_values(v, type, t, n, 1, d, p, before, st);
+        cpu_attention_add_values(v, type, t, n, 1, d, p, before, st);
     if (d < v->head_dim)
         add_tail(v, t, n, d, p, before, st);
 }

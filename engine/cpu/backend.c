@@ -2,11 +2,11 @@
  * backend - opens and closes the CPU backend, loads weights, and has its table of functions.
  *
  * Weights are packed into panels when a model is loaded, by all threads, and the pages of the file
- * are released, so weights are in memory once. Their memory comes from large blocks (be_take()). If
- * packed weights are kept (engine/keep.h), the blocks are mappings of a file in memory, which is
- * sealed after loading and which the next process maps in place of packing. That process calls
- * be_take() with the same sizes in the same order, so every matrix is at the same offset; with
- * keep.found, load() computes addresses and writes nothing.
+ * are released, so weights are in memory once. Their memory comes from large blocks
+ * (be_alloc_weights()). If packed weights are kept (engine/keep.h), the blocks are mappings of a
+ * file in memory, which is sealed after loading and which the next process maps in place of
+ * packing. That process calls be_alloc_weights() with the same sizes in the same order, so every
+ * matrix is at the same offset; with keep.found, cpu_load() computes addresses and writes nothing.
  *
  * Everything else is allocated at open for the largest batch and freed by be_release(). A step
  * allocates nothing.
@@ -61,7 +61,7 @@ static void unmap_pages(void *p, size_t size) {
 
 /* Adds @at, which be_release() will free, to the list of owned memory. Returns @at; or, if @at is
  * NULL or there is no memory, frees @at and returns NULL. */
-static void *own(struct be *b, void *at, size_t size) {
+static void *cpu_own(struct be *b, void *at, size_t size) {
     struct owned *o = malloc(sizeof(*o));
 
     if (!at || !o) {
@@ -76,7 +76,7 @@ static void *own(struct be *b, void *at, size_t size) {
 }
 
 void *be_map(struct be *b, size_t size) {
-    return own(b, map_pages(MAX(size, 1)), MAX(size, 1));
+    return cpu_own(b, map_pages(MAX(size, 1)), MAX(size, 1));
 }
 
 float *be_rows(struct be *b, size_t width) {
@@ -84,11 +84,11 @@ float *be_rows(struct be *b, size_t width) {
 }
 
 void *be_alloc(struct be *b, size_t n, size_t size) {
-    return own(b, calloc(MAX(n, 1), size), 0);
+    return cpu_own(b, calloc(MAX(n, 1), size), 0);
 }
 
 /* Removes *@o from the list and frees its memory. */
-static void release(struct owned **o) {
+static void cpu_release(struct owned **o) {
     struct owned *old = *o;
 
     *o = old->next;
@@ -98,7 +98,7 @@ static void release(struct owned **o) {
 
 void be_release(struct be *b) {
     while (b->owned)
-        release(&b->owned);
+        cpu_release(&b->owned);
 }
 
 int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size) {
@@ -106,7 +106,7 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size) {
         return 0;
     for (struct owned **o = &b->owned; *acts && *o; o = &(*o)->next)
         if ((*o)->at == *acts) {
-            release(o);
+            cpu_release(o);
             break;
         }
     *acts = be_map(b, size);
@@ -159,7 +159,7 @@ static bool back_block(struct be *b, struct block *k) {
 
 static_assert((int)HUGE == (int)KEEP_PAGE, "blocks are made of the pages that are kept");
 
-void *be_take(struct be *b, size_t size) {
+void *be_alloc_weights(struct be *b, size_t size) {
     struct block *k = b->blocks;
     bool found = b->keep.found;
 
@@ -186,7 +186,7 @@ int be_vector(struct be *b, const struct tensor *t, float **out) {
     if (!t)
         return 0;
     assert(t->ne[2] * t->ne[3] == 1 && !*out);
-    float *v = be_take(b, t->ne[0] * t->ne[1] * sizeof(float));
+    float *v = be_alloc_weights(b, t->ne[0] * t->ne[1] * sizeof(float));
 
     if (!v)
         return -ENOMEM;
@@ -231,7 +231,7 @@ static void pack_expert(void *ctx, uint32_t i, uint32_t thread) {
 
 /* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice. The
  * system's page cache keeps them as long as there is room. */
-static void forget(const struct tensor *t) {
+static void cpu_forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);
     uintptr_t to = ((uintptr_t)t->data + t->n_bytes) / page * page;
@@ -252,18 +252,18 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
 
     if (r)
         return r;
-    m->data = be_take(b, m->n_panels * m->panel_bytes);
+    m->data = be_alloc_weights(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
     if (b->keep.found)
         return 0;
     pool_each(b->pool, m->n_panels, pack_one, &(struct pack_run){m, t});
-    forget(t);
+    cpu_forget(t);
     return 0;
 }
 
 /* Implements be_ops.stored_bytes: bytes of the panels of @t. */
-static uint64_t stored_bytes(const struct tensor *t) {
+static uint64_t cpu_stored_bytes(const struct tensor *t) {
     struct err none = {0};
     struct mat m;
 
@@ -343,7 +343,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         struct mat *m = &w->expert[e][which];
 
         *m = plan;
-        m->data = has_expert(b, op->layer, e) ? be_take(b, bytes) : NULL;
+        m->data = has_expert(b, op->layer, e) ? be_alloc_weights(b, bytes) : NULL;
         m->scale = w->scale[which] ? w->scale[which] + e : NULL;
         m->bias = w->bias[which] ? w->bias[which] + (size_t)e * plan.n_out : NULL;
         if (!m->data && has_expert(b, op->layer, e))
@@ -353,14 +353,14 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     if (!b->keep.found)
         pool_each(b->pool, n * plan.n_panels, pack_expert, &run);
     if (!op->ffn.joined || which != 0)
-        forget(all);
+        cpu_forget(all);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
 /* Loads the gate, up and down matrices of all experts. Returns 0 or -errno; after an error close()
  * frees what was allocated. */
-static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
-                        struct err *err) {
+static int cpu_load_experts(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
     int r = w->expert ? 0 : -ENOMEM;
 
@@ -371,8 +371,8 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 
 /* Copies table @t, whose rows are decoded when they are needed, to weight memory in the format of
  * the file. The mapping of the file is not used, because the file may change while it is served. */
-static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
-    uint8_t *data = be_take(b, t->n_bytes);
+static int cpu_load_table(struct be *b, struct tensor *to, const struct tensor *t) {
+    uint8_t *data = be_alloc_weights(b, t->n_bytes);
 
     if (!data)
         return -ENOMEM;
@@ -380,14 +380,14 @@ static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
         memcpy(data, t->data, t->n_bytes);
     *to = *t;
     to->data = data;
-    forget(t);
+    cpu_forget(t);
     return 0;
 }
 
 /* Loads the tables of tokens and positions, and the row of the only token type (EMBED). */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op,
                            struct err *err) {
-    int r = load_table(b, &w->embedding, op->w[0]);
+    int r = cpu_load_table(b, &w->embedding, op->w[0]);
 
     r = r ? r : be_vector(b, op->w[1], &w->positions);
     return r ? r : be_vector(b, op->w[2], &w->token_type);
@@ -398,7 +398,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
                             struct err *err) {
     int r = load_mat(b, w, op, 0, err);
 
-    return r ? r : load_table(b, &w->embedding, op->w[1]);
+    return r ? r : cpu_load_table(b, &w->embedding, op->w[1]);
 }
 
 /* Loads a matrix and two tables (SELECT). */
@@ -406,7 +406,7 @@ static int load_select(struct be *b, struct weights *w, const struct model_op *o
                        struct err *err) {
     int r = load_layer_input(b, w, op, err);
 
-    return r ? r : load_table(b, &w->successor, op->w[2]);
+    return r ? r : cpu_load_table(b, &w->successor, op->w[2]);
 }
 
 /* Loads all matrices of an op. */
@@ -418,18 +418,21 @@ static int load_mats(struct be *b, struct weights *w, const struct model_op *op,
     return r;
 }
 
-static int load_norm(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int cpu_load_norm(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
     return be_vector(b, op->norm_bias, &w->norm_bias);
 }
 
 /* Loads a router, with the table of the picks of each token if it has one. */
-static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int cpu_load_route(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
     int r = load_mats(b, w, op, err);
 
-    return r || !op->picks ? r : load_table(b, &w->embedding, op->picks);
+    return r || !op->picks ? r : cpu_load_table(b, &w->embedding, op->picks);
 }
 
-static int load_ngram(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int cpu_load_ngram(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
     const struct op_recurrent taps = {.conv = op->ngram.conv};
     int r = load_mats(b, w, op, err);
 
@@ -442,10 +445,10 @@ static int load_ngram(struct be *b, struct weights *w, const struct model_op *op
 /* Kinds without a loader have matrices only. */
 static const struct op_code cpu_code[] = {
     [OP_EMBED].load = load_embeddings,
-    [OP_NORM].load = load_norm,
+    [OP_NORM].load = cpu_load_norm,
     [OP_LAYER_INPUT].load = load_layer_input,
-    [OP_ROUTE].load = load_route,
-    [OP_EXPERTS].load = load_experts,
+    [OP_ROUTE].load = cpu_load_route,
+    [OP_EXPERTS].load = cpu_load_experts,
     [OP_DELTA].load = recurrent_load,
     [OP_KDA].load = recurrent_load,
     [OP_CONV].load = recurrent_load,
@@ -454,14 +457,15 @@ static const struct op_code cpu_code[] = {
     [OP_MLA_OUT].load = mla_load,
     [OP_SELECT].load = load_select,
     [OP_CHAIN].load = load_layer_input,
-    [OP_NGRAM].load = load_ngram,
+    [OP_NGRAM].load = cpu_load_ngram,
     OPS(OP_ROW)
 };
 /* clang-format on */
 
 /* Implements be_ops.load. close() frees the weights, including those of an op whose loading
  * failed. */
-static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+static int cpu_load(struct be *b, const struct model_op *op, struct weights **out,
+                    struct err *err) {
     assert(!op->weights);
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
@@ -516,7 +520,7 @@ static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
 
 /* Sets the layout of pages. The engine has checked that heads consist of whole blocks of the
  * format. */
-static void plan_pages(struct be *b, const struct engine_opts *e) {
+static void cpu_plan_pages(struct be *b, const struct engine_opts *e) {
     assert(e->page_tokens % LANES == 0);
     b->kv_type = e->kv_type;
     b->page_tokens = e->page_tokens;
@@ -543,7 +547,7 @@ static void touch_kv(struct be *b, const struct kv_memory *kv) {
 
 /* Allocates activations, the keys and values of a step, logits, scratch memory and pages. Returns 0
  * or -ENOMEM. */
-static int allocate(struct be *b, const struct be_opts *o) {
+static int cpu_allocate(struct be *b, const struct be_opts *o) {
     const struct model_shape *m = &b->shape;
     uint32_t n_threads = pool_n_threads(b->pool);
     const size_t width[ACT_ROLES] = {
@@ -592,7 +596,7 @@ static int allocate(struct be *b, const struct be_opts *o) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Implements be_ops.close; also accepts a backend that open_parts() left half-built. */
+/* Implements be_ops.close; also accepts a backend that cpu_open_parts() left half-built. */
 static struct be *close_backend(struct be *b) {
     if (!b)
         return NULL;
@@ -617,21 +621,21 @@ static struct be *close_backend(struct be *b) {
 }
 
 /* Opens all parts of a backend whose shape and sizes are known. Returns 0 or -errno with @err. */
-static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
+static int cpu_open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     int r;
 
     b->kernels = isa_find(o->engine->isa, err);
     if (!b->kernels)
         return -EINVAL;
-    plan_pages(b, o->engine);
+    cpu_plan_pages(b, o->engine);
     r = pool_new(&b->pool, o->engine->n_threads);
     if (r)
         return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
     keep_open(&b->keep, o->engine->keep_fd, o->engine->file, o->engine->block, b->shape.drafts);
-    if (b->keep.fd > 0 && !be_take(b, sizeof(struct keep_header)))
+    if (b->keep.fd > 0 && !be_alloc_weights(b, sizeof(struct keep_header)))
         return -ENOMEM;
     r = host_step_init(&b->step.host, o);
-    r = r ? r : allocate(b, o);
+    r = r ? r : cpu_allocate(b, o);
     r = r ? r : attend_open(b, o->engine->max_context);
     r = r ? r : experts_open(b);
     r = r ? r : mla_open(b);
@@ -647,7 +651,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
 }
 
 /* Implements be_ops.open. */
-static int open_backend(struct be **out, const struct be_opts *o, struct err *err) {
+static int cpu_open_backend(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 
     if (!b)
@@ -658,7 +662,7 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
     b->max_wants = o->engine->max_wants;
     b->counts_picks = o->engine->experts_fd > 0;
     b->step.be = b;
-    int r = open_parts(b, o, err);
+    int r = cpu_open_parts(b, o, err);
     if (r) {
         close_backend(b);
         return r;
@@ -668,11 +672,11 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
     return 0;
 }
 
-static const char *isa(const struct be *b) {
+static const char *cpu_isa(const struct be *b) {
     return b->kernels->name;
 }
 
-static uint32_t n_threads(const struct be *b) {
+static uint32_t cpu_n_threads(const struct be *b) {
     return pool_n_threads(b->pool);
 }
 
@@ -686,7 +690,7 @@ static void *page_of(struct be *b, uint32_t page) {
     return be_page(b, KV_GLOBAL, page);
 }
 
-static const float *peek(const struct be *b, uint32_t want) {
+static const float *cpu_peek(const struct be *b, uint32_t want) {
     assert(want < b->max_wants);
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape.n_vocab;
 }
@@ -696,12 +700,12 @@ const struct be_ops backend_cpu = {
     .name = "cpu",
     .depth = 1,
     .hidden = true,
-    .open = open_backend,
+    .open = cpu_open_backend,
     .close = close_backend,
-    .isa = isa,
-    .n_threads = n_threads,
-    .stored_bytes = stored_bytes,
-    .load = load,
+    .isa = cpu_isa,
+    .n_threads = cpu_n_threads,
+    .stored_bytes = cpu_stored_bytes,
+    .load = cpu_load,
     .loaded = loaded,
     .begin = ops_begin,
     .op = cpu_code,
@@ -712,6 +716,6 @@ const struct be_ops backend_cpu = {
     .copy_state = recurrent_copy,
     .host_page = page_of,
     .host_state = recurrent_slot,
-    .peek = peek,
+    .peek = cpu_peek,
     .picks = experts_picks,
 };

@@ -43,7 +43,7 @@ int blocks_open(struct be *b) {
 }
 
 /* Returns row @row of the activations of a role. */
-static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
+static float *blocks_act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
@@ -53,7 +53,7 @@ static void tap_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t n = b->shape.n_embd;
 
     memcpy(b->drafter->tap + ((size_t)row * b->shape.n_taps + r->op->part) * n,
-           act_row(b, ACT_X, row), n * sizeof(float));
+           blocks_act_row(b, ACT_X, row), n * sizeof(float));
 }
 
 int ops_tap(struct step *s, const struct model_op *op) {
@@ -72,12 +72,12 @@ int ops_fuse(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+static void blocks_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;
 
-    b->kernels->norm(act_row(b, ACT_X, row), r->op->weights->norm, act_row(b, ACT_B, row),
-                     b->shape.n_embd, b->shape.rms_eps);
+    b->kernels->norm(blocks_act_row(b, ACT_X, row), r->op->weights->norm,
+                     blocks_act_row(b, ACT_B, row), b->shape.n_embd, b->shape.rms_eps);
 }
 
 /* Saves x of a row, and sets x to the convolution before the branch. */
@@ -85,7 +85,7 @@ static void convolve_in_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
-    float *x = act_row(b, ACT_X, row);
+    float *x = blocks_act_row(b, ACT_X, row);
 
     memcpy(b->drafter->saved + (size_t)row * n, x, n * sizeof(*x));
     block_convolve(&r->step->host, &b->shape, row, 0, b->act[ACT_B], b->drafter->d,
@@ -96,7 +96,7 @@ int ops_block_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run r = {s, op};
     ops_store(s, ops_prepare(s, op->weights, 0, 1, ACT_X), b->drafter->d, block_values(&b->shape));
-    be_each(b, s->n_rows, norm_row, &r);
+    be_each(b, s->n_rows, blocks_norm_row, &r);
     be_each(b, s->n_rows, convolve_in_row, &r);
     return 0;
 }
@@ -106,7 +106,7 @@ static void convolve_out_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
-    float *x = act_row(b, ACT_X, row), *t = b->row + thread * b->row_width;
+    float *x = blocks_act_row(b, ACT_X, row), *t = b->row + thread * b->row_width;
     const float *saved = b->drafter->saved + (size_t)row * n;
 
     block_convolve(&r->step->host, &b->shape, row, 1, b->act[ACT_B], b->drafter->d,

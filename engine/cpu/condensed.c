@@ -24,7 +24,7 @@
  *     CSA_Q        q of all heads
  *     COMPRESS     keys of the blocks that end in this step: means over the tokens of the block,
  *                  weighted by a softmax for each channel. Tokens of earlier steps are in the state
- *                  (keep_tokens()).
+ *                  (condensed_keep_tokens()).
  *     CSA_INDEX    layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
  *                  in parts that threads share, and picks the best blocks of each row
  *     CSA_ATTEND   attention; then the last keys are copied to the window (keep_window())
@@ -99,15 +99,15 @@ int condensed_open(struct be *b, uint32_t max_context) {
 }
 
 /* Applies RoPE with @cs to the last n_rot of the @n values of @x. */
-static void turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
-                 float *x) {
+static void condensed_turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
+                           float *x) {
     uint32_t n_rot = b->shape.rope[op->rope].n_rot;
 
     b->kernels->rope(x + n - n_rot, cs, n_rot, b->shape.rope_type);
 }
 
 /* Returns the scratch memory of @thread. */
-static float *part_of(const struct be *b, uint32_t thread) {
+static float *condensed_part(const struct be *b, uint32_t thread) {
     return b->condensed->part + thread * b->condensed->part_width;
 }
 
@@ -126,7 +126,7 @@ static void finish_in(void *ctx, uint32_t row, uint32_t thread) {
 
     b->kernels->norm(r, w->q_norm, r, c->q_rank, b->shape.rms_eps);
     b->kernels->norm(key, w->k_norm, key, b->shape.head_dim, b->shape.rms_eps);
-    turn(b, k->op, be_rope_row(b, row, k->op->rope), b->shape.head_dim, key);
+    condensed_turn(b, k->op, be_rope_row(b, row, k->op->rope), b->shape.head_dim, key);
     for (uint32_t i = 0; i < c->n_index && w->n_mats > 2; i++)
         t[i] *= by;
 }
@@ -151,7 +151,7 @@ static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
 
     for (uint32_t h = 0; h < b->shape.n_head; h++, q += dim) {
         b->kernels->norm(q, NULL, q, dim, b->shape.rms_eps);
-        turn(b, k->op, be_rope_row(b, row, k->op->rope), dim, q);
+        condensed_turn(b, k->op, be_rope_row(b, row, k->op->rope), dim, q);
     }
 }
 
@@ -167,7 +167,7 @@ int ops_csa_q(struct step *s, const struct model_op *op) {
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
 /* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
-static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n) {
+static uint8_t *condensed_key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n) {
     const struct be *b = k->step->be;
     uint32_t last = (i + 1) * k->op->csa.block - 1;
 
@@ -187,8 +187,8 @@ struct tokens {
 
 /* Adds the token at @pos of sequence @q to @t: its values from @at on, in the buffers of this step
  * or in the state. */
-static void add_token(const struct run *k, const struct engine_seq *q, uint32_t pos, size_t at,
-                      struct tokens *t) {
+static void condensed_add_token(const struct run *k, const struct engine_seq *q, uint32_t pos,
+                                size_t at, struct tokens *t) {
     const struct be *b = k->step->be;
     size_t width = k->op->weights->m[0].n_out;
     uint32_t n_kept = k->op->csa.block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->csa.block;
@@ -202,7 +202,7 @@ static void add_token(const struct run *k, const struct engine_seq *q, uint32_t 
 }
 
 /* Computes the weighted means of @n channels over the tokens of @t. */
-static void mean_of(const struct tokens *t, uint32_t n, float *out) {
+static void condensed_mean(const struct tokens *t, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i++) {
         float max = -INFINITY, sum = 0, mean = 0;
 
@@ -228,25 +228,25 @@ static void compress_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
     uint32_t block = k->op->csa.block, pos = k->step->host.row_pos[row], first = pos + 1 - block;
     uint32_t n = (uint32_t)k->op->k_norm->ne[0];
-    float *key = part_of(b, thread), cs[1024];
+    float *key = condensed_part(b, thread), cs[1024];
     struct tokens t = {.n = 0};
 
     assert(b->shape.rope[k->op->rope].n_rot <= ARRAY_SIZE(cs));
     if ((pos + 1) % block)
         return;
     for (uint32_t p = first - block; block == BLOCK_SHORT && first && p < first; p++)
-        add_token(k, q, p, 0, &t);
+        condensed_add_token(k, q, p, 0, &t);
     for (uint32_t p = first; p <= pos; p++)
-        add_token(k, q, p, block == BLOCK_SHORT ? n : 0, &t);
-    mean_of(&t, n, key);
+        condensed_add_token(k, q, p, block == BLOCK_SHORT ? n : 0, &t);
+    condensed_mean(&t, n, key);
     b->kernels->norm(key, k->op->weights->k_norm, key, n, b->shape.rms_eps);
     be_fill_rope(&b->shape.rope[k->op->rope], first, cs);
-    turn(b, k->op, cs, n, key);
-    host_store_halves(key, n, key_at(k, row, pos / block, n));
+    condensed_turn(b, k->op, cs, n, key);
+    host_store_halves(key, n, condensed_key_at(k, row, pos / block, n));
 }
 
 /* Copies u and g of the last tokens of sequence @i to its state. */
-static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
+static void condensed_keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
@@ -270,7 +270,7 @@ int ops_compress(struct step *s, const struct model_op *op) {
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->condensed->u, b->condensed->g});
     be_each(b, s->n_rows, compress_row, &k);
-    be_each(b, s->host.batch->n_seqs, keep_tokens, &k);
+    be_each(b, s->host.batch->n_seqs, condensed_keep_tokens, &k);
     return 0;
 }
 
@@ -284,12 +284,12 @@ static void turn_q(void *ctx, uint32_t row, uint32_t thread) {
     float *q = b->condensed->q + (size_t)row * c->n_index * c->index_dim;
 
     for (uint32_t h = 0; h < c->n_index; h++, q += c->index_dim)
-        turn(b, k->op, be_rope_row(b, row, k->op->rope), c->index_dim, q);
+        condensed_turn(b, k->op, be_rope_row(b, row, k->op->rope), c->index_dim, q);
 }
 
 /* Scores a part of the blocks of a row, CSA_KEYS at a time. Rows that see all blocks need no
  * scores. */
-static void score_part(void *ctx, uint32_t item, uint32_t thread) {
+static void condensed_score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct condensed_shape *c = &b->shape.condensed;
@@ -297,14 +297,14 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     uint32_t whole = (k->step->host.row_pos[row] + 1) / k->op->csa.block, dim = c->index_dim;
     uint32_t end = MIN(whole, first + CHOOSE_PART);
     float *score = b->condensed->score + nth * b->condensed->max_blocks;
-    float *keys = part_of(b, thread), *z = keys + CSA_KEYS * b->condensed->widest;
+    float *keys = condensed_part(b, thread), *z = keys + CSA_KEYS * b->condensed->widest;
     const float *key[CSA_KEYS], *t = b->condensed->t + (size_t)row * c->n_index;
 
     for (uint32_t i = first, n; i < end && whole > c->n_block; i += n) {
         n = MIN((uint32_t)CSA_KEYS, end - i);
         for (uint32_t j = 0; j < n; j++) {
             key[j] = keys + (size_t)j * dim;
-            b->kernels->halves(key_at(k, row, i + j, dim), keys + (size_t)j * dim, dim);
+            b->kernels->halves(condensed_key_at(k, row, i + j, dim), keys + (size_t)j * dim, dim);
         }
         b->kernels->dots(b->condensed->q + (size_t)row * c->n_index * dim, c->n_index, dim, key, n,
                          1, z, CSA_KEYS);
@@ -316,7 +316,7 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
 }
 
 /* Picks the blocks of the @nth scored row. */
-static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
+static void condensed_choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t row = k->row0 + nth, n_block = b->shape.condensed.n_block;
@@ -341,8 +341,8 @@ int ops_csa_index(struct step *s, const struct model_op *op) {
             most = MAX(most, (s->host.row_pos[r] + 1) / op->csa.block);
         k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
         if (most > c->n_block)
-            be_each(b, n * k.n_parts, score_part, &k);
-        be_each(b, n, choose_row, &k);
+            be_each(b, n * k.n_parts, condensed_score_part, &k);
+        be_each(b, n, condensed_choose_row, &k);
     }
     return 0;
 }
@@ -350,7 +350,7 @@ int ops_csa_index(struct step *s, const struct model_op *op) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* Returns the window of the op's layer in the state of sequence @q. */
-static float *window_of(const struct run *k, const struct engine_seq *q) {
+static float *condensed_window(const struct run *k, const struct engine_seq *q) {
     struct be *b = k->step->be;
 
     return (float *)recurrent_slot(b, q->state_slot) + window_at(&b->shape, k->op);
@@ -367,8 +367,8 @@ struct view {
 
 /* Sets key[] to the addresses of keys [at, at + n) of @v. Keys of blocks are converted to floats at
  * @room. */
-static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room,
-                      const float **key) {
+static void condensed_find_keys(const struct view *v, uint32_t at, uint32_t n, float *room,
+                                const float **key) {
     const struct be *b = v->run->step->be;
     const struct condensed_shape *c = &b->shape.condensed;
     const struct engine_seq *q = v->seq;
@@ -384,7 +384,7 @@ static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room
         } else {
             if (v->run->op->csa.block == BLOCK_SHORT)
                 i = b->condensed->pick[(size_t)v->row * c->n_block + i];
-            b->kernels->halves(key_at(v->run, v->row, i, dim), room, dim);
+            b->kernels->halves(condensed_key_at(v->run, v->row, i, dim), room, dim);
             key[j] = room;
         }
     }
@@ -405,7 +405,7 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
     assert(n_pad <= stride && set->n_rot <= ARRAY_SIZE(back));
     for (uint32_t i = 0, n; i < v->n; i += n) {
         n = MIN((uint32_t)CSA_KEYS, v->n - i);
-        find_keys(v, i, n, part, key);
+        condensed_find_keys(v, i, n, part, key);
         b->kernels->dots(q, n_head, dim, key, n, b->shape.attn_scale, score + i, stride);
     }
     for (uint32_t h = 0; h < n_head; h++) {
@@ -421,29 +421,30 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
     memset(o, 0, (size_t)n_head * dim * sizeof(*o));
     for (uint32_t i = 0, n; i < v->n; i += n) {
         n = MIN((uint32_t)CSA_KEYS, v->n - i);
-        find_keys(v, i, n, part, key);
+        condensed_find_keys(v, i, n, part, key);
         b->kernels->weigh_keys(score + i, stride, n_head, dim, key, n, o);
     }
     for (uint32_t i = 0; i < set->n_rot; i++)
         back[i] = i < set->n_rot / 2 ? cs[i] : -cs[i];
     for (uint32_t h = 0; h < n_head; h++)
-        turn(b, op, back, dim, o + (size_t)h * dim);
+        condensed_turn(b, op, back, dim, o + (size_t)h * dim);
 }
 
 /* Computes a work item of attention. */
-static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
+static void condensed_attend_item(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t row = item / k->n_parts, head = item % k->n_parts * CSA_HEADS;
     uint32_t pos = k->step->host.row_pos[row], window = b->shape.condensed.window;
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
     uint32_t first = pos + 1 > window ? pos + 1 - window : 0;
-    struct view v = {k, q, window_of(k, q), row, first, pos + 1 - first, pos + 1 - first};
+    struct view v = {k, q, condensed_window(k, q), row, first, pos + 1 - first, pos + 1 - first};
 
     if (k->op->csa.block)
         v.n += k->op->csa.block == BLOCK_SHORT ? b->condensed->n_pick[row]
                                                : (pos + 1) / k->op->csa.block;
-    attend_heads(&v, head, MIN((uint32_t)CSA_HEADS, b->shape.n_head - head), part_of(b, thread));
+    attend_heads(&v, head, MIN((uint32_t)CSA_HEADS, b->shape.n_head - head),
+                 condensed_part(b, thread));
 }
 
 /* Copies the keys of the last positions of sequence @i to the window in its state. */
@@ -455,7 +456,7 @@ static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
     size_t dim = b->shape.head_dim;
 
     for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
-        memcpy(window_of(k, q) + pos % n_kept * dim,
+        memcpy(condensed_window(k, q) + pos % n_kept * dim,
                b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
 }
 
@@ -470,7 +471,7 @@ int ops_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.step = s, .op = op, .n_parts = (b->shape.n_head + CSA_HEADS - 1) / CSA_HEADS};
 
-    be_each(b, s->n_rows * k.n_parts, attend_item, &k);
+    be_each(b, s->n_rows * k.n_parts, condensed_attend_item, &k);
     return ops_csa_keys(s, op);
 }
 

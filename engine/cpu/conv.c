@@ -19,7 +19,7 @@ static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Computes d of a row. */
-static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
+static void conv_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t n = b->shape.state.n_in[0];
@@ -38,7 +38,7 @@ int ops_conv(struct step *s, const struct model_op *op) {
     assert(n_in[0] == n_in[1] && n_in[0] == n_in[2]);
     recurrent_begin(&k);
     be_each(s->be, s->n_rows, enter_row, &k);
-    be_each(s->be, s->n_rows, convolve_row, &k);
+    be_each(s->be, s->n_rows, conv_row, &k);
     recurrent_end(&k);
     return 0;
 }

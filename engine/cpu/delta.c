@@ -20,7 +20,7 @@
  */
 
 /* Computes e^g and sigmoid(beta) of the value heads of a row of OP_DELTA. */
-static void mix_row(const struct recurrent_run *k, uint32_t row) {
+static void delta_mix_row(const struct recurrent_run *k, uint32_t row) {
     const struct be *b = k->step->be;
     const struct recurrent *d = b->recurrent;
     uint32_t n = b->shape.delta.n_value_head, per = n / b->shape.delta.n_key_head;
@@ -58,7 +58,7 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
 
 /* Computes c of a row, whose queries and keys get unit length per head, and its decays and
  * betas. */
-static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
+static void delta_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     const struct delta_shape *s = &b->shape.delta;
@@ -71,12 +71,12 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     if (k->op->kind == OP_KDA)
         mix_kda_row(k, row);
     else
-        mix_row(k, row);
+        delta_mix_row(k, row);
 }
 
 /* Advances the state of value head i % n of sequence i / n by all its rows, and norms and gates the
  * outputs. */
-static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
+static void delta_advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     const struct delta_shape *s = &b->shape.delta;
@@ -127,8 +127,8 @@ int ops_delta(struct step *s, const struct model_op *op) {
     assert(b->shape.state.n_in[0] == d->dim * (2 * d->n_key_head + d->n_value_head));
     assert(b->shape.state.n_out == d->dim * d->n_value_head && b->recurrent);
     recurrent_begin(&k);
-    be_each(b, s->n_rows, convolve_row, &k);
-    be_each(b, s->host.batch->n_seqs * b->shape.delta.n_value_head, advance_head, &k);
+    be_each(b, s->n_rows, delta_convolve_row, &k);
+    be_each(b, s->host.batch->n_seqs * b->shape.delta.n_value_head, delta_advance_head, &k);
     recurrent_end(&k);
     return 0;
 }

@@ -70,7 +70,7 @@ struct work {
 /* -- the choice of experts --------------------------------------------------------------------- */
 
 /* Computes the norm of a row, as floats and as activations for the router. */
-static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_experts_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     struct be *b = k->step->be;
     uint32_t n = b->shape.n_embd;
@@ -86,7 +86,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Picks the experts of a row, from the router's logits or by the token's row of a table. */
-static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_experts_pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct model_shape *m = &k->step->be->shape;
     struct experts *e = k->step->be->experts;
@@ -127,10 +127,10 @@ int ops_route(struct step *s, const struct model_op *op) {
         .scratch = b->scratch,
     };
 
-    be_each(b, s->n_rows, norm_row, &k);
+    be_each(b, s->n_rows, cpu_experts_norm_row, &k);
     mm.acts[k.kind] = b->acts[k.kind];
     matmul_run(b->pool, &mm, 1);
-    be_each(b, s->n_rows, pick_row, &k);
+    be_each(b, s->n_rows, cpu_experts_pick_row, &k);
     return 0;
 }
 
@@ -188,8 +188,8 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
 
 /* Converts rows @in to activations for @n_mats matrices of the experts from matrix @which on, which
  * may need different formats. @once: all groups use row 0. */
-static void fill_tiles(struct step *s, const struct weights *w, const float *in, uint32_t which,
-                       uint32_t n_mats, bool once) {
+static void cpu_experts_fill_tiles(struct step *s, const struct weights *w, const float *in,
+                                   uint32_t which, uint32_t n_mats, bool once) {
     struct be *b = s->be;
     struct work k = {.step = s, .w = w, .in = in, .n_in = w->expert[0][which].n_in};
 
@@ -243,7 +243,7 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
 
 /* Adds the outputs of a row's pairs, weighted, to x, or to b with op->branch; the best pick
  * first. */
-static void add_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_experts_add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
     const struct experts *e = b->experts;
@@ -283,15 +283,15 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     sort_pairs(e, &s->be->shape, s->n_rows);
     if (e->n_pairs == 0)
         return;
-    fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
+    cpu_experts_fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
     multiply_groups(s, op, 0, MATMUL_GLU, e->hidden, s->n_rows == 1);
-    fill_tiles(s, w, e->hidden, 2, 1, false);
+    cpu_experts_fill_tiles(s, w, e->hidden, 2, 1, false);
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
 /* Counts the picks of @layer. Draft blocks, which are numbered after the layers, are not
  * counted. */
-static void count_picks(struct be *b, uint32_t layer) {
+static void cpu_experts_count_picks(struct be *b, uint32_t layer) {
     uint32_t n = b->shape.n_expert;
 
     for (uint32_t i = 0; b->experts->picks && layer < b->shape.n_layer && i < n; i++)
@@ -308,8 +308,8 @@ int ops_experts(struct step *s, const struct model_op *op) {
     if (k.w->norm)
         be_each(s->be, s->n_rows, norm_again, &k);
     compute_pairs(s, op);
-    count_picks(s->be, op->layer);
-    be_each(s->be, s->n_rows, add_row, &k);
+    cpu_experts_count_picks(s->be, op->layer);
+    be_each(s->be, s->n_rows, cpu_experts_add_row, &k);
     return 0;
 }
 
@@ -325,7 +325,7 @@ struct beside {
 /* Copies or norms a row of a device to experts.normed, and takes those of its picks whose expert is
  * here. An invalid expert number, which is a defect of the device's kernels, is ignored here: the
  * backend's proof finds it (prove.h). */
-static void take_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_experts_take_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
     size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
@@ -358,7 +358,7 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y) {
     struct beside k = {s->be, op->weights, x, expert, y};
 
-    be_each(s->be, s->n_rows, take_row, &k);
+    be_each(s->be, s->n_rows, cpu_experts_take_row, &k);
     compute_pairs(s, op);
     be_each(s->be, s->n_rows, give_row, &k);
 }

@@ -10,7 +10,7 @@
  * of the result has the 16 lanes of one column of the tile.
  *
  * The sums of a block stay in a tile register until the block ends, so they cannot be multiplied by
- * the scales of sub-blocks. unpack() therefore multiplies each weight by the scale of its
+ * the scales of sub-blocks. gemm_amx_unpack() therefore multiplies each weight by the scale of its
  * sub-block. The product, whose magnitude is at most 4096, is split into 64 high + low, both
  * signed bytes that lie in separate planes of memory. Then 64 (sum of high x) + (sum of low x) =
  * isum, exactly. Formats whose products fit into a byte have one plane.
@@ -34,7 +34,8 @@ enum { ROWS = 16 };
 
 /* Subtracts @offset from 64 unsigned bytes, multiplies them by @scale, which has each lane's scale
  * in both of its 16-bit halves, and writes the products to one plane or two. */
-INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uint8_t *high) {
+INLINE void gemm_amx_split(vb w, __m512i scale, int offset, int planes, uint8_t *low,
+                           uint8_t *high) {
     const __m512i bytes = _mm512_set1_epi16(255), z = _mm512_set1_epi16((short)offset);
     const __m512i six = _mm512_set1_epi16(63);
     __m512i even = _mm512_sub_epi16(_mm512_and_si512(w, bytes), z);
@@ -54,8 +55,8 @@ INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uin
 
 /* Implements gemm_wide.unpack: for each block the plane of low bytes, 64 groups, then the plane of
  * high bytes if there is one. */
-INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
-                   uint8_t *out) {
+INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0,
+                            uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format];
     const int planes = PLANES(format), per_scale = f.sub16 ? 4 : 8;
@@ -69,16 +70,16 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
             vi s = f.no_scale ? vi_set1(1) : vi_load_i8(meta + g / per_scale * LANES);
 
             s = _mm512_or_si512(_mm512_and_si512(s, vi_set1(0xFFFF)), _mm512_slli_epi32(s, 16));
-            split(vb_load(bytes + 64 * g), s, f.offset, planes, out + 64 * g,
-                  out + LANES * 256 + 64 * g);
+            gemm_amx_split(vb_load(bytes + 64 * g), s, f.offset, planes, out + 64 * g,
+                           out + LANES * 256 + 64 * g);
         }
     }
 }
 
 /* Computes step @k of the four that add up the integer sums of a block: 64 of its 256 values. For
  * 16 rows of activations at @q, or for 32 if @two. */
-INLINE void multiply(int planes, bool two, const uint8_t *q, size_t row, const uint8_t *quants,
-                     int k) {
+INLINE void gemm_amx_multiply(int planes, bool two, const uint8_t *q, size_t row,
+                              const uint8_t *quants, int k) {
     _tile_loadd(6, quants + 1024 * k, 64);
     _tile_loadd(4, q + 64 * k, row);
     _tile_dpbssd(0, 4, 6);
@@ -107,8 +108,8 @@ INLINE void store_sums(int planes, bool two, int32_t (*sums)[LANES * ROWS]) {
 
 /* Combines the planes' integer sums of eight columns, and computes the floating-point part of their
  * block. */
-INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols a,
-                   const int32_t *low, const int32_t *high, float *acc) {
+INLINE void gemm_amx_finish(struct shape f, int planes, const uint8_t *meta, struct cols a,
+                            const int32_t *low, const int32_t *high, float *acc) {
     vi isum[TILE_MAX];
     vf sum[TILE_MAX];
 
@@ -119,7 +120,7 @@ INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols 
             isum[c] = vi_add(isum[c], _mm512_slli_epi32(vb_load(high + LANES * c), 6));
         sum[c] = vf_load(acc + LANES * c);
     }
-    add_block(f, meta, a, TILE_MAX, isum, sum);
+    gemm_k_add_block(f, meta, a, TILE_MAX, isum, sum);
     UNROLL
     for (int c = 0; c < TILE_MAX; c++)
         vf_store(acc + LANES * c, sum[c]);
@@ -155,8 +156,8 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
     struct cols a = {NULL, at + i * TILE_MAX * s->row, s->row};
     uint32_t half = i % 2 * TILE_MAX * LANES;
 
-    finish(shape_of(format), PLANES(format), meta, a, sums[i / 2 * 2] + half,
-           sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
+    gemm_amx_finish(shape_of(format), PLANES(format), meta, a, sums[i / 2 * 2] + half,
+                    sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
 }
 
 /* Computes @n consecutive spans, of four tiles if @two, else of two. The floating-point part of a
@@ -182,8 +183,8 @@ INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
         UNROLL
         for (int k = 0; k < 4; k++) {
             if (i < n * n_blocks)
-                multiply(planes, two, s->acts + (size_t)(s->b0 + b) * 256, s->row,
-                         s->quants + (size_t)b * (size_t)(planes * LANES * 256), k);
+                gemm_amx_multiply(planes, two, s->acts + (size_t)(s->b0 + b) * 256, s->row,
+                                  s->quants + (size_t)b * (size_t)(planes * LANES * 256), k);
             if (i > 0 && (uint32_t)k < tiles)
                 finish_tile(format, &last, last_b, (uint32_t)k, sums);
         }
@@ -200,8 +201,9 @@ INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
 }
 
 /* Implements gemm_wide.run for an even number of tiles. */
-INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
-                const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *out) {
+INLINE void gemm_amx_run(int format, const struct mat *m, const uint8_t *panel,
+                         const uint8_t *quants, const uint8_t *acts, uint32_t n_tiles, uint32_t b0,
+                         uint32_t b1, float *out) {
     struct span s = {m, panel, quants, acts, acts_bytes(ACTS_K, m->n_in, 1), out, b0, b1};
 
     assert(n_tiles % 2 == 0 && b0 < b1);
@@ -216,12 +218,12 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 #define DEFINE(name, format)                                                                       \
     static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
                               uint8_t *out) {                                                      \
-        unpack(format, m, panel, b0, b1, out);                                                     \
+        gemm_amx_unpack(format, m, panel, b0, b1, out);                                            \
     }                                                                                              \
     static void run_##name(const struct mat *m, const uint8_t *panel, const uint8_t *quants,       \
                            const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,        \
                            float *acc) {                                                           \
-        run(format, m, panel, quants, acts, n_tiles, b0, b1, acc);                                 \
+        gemm_amx_run(format, m, panel, quants, acts, n_tiles, b0, b1, acc);                        \
     }
 
 EACH_K_FORMAT(DEFINE)

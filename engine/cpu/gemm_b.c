@@ -26,7 +26,7 @@ static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
 static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 /* Returns group @g (0 to 7) of a block of 32 values. */
-INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
+INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
     if (format == PANEL_Q8)
         return vb_load(q + 64 * g);
     vb v = vb_load(q + 64 * (g / 2));
@@ -55,7 +55,7 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
             dot[c] = vi_set1(cols_i(a.sums, a.row, c, AB_NEG16_SUM16 + half));
         UNROLL
         for (int g = 4 * half; g < 4 * half + 4; g++) {
-            vb w = weights(PANEL_NVFP4, q, g, table);
+            vb w = gemm_b_weights(PANEL_NVFP4, q, g, table);
 
             UNROLL
             for (int c = 0; c < n; c++)
@@ -71,8 +71,8 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
 }
 
 /* Adds one block of another format to acc[c]. */
-INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a, int n,
-                      vb table, vf *acc) {
+INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a,
+                             int n, vb table, vf *acc) {
     const bool minimums = format == PANEL_Q4M || format == PANEL_Q5M;
     const bool offset16 = format == PANEL_Q5 || format == PANEL_MXFP4;
     const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
@@ -91,7 +91,7 @@ INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct 
     }
     UNROLL
     for (int g = 0; g < 8; g++) {
-        vb w = weights(format, q, g, table);
+        vb w = gemm_b_weights(format, q, g, table);
 
         UNROLL
         for (int c = 0; c < n; c++)
@@ -111,8 +111,8 @@ INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct 
 
 /* Implements gemm.run. A block of NVFP4 has 64 values, two parts of 32; other blocks are one
  * part. */
-INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                uint32_t b0, uint32_t b1, float *out) {
+INLINE void gemm_b_run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts,
+                       int n, uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
     const bool fp4 = format == PANEL_MXFP4 || format == PANEL_NVFP4;
     const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* parts of 32 values */
@@ -141,7 +141,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
             if (format == PANEL_NVFP4)
                 add_nvfp4(p + i * quant_bytes, meta + i * meta_bytes, a, n, table, acc);
             else
-                add_block(format, p + i * quant_bytes, meta + i * meta_bytes, a, n, table, acc);
+                gemm_b_add_block(format, p + i * quant_bytes, meta + i * meta_bytes, a, n, table,
+                                 acc);
             a.q += 32;
             a.sums += units * 4;
         }
@@ -152,8 +153,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 }
 
 #define CALL(n, col)                                                                               \
-    run(FORMAT, m, panel, acts + acts_bytes(panel_infos[FORMAT].acts, m->n_in, col), n, b0, b1,    \
-        acc + LANES * (col))
+    gemm_b_run(FORMAT, m, panel, acts + acts_bytes(panel_infos[FORMAT].acts, m->n_in, col), n, b0, \
+               b1, acc + LANES * (col))
 #define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \

@@ -14,7 +14,7 @@
  */
 
 /* Returns value @k of the 16 rows. */
-INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
+INLINE vf gemm_f_weights(int format, const uint8_t *w, uint32_t k) {
     if (format == PANEL_F32)
         return vf_load((const float *)w + (size_t)LANES * k);
     if (format == PANEL_F16)
@@ -23,8 +23,8 @@ INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
 }
 
 /* Implements gemm.run. */
-INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                float *out) {
+INLINE void gemm_f_run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts,
+                       int n, float *out) {
     const size_t step = 2 * panel_infos[format].unit_bytes; /* bytes of two values */
     const size_t row = acts_bytes(ACTS_F, m->n_in, 1);
     vf even[TILE_MAX], odd[TILE_MAX];
@@ -37,7 +37,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         UNROLL
         for (size_t i = 0; i < (step + 63) / 64; i++)
             __builtin_prefetch(panel + VEC_AHEAD + k / 2 * step + 64 * i);
-        vf w0 = weights(format, panel, k), w1 = weights(format, panel, k + 1);
+        vf w0 = gemm_f_weights(format, panel, k), w1 = gemm_f_weights(format, panel, k + 1);
 
         UNROLL
         for (int c = 0; c < n; c++) {
@@ -46,7 +46,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         }
     }
     if (k < m->n_in) {
-        vf w = weights(format, panel, k);
+        vf w = gemm_f_weights(format, panel, k);
 
         UNROLL
         for (int c = 0; c < n; c++)
@@ -58,7 +58,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 }
 
 #define CALL(n, col)                                                                               \
-    run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
+    gemm_f_run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
 #define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
@@ -131,7 +131,7 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
                                                                                                    \
         for (uint32_t k = b0; k < b1; k++, out += LANES * sizeof(float)) {                         \
             __builtin_prefetch(panel + k * step + m->panel_bytes, 0, 2);                           \
-            vf_store((float *)out, weights(format, panel, k));                                     \
+            vf_store((float *)out, gemm_f_weights(format, panel, k));                              \
         }                                                                                          \
     }
 

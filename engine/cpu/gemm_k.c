@@ -50,7 +50,7 @@ INLINE vb low_bits(const uint8_t *q, int g) {
 
 /* Returns group @g (0 to 7) of the 32 values whose lower bits are at @q and whose higher bits, if
  * the format has any, are at @h. */
-INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb table) {
+INLINE vb gemm_k_weights(int format, const uint8_t *q, const uint8_t *h, int g, vb table) {
     switch (format) {
     case PANEL_Q4K:
         return low_bits(q, g);
@@ -155,7 +155,7 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
             dot[c] = dot_init(f, a, c, sub);
         UNROLL
         for (int g = first; g < first + per_scale; g++) {
-            vb w = weights(format, q, h, g, table);
+            vb w = gemm_k_weights(format, q, h, g, table);
 
             UNROLL
             for (int c = 0; c < n; c++) {
@@ -172,8 +172,8 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
 }
 
 /* Implements gemm.run, and with the flag UNPACKED gemm_wide.run for one tile of @n columns. */
-INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
-                const uint8_t *acts, int n, uint32_t b0, uint32_t b1, float *out) {
+INLINE void gemm_k_run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                       const uint8_t *acts, int n, uint32_t b0, uint32_t b1, float *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format & ~UNPACKED];
     const size_t step = info->unit_bytes, lines = (step / 64 + 7) / 8;
@@ -213,7 +213,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
                                a, n, s, table, isum);
             }
         }
-        add_block(f, meta, a, n, isum, acc);
+        gemm_k_add_block(f, meta, a, n, isum, acc);
         a.q += 256;
         a.sums += AK_UNITS * 4;
     }
@@ -223,8 +223,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 }
 
 /* Implements gemm_wide.unpack: 64 groups of 64 bytes for each block. */
-INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
-                   uint8_t *out) {
+INLINE void gemm_k_unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0,
+                          uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
     const size_t step = panel_infos[format].unit_bytes;
     vb table = table_of(format);
@@ -246,17 +246,17 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
             }
             UNROLL
             for (int g = 0; g < 8; g++)
-                vb_store(out + 64 * g, weights(format, q + f.quants * (size_t)s,
-                                               high_part(format, q, s), g, table));
+                vb_store(out + 64 * g, gemm_k_weights(format, q + f.quants * (size_t)s,
+                                                      high_part(format, q, s), g, table));
         }
 }
 
 #define CALL(n, col)                                                                               \
-    run(FORMAT, m, panel, NULL, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,                \
-        acc + LANES * (col))
+    gemm_k_run(FORMAT, m, panel, NULL, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,         \
+               acc + LANES * (col))
 #define CALL_UNPACKED(n, col)                                                                      \
-    run(FORMAT | UNPACKED, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,   \
-        acc + LANES * (col))
+    gemm_k_run(FORMAT | UNPACKED, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n,    \
+               b0, b1, acc + LANES * (col))
 #define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
@@ -274,7 +274,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
     }                                                                                              \
     static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
                               uint8_t *out) {                                                      \
-        unpack(format, m, panel, b0, b1, out);                                                     \
+        gemm_k_unpack(format, m, panel, b0, b1, out);                                              \
     }
 
 EACH_K_FORMAT(DEFINE)

@@ -104,8 +104,8 @@ INLINE struct shape shape_of(int format) {
 
 /* Computes the floating-point part of a block of @n columns: adds integer sums isum[c], and the
  * minimums, to acc[c]. @meta: the scales of the block. */
-INLINE void add_block(struct shape f, const uint8_t *meta, struct cols a, int n, const vi *isum,
-                      vf *acc) {
+INLINE void gemm_k_add_block(struct shape f, const uint8_t *meta, struct cols a, int n,
+                             const vi *isum, vf *acc) {
     const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;
     vf d = vf_load_half(meta + f.scale), dmin = vf_zero();
     vi msum[TILE_MAX];

@@ -10,14 +10,15 @@
 #include <errno.h>
 
 /* State: a CPU backend that has only the buffers for experts. Invariant: op[i], i < n, is the op
- * that run() calls layer i, and is loaded. */
+ * that host_experts_run() calls layer i, and is loaded. */
 struct host_experts {
     struct be *be;
     struct model_op op[MODEL_LAYERS_MAX];
     uint32_t n;
 };
 
-/* Implements host_experts_ops.close. Accepts an object that open_parts() left half-built. */
+/* Implements host_experts_ops.close. Accepts an object that host_experts_open_parts() left
+ * half-built. */
 static struct host_experts *close_experts(struct host_experts *h) {
     if (!h)
         return NULL;
@@ -28,8 +29,8 @@ static struct host_experts *close_experts(struct host_experts *h) {
 
 /* Opens the parts of a backend that experts_beside() needs: kernels, threads and buffers. Returns 0
  * or -errno. */
-static int open_parts(struct be *b, const struct model_shape *shape, const struct engine_opts *o,
-                      struct err *err) {
+static int host_experts_open_parts(struct be *b, const struct model_shape *shape,
+                                   const struct engine_opts *o, struct err *err) {
     b->shape = *shape;
     b->max_rows = o->max_rows;
     b->step.be = b;
@@ -54,7 +55,7 @@ static int open_experts(struct host_experts **out, const struct model_shape *sha
 
     assert(shape->n_expert > 0);
     if (h && (h->be = calloc(1, sizeof(*h->be))))
-        r = open_parts(h->be, shape, o, err);
+        r = host_experts_open_parts(h->be, shape, o, err);
     if (r < 0) {
         close_experts(h);
         return r;
@@ -64,8 +65,8 @@ static int open_experts(struct host_experts **out, const struct model_shape *sha
 }
 
 /* Implements host_experts_ops.load. */
-static int load(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
-                struct err *err) {
+static int host_experts_load(struct host_experts *h, const struct model_op *op,
+                             const struct tensor *norm, struct err *err) {
     struct model_op *mine = &h->op[h->n];
 
     assert(op->kind == OP_EXPERTS && h->n < MODEL_LAYERS_MAX);
@@ -79,12 +80,13 @@ static int load(struct host_experts *h, const struct model_op *op, const struct 
 }
 
 /* Implements host_experts_ops.run. */
-static void run(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
-                const uint32_t *expert, float *y) {
+static void host_experts_run(struct host_experts *h, uint32_t layer, uint32_t n_rows,
+                             const float *x, const uint32_t *expert, float *y) {
     assert(layer < h->n && n_rows <= h->be->max_rows);
     h->be->step.n_rows = n_rows;
     if (n_rows > 0)
         experts_beside(&h->be->step, &h->op[layer], x, expert, y);
 }
 
-const struct host_experts_ops host_experts_cpu = {open_experts, close_experts, load, run};
+const struct host_experts_ops host_experts_cpu = {open_experts, close_experts, host_experts_load,
+                                                  host_experts_run};

@@ -14,7 +14,7 @@
 
 /* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
  * its heads. */
-static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
+static void mamba_convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct recurrent *d = k->step->be->recurrent;
     const struct weights *w = k->op->weights;
@@ -30,7 +30,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Advances the state of head i % n_head of sequence i / n_head by all rows of the sequence. */
-static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
+static void mamba_advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     const struct mamba_shape *m = &b->shape.mamba;
@@ -65,7 +65,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
 }
 
 /* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group. */
-static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+static void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t inner = b->shape.state.n_out, n = inner / b->shape.mamba.n_group;
@@ -84,9 +84,9 @@ int ops_mamba(struct step *s, const struct model_op *op) {
     assert(b->shape.state.n_in[0] == b->shape.state.n_out + 2 * m->n_group * m->n_state);
     assert(b->shape.state.n_out == m->n_head * m->dim && b->recurrent->n_heads == m->n_head);
     recurrent_begin(&k);
-    be_each(b, s->n_rows, convolve_row, &k);
-    be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, advance_head, &k);
-    be_each(b, s->n_rows, finish_row, &k);
+    be_each(b, s->n_rows, mamba_convolve_row, &k);
+    be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, mamba_advance_head, &k);
+    be_each(b, s->n_rows, mamba_finish_row, &k);
     recurrent_end(&k);
     return 0;
 }

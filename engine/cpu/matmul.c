@@ -31,8 +31,8 @@
  * rows are cut into chunks whose activations stay in the second-level cache (chunk_rows()). An item
  * is one panel times one chunk. The panel's quants are unpacked to bytes a piece at a time into the
  * first-level cache, and each piece is multiplied with all tiles of the chunk before the next one
- * is unpacked (multiply()). Items are handed out one by one from a counter, so that the threads
- * work on the same chunk and on neighbouring panels.
+ * is unpacked (matmul_multiply()). Items are handed out one by one from a counter, so that the
+ * threads work on the same chunk and on neighbouring panels.
  *
  *     for each chunk of rows                     second-level cache: activations
  *         for each panel                         an item
@@ -88,8 +88,8 @@ void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t pan
 }
 
 /* Computes acc[row][lane] of panel @panel of @m for rows [row0, row0 + n_rows) of a product. */
-static void multiply(const struct matmul *mm, const struct mat *m, uint32_t panel, uint32_t row0,
-                     uint32_t n_rows, float *acc, uint8_t *quants) {
+static void matmul_multiply(const struct matmul *mm, const struct mat *m, uint32_t panel,
+                            uint32_t row0, uint32_t n_rows, float *acc, uint8_t *quants) {
     enum acts_kind kind = panel_infos[m->format].acts;
     const uint8_t *acts = mm->acts[kind] + acts_bytes(kind, m->n_in, row0);
 
@@ -146,10 +146,10 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     bool same = mm->mode == MATMUL_GLU && mm->m[1]->data == mm->m[0]->data;
 
     if (mm->mode == MATMUL_GLU && !same)
-        multiply(mm, mm->m[1], panel, row0, n_rows, s->acc[1], s->quants);
+        matmul_multiply(mm, mm->m[1], panel, row0, n_rows, s->acc[1], s->quants);
     while (mm->mode != MATMUL_GLU && panel >= mm->m[which]->n_panels)
         panel -= mm->m[which++]->n_panels;
-    multiply(mm, mm->m[which], panel, row0, n_rows, s->acc[0], s->quants);
+    matmul_multiply(mm, mm->m[which], panel, row0, n_rows, s->acc[0], s->quants);
     if (same)
         memcpy(s->acc[1], s->acc[0], n_rows * LANES * sizeof(float));
     write_out(mm, which, panel, row0, n_rows, s);
@@ -161,7 +161,7 @@ static uint64_t range_of(uint32_t from, uint32_t to) {
 }
 
 /* Takes the first item of a range. Returns false if it is empty. */
-static bool take_item(_Atomic uint64_t *range, uint32_t *item) {
+static bool matmul_take_item(_Atomic uint64_t *range, uint32_t *item) {
     uint64_t s = atomic_load_explicit(range, memory_order_relaxed);
 
     for (;;) {
@@ -218,7 +218,7 @@ static const struct matmul *find_product(const struct run *r, uint32_t item) {
 }
 
 /* Computes an item: a stretch of panels times a chunk of rows. */
-static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
+static void matmul_do_item(const struct run *r, uint32_t item, uint32_t thread) {
     const struct matmul *mm = find_product(r, item);
     uint32_t per_chunk = (mm->n_panels + mm->stretch - 1) / mm->stretch, i = item - mm->first_item;
     uint32_t row0 = i / per_chunk * mm->chunk_rows, first = i % per_chunk * mm->stretch;
@@ -235,12 +235,12 @@ static void do_items(void *ctx, uint32_t thread) {
 
     if (!r->steals) {
         while ((item = atomic_fetch_add(&r->next, 1)) < r->n_items)
-            do_item(r, item, thread);
+            matmul_do_item(r, item, thread);
         return;
     }
     do {
-        while (take_item(&r->mm[0].scratch[thread].range, &item))
-            do_item(r, item, thread);
+        while (matmul_take_item(&r->mm[0].scratch[thread].range, &item))
+            matmul_do_item(r, item, thread);
     } while (steal(r, thread));
 }
 
@@ -262,7 +262,7 @@ static uint32_t chunk_rows(const struct mat *m) {
 }
 
 /* Divides a product into items. Returns their number. */
-static uint32_t cut(struct matmul *mm) {
+static uint32_t matmul_cut(struct matmul *mm) {
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_GLU ? 2 : 1);
 
     assert(mm->n_rows > 0 && mm->n_mats > 0 && mm->n_mats <= ARRAY_SIZE(mm->m));
@@ -285,7 +285,7 @@ void matmul_run(struct pool *p, struct matmul *mm, uint32_t n) {
     assert(n > 0);
     for (uint32_t i = 0; i < n; i++) {
         mm[i].first_item = r.n_items;
-        r.n_items += cut(&mm[i]);
+        r.n_items += matmul_cut(&mm[i]);
         r.steals = r.steals && mm[i].n_rows <= 2 * TILE;
     }
     if (r.steals)

@@ -17,7 +17,7 @@
 /* Buffers for the largest batch; acts[] grow while weights are loaded. */
 struct mla {
     /* [max_rows]: keys of head_dim values, r of q_rank values, queries of
-     * [n_head][query_width()] */
+     * [n_head][mla_query_width()] */
     float *latent, *r, *q;
     struct matmul *mm; /* [n_head] */
     /* activations: the tiles of head 0, then those of head 1, ... */
@@ -26,7 +26,7 @@ struct mla {
 };
 
 /* Returns the number of values of a head's query before the absorbed product. */
-static uint32_t query_width(const struct model_shape *m) {
+static uint32_t mla_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
@@ -40,7 +40,7 @@ int mla_open(struct be *b) {
         return -ENOMEM;
     a->latent = be_rows(b, m->head_dim);
     a->r = be_rows(b, m->mla.q_rank);
-    a->q = be_rows(b, (size_t)m->n_head * query_width(m));
+    a->q = be_rows(b, (size_t)m->n_head * mla_query_width(m));
     a->mm = be_alloc(b, m->n_head, sizeof(*a->mm));
     return b->no_memory ? -ENOMEM : 0;
 }
@@ -142,13 +142,13 @@ int ops_mla_q(struct step *s, const struct model_op *op) {
 
 /* Norms the key of a row, applies RoPE to it and stores it in its page as key and as value; copies
  * the rotary parts of the row's queries to ACT_Q and applies RoPE to them. */
-static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+static void mla_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
     const struct model_shape *m = &b->shape;
     const struct kv_view view = be_view(b, &k->op->heads);
     const float *cs = be_rope_row(b, row, k->op->rope);
-    uint32_t n_rot = m->head_dim - m->mla.rank, width = query_width(m);
+    uint32_t n_rot = m->head_dim - m->mla.rank, width = mla_query_width(m);
     uint32_t pos = k->step->host.row_pos[row];
     uint8_t *keys = be_keys(k->step, k->op, row);
     float *key = b->mla->latent + (size_t)row * m->head_dim;
@@ -168,11 +168,11 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
 
 int ops_mla_kv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t width = query_width(&b->shape);
+    uint32_t width = mla_query_width(&b->shape);
     struct work k = {s, op, b->mla->q, (size_t)b->shape.n_head * width, width};
 
     multiply_heads(&k, ACT_Q, b->shape.head_dim);
-    be_each(b, s->n_rows, finish_row, &k);
+    be_each(b, s->n_rows, mla_finish_row, &k);
     return 0;
 }
 

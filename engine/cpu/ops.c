@@ -27,14 +27,14 @@ struct rows {
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
 
-/* Context of do_row(). */
+/* Context of ops_do_row(). */
 struct row_run {
     const struct rows *rows;
     row_fn fn;
 };
 
 /* Implements each_fn. */
-static void do_row(void *ctx, uint32_t row, uint32_t thread) {
+static void ops_do_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct row_run *run = ctx;
 
     run->fn(run->rows, row, thread);
@@ -53,7 +53,7 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
 static void each_row(const struct rows *r, row_fn fn) {
     struct row_run run = {r, fn};
 
-    be_each(r->step->be, r->n, do_row, &run);
+    be_each(r->step->be, r->n, ops_do_row, &run);
 }
 
 /* Calls @fn for each row of the step. Returns 0. */
@@ -103,14 +103,14 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
 }
 
 /* Returns row @row of the activations of a role. */
-static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
+static float *ops_act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
 /* Computes x of a row (OP_EMBED). */
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
-    float *x = act_row(r->step->be, ACT_X, row);
+    float *x = ops_act_row(r->step->be, ACT_X, row);
 
     const struct tensor *t = &r->op->weights->embedding;
     const float *values = r->step->host.row[row].values;
@@ -156,7 +156,7 @@ static void deep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const float *values = r->step->host.row[row].values;
     uint32_t n = b->shape.n_embd;
-    float *x = act_row(b, ACT_X, row);
+    float *x = ops_act_row(b, ACT_X, row);
 
     for (uint32_t i = 0; i < n && values; i++)
         x[i] += values[(size_t)r->op->part * n + i];
@@ -171,9 +171,9 @@ int ops_deep(struct step *s, const struct model_op *op) {
 }
 
 /* Applies a layer norm to x, or an RMS norm without weights if the op has no weights (OP_NORM). */
-static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
+static void ops_norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    float *x = act_row(b, ACT_X, row);
+    float *x = ops_act_row(b, ACT_X, row);
 
     if (r->op->norm)
         b->kernels->layer_norm(x, r->w->norm, r->w->norm_bias, b->shape.n_embd, b->shape.rms_eps);
@@ -182,19 +182,19 @@ static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_norm(struct step *s, const struct model_op *op) {
-    return each_row_of(s, op, norm_row);
+    return each_row_of(s, op, ops_norm_row);
 }
 
 /* Computes x = norm x and stores it as the row's hidden state, unless ops_keep() has stored a
  * product. With op->streams, stores the streams and leaves x unchanged. */
-static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
+static void ops_keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;
     uint32_t n_hidden = r->step->host.n_hidden;
-    float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n_hidden;
+    float *x = ops_act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n_hidden;
 
     if (r->op->keep.streams) {
-        memcpy(hidden, act_row(b, ACT_S, row), n_hidden * sizeof(*hidden));
+        memcpy(hidden, ops_act_row(b, ACT_S, row), n_hidden * sizeof(*hidden));
         return;
     }
     if (r->op->keep.centred)
@@ -213,7 +213,7 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     const struct host_step *host = &r->step->host;
     uint32_t token = host->row[row].values ? 0 : (uint32_t)host->batch->token[row];
     uint32_t n = m->n_layer_input;
-    float *own = b->row + thread * b->row_width, *p = act_row(b, ACT_P, row);
+    float *own = b->row + thread * b->row_width, *p = ops_act_row(b, ACT_P, row);
     float scale = 1.0f / sqrtf((float)m->n_embd), weight = sqrtf((float)n), half = sqrtf(0.5f);
 
     assert(token < t->ne[1] && t->ne[0] == n * m->n_layer);
@@ -304,20 +304,20 @@ struct matmul ops_prepare_wanted(struct step *s, const struct weights *w) {
 }
 
 /* Prepares all of the op's matrices. */
-static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w) {
+static struct matmul ops_prepare_all(struct step *s, enum act_role in, const struct weights *w) {
     return ops_prepare(s, w, 0, w->n_mats, in);
 }
 
 int ops_keep(struct step *s, const struct model_op *op) {
     assert(!op->w[0] || !op->keep.centred);
-    if (op->w[0]) /* preparing the product norms its input; keep_row() then norms x */
-        ops_store(s, prepare(s, ACT_X, op->weights), s->host.hidden, s->host.n_hidden);
-    return each_row_of(s, op, keep_row);
+    if (op->w[0]) /* preparing the product norms its input; ops_keep_row() then norms x */
+        ops_store(s, ops_prepare_all(s, ACT_X, op->weights), s->host.hidden, s->host.n_hidden);
+    return each_row_of(s, op, ops_keep_row);
 }
 
 /* y = the RMS norm of x with weights @norm; NULL: y = x. */
-static void norm_or_copy(const struct be *b, const float *x, const float *norm, float *y,
-                         uint32_t n) {
+static void ops_norm_or_copy(const struct be *b, const float *x, const float *norm, float *y,
+                             uint32_t n) {
     if (norm)
         b->kernels->norm(x, norm, y, n, b->shape.rms_eps);
     else
@@ -338,9 +338,9 @@ static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
     float *to = b->pair + (size_t)i * 2 * n;
 
     assert(r->w->m[0].n_in == 2 * n);
-    norm_or_copy(b, act_row(b, ACT_X, row), r->w->q_norm, to, n);
+    ops_norm_or_copy(b, ops_act_row(b, ACT_X, row), r->w->q_norm, to, n);
     if (before)
-        norm_or_copy(b, before + (size_t)((r->first + i) % of) * n, r->w->k_norm, to + n, n);
+        ops_norm_or_copy(b, before + (size_t)((r->first + i) % of) * n, r->w->k_norm, to + n, n);
     else
         memset(to + n, 0, n * sizeof(*to));
 }
@@ -372,8 +372,8 @@ int ops_layer_input(struct step *s, const struct model_op *op) {
 
 /* Applies the norm, of each head or of all heads together, and RoPE to the heads at @x. @cs:
  * cosines and sines of the row. */
-static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n_heads,
-                         const float *norm, const float *cs) {
+static void ops_finish_heads(const struct be *b, const struct model_op *op, float *x,
+                             uint32_t n_heads, const float *norm, const float *cs) {
     if (norm && op->qkv.norm_all)
         b->kernels->norm(x, norm, x, n_heads * op->heads.dim, b->shape.rms_eps);
     for (uint32_t h = 0; h < n_heads; h++, x += op->heads.dim) {
@@ -407,7 +407,7 @@ static void write_kv(const struct rows *r, uint32_t row) {
 
 /* Finishes the keys and values of a row (norms, RoPE, Hadamard product), and stores them in their
  * page. */
-static void store_row(const struct rows *r, uint32_t row, const float *cs) {
+static void ops_store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
     size_t width = (size_t)h->n_kv * h->dim;
@@ -416,7 +416,7 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
 
     if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
         memcpy(v, k, width * sizeof(*v));
-    finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
+    ops_finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
     for (uint32_t i = 0; i < h->n_kv && r->op->qkv.v_unit; i++)
         b->kernels->norm(v + i * h->dim, NULL, v + i * h->dim, h->dim, b->shape.rms_eps);
     if (runs.k)
@@ -435,10 +435,10 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
     uint32_t dim = heads->dim;
 
     for (uint32_t h = 0; r->op->qkv.gated && h < heads->n; h++)
-        memcpy(act_row(b, ACT_Q, row) + (size_t)h * dim,
+        memcpy(ops_act_row(b, ACT_Q, row) + (size_t)h * dim,
                b->gated + ((size_t)row * heads->n + h) * 2 * dim, dim * sizeof(float));
-    float *q = act_row(b, ACT_Q, row);
-    finish_heads(b, r->op, q, heads->n, r->w->q_norm, cs);
+    float *q = ops_act_row(b, ACT_Q, row);
+    ops_finish_heads(b, r->op, q, heads->n, r->w->q_norm, cs);
     if (r->op->qkv.temper.slope != 0) {
         float factor = temper_at(&r->op->qkv.temper, r->step->host.row_pos[row]);
 
@@ -449,7 +449,7 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
     if (run)
         b->kernels->hadamard(q, heads->n * dim, run);
     if (r->w->n_mats > 1)
-        store_row(r, row, cs);
+        ops_store_row(r, row, cs);
 }
 
 int ops_qkv(struct step *s, const struct model_op *op) {
@@ -458,7 +458,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
 
     assert(!op->qkv.gated || b->gated);
     assert(kv_width <= b->shape.widest.kv && op->heads.n * op->heads.dim <= b->shape.widest.q);
-    struct matmul mm = prepare(s, ACT_X, op->weights);
+    struct matmul mm = ops_prepare_all(s, ACT_X, op->weights);
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = op->qkv.gated ? b->gated : b->act[ACT_Q];
@@ -472,11 +472,11 @@ int ops_qkv(struct step *s, const struct model_op *op) {
 
 /* Finishes and stores the keys and values of a row (OP_KEYS). */
 static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread) {
-    store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
+    ops_store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
 }
 
 int ops_keys(struct step *s, const struct model_op *op) {
-    ops_store_each(s, prepare(s, ACT_X, op->weights), (float *[]){s->be->k, s->be->v});
+    ops_store_each(s, ops_prepare_all(s, ACT_X, op->weights), (float *[]){s->be->k, s->be->v});
     return each_row_of(s, op, finish_keys_row);
 }
 
@@ -510,7 +510,7 @@ static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     uint32_t n = r->op->heads.n, dim = r->op->heads.dim;
 
     for (uint32_t h = 0; h < n; h++)
-        b->kernels->gate(act_row(b, ACT_O, row) + (size_t)h * dim,
+        b->kernels->gate(ops_act_row(b, ACT_O, row) + (size_t)h * dim,
                          b->gated + (((size_t)row * n + h) * 2 + 1) * dim, dim);
 }
 
@@ -521,8 +521,8 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
 
     assert(per * r->w->m[0].n_out == n);
-    const float *gate = act_row(b, ACT_Q, row);
-    float *o = act_row(b, ACT_O, row);
+    const float *gate = ops_act_row(b, ACT_Q, row);
+    float *o = ops_act_row(b, ACT_O, row);
 
     for (uint32_t i = 0; i < n; i += per) {
         float x = gate[i / per], by = r->op->sigmoid ? mx_sigmoid(x) : mx_softplus(x);
@@ -535,14 +535,15 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
 int ops_gate(struct step *s, const struct model_op *op) {
     assert(op->w[0] || s->be->gated);
     if (op->w[0])
-        ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_Q], s->be->act_width[ACT_Q]);
+        ops_store(s, ops_prepare_all(s, ACT_X, op->weights), s->be->act[ACT_Q],
+                  s->be->act_width[ACT_Q]);
     return each_row_of(s, op, op->w[0] ? soft_gate_row : gate_row);
 }
 
 /* Applies the op's post_norm, if it has one, to b. */
 static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    float *t = act_row(b, ACT_B, row);
+    float *t = ops_act_row(b, ACT_B, row);
     float eps = r->op->post_eps > 0 ? r->op->post_eps : b->shape.rms_eps;
 
     if (r->w && r->w->post_norm)
@@ -552,8 +553,8 @@ static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread)
 /* Computes x = (x + gain post_norm(b)) scale. */
 static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    float *x = act_row(b, ACT_X, row);
-    const float *t = act_row(b, ACT_B, row);
+    float *x = ops_act_row(b, ACT_X, row);
+    const float *t = ops_act_row(b, ACT_B, row);
 
     norm_branch_row(r, row, thread);
     for (uint32_t i = 0; i < r->op->width; i++)
@@ -561,7 +562,7 @@ static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_proj(struct step *s, const struct model_op *op) {
-    struct matmul mm = prepare(s, op->in, op->weights);
+    struct matmul mm = ops_prepare_all(s, op->in, op->weights);
     bool added = !op->branch && !op->weights->post_norm && op->scale == 1 && op->gain == 1;
 
     assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
@@ -582,11 +583,11 @@ int ops_join(struct step *s, const struct model_op *op) {
 static void gelu_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
 
-    b->kernels->gelu(act_row(b, ACT_H, row), r->w->m[0].n_out);
+    b->kernels->gelu(ops_act_row(b, ACT_H, row), r->w->m[0].n_out);
 }
 
 int ops_gate_up(struct step *s, const struct model_op *op) {
-    struct matmul mm = prepare(s, ACT_X, op->weights);
+    struct matmul mm = ops_prepare_all(s, ACT_X, op->weights);
     bool gated = op->weights->n_mats == 2;
 
     assert(gated || op->ffn.glu == GLU_GELU);
@@ -605,13 +606,14 @@ static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
     uint32_t n = b->shape.n_layer_input;
 
     assert(r->op->layer < b->shape.n_layer && r->w->m[0].n_out == n);
-    float *h = act_row(b, ACT_H, row);
+    float *h = ops_act_row(b, ACT_H, row);
 
-    b->kernels->glu[r->op->ffn.glu](h, act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
+    b->kernels->glu[r->op->ffn.glu](h, ops_act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
 }
 
 int ops_gate_in(struct step *s, const struct model_op *op) {
-    ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_H], s->be->act_width[ACT_H]);
+    ops_store(s, ops_prepare_all(s, ACT_X, op->weights), s->be->act[ACT_H],
+              s->be->act_width[ACT_H]);
     return each_row_of(s, op, gate_in_row);
 }
 
@@ -622,9 +624,9 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
 
     if (w->what != WANT_HIDDEN)
         return;
-    const float *x = act_row(b, ACT_X, w->row);
+    const float *x = ops_act_row(b, ACT_X, w->row);
     float *to = host_step_vector(&r->step->host, want);
-    norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
+    ops_norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
 }
 
 /* Multiplies logits by the scale, then applies the cap, if any. */
@@ -672,7 +674,7 @@ static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
 int ops_sample(struct step *s) {
     struct row_run run = {&(struct rows){.step = s}, sample_want};
 
-    pool_each(s->be->pool, s->host.n_scored, do_row, &run);
+    pool_each(s->be->pool, s->host.n_scored, ops_do_row, &run);
     return 0;
 }
 

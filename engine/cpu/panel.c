@@ -181,7 +181,7 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
 
 /* Returns values @i to @i + 7 of a block of 32 values of four bits: byte j has value j in its lower
  * half and value j + 16 in its upper half. */
-static uint64_t nibbles(const uint8_t *qs, uint32_t i) {
+static uint64_t panel_nibbles(const uint8_t *qs, uint32_t i) {
     return get_u64(qs + i % 16) >> (4 * (i / 16)) & EIGHT(15);
 }
 
@@ -189,7 +189,7 @@ static void pack_iq4xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *met
     for (uint32_t b = 0; b < 8; b++) {
         meta[16 * b + lane] = (uint8_t)blk_iq4_xs_scale(p, b);
         for (uint32_t j = 0; j < 32; j += 8)
-            put4(q, lane, 32 * b + j, nibbles(p + 8 + 16 * b, j));
+            put4(q, lane, 32 * b + j, panel_nibbles(p + 8 + 16 * b, j));
     }
     put_half(meta + 128, lane, blk_u16(p));
 }
@@ -316,7 +316,7 @@ static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
 /* Stores a block of 32 values of five bits: @qs has the lower four, @high the fifth ones. */
 static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t *q) {
     for (uint32_t i = 0; i < 32; i += 8) {
-        put4(q, lane, i, nibbles(qs, i));
+        put4(q, lane, i, panel_nibbles(qs, i));
         put1(q + 256, lane, i, spread_bits(high[i / 8]));
     }
 }
@@ -335,20 +335,20 @@ static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
 /* Packs Q4_0 and IQ4_NL. */
 static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
-        put4(q, lane, i, nibbles(p + 2, i));
+        put4(q, lane, i, panel_nibbles(p + 2, i));
     put_half(meta, lane, blk_u16(p));
 }
 
 static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
-        put4(q, lane, i, nibbles(p + 4, i));
+        put4(q, lane, i, panel_nibbles(p + 4, i));
     put_half(meta, lane, blk_u16(p));
     put_half(meta + 32, lane, blk_u16(p + 2));
 }
 
 static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
-        put4(q, lane, i, nibbles(p + 1, i));
+        put4(q, lane, i, panel_nibbles(p + 1, i));
     meta[lane] = p[0];
 }
 
@@ -397,7 +397,7 @@ static const struct {
 };
 
 /* Returns the index of format @f in sources[], or ARRAY_SIZE(sources) if it has no panels. */
-static size_t find_source(const struct tensor_format *f) {
+static size_t panel_find_source(const struct tensor_format *f) {
     size_t i = 0;
 
     while (i < ARRAY_SIZE(sources) && sources[i].type != f->type)
@@ -406,7 +406,7 @@ static size_t find_source(const struct tensor_format *f) {
 }
 
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
-    size_t i = find_source(t->format);
+    size_t i = panel_find_source(t->format);
 
     if (i == ARRAY_SIZE(sources))
         return err_set(err, 0, NULL, "tensor %s: the cpu backend does not support type %s", t->name,
@@ -428,7 +428,7 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
 /* Rows from n_out on stay zero; write_out() in matmul.c drops the results of their lanes. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
-    size_t source = find_source(t->format);
+    size_t source = panel_find_source(t->format);
 
     assert(source < ARRAY_SIZE(sources) && sources[source].format == m->format);
     assert(panel < m->n_panels && t->ne[0] == m->n_in && t->ne[1] == m->n_out);

@@ -69,7 +69,7 @@ static void futex_wake(_Atomic uint32_t *word) {
 }
 
 /* Executes the instruction that tells the core that this thread spins. */
-static void relax(void) {
+static void pool_relax(void) {
 #if defined __x86_64__ || defined __i386__
     __builtin_ia32_pause();
 #elif defined __aarch64__
@@ -85,7 +85,7 @@ static uint32_t await_bell(struct pool *p, uint32_t seen) {
         bell = atomic_load_explicit(&p->bell, memory_order_acquire);
         if (bell != seen)
             return bell;
-        relax();
+        pool_relax();
     }
     atomic_fetch_add(&p->sleepers, 1);
     while ((bell = atomic_load(&p->bell)) == seen)
@@ -135,7 +135,7 @@ static void await_workers(struct pool *p, uint32_t n) {
     for (uint32_t i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&p->left, memory_order_acquire) == n)
             return;
-        relax();
+        pool_relax();
     }
     atomic_store(&p->caller_sleeps, true);
     while ((left = atomic_load(&p->left)) != n)

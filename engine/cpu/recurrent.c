@@ -56,7 +56,7 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurre
     float tap[8];
 
     assert(kernel <= ARRAY_SIZE(tap));
-    w->conv = be_take(b, (size_t)kernel * n * sizeof(float));
+    w->conv = be_alloc_weights(b, (size_t)kernel * n * sizeof(float));
     if (!w->conv)
         return -ENOMEM;
     for (uint32_t c = 0; c < n && !b->keep.found; c++) {
@@ -136,7 +136,7 @@ void recurrent_begin(const struct recurrent_run *k) {
 
 /* Shifts the last kernel - 1 rows of in[0] of sequence @i into its state, where rows of earlier
  * steps may remain. */
-static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
+static void recurrent_keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
@@ -151,5 +151,5 @@ static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
 }
 
 void recurrent_end(const struct recurrent_run *k) {
-    be_each(k->step->be, k->step->host.batch->n_seqs, keep_inputs, (void *)k);
+    be_each(k->step->be, k->step->host.batch->n_seqs, recurrent_keep_inputs, (void *)k);
 }

@@ -53,7 +53,7 @@ void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint
 }
 
 /* Rotates (a, b) by the angle with cosine c and sine s. */
-INLINE void rotate(float *a, float *b, float c, float s) {
+INLINE void rows_rotate(float *a, float *b, float c, float s) {
     float x = *a, y = *b;
 
     *a = fmaf(x, c, -(y * s));
@@ -66,15 +66,15 @@ void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n
 
     if (type == ROPE_NORM)
         for (uint32_t i = 0; i < half; i++)
-            rotate(&x[2 * i], &x[2 * i + 1], cs[i], cs[half + i]);
+            rows_rotate(&x[2 * i], &x[2 * i + 1], cs[i], cs[half + i]);
     else
         for (uint32_t i = 0; i < half; i++)
-            rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
+            rows_rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
 }
 
 /* Returns the butterfly of lanes that are @step (1, 2, 4 or 8) apart: the sum in the lower lane of
  * a pair, lower minus upper in the upper lane. The multiplication by 1 or -1 is exact. */
-INLINE vf cross(vf x, int step) {
+INLINE vf rows_cross(vf x, int step) {
     static const float sign[4][LANES] = {
         {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
         {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
@@ -92,7 +92,7 @@ void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
     vf scale = vf_set1(1.0f / sqrtf((float)run));
 
     for (uint32_t i = 0; i < n; i += LANES) {
-        vf v = cross(cross(cross(cross(vf_load(x + i), 1), 2), 4), 8);
+        vf v = rows_cross(rows_cross(rows_cross(rows_cross(vf_load(x + i), 1), 2), 4), 8);
 
         vf_store(x + i, v);
     }

@@ -14,10 +14,10 @@
  * the keys and values of all layers. Tokens of a block that is not complete are in the state of the
  * sequence.
  *
- *     finish_row()   queries of a row; the key of the block that ends with it, if one does
- *     score_part()   scores of the blocks of a row: the sum over heads of max(0, q . key)
- *     choose_row()   the n_block best blocks of a row, as a bit mask of positions (sparse.h)
- *     keep_state()   tokens of the incomplete block, to the state
+ *     cpu_sparse_finish_row() queries of a row; the key of the block that ends with it, if one does
+ *     cpu_sparse_score_part() scores of the blocks of a row: the sum over heads of max(0, q . key)
+ *     cpu_sparse_choose_row() the n_block best blocks of a row, as a bit mask of positions
+ *     (sparse.h) cpu_sparse_keep_state() tokens of the incomplete block, to the state
  *
  * A long context has many blocks and a prompt has many rows, so the scores of all rows would not
  * fit into memory. CHOOSE_ROWS rows are scored and choose before the next ones are scored. Their
@@ -67,7 +67,7 @@ const uint32_t *sparse_seen(const struct be *b, uint32_t row) {
 
 /* Returns the address of the key of block @i of row @row's sequence; the keys of the next blocks of
  * the page follow it. */
-static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
+static uint8_t *cpu_sparse_key_at(const struct run *k, uint32_t row, uint32_t i) {
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
     uint32_t page = host_page(&k->step->host, KV_GLOBAL, row, i * p->ratio);
@@ -80,13 +80,13 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
 
 /* Computes and stores the key of the block that ends with row @row. Tokens of earlier steps are in
  * the state. @mean: room for the key. */
-static void store_block(const struct run *k, uint32_t row, float *mean) {
+static void cpu_sparse_store_block(const struct run *k, uint32_t row, float *mean) {
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
     const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
     const float *state = recurrent_more(b, q->state_slot) + k->op->more;
     uint32_t first = k->step->host.row_pos[row] + 1 - p->ratio;
-    uint8_t *key = key_at(k, row, first / p->ratio);
+    uint8_t *key = cpu_sparse_key_at(k, row, first / p->ratio);
     float cs[1024];
 
     assert(b->shape.rope[0].n_rot <= ARRAY_SIZE(cs) && p->dim <= b->row_width);
@@ -105,7 +105,7 @@ static void store_block(const struct run *k, uint32_t row, float *mean) {
 
 /* Norms and rotates the queries of a row, and stores the key of the block that ends with it, if one
  * does. */
-static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+static void cpu_sparse_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -116,12 +116,12 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
         b->kernels->rope(q, be_rope_row(b, row, 0), b->shape.rope[0].n_rot, b->shape.rope_type);
     }
     if ((k->step->host.row_pos[row] + 1) % p->ratio == 0)
-        store_block(k, row, b->row + thread * b->row_width);
+        cpu_sparse_store_block(k, row, b->row + thread * b->row_width);
 }
 
 /* Scores a part of the blocks of a row; the keys in a page are contiguous and are scored by one
  * call. Rows that see all blocks need no scores. */
-static void score_part(void *ctx, uint32_t item, uint32_t thread) {
+static void cpu_sparse_score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -133,12 +133,12 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     for (uint32_t i = first, n; i < end && whole > p->n_block; i += n) {
         n = MIN(per_page - i % per_page, end - i);
         b->kernels->index_scores(b->sparse->q + (size_t)row * p->n_head * p->dim, p->n_head, p->dim,
-                                 key_at(k, row, i), n, score + i);
+                                 cpu_sparse_key_at(k, row, i), n, score + i);
     }
 }
 
 /* Sets the bits of the positions that the @nth scored row sees. */
-static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
+static void cpu_sparse_choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     uint32_t row = k->row0 + nth;
@@ -149,7 +149,7 @@ static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
 }
 
 /* Copies w[1] x of the tokens of sequence @i whose block is not complete to its state. */
-static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
+static void cpu_sparse_keep_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -169,7 +169,7 @@ int ops_index(struct step *s, const struct model_op *op) {
 
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->sparse->q, b->sparse->k});
-    be_each(b, s->n_rows, finish_row, &k);
+    be_each(b, s->n_rows, cpu_sparse_finish_row, &k);
     for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
         uint32_t most = 0;
 
@@ -178,9 +178,9 @@ int ops_index(struct step *s, const struct model_op *op) {
             most = MAX(most, sparse_whole(p, s->host.row_pos[r]));
         k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
         if (most > p->n_block)
-            be_each(b, n * k.n_parts, score_part, &k);
-        be_each(b, n, choose_row, &k);
+            be_each(b, n * k.n_parts, cpu_sparse_score_part, &k);
+        be_each(b, n, cpu_sparse_choose_row, &k);
     }
-    be_each(b, s->host.batch->n_seqs, keep_state, &k);
+    be_each(b, s->host.batch->n_seqs, cpu_sparse_keep_state, &k);
     return 0;
 }

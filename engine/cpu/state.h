@@ -16,7 +16,8 @@
 struct block {
     struct block *next;
     uint8_t *base;
-    /* used: bytes that be_take() has handed out; backed: first bytes that have memory, if keep */
+    /* used: bytes that be_alloc_weights() has handed out; backed: first bytes that have memory, if
+     * keep */
     size_t size, used, backed;
     uint64_t offset; /* if keep: offset in the file of kept weights */
     bool keep;       /* the block is a mapping of the file of kept weights (engine/keep.h) */
@@ -220,7 +221,7 @@ float *recurrent_more(const struct be *b, uint32_t state);
 
 /* Allocates @size bytes of weight memory, aligned to 64, which close() frees. Returns NULL if there
  * is no memory. With b->keep.found the memory contains the weights already, and is read-only. */
-void *be_take(struct be *b, size_t size);
+void *be_alloc_weights(struct be *b, size_t size);
 /* Copies a tensor of one or two dimensions as floats to weight memory at *@out; does nothing if @t
  * is NULL. */
 int be_vector(struct be *b, const struct tensor *t, float **out);

@@ -38,7 +38,7 @@ struct run {
 };
 
 /* Returns the number of floats of all streams of a row. */
-static size_t width_of(const struct be *b) {
+static size_t streams_width(const struct be *b) {
     return (size_t)b->shape.stream.n * b->shape.n_embd;
 }
 
@@ -56,18 +56,18 @@ int streams_open(struct be *b) {
     struct streams *d = b->streams = be_alloc(b, 1, sizeof(*d));
     if (!d)
         return -ENOMEM;
-    d->mixed = be_rows(b, width_of(b));
-    d->gate = s->rounds ? NULL : be_rows(b, width_of(b));
+    d->mixed = be_rows(b, streams_width(b));
+    d->gate = s->rounds ? NULL : be_rows(b, streams_width(b));
     d->low = be_rows(b, s->n_low);
     d->weight = be_rows(b, n_weights(s));
     return b->no_memory ? -ENOMEM : 0;
 }
 
 /* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */
-static void norm_streams(const struct be *b, const float *x, const float *norm, float *y) {
+static void streams_norm(const struct be *b, const float *x, const float *norm, float *y) {
     uint32_t n = b->shape.n_embd;
 
-    for (size_t at = 0; at < width_of(b); at += n)
+    for (size_t at = 0; at < streams_width(b); at += n)
         b->kernels->norm(x + at, norm + at, y + at, n, b->shape.rms_eps);
 }
 
@@ -76,7 +76,7 @@ static void hc_out_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
-    float *to = b->act[ACT_S] + row * width_of(b);
+    float *to = b->act[ACT_S] + row * streams_width(b);
 
     for (uint32_t i = 0; i < n_stream; i++, to += n)
         if (k->op->begins)
@@ -87,15 +87,16 @@ static void hc_out_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Mixes the streams of a row by their shares, and adds the branch b (HC_OUT after HC_IN). */
-static void share_row(void *ctx, uint32_t row, uint32_t thread) {
+static void streams_share_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
     const float *weight = b->streams->weight + row * n_weights(&b->shape.stream);
-    float *to = b->act[ACT_S] + row * width_of(b), *was = b->streams->mixed + row * width_of(b);
+    float *to = b->act[ACT_S] + row * streams_width(b),
+          *was = b->streams->mixed + row * streams_width(b);
 
-    memcpy(was, to, width_of(b) * sizeof(*was));
-    memset(to, 0, width_of(b) * sizeof(*to));
+    memcpy(was, to, streams_width(b) * sizeof(*was));
+    memset(to, 0, streams_width(b) * sizeof(*to));
     for (uint32_t i = 0; i < n_stream; i++, to += n) {
         b->kernels->add_scaled(to, b->act[ACT_B] + (size_t)row * n, weight[i], n);
         for (uint32_t j = 0; j < n_stream; j++)
@@ -108,8 +109,9 @@ static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
 
-    b->kernels->norm(b->act[ACT_S] + row * width_of(b), NULL, b->streams->mixed + row * width_of(b),
-                     (uint32_t)width_of(b), b->shape.rms_eps);
+    b->kernels->norm(b->act[ACT_S] + row * streams_width(b), NULL,
+                     b->streams->mixed + row * streams_width(b), (uint32_t)streams_width(b),
+                     b->shape.rms_eps);
 }
 
 /* Computes x of a row, and the weights for the next HC_OUT, from m in low[] (HC_IN). */
@@ -126,7 +128,7 @@ static void hc_in_row(void *ctx, uint32_t row, uint32_t thread) {
                      n_out == s->n ? NULL : b->streams->weight + row * n_weights(s));
     memset(x, 0, n * sizeof(*x));
     for (uint32_t i = 0; i < s->n; i++)
-        b->kernels->add_scaled(x, b->act[ACT_S] + row * width_of(b) + (size_t)i * n, in[i], n);
+        b->kernels->add_scaled(x, b->act[ACT_S] + row * streams_width(b) + (size_t)i * n, in[i], n);
     memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
 }
 
@@ -135,19 +137,19 @@ int ops_hc_in(struct step *s, const struct model_op *op) {
     struct run k = {.be = b, .op = op};
 
     be_each(b, s->n_rows, norm_together, &k);
-    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, width_of(b)),
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, streams_width(b)),
               b->streams->low, op->weights->m[0].n_out);
     be_each(b, s->n_rows, hc_in_row, &k);
     return 0;
 }
 
 /* Computes f of a row in mixed[] (MIX). */
-static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+static void streams_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
 
-    norm_streams(b, b->act[ACT_S] + row * width_of(b), k->op->weights->q_norm,
-                 b->streams->mixed + row * width_of(b));
+    streams_norm(b, b->act[ACT_S] + row * streams_width(b), k->op->weights->q_norm,
+                 b->streams->mixed + row * streams_width(b));
 }
 
 /* Applies silu to w[1] f of a row in low[], and the sigmoid to the weights of its streams (MIX). */
@@ -170,12 +172,12 @@ static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     uint32_t n = b->shape.n_embd;
-    float *f = b->streams->mixed + row * width_of(b), *x = b->act[ACT_X] + (size_t)row * n;
+    float *f = b->streams->mixed + row * streams_width(b), *x = b->act[ACT_X] + (size_t)row * n;
     float part = 1.0f / (float)b->shape.stream.n;
 
-    b->kernels->gate(f, b->streams->gate + row * width_of(b), (uint32_t)width_of(b));
+    b->kernels->gate(f, b->streams->gate + row * streams_width(b), (uint32_t)streams_width(b));
     memset(x, 0, n * sizeof(*x));
-    for (size_t at = 0; at < width_of(b); at += n)
+    for (size_t at = 0; at < streams_width(b); at += n)
         b->kernels->add_scaled(x, f + at, part, n);
     memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
 }
@@ -183,8 +185,8 @@ static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
 int ops_hc_out(struct step *s, const struct model_op *op) {
     struct run k = {.be = s->be, .op = op};
 
-    be_each(s->be, s->n_rows, s->be->shape.stream.rounds && !op->begins ? share_row : hc_out_row,
-            &k);
+    be_each(s->be, s->n_rows,
+            s->be->shape.stream.rounds && !op->begins ? streams_share_row : hc_out_row, &k);
     return 0;
 }
 
@@ -193,13 +195,13 @@ int ops_mix(struct step *s, const struct model_op *op) {
     struct streams *d = b->streams;
     struct run k = {.be = b, .op = op};
 
-    be_each(b, s->n_rows, norm_row, &k);
+    be_each(b, s->n_rows, streams_norm_row, &k);
     ops_store_each(
-        s, ops_prepare_rows(s, op->weights, 1, op->weights->n_mats - 1, d->mixed, width_of(b)),
+        s, ops_prepare_rows(s, op->weights, 1, op->weights->n_mats - 1, d->mixed, streams_width(b)),
         (float *[]){d->low, d->weight});
     be_each(b, s->n_rows, bend_row, &k);
     ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, d->low, b->shape.stream.n_low), d->gate,
-              width_of(b));
+              streams_width(b));
     be_each(b, s->n_rows, mean_row, &k);
     return 0;
 }
@@ -207,7 +209,7 @@ int ops_mix(struct step *s, const struct model_op *op) {
 /* -- the table of n-grams ---------------------------------------------------------------------- */
 
 /* Returns the part of the state of sequence @q that belongs to the op. */
-static float *state_of(const struct run *k, const struct engine_seq *q) {
+static float *streams_state(const struct run *k, const struct engine_seq *q) {
     return recurrent_more(k->be, q->state_slot) + k->op->more;
 }
 
@@ -224,7 +226,7 @@ static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *
 }
 
 /* Computes e of a row in ACT_X: the table's rows for its n-grams. */
-static void read_row(void *ctx, uint32_t row, uint32_t thread) {
+static void streams_read_row(void *ctx, uint32_t row, uint32_t thread) {
     struct run *k = ctx;
     const struct be *b = k->be;
     const struct ngram_shape *g = &b->shape.ngram;
@@ -232,7 +234,7 @@ static void read_row(void *ctx, uint32_t row, uint32_t thread) {
     int32_t token[NGRAM_TOKENS];
     uint64_t at[NGRAM_HEADS];
 
-    ngram_tokens(g, k->batch, q, row - q->row0, state_of(k, q), token);
+    ngram_tokens(g, k->batch, q, row - q->row0, streams_state(k, q), token);
     ngram_rows(g, token, at);
     for (uint32_t h = 0; h < (g->n - 1) * g->n_head; h++)
         if (!read_table(k, at[h], (uint8_t *)(b->row + thread * b->row_width),
@@ -242,17 +244,18 @@ static void read_row(void *ctx, uint32_t row, uint32_t thread) {
 
 /* Computes v, in mixed[], and c, in gate[], of the streams of a row from w[0] e, in gate[], and
  * w[1] e, in ACT_B. */
-static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
+static void streams_weigh_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     const struct weights *w = k->op->weights;
     uint32_t n = b->shape.n_embd;
-    float *c = b->streams->gate + row * width_of(b), *v = b->streams->mixed + row * width_of(b);
+    float *c = b->streams->gate + row * streams_width(b),
+          *v = b->streams->mixed + row * streams_width(b);
     const float *value = b->act[ACT_B] + (size_t)row * n;
 
-    norm_streams(b, c, w->k_norm, c);
-    norm_streams(b, b->act[ACT_S] + row * width_of(b), w->q_norm, v);
-    for (size_t at = 0; at < width_of(b); at += n) {
+    streams_norm(b, c, w->k_norm, c);
+    streams_norm(b, b->act[ACT_S] + row * streams_width(b), w->q_norm, v);
+    for (size_t at = 0; at < streams_width(b); at += n) {
         float z = 0;
 
         for (uint32_t i = 0; i < n; i++)
@@ -263,18 +266,18 @@ static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
         for (uint32_t i = 0; i < n; i++)
             v[at + i] = by * value[i];
     }
-    norm_streams(b, v, w->post_norm, c);
+    streams_norm(b, v, w->post_norm, c);
 }
 
 /* Adds v and the silu of the convolution of c to the streams of a row. */
-static void add_row(void *ctx, uint32_t row, uint32_t thread) {
+static void streams_add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     const struct ngram_shape *g = &b->shape.ngram;
     const struct engine_seq *q = &k->batch->seq[k->row_seq[row]];
-    size_t width = width_of(b);
+    size_t width = streams_width(b);
     uint32_t n_past = (g->kernel - 1) * g->n;
-    const float *past = state_of(k, q) + NGRAM_STATE, *u[8];
+    const float *past = streams_state(k, q) + NGRAM_STATE, *u[8];
     float *y = b->row + thread * b->row_width, *to = b->act[ACT_S] + row * width;
 
     for (uint32_t j = 0; j < g->kernel; j++) {
@@ -289,14 +292,14 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
 }
 
 /* Updates the state of sequence @i to that after the rows of this step. */
-static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
+static void streams_keep_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
     const struct ngram_shape *g = &b->shape.ngram;
     const struct engine_seq *q = &k->batch->seq[i];
-    size_t width = width_of(b);
+    size_t width = streams_width(b);
     uint32_t n_past = (g->kernel - 1) * g->n, fresh = MIN(n_past, q->n_rows);
-    float *state = state_of(k, q), *past = state + NGRAM_STATE;
+    float *state = streams_state(k, q), *past = state + NGRAM_STATE;
 
     ngram_keep(g, k->batch, q, state);
     memmove(past, past + fresh * width, (n_past - fresh) * width * sizeof(*past));
@@ -311,15 +314,15 @@ int ops_ngram(struct step *s, const struct model_op *op) {
 
     for (uint32_t i = 0; i < k.batch->n_seqs; i++)
         if (k.batch->seq[i].pos0 == 0)
-            memset(state_of(&k, &k.batch->seq[i]), 0,
-                   (NGRAM_STATE + (g->kernel - 1) * g->n * width_of(b)) * sizeof(float));
-    be_each(b, s->n_rows, read_row, &k);
+            memset(streams_state(&k, &k.batch->seq[i]), 0,
+                   (NGRAM_STATE + (g->kernel - 1) * g->n * streams_width(b)) * sizeof(float));
+    be_each(b, s->n_rows, streams_read_row, &k);
     if (k.failed || gguf_has_changed(b->file))
         return -EIO;
     ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
                    (float *[]){b->streams->gate, b->act[ACT_B]});
-    be_each(b, s->n_rows, weigh_row, &k);
-    be_each(b, s->n_rows, add_row, &k);
-    be_each(b, k.batch->n_seqs, keep_state, &k);
+    be_each(b, s->n_rows, streams_weigh_row, &k);
+    be_each(b, s->n_rows, streams_add_row, &k);
+    be_each(b, k.batch->n_seqs, streams_keep_state, &k);
     return 0;
 }

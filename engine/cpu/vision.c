@@ -57,13 +57,13 @@ struct vis_be {
     uint8_t *panel;            /* keys of a head of a whole picture, then its values */
 };
 
-/* keys_bytes() and values_bytes() return the bytes of a head's packed keys and values, each a whole
- * number of panels. */
+/* keys_bytes() and cpu_vision_values_bytes() return the bytes of a head's packed keys and values,
+ * each a whole number of panels. */
 static size_t keys_bytes(uint32_t n_keys, uint32_t dim) {
     return round_up(n_keys, LANES) * dim * sizeof(float);
 }
 
-static size_t values_bytes(uint32_t n_keys, uint32_t dim) {
+static size_t cpu_vision_values_bytes(uint32_t n_keys, uint32_t dim) {
     return round_up(dim, LANES) * (size_t)n_keys * sizeof(float);
 }
 
@@ -72,8 +72,8 @@ static void *aligned(size_t n) {
     return aligned_alloc(64, round_up(MAX(n, 1), 64));
 }
 
-/* Implements vis_ops.close; accepts a backend that open_be() left half-built. */
-static struct vis_be *close_be(struct vis_be *b) {
+/* Implements vis_ops.close; accepts a backend that cpu_vision_open_be() left half-built. */
+static struct vis_be *cpu_vision_close_be(struct vis_be *b) {
     if (!b)
         return NULL;
     for (struct vis_mat *m = b->mats, *next; m; m = next) {
@@ -97,48 +97,48 @@ static struct vis_be *close_be(struct vis_be *b) {
     return NULL;
 }
 
-/* Allocates the buffers. Returns false if there is no memory; close_be() then frees those that were
- * allocated. */
-static bool allocate(struct vis_be *b) {
+/* Allocates the buffers. Returns false if there is no memory; cpu_vision_close_be() then frees
+ * those that were allocated. */
+static bool cpu_vision_allocate(struct vis_be *b) {
     uint32_t n = pool_n_threads(b->pool), dim = b->host.sizes.head_dim,
              keys = b->host.sizes.max_keys;
     uint32_t window = MIN(keys, PROJECTOR_WINDOW_MAX * PROJECTOR_WINDOW_MAX);
 
     b->scratch = aligned(n * sizeof(*b->scratch));
     b->lane = calloc(n, sizeof(*b->lane));
-    b->panel = aligned(keys_bytes(keys, dim) + values_bytes(keys, dim));
+    b->panel = aligned(keys_bytes(keys, dim) + cpu_vision_values_bytes(keys, dim));
     for (uint32_t i = 0; i < n && b->lane; i++) {
         struct lane *l = &b->lane[i];
 
         l->acts = aligned(acts_bytes(ACTS_F, dim, BLOCK));
         l->scores = aligned(acts_bytes(ACTS_F, keys, BLOCK));
-        l->panel = aligned(keys_bytes(window, dim) + values_bytes(window, dim));
+        l->panel = aligned(keys_bytes(window, dim) + cpu_vision_values_bytes(window, dim));
         if (!l->acts || !l->scores || !l->panel)
             return false;
     }
     return b->scratch && b->lane && b->panel;
 }
 
-/* Context of do_item(). */
+/* Context of cpu_vision_do_item(). */
 struct items {
     vis_row_fn fn;
     void *ctx;
 };
 
-static void do_item(void *ctx, uint32_t i, uint32_t thread) {
+static void cpu_vision_do_item(void *ctx, uint32_t i, uint32_t thread) {
     const struct items *w = ctx;
 
     w->fn(w->ctx, i);
 }
 
 /* Implements vis_host.each. */
-static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
-    pool_each(b->pool, n, do_item, &(struct items){fn, ctx});
+static void cpu_vision_each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
+    pool_each(b->pool, n, cpu_vision_do_item, &(struct items){fn, ctx});
 }
 
 /* Implements vis_host.norm: a layer norm, or without @bias an RMS norm. */
-static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
-                 float eps, uint32_t n, float *y) {
+static void cpu_vision_norm(const struct vis_be *b, const float *x, const float *w,
+                            const float *bias, float eps, uint32_t n, float *y) {
     if (!bias) {
         b->kernels->norm(x, w, y, n, eps);
         return;
@@ -162,8 +162,8 @@ static void quick_gelu(const struct vis_be *b, float *x, uint32_t n) {
 }
 
 /* Implements vis_host.act. */
-static void act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
-                uint32_t n) {
+static void cpu_vision_act(const struct vis_be *b, enum projector_act act, float *x,
+                           const float *up, uint32_t n) {
     if (act == PROJECTOR_GELU && !up)
         b->kernels->gelu(x, n);
     else if (act == PROJECTOR_GELU)
@@ -182,7 +182,7 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
 }
 
 /* Implements vis_ops.open_bytes: the bytes of all buffers, including those of each thread. */
-static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+static uint64_t cpu_vision_open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
     uint64_t thread = (uint64_t)s->max_keys * VIS_HEAD_ROWS;
 
     return vis_host_bytes(s) +
@@ -191,21 +191,22 @@ static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
 }
 
 /* Implements vis_ops.open. */
-static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
-                   const struct vis_sizes *sizes, struct err *err) {
+static int cpu_vision_open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                              const struct vis_sizes *sizes, struct err *err) {
     const struct cpu_kernels *kernels = isa_find(opts->isa, err);
     struct vis_be *b = kernels ? calloc(1, sizeof(*b)) : NULL;
 
     if (!b)
         return kernels ? -ENOMEM : -EINVAL;
     b->kernels = kernels;
-    b->host = (struct vis_host){.each = each, .norm = norm, .act = act};
+    b->host =
+        (struct vis_host){.each = cpu_vision_each, .norm = cpu_vision_norm, .act = cpu_vision_act};
     int r = vis_host_open(&b->host, sizes);
     r = r < 0 ? r : pool_new(&b->pool, opts->n_threads);
-    if (r == 0 && !allocate(b))
+    if (r == 0 && !cpu_vision_allocate(b))
         r = -ENOMEM;
     if (r < 0)
-        close_be(b);
+        cpu_vision_close_be(b);
     else
         *out = b;
     return r;
@@ -224,8 +225,8 @@ static void pack_panel(void *ctx, uint32_t i) {
 }
 
 /* Implements vis_ops.load. */
-static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
+static int cpu_vision_load(struct vis_be *b, const struct tensor *t, const float *bias,
+                           struct vis_mat **out, struct err *err) {
     struct vis_mat *v = calloc(1, sizeof(*v));
 
     if (!v)
@@ -242,12 +243,12 @@ static int load(struct vis_be *b, const struct tensor *t, const float *bias, str
     if (!v->m.data || !b->acts[kind])
         return -ENOMEM;
     struct packing p = {&v->m, t};
-    each(b, v->m.n_panels, pack_panel, &p);
+    cpu_vision_each(b, v->m.n_panels, pack_panel, &p);
     *out = v;
     return 0;
 }
 
-/* Context of store_row(): rows that are converted to activations. */
+/* Context of cpu_vision_store_row(): rows that are converted to activations. */
 struct storing {
     struct vis_be *b;
     const float *in;
@@ -255,7 +256,7 @@ struct storing {
     enum acts_kind kind;
 };
 
-static void store_row(void *ctx, uint32_t r) {
+static void cpu_vision_store_row(void *ctx, uint32_t r) {
     const struct storing *s = ctx;
 
     s->b->kernels->acts_store[s->kind](s->in + (size_t)r * s->n_in, s->n_in,
@@ -263,8 +264,8 @@ static void store_row(void *ctx, uint32_t r) {
 }
 
 /* Implements vis_ops.linear. */
-static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
-                   float *out, bool add) {
+static void cpu_vision_linear(struct vis_be *b, const struct vis_mat *m, const float *in,
+                              uint32_t n_rows, float *out, bool add) {
     enum acts_kind kind = panel_infos[m->m.format].acts;
     struct storing s = {b, in, m->m.n_in, kind};
     struct matmul mm = {
@@ -280,7 +281,7 @@ static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, u
 
     assert(n_rows <= b->host.sizes.max_rows && m->m.n_in <= b->host.sizes.max_in);
     mm.acts[kind] = b->acts[kind];
-    each(b, n_rows, store_row, &s);
+    cpu_vision_each(b, n_rows, cpu_vision_store_row, &s);
     matmul_run(b->pool, &mm, 1);
 }
 
@@ -303,7 +304,7 @@ static const float *part(const struct head *h, uint32_t r, uint32_t which) {
 }
 
 /* Returns a matrix [n_out][n_in] of floats at @data. */
-static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
+static struct mat cpu_vision_matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
     return (struct mat){
         .format = PANEL_F32,
         .n_out = n_out,
@@ -319,12 +320,12 @@ static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
 static void set_packed(struct head *h, uint8_t *panel) {
     uint32_t dim = h->b->host.sizes.head_dim;
 
-    h->p.keys = matrix(panel, h->n, dim);
-    h->p.values = matrix(panel + keys_bytes(h->n, dim), dim, h->n);
+    h->p.keys = cpu_vision_matrix(panel, h->n, dim);
+    h->p.values = cpu_vision_matrix(panel + keys_bytes(h->n, dim), dim, h->n);
 }
 
 /* Packs keys [16 i, 16 i + 16) and their values. Lanes of the last panel of values that are no
- * dimension stay as they are: multiply() does not read their sums. */
+ * dimension stay as they are: cpu_vision_multiply() does not read their sums. */
 static void pack_keys(void *ctx, uint32_t i) {
     const struct head *h = ctx;
     uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * LANES, (uint32_t)LANES);
@@ -348,8 +349,9 @@ static void pack_keys(void *ctx, uint32_t i) {
 
 /* Multiplies a block of @n rows by @m: out[r * stride + i] = scale[r] times the product of row r
  * and row i of @m, for i < @width. @scale NULL: 1. */
-static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
-                     float *out, size_t stride, uint32_t width, const float *scale) {
+static void cpu_vision_multiply(const struct head *h, const struct mat *m, const uint8_t *acts,
+                                uint32_t n, float *out, size_t stride, uint32_t width,
+                                const float *scale) {
     float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
 
     for (uint32_t p = 0; p < m->n_panels; p++) {
@@ -374,7 +376,7 @@ static void attend_block(const struct head *h, uint32_t i, const struct lane *l)
     for (uint32_t r = 0; r < n; r++)
         memcpy(l->acts + acts_bytes(ACTS_F, dim, r), part(h, i * BLOCK + r, 0),
                dim * sizeof(float));
-    multiply(h, &h->p.keys, l->acts, n, l->scores, stride, padded, NULL);
+    cpu_vision_multiply(h, &h->p.keys, l->acts, n, l->scores, stride, padded, NULL);
     for (uint32_t r = 0; r < n; r++) {
         float *s = l->scores + r * stride;
 
@@ -383,7 +385,7 @@ static void attend_block(const struct head *h, uint32_t i, const struct lane *l)
         inverse[r] = 1 / h->b->kernels->exps(s, padded, h->a->scale);
     }
     float *out = h->a->out + (size_t)(h->first + i * BLOCK) * n_embd + (size_t)h->h * dim;
-    multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
+    cpu_vision_multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
 }
 
 /* Implements each_fn: computes a block of a head. */
@@ -403,13 +405,13 @@ static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t h
     assert(h.n <= b->host.sizes.max_keys);
     set_packed(&h, b->panel);
     if (first == 0)
-        each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
+        cpu_vision_each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
     pool_each(b->pool, (n + BLOCK - 1) / BLOCK, do_block, &h);
 }
 
 /* Implements vis_ops.attend_blocks. */
-static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
-                          uint32_t n) {
+static void cpu_vision_attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
+                                     uint32_t n) {
     uint32_t each_head = vis_head_blocks(a->n_patches);
 
     for (uint32_t i = first, more; i < first + n; i += more) {
@@ -441,19 +443,19 @@ static void do_window(void *ctx, uint32_t i, uint32_t thread) {
 }
 
 /* Implements vis_ops.attend. */
-static void attend(struct vis_be *b, const struct vis_attend *a) {
+static void cpu_vision_attend(struct vis_be *b, const struct vis_attend *a) {
     assert(a->longest <= PROJECTOR_WINDOW_MAX * PROJECTOR_WINDOW_MAX);
     pool_each(b->pool, a->n_segments * b->host.sizes.n_head, do_window, &(struct windows){b, a});
 }
 
 const struct vis_ops vis_cpu = {
     .name = "cpu",
-    .open = open_be,
-    .close = close_be,
-    .open_bytes = open_bytes,
+    .open = cpu_vision_open_be,
+    .close = cpu_vision_close_be,
+    .open_bytes = cpu_vision_open_bytes,
     VIS_HOST_OPS,
-    .load = load,
-    .linear = linear,
-    .attend = attend,
-    .attend_blocks = attend_blocks,
+    .load = cpu_vision_load,
+    .linear = cpu_vision_linear,
+    .attend = cpu_vision_attend,
+    .attend_blocks = cpu_vision_attend_blocks,
 };

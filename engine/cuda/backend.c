@@ -17,7 +17,7 @@
 #define MIN_MAJOR 8 /* the minimum, for mma.m16n8k16 and cp.async */
 
 /* Returns advice for an error whose text is not helpful, or "". */
-static const char *advice(int error) {
+static const char *cuda_advice(int error) {
     switch (error) {
     case CUDA_BUSY:
         return " (another process has it alone, or its compute mode forbids it: nvidia-smi)";
@@ -50,7 +50,7 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
                 driver / 1000);
     else
         err_set(err, 0, NULL, "no CUDA device: %s%s",
-                e ? api->text(e) : "the driver shows none (CUDA_VISIBLE_DEVICES?)", advice(e));
+                e ? api->text(e) : "the driver shows none (CUDA_VISIBLE_DEVICES?)", cuda_advice(e));
     return -ENODEV;
 }
 
@@ -68,7 +68,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     e = api->describe(number, out);
     e = e ? e : api->use(number);
     if (e) {
-        err_set(err, 0, NULL, "CUDA device %d: %s%s", number, api->text(e), advice(e));
+        err_set(err, 0, NULL, "CUDA device %d: %s%s", number, api->text(e), cuda_advice(e));
         return -ENODEV;
     }
     if (out->major < MIN_MAJOR) {
@@ -90,7 +90,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
 }
 
 /* be_ops.probe: probes each named device, the first one last, because it is used afterwards. */
-static int probe(const struct engine_opts *o, struct err *err) {
+static int cuda_probe(const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES] = {0}, n = o ? devices_of(o, number) : 1;
     struct cuda_device d;
 
@@ -112,7 +112,7 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
 
 /* Returns the bytes of a page for @n_values values of a token: those of a page of one head with
  * half as many keys, and as many values. */
-static size_t values_bytes(const struct be *b, uint64_t n_values) {
+static size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
 
     assert(n_values % 2 == 0 && n_values / 2 <= UINT32_MAX);
@@ -127,12 +127,12 @@ uint32_t cuda_page_ranks(const struct be *b) {
 
 /* Counts the bytes of a page, for each class: with the device's layers, and with all layers of
  * @all. */
-static void size_pages(struct be *b, const struct model_shape *all) {
+static void cuda_size_pages(struct be *b, const struct model_shape *all) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++) {
         uint32_t n = cuda_page_ranks(b);
 
-        b->kv[i].page_bytes = values_bytes(b, b->shape->n_kv_values[i] / n);
-        b->kv[i].all_bytes = n * values_bytes(b, all->n_kv_values[i] / n);
+        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
+        b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
     }
     if (all->sparse.n_layer) { /* keys of blocks are stored after the layers */
         struct kv_class *kv = &b->kv[KV_GLOBAL];
@@ -190,7 +190,7 @@ static int upload_tables(struct be *b) {
 }
 
 /* Refuses shapes that no kernel supports. Returns 0, or -EINVAL with @err. */
-static int check_shape(const struct model_shape *s, struct err *err) {
+static int cuda_check_shape(const struct model_shape *s, struct err *err) {
     if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
         return err_set(
             err, 0, NULL,
@@ -211,7 +211,7 @@ bool cuda_wants(const char *what) {
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. */
-static void read_environment(struct be *b) {
+static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
     b->fault.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
@@ -297,7 +297,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
               const struct rank *rank, uint64_t *bytes, struct err *err) {
     CLEANUP(freep) struct be *b = calloc(1, sizeof(*b));
     struct engine_opts o = *opts;
-    int r = check_shape(shape, err);
+    int r = cuda_check_shape(shape, err);
 
     if (!b || r < 0)
         return b ? r : -ENOMEM;
@@ -307,7 +307,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     b->opts = &o;
     set_rank(b, rank);
     divide_shape(b);
-    size_pages(b, shape);
+    cuda_size_pages(b, shape);
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0 && cuda_load_kernels(b) < 0)
         r = err_set(err, 0, NULL, "loading the kernels: %s", b->fault.text);
@@ -372,7 +372,7 @@ static void choose_early(struct be *b) {
 }
 
 /* Loads the kernels for the device that was found, allocates its memory, and tests it. */
-static int prepare(struct be *b, const struct be_opts *o, struct err *err) {
+static int cuda_prepare(struct be *b, const struct be_opts *o, struct err *err) {
     assert(b->device.n_multiprocessors > 0);
     snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
     TRY(cuda_load_kernels(b));
@@ -386,7 +386,7 @@ static int prepare(struct be *b, const struct be_opts *o, struct err *err) {
 
 /* Opens a device without weights, which load() brings later. */
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
-    int r = check_shape(o->shape, err);
+    int r = cuda_check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
 
     if (!b)
@@ -402,11 +402,11 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     set_rank(b, rank);
     divide_shape(b);
     b->draft.of.n_slots = b->shape->drafts ? o->n_slots : 0;
-    size_pages(b, o->shape);
-    read_environment(b);
+    cuda_size_pages(b, o->shape);
+    cuda_read_environment(b);
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0) {
-        r = prepare(b, o, err);
+        r = cuda_prepare(b, o, err);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
     }
@@ -418,27 +418,27 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     return 0;
 }
 
-static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+static int cuda_open_be(struct be **out, const struct be_opts *o, struct err *err) {
     const struct rank rank = only(o->engine);
 
     return cuda_open(out, o, &rank, err);
 }
 
-static const char *isa(const struct be *b) {
+static const char *cuda_isa(const struct be *b) {
     return b->isa;
 }
 
-static const char *address(const struct be *b, uint32_t i) {
+static const char *cuda_address(const struct be *b, uint32_t i) {
     return i ? "" : b->device.address;
 }
 
-static uint32_t n_threads(const struct be *b) {
+static uint32_t cuda_n_threads(const struct be *b) {
     return 0;
 }
 
 /* Variants that engine/prove.c may turn off: graphs, early launches, products with an epilogue that
  * replaces the next kernel, and expert_vec. */
-static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
+static bool cuda_variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
     bool either =
@@ -461,7 +461,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
 
 /* Begins or ends the proof. Its steps are not requests: their graphs are not kept, their picks of
  * experts are not counted, and rows attend to fewer blocks. */
-static bool proving(struct be *b, bool on) {
+static bool cuda_proving(struct be *b, bool on) {
     if (!cuda_wants("CHECK"))
         return false;
     graph_forget(b);
@@ -471,7 +471,7 @@ static bool proving(struct be *b, bool on) {
     return true;
 }
 
-static bool coarse(const struct be *b) {
+static bool cuda_coarse(const struct be *b) {
     return b->products.planes == 2;
 }
 
@@ -482,7 +482,7 @@ static const uint64_t *picks(const struct be *b) {
                : NULL;
 }
 
-static const char *note(const struct be *b) {
+static const char *cuda_note(const struct be *b) {
     return b->note;
 }
 
@@ -490,13 +490,13 @@ static const char *fault(const struct be *b) {
     return b->fault.lost ? b->fault.text : "";
 }
 
-static void *host_page(struct be *b, uint32_t page) {
+static void *cuda_host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
     return b->host_pages + page * b->kv[KV_GLOBAL].all_bytes;
 }
 
 /* be_ops.peek: NULL during a step, and for wants whose logits were overwritten. */
-static const float *peek(const struct be *b, uint32_t want) {
+static const float *cuda_peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
     assert(want < b->opts->max_wants);
@@ -519,18 +519,18 @@ const struct be_ops weft_backend_cuda = {
     .hidden = true,
     .latent_once = true,
     .vision = &vis_cuda,
-    .probe = probe,
+    .probe = cuda_probe,
     .several = ranks_several,
     .room = room,
-    .open = open_be,
+    .open = cuda_open_be,
     .close = cuda_close,
-    .isa = isa,
-    .address = address,
-    .n_threads = n_threads,
-    .variant = variant,
-    .proving = proving,
-    .coarse = coarse,
-    .note = note,
+    .isa = cuda_isa,
+    .address = cuda_address,
+    .n_threads = cuda_n_threads,
+    .variant = cuda_variant,
+    .proving = cuda_proving,
+    .coarse = cuda_coarse,
+    .note = cuda_note,
     .picks = picks,
     .fault = fault,
     .load = cuda_load,
@@ -541,7 +541,7 @@ const struct be_ops weft_backend_cuda = {
     .end = step_end,
     .copy = step_copy,
     .copy_state = step_copy_state,
-    .host_page = host_page,
+    .host_page = cuda_host_page,
     .host_state = step_host_state,
-    .peek = peek,
+    .peek = cuda_peek,
 };

@@ -112,7 +112,7 @@ int graph_launch(struct step *s) {
 }
 
 /* Logs that graphs are off: not an error, but small steps are slower from now on. */
-static void give_up(struct be *b, const char *what, const char *why) {
+static void graph_give_up(struct be *b, const char *what, const char *why) {
     b->graphs.on = false;
     fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, why);
 }
@@ -127,7 +127,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
         void *note = realloc(g->note, more * sizeof(*g->note));
 
         if (!note) {
-            give_up(b->group.first, "notes", "out of memory");
+            graph_give_up(b->group.first, "notes", "out of memory");
             g->noting = false;
             return;
         }
@@ -143,7 +143,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
 }
 
 /* Enqueues note @i again, into the graph; returns 0 or an error of the runtime. */
-static int again(const struct graphs *g, uint32_t i) {
+static int graph_again(const struct graphs *g, uint32_t i) {
     struct be *b = g->note[i].be;
     const struct launch *l = &g->note[i].launch;
     const void *args = g->note[i].args;
@@ -173,13 +173,13 @@ static void capture(struct step *s) {
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
-        give_up(b, "cudaStreamBeginCapture", b->api->text(e));
+        graph_give_up(b, "cudaStreamBeginCapture", b->api->text(e));
         return;
     }
     e = several ? ranks_meet(b->group.ranks, &fork, NULL) : 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
         e = several ? b->api->use(g->note[i].be->number) : 0;
-        e = e ? e : again(g, i);
+        e = e ? e : graph_again(g, i);
     }
     e = e || !several ? e : ranks_meet(b->group.ranks, &join, NULL);
     if (several) /* between calls the first device must be current, also after failures */
@@ -187,7 +187,7 @@ static void capture(struct step *s) {
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);
     if (e || end)
-        give_up(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
+        graph_give_up(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
     if (*graph && e) { /* half a step */
         b->api->graph_free(*graph);
         *graph = NULL;

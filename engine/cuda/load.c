@@ -17,7 +17,7 @@
 
 /* Takes @bytes of @from, whose size was counted before; while it is counted, *out is NULL. Returns
  * 0, or -ENOMEM with @err. */
-static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
+static int load_own_memory(struct pool *from, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
     if (n > from->size - from->used) {
@@ -41,7 +41,7 @@ static int wait_buffer(struct be *b, int i) {
 
 /* Starts to copy @n bytes of the file to @to through buffer @i. The caller marks the buffer busy.
  * Returns 0 or -EIO. */
-static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
+static int load_send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
     TRY(wait_buffer(b, i));
     assert(n <= b->load.bytes && !b->load.buffer[i].busy);
     memcpy(b->load.buffer[i].host, from, n);
@@ -67,7 +67,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     for (size_t at = 0, k = 0; at < n; k++) {
         size_t part = MIN(n - at, b->load.bytes);
 
-        TRY(send_piece(b, k % 2, from + at, part, (uint8_t *)to + at));
+        TRY(load_send_piece(b, k % 2, from + at, part, (uint8_t *)to + at));
         TRY(mark_busy(b, k % 2));
         at += part;
     }
@@ -75,7 +75,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
 }
 
 int load_own(struct be *b, const void *data, size_t n, void **out, struct err *err) {
-    TRY(own(&b->load.weights, n, out, err));
+    TRY(load_own_memory(&b->load.weights, n, out, err));
     return cuda_counts(b) ? 0 : cuda_load_bytes(b, data, n, *out);
 }
 
@@ -104,7 +104,8 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
     assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
 
-    TRY(send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load.buffer[i].device));
+    TRY(load_send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes,
+                        b->load.buffer[i].device));
     struct repack_args a = {
         .source = load_source(b, t, b->load.buffer[i].device, n),
         .tiles =
@@ -232,8 +233,8 @@ static int fill_slots(struct be *b, struct matrix *m, uint32_t layer, size_t eac
 
 /* Fills the tiles of @m, @n_tiles rows of them, and sets *most to their largest scale. A rank's
  * tiles are scaled later (ranks_load.c). */
-static int fill_tiles(struct be *b, const struct tensor *t, const struct parts *p, struct matrix *m,
-                      uint32_t n_tiles, float *most, struct err *err) {
+static int load_fill_tiles(struct be *b, const struct tensor *t, const struct parts *p,
+                           struct matrix *m, uint32_t n_tiles, float *most, struct err *err) {
     TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
     TRY(repack_all(b, t, m, p));
     TRY(check_values(b, t, err));
@@ -262,14 +263,14 @@ int load_parts(struct be *b, struct weights *w, const struct tensor *t, const st
     matrix_cut(m, n_in);
     w->n_in = n_in;
     size_t each = tile_matrix_bytes(m->format, n_out, n_in);
-    TRY(own(&b->load.weights, each * ((uint32_t)t->ne[2] - n_hosts), &d, err));
+    TRY(load_own_memory(&b->load.weights, each * ((uint32_t)t->ne[2] - n_hosts), &d, err));
     if (fetched)
-        TRY(own(&b->load.host, each * w->n_experts, &far, err));
+        TRY(load_own_memory(&b->load.host, each * w->n_experts, &far, err));
     w->host[m - w->m] = far;
     m->tiles = fetched ? far : d;
     if (!cuda_counts(b)) {
         m->grid = tile_grid_of(t->format->type, b->load.tile_grids);
-        TRY(fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
+        TRY(load_fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
         TRY(fetched ? fill_slots(b, m, p->layer - 1, each, d) : 0);
     }
     bool some = b->group.n > 1; /* a rank has some rows of each expert */

@@ -18,7 +18,8 @@
 #define MAX_PARTIALS 65536u
 
 /* Registers @n elements of @size bytes for allocation; the pointer at @where will be set. */
-static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
+static void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what,
+                       bool host) {
     assert(b->regions.n < ARRAY_SIZE(b->regions.list) && where && !*(void **)where && size > 0);
     b->regions.list[b->regions.n++] =
         (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
@@ -26,7 +27,7 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
 
 /* Registers @n 32-bit numbers of activations. */
 static void add_words(struct be *b, void *where, size_t n) {
-    add(b, where, n, 4, "activations", false);
+    memory_add(b, where, n, 4, "activations", false);
 }
 
 /* Counts activations of a step's rows, and the rows with logits; `packed` is as wide as the widest
@@ -67,23 +68,25 @@ static void add_activations(struct be *b) {
     add_words(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0));
     add_words(b, &b->act.gate, rows * n_ff);
     add_words(b, &b->act.up, rows * n_ff);
-    add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations", false);
+    memory_add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations",
+               false);
     add_words(b, &b->act.scale, MAX(MAX(padded, pairs), heads));
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add_words(b, &b->act.rope[i], rows * s->rope[i].n_rot);
     add_words(b, &b->act.factor, rows);
-    add(b, &b->sampling.packed,
-        round_up(wants, WGMMA_ROWS) * round_up(s->n_embd, 64) * b->products.planes,
-        sizeof(uint16_t), "logits", false);
-    add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
-    add(b, &b->sampling.logits, n_logits, sizeof(float), "logits", false);
-    add(b, &b->sampling.z, n_logits, sizeof(float), "logits", false);
-    add(b, &b->sampling.state, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling.state), "logits", false);
-    add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
+    memory_add(b, &b->sampling.packed,
+               round_up(wants, WGMMA_ROWS) * round_up(s->n_embd, 64) * b->products.planes,
+               sizeof(uint16_t), "logits", false);
+    memory_add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
+    memory_add(b, &b->sampling.logits, n_logits, sizeof(float), "logits", false);
+    memory_add(b, &b->sampling.z, n_logits, sizeof(float), "logits", false);
+    memory_add(b, &b->sampling.state, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling.state), "logits",
+               false);
+    memory_add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
 /* Counts buffers of pairs of a row and an expert. */
-static void add_experts(struct be *b) {
+static void memory_add_experts(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, pairs = rows * s->n_expert_used;
 
@@ -98,10 +101,11 @@ static void add_experts(struct be *b) {
     add_words(b, &b->experts.expert, pairs);
     add_words(b, &b->experts.list, rows * s->n_expert);
     add_words(b, &b->experts.count, s->n_expert + 2);
-    add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
+    memory_add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations",
+               false);
     if (b->opts->experts_fd > 0) {
-        add(b, &b->experts.picks, cuda_n_picks(b), sizeof(uint64_t), "activations", false);
-        add(b, &b->experts.host_picks, cuda_n_picks(b), sizeof(uint64_t), "experts", true);
+        memory_add(b, &b->experts.picks, cuda_n_picks(b), sizeof(uint64_t), "activations", false);
+        memory_add(b, &b->experts.host_picks, cuda_n_picks(b), sizeof(uint64_t), "experts", true);
     }
     if (s->host_experts)
         add_words(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert);
@@ -110,7 +114,8 @@ static void add_experts(struct be *b) {
 
         add_words(b, &b->experts.slot_expert, n);
         add_words(b, &b->experts.slot_since, n);
-        add(b, &b->experts.move, s->n_expert, sizeof(*b->experts.move), "activations", false);
+        memory_add(b, &b->experts.move, s->n_expert, sizeof(*b->experts.move), "activations",
+                   false);
         add_words(b, &b->experts.n_moves, 1);
     }
 }
@@ -123,10 +128,11 @@ static void add_host(struct be *b) {
 
     if (!has_host(b))
         return;
-    add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
-    add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
-    add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
-    add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host", true);
+    memory_add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
+    memory_add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
+    memory_add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
+    memory_add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host",
+               true);
 }
 
 /* Counts buffers of latent attention: queries before attn_k_b, and the heads as experts. */
@@ -142,7 +148,8 @@ static void add_latent(struct be *b) {
     }
     add_words(b, &b->latent.list, rows * latent_heads(b));
     add_words(b, &b->latent.n_items, 1);
-    add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations", false);
+    memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
+               false);
 }
 
 /* Counts buffers of recurrent layers for a step's rows, and the states. */
@@ -152,9 +159,9 @@ static void add_recurrent(struct be *b) {
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
 
     if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
-        add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
-            (b->group.n * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float), "states",
-            true);
+        memory_add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
+                   (b->group.n * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float),
+                   "states", true);
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
@@ -162,7 +169,7 @@ static void add_recurrent(struct be *b) {
     add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
     add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
     add_words(b, &b->recurrent.out, rows * s->n_out);
-    add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
+    memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
 
 /* Counts residual streams, and buffers for the computation of their weights. */
@@ -183,12 +190,12 @@ static void add_streams(struct be *b) {
     size_t row = op ? ngram_n_rows(b->shape) * op->ngram.table->row_bytes : 0;
     if (!op)
         return;
-    add(b, &b->streams.rows, rows, row, "activations", false);
+    memory_add(b, &b->streams.rows, rows, row, "activations", false);
     for (int i = 0; i < 2; i++)
-        add(b, &b->streams.host_rows[i], rows, row, "uploads", true);
-    add(b, &b->streams.find, rows * ngram_n_rows(b->shape), sizeof(*b->streams.find), "uploads",
-        true);
-    add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
+        memory_add(b, &b->streams.host_rows[i], rows, row, "uploads", true);
+    memory_add(b, &b->streams.find, rows * ngram_n_rows(b->shape), sizeof(*b->streams.find),
+               "uploads", true);
+    memory_add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 
 /* Counts buffers of an indexer whose queries have @n values for each row, and which chooses up to
@@ -224,7 +231,7 @@ static void add_condensed(struct be *b) {
 }
 
 /* Counts buffers of an indexer and of the attention to the keys that it chooses. */
-static void add_sparse(struct be *b) {
+static void memory_add_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
 
     if (p->n_layer == 0)
@@ -250,11 +257,11 @@ static void add_drafter(struct be *b) {
         add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
     }
     if (s->rank && !s->top_k)
-        add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
+        memory_add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
     if (s->top_k) {
-        add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
-        add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
-        add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);
+        memory_add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
+        memory_add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
+        memory_add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);
     }
 }
 
@@ -291,7 +298,7 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h) {
 }
 
 /* Counts the most items that attention may need, and room for partial results. */
-static void add_attention(struct be *b) {
+static void memory_add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
 
@@ -301,24 +308,24 @@ static void add_attention(struct be *b) {
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->attention.max_items = b->attention.max_merges + MAX_PARTIALS;
     assert(cuda_partials(b, &(struct heads){s->widest.n_kv, s->widest.n_kv, s->widest.head}) > 0);
-    add(b, &b->attention.partial, b->attention.partial_bytes, 1, "attention", false);
-    add(b, &b->attention.item, b->attention.max_items, sizeof(struct attn_item), "attention",
-        false);
-    add(b, &b->attention.wide_item, b->attention.max_items, sizeof(struct attn_item), "attention",
-        false);
-    add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge), "attention",
-        false);
-    add(b, &b->products.arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products",
-        false);
+    memory_add(b, &b->attention.partial, b->attention.partial_bytes, 1, "attention", false);
+    memory_add(b, &b->attention.item, b->attention.max_items, sizeof(struct attn_item), "attention",
+               false);
+    memory_add(b, &b->attention.wide_item, b->attention.max_items, sizeof(struct attn_item),
+               "attention", false);
+    memory_add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge),
+               "attention", false);
+    memory_add(b, &b->products.arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t),
+               "products", false);
 }
 
 /* Registers a staging area of @size bytes for @n uploads; @device: pointer to its device side,
  * NULL: it is shared with another area. */
 static void add_staging(struct be *b, struct staging *s, size_t size, uint32_t n, void *device) {
     s->size = round_up(size, 256);
-    add(b, &s->host, n, s->size, "uploads", true);
+    memory_add(b, &s->host, n, s->size, "uploads", true);
     if (device)
-        add(b, device, s->size, 1, "uploads", false);
+        memory_add(b, device, s->size, 1, "uploads", false);
 }
 
 /* Counts uploads and results, which exist twice, for even and odd steps. @slack of an upload is for
@@ -341,8 +348,8 @@ static void add_steps(struct be *b) {
     size_t lists = unique * sizeof(struct penal) +
                    LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t)) + 3 * 16;
 
-    add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
-    add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
+    memory_add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
+    memory_add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];
 
@@ -355,9 +362,9 @@ static void add_steps(struct be *b) {
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
                         seqs * lists + slack,
                     1, &s->wants.device);
-        add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
-        add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
-        add(b, &s->hidden_host, wants * b->shape->n_embd, sizeof(float), "results", true);
+        memory_add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
+        memory_add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
+        memory_add(b, &s->hidden_host, wants * b->shape->n_embd, sizeof(float), "results", true);
     }
 }
 
@@ -371,34 +378,36 @@ static size_t widest_row(const struct gguf *file) {
 }
 
 /* Counts loading buffers, tables, weights and pages. */
-static void add_rest(struct be *b) {
+static void memory_add_rest(struct be *b) {
     size_t row = widest_row(b->opts->file);
 
     if (b->shape->drafts && b->opts->block)
         row = MAX(row, widest_row(b->opts->block));
     b->load.bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
     for (int i = 0; i < 2; i++) {
-        add(b, &b->load.buffer[i].host, b->load.bytes, 1, "loading", true);
-        add(b, &b->load.buffer[i].device, b->load.bytes, 1, "loading", false);
+        memory_add(b, &b->load.buffer[i].host, b->load.bytes, 1, "loading", true);
+        memory_add(b, &b->load.buffer[i].device, b->load.bytes, 1, "loading", false);
     }
     for (uint32_t i = 0; i < ROPE_TABLES; i++) {
-        add(b, &b->load.freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
+        memory_add(b, &b->load.freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables",
+                   false);
         if (b->shape->rope[i].axis)
-            add(b, &b->load.axis[i], b->shape->rope[i].n_rot / 2, 1, "tables", false);
+            memory_add(b, &b->load.axis[i], b->shape->rope[i].n_rot / 2, 1, "tables", false);
     }
-    add(b, &b->load.grids, 1, sizeof(*b->load.grids), "tables", false);
-    add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
-    add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
-    add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
+    memory_add(b, &b->load.grids, 1, sizeof(*b->load.grids), "tables", false);
+    memory_add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
+    memory_add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
+    memory_add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
     if (b->load.host.size)
-        add(b, &b->load.host.at, b->load.host.size, 1, "experts of the host", true);
-    add(b, &b->pictures.memory, b->shape->picture_buffers, 1, "image encoder", false);
-    add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
+        memory_add(b, &b->load.host.at, b->load.host.size, 1, "experts of the host", true);
+    memory_add(b, &b->pictures.memory, b->shape->picture_buffers, 1, "image encoder", false);
+    memory_add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
+        memory_add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages",
+                   false);
     if (is_first_device(b)) /* values of all ranks */
-        add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].all_bytes, 1,
-            "KV pages of the host", true);
+        memory_add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].all_bytes, 1,
+                   "KV pages of the host", true);
 }
 
 /* Counts buffers in which devices that divide the layers exchange activations. */
@@ -406,29 +415,30 @@ static void add_handed(struct be *b) {
     size_t n = (size_t)b->opts->max_rows * b->shape->n_embd;
 
     for (int i = 0; i < 2 && b->layers.first > 0; i++) {
-        add(b, &b->handed.x[i], n, sizeof(float), "activations", true);
+        memory_add(b, &b->handed.x[i], n, sizeof(float), "activations", true);
         if (b->shape->n_taps)
-            add(b, &b->handed.tap[i], n * b->shape->n_taps, sizeof(float), "activations", true);
+            memory_add(b, &b->handed.tap[i], n * b->shape->n_taps, sizeof(float), "activations",
+                       true);
     }
     if (!has_last_layer(b) && b->layers.first == 0)
-        add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
+        memory_add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }
 
 /* Registers all regions. Needs shape, options, and the numbers of pages and states; allocates
  * nothing. */
 static void add_all(struct be *b) {
     add_activations(b);
-    add_experts(b);
+    memory_add_experts(b);
     add_host(b);
     add_latent(b);
     add_recurrent(b);
     add_streams(b);
     add_condensed(b);
-    add_sparse(b);
+    memory_add_sparse(b);
     add_draft(b);
-    add_attention(b);
+    memory_add_attention(b);
     add_steps(b);
-    add_rest(b);
+    memory_add_rest(b);
     add_handed(b);
 }
 
@@ -438,7 +448,7 @@ static double mib(uint64_t bytes) {
 
 /* Returns the bytes of device memory of the regions named @what, or of all (NULL); if host and
  * device share their memory, including regions of the host. */
-static uint64_t sum_of(const struct be *b, const char *what) {
+static uint64_t memory_sum(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < b->regions.n; i++)
@@ -449,16 +459,17 @@ static uint64_t sum_of(const struct be *b, const char *what) {
 }
 
 /* Returns the bytes of weights that must fit in the device's memory. */
-static uint64_t sum_of_weights(const struct be *b) {
+static uint64_t memory_sum_of_weights(const struct be *b) {
     /* fetched experts are a region of their own */
     bool beside = b->device.integrated && !b->shape->fetches;
 
-    return sum_of(b, "weights") + (beside ? b->shape->host_bytes : 0);
+    return memory_sum(b, "weights") + (beside ? b->shape->host_bytes : 0);
 }
 
 /* Returns the total bytes that must fit in the device's memory. */
 static uint64_t sum_of_all(const struct be *b) {
-    return sum_of(b, NULL) - sum_of(b, "weights") + sum_of_weights(b) + RESERVE_BYTES;
+    return memory_sum(b, NULL) - memory_sum(b, "weights") + memory_sum_of_weights(b) +
+           RESERVE_BYTES;
 }
 
 /* Queries the bytes of free memory. The driver of an integrated device counts the file cache as
@@ -484,8 +495,9 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
 /* Compares the sum with the free memory before anything is allocated: a refusal that names the sum
  * is better than a failure in the middle. */
 static int check_fit(struct be *b, struct err *err) {
-    uint64_t weights = sum_of_weights(b), need = sum_of_all(b);
-    uint64_t kv = sum_of(b, "KV pages") + sum_of(b, "KV pages of the host") + sum_of(b, "states");
+    uint64_t weights = memory_sum_of_weights(b), need = sum_of_all(b);
+    uint64_t kv =
+        memory_sum(b, "KV pages") + memory_sum(b, "KV pages of the host") + memory_sum(b, "states");
     uint64_t rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
@@ -496,8 +508,8 @@ static int check_fit(struct be *b, struct err *err) {
             "does not fit: weights %.1f MiB + KV pages%s %.1f MiB + buffers %.1f MiB (logits %.1f, "
             "activations %.1f) + reserve %.1f MiB = %.1f MiB, %s has %.1f MiB free of %.1f",
             mib(weights), b->shape->state.n_layer ? " and states" : "", mib(kv), mib(rest),
-            mib(sum_of(b, "logits")), mib(sum_of(b, "activations")), mib(RESERVE_BYTES), mib(need),
-            b->device.name, mib(n_free), mib(n_total));
+            mib(memory_sum(b, "logits")), mib(memory_sum(b, "activations")), mib(RESERVE_BYTES),
+            mib(need), b->device.name, mib(n_free), mib(n_total));
     return -ENOMEM;
 }
 

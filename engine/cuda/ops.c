@@ -234,8 +234,8 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
 }
 
 /* Loads the device's experts, and hands the host's to its backend. */
-static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
-                        struct err *err) {
+static int ops_load_experts(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
     if (n_host && !cuda_counts(b))
@@ -255,8 +255,8 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 }
 
 /* Loads a table whose rows are decoded when they are used. */
-static int load_table(struct be *b, const struct tensor *t, struct tile_source *out,
-                      struct err *err) {
+static int ops_load_table(struct be *b, const struct tensor *t, struct tile_source *out,
+                          struct err *err) {
     void *d = NULL;
     int r = load_own(b, t->data, t->n_bytes, &d, err);
 
@@ -268,8 +268,8 @@ static int load_table(struct be *b, const struct tensor *t, struct tile_source *
 static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
-    TRY(load_table(b, op->w[1], &w->raw, err));
-    return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
+    TRY(ops_load_table(b, op->w[1], &w->raw, err));
+    return op->w[2] ? ops_load_table(b, op->w[2], &w->after_raw, err) : 0;
 }
 
 /* Loads the parts of an output, which are one tensor, with the first of their ops, as matrices of
@@ -310,7 +310,8 @@ static void name_table(const struct be *b, struct weights *w, const struct model
     w->raw = load_source(b, op->ngram.table, b->streams.rows, n);
 }
 
-static int load_norm(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int ops_load_norm(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
     return op->norm ? 0 : load_ones(b, &w->norm, err);
 }
 
@@ -326,21 +327,23 @@ static int load_recurrent(struct be *b, struct weights *w, const struct model_op
     return load_decoded(b, conv, r->conv_more[0] ? 3 : 1, &w->taps, err);
 }
 
-static int load_ngram(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int ops_load_ngram(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
     TRY(load_decoded(b, &op->ngram.conv, 1, &w->taps, err));
     name_table(b, w, op);
     return load_matrices(b, w, op, err);
 }
 
 static int load_chain(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    TRY(load_table(b, op->w[1], &w->raw, err));
-    return load_table(b, op->w[0], &w->after_raw, err);
+    TRY(ops_load_table(b, op->w[1], &w->raw, err));
+    return ops_load_table(b, op->w[0], &w->after_raw, err);
 }
 
-static int load_route(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+static int ops_load_route(struct be *b, struct weights *w, const struct model_op *op,
+                          struct err *err) {
     b->experts.norm = op->norm;
     if (op->picks)
-        TRY(load_table(b, op->picks, &w->raw, err));
+        TRY(ops_load_table(b, op->picks, &w->raw, err));
     return load_matrices(b, w, op, err);
 }
 
@@ -375,7 +378,7 @@ static int load_logits(struct be *b, struct weights *w, const struct model_op *o
 
 const struct op_code cuda_code[OP_KINDS] = {
     [OP_EMBED] = {.run = step_embed, .load = load_embedding},
-    [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = load_norm},
+    [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = ops_load_norm},
     [OP_QKV] = {.run = step_qkv,
                 .lacks = qkv_lacks,
                 .load = load_qkv,
@@ -394,11 +397,11 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_JOIN] = {.run = step_join},
     [OP_ROUTE] = {.run = step_route,
                   .lacks = route_lacks,
-                  .load = load_route,
+                  .load = ops_load_route,
                   .out = {AT(experts.logits)}},
     [OP_EXPERTS] = {.run = step_experts,
                     .lacks = experts_lacks,
-                    .load = load_experts,
+                    .load = ops_load_experts,
                     .out = {AT(experts.gate), AT(experts.up), AT(experts.y)}},
     [OP_SHARED] = {.run = step_shared, .lacks = shared_lacks, .load = load_shared},
     [OP_STATE_IN] = {.run = step_in, .place = place_state_in},
@@ -428,7 +431,7 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_MIX] = {.run = step_mix,
                 .load = load_mix,
                 .out = {AT(streams.gate), AT(condensed.low), AT(condensed.weight)}},
-    [OP_NGRAM] = {.run = step_ngram, .load = load_ngram, .out = {AT(streams.gate), AT(act.q)}},
+    [OP_NGRAM] = {.run = step_ngram, .load = ops_load_ngram, .out = {AT(streams.gate), AT(act.q)}},
     [OP_CSA_IN] = {.run = step_csa_in,
                    .out = {AT(condensed.r), AT(condensed.key), AT(condensed.t)}},
     [OP_CSA_Q] = {.run = step_csa_q, .out = {AT(act.q)}},

@@ -42,7 +42,7 @@ struct piece {
 };
 
 /* Returns the next @bytes of the loading buffers, which have room for all pieces (LOAD_BYTES). */
-static struct piece take(struct bench *t, size_t bytes) {
+static struct piece selftest_take(struct bench *t, size_t bytes) {
     struct piece p = {t->b->load.buffer[0].host + t->used, t->b->load.buffer[0].device + t->used,
                       bytes};
 
@@ -52,7 +52,7 @@ static struct piece take(struct bench *t, size_t bytes) {
 }
 
 /* Copies a piece from the host to the device. */
-static int send(struct be *b, const struct piece *p) {
+static int selftest_send_piece(struct be *b, const struct piece *p) {
     return cuda_copy(b, p->device, p->host, p->bytes, CUDA_TO_DEVICE);
 }
 
@@ -133,7 +133,7 @@ static struct picks all_rows(void) {
 }
 
 /* Prepares the product of the first rows and columns of a tensor. */
-static void lay_out(struct bench *t, struct product *p, const struct tensor *tensor) {
+static void selftest_lay_out(struct bench *t, struct product *p, const struct tensor *tensor) {
     const struct tensor_format *f = tensor->format;
 
     p->tensor = tensor;
@@ -142,13 +142,14 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->n_padded = (uint32_t)round_up(p->n_in, 64);
     assert(p->n_in % f->block == 0);
     size_t row = (size_t)(p->n_in / f->block) * f->block_bytes;
-    p->raw = take(t, p->n_out * row);
-    p->x = take(t, (size_t)OWN * p->n_in * sizeof(float));
-    p->packed = take(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
-    p->cores = take(t, (size_t)WGMMA_ROWS * p->n_padded * sizeof(uint16_t));
-    p->scale = take(t, ROWS * sizeof(float));
-    p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));
-    p->picks = take(t, sizeof(struct picks));
+    p->raw = selftest_take(t, p->n_out * row);
+    p->x = selftest_take(t, (size_t)OWN * p->n_in * sizeof(float));
+    p->packed =
+        selftest_take(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
+    p->cores = selftest_take(t, (size_t)WGMMA_ROWS * p->n_padded * sizeof(uint16_t));
+    p->scale = selftest_take(t, ROWS * sizeof(float));
+    p->y = selftest_take(t, (size_t)ROWS * p->n_out * sizeof(float));
+    p->picks = selftest_take(t, sizeof(struct picks));
     *(struct picks *)p->picks.host = all_rows();
     for (uint32_t r = 0; r < p->n_out; r++)
         memcpy((uint8_t *)p->raw.host + r * row, tensor->data + r * tensor->row_bytes, row);
@@ -161,22 +162,22 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->n_out = p->n_out;
     m->grid = tile_grid_of(f->type, t->b->load.tile_grids);
     matrix_cut(m, p->n_in);
-    m->tiles = take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
+    m->tiles = selftest_take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
     m->inverse = 1;
     m->y = p->y.device;
 }
 
 /* Repeats OWN packed rows for the other rows: in each part of @part bytes, a row has @row bytes. */
-static int repeat(struct be *b, const struct piece *p, size_t part, size_t row) {
+static int selftest_repeat(struct be *b, const struct piece *p, size_t part, size_t row) {
     TRY(selftest_fetch(b, p->host, p->device, p->bytes));
     for (uint8_t *at = p->host; at < (uint8_t *)p->host + p->bytes; at += part)
         for (size_t i = OWN * row; i < ROWS * row; i += OWN * row)
             memcpy(at + i, at, OWN * row);
-    return send(b, p);
+    return selftest_send_piece(b, p);
 }
 
 /* Copies the part of the matrix and the rows to the device; computes tiles and packed rows. */
-static int prepare(struct be *b, struct product *p) {
+static int selftest_prepare(struct be *b, struct product *p) {
     const struct tensor_format *f = p->tensor->format;
     struct repack_args repack = {
         .source = {p->raw.device, b->load.grids, p->raw.bytes / p->n_out, (uint32_t)f->type,
@@ -194,9 +195,9 @@ static int prepare(struct be *b, struct product *p) {
                              .n_padded = p->n_padded};
 
     TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
-    TRY(send(b, &p->raw));
-    TRY(send(b, &p->x));
-    TRY(send(b, &p->picks));
+    TRY(selftest_send_piece(b, &p->raw));
+    TRY(selftest_send_piece(b, &p->x));
+    TRY(selftest_send_piece(b, &p->picks));
     TRY(CUDA_LAUNCH(b, repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles, CUDA_THREADS, &repack));
     for (uint32_t cores = 0; cores <= b->products.wgmma; cores++) {
         const struct piece *to = cores ? &p->cores : &p->packed;
@@ -204,10 +205,10 @@ static int prepare(struct be *b, struct product *p) {
         pack.packed = to->device;
         pack.cores = cores;
         TRY(CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack));
-        TRY(cores ? repeat(b, to, WGMMA_SLICE_BYTES(WGMMA_ROWS), 64 * sizeof(uint16_t))
-                  : repeat(b, to, to->bytes, to->bytes / ROWS));
+        TRY(cores ? selftest_repeat(b, to, WGMMA_SLICE_BYTES(WGMMA_ROWS), 64 * sizeof(uint16_t))
+                  : selftest_repeat(b, to, to->bytes, to->bytes / ROWS));
     }
-    TRY(repeat(b, &p->scale, p->scale.bytes, sizeof(float)));
+    TRY(selftest_repeat(b, &p->scale, p->scale.bytes, sizeof(float)));
     TRY(selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found)));
     return cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
                             mx_float_of((uint32_t)b->load.found_host->most));
@@ -313,7 +314,7 @@ static int multiply_by(struct be *b, const struct product *p, const struct way *
 }
 
 /* Returns the relative error |y - W x| / |W x| of the different rows, in double precision. */
-static double error_of(const struct product *p, const float *y) {
+static double selftest_error(const struct product *p, const float *y) {
     const struct tensor_format *f = p->tensor->format;
     size_t row_bytes = p->raw.bytes / p->n_out;
     double d = 0, norm = 0, sum[OWN];
@@ -366,7 +367,7 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
 }
 
 /* Returns the largest error that products of the type may have. */
-static double limit_of(const struct be *b, const struct tensor *t) {
+static double selftest_limit(const struct be *b, const struct tensor *t) {
     enum tile_format f = tile_format_of((uint32_t)t->format->type);
 
     return b->products.planes == 2 && BYTES_FORMAT(f) ? SELFTEST_LIMIT_BYTES : SELFTEST_LIMIT;
@@ -380,15 +381,15 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     struct product p = {0};
     char what[80];
 
-    lay_out(&t, &p, tensor);
-    int r = prepare(b, &p);
+    selftest_lay_out(&t, &p, tensor);
+    int r = selftest_prepare(b, &p);
     if (r < 0 || b->load.found_host->bad) /* load.c refuses the tensor by its name */
         return r;
     for (size_t i = 0; i < WAYS && r == 0; i++)
         r = is_used(b, &p, &ways[i]) ? multiply_by(b, &p, &ways[i], y[i]) : 0;
     if (r < 0)
         return r;
-    double error = error_of(&p, y[0]), limit = limit_of(b, tensor);
+    double error = selftest_error(&p, y[0]), limit = selftest_limit(b, tensor);
     snprintf(what, sizeof(what), "matmul_wide of %s", tensor->format->name);
     if (!(error <= limit))
         return selftest_refuse(b, err, SELFTEST_OFF, what, error, limit);

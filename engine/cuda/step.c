@@ -376,7 +376,7 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
 
 /* Launches the postponed addition to x, if there is one; @pack: packs x for the next op, or
  * NULL. */
-static int release(struct step *s, const struct pack_args *pack) {
+static int step_launch_due(struct step *s, const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_op *due = s->due;
 
@@ -389,7 +389,7 @@ static int release(struct step *s, const struct pack_args *pack) {
 }
 
 int step_release(struct step *s) {
-    return release(s, NULL);
+    return step_launch_due(s, NULL);
 }
 
 /* Packs a norm of x, unless BLOCK_IN has packed its own result. */
@@ -398,7 +398,7 @@ int step_norm(struct step *s, const float *norm) {
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
 
-    TRY(release(s, &a));
+    TRY(step_launch_due(s, &a));
     return pack_once(s, &a);
 }
 
@@ -469,7 +469,7 @@ int step_proj(struct step *s, const struct model_op *op) {
         return cuda_join(b);
     }
     bool plain = w->m[0].y == b->act.x;
-    TRY(release(s, NULL));
+    TRY(step_launch_due(s, NULL));
     TRY(op->in == ACT_H
             ? step_pack_ff(s, w->n_in)
             : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in));
@@ -584,7 +584,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     a.cores = step_wanted_cores(s);
     assert(w->n_mats == 1 && !s->packed);
     s->head = w;
-    TRY(release(s, NULL));
+    TRY(step_launch_due(s, NULL));
     return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);
 }
 
@@ -645,7 +645,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
 /* -- the end ----------------------------------------------------------------------------------- */
 
 /* Returns the time of CLOCK_MONOTONIC. */
-static int64_t now_ns(void) {
+static int64_t step_now_ns(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -654,11 +654,11 @@ static int64_t now_ns(void) {
 
 /* Polls without a pause for 2 ms, then every 50 us, since a step takes 1 to 200 ms. */
 int cuda_wait_event(struct be *b, void *event, const char *what) {
-    int64_t start = now_ns();
+    int64_t start = step_now_ns();
     int e = b->api->event_query(event);
 
     while (e == CUDA_NOT_READY) {
-        int64_t waited = now_ns() - start;
+        int64_t waited = step_now_ns() - start;
 
         if (waited > b->fault.wait_ns) {
             snprintf(b->fault.text, sizeof(b->fault.text),
@@ -676,7 +676,7 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
 
 /* Takes the results from pinned memory; the engine may read them until the second next step
  * ends. */
-static void take_results(struct step *s) {
+static void step_fetch_results(struct step *s) {
     assert(s->recorded && s->n_scored + s->n_hidden == s->batch->n_wants);
     for (uint32_t i = 0; i < s->batch->n_wants; i++) {
         const struct sample_out *from = &s->out_host[s->place[i]];
@@ -701,7 +701,7 @@ static void take_results(struct step *s) {
 }
 
 /* Waits for the step. A step without wants has not recorded its event yet. */
-static int await(struct step *s) {
+static int step_await(struct step *s) {
     assert(s->batch && (s->be->fault.lost || !s->due));
     if (s->be->fault.lost)
         return -EIO;
@@ -711,7 +711,7 @@ static int await(struct step *s) {
 }
 
 int step_wait(struct step *s) {
-    TRY(await(s));
+    TRY(step_await(s));
     s->batch = NULL;
     return 0;
 }
@@ -719,8 +719,8 @@ int step_wait(struct step *s) {
 int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
 
-    TRY(await(s));
-    take_results(s);
+    TRY(step_await(s));
+    step_fetch_results(s);
     *out = (struct engine_result){s->batch->step, s->batch->n_wants, s->out};
     b->sampling.last = s;
     s->ended = s->batch->step;

@@ -44,8 +44,8 @@ void ref_condensed_open(struct be *b, const struct be_opts *o) {
 }
 
 /* Applies RoPE for position @pos to the last n_rot of the @n values of @x; @back: undoes it. */
-static void turn(struct be *b, const struct model_op *op, uint32_t pos, bool back, size_t n,
-                 float *x) {
+static void ref_condensed_turn(struct be *b, const struct model_op *op, uint32_t pos, bool back,
+                               size_t n, float *x) {
     const struct rope_set *set = &b->shape->rope[op->rope];
 
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
@@ -75,13 +75,14 @@ int ref_csa_in(struct step *s, const struct model_op *op) {
 
         ref_rms_norm(low, op->q_norm, b->shape->rms_eps, c->q_rank, low);
         ref_rms_norm(key, op->k_norm, b->shape->rms_eps, dim, key);
-        turn(b, op, s->host.row_pos[r], false, dim, key);
+        ref_condensed_turn(b, op, s->host.row_pos[r], false, dim, key);
     }
     return 0;
 }
 
 /* Returns the window of @op's layer in the state of @q. */
-static float *window_of(const struct be *b, const struct model_op *op, const struct engine_seq *q) {
+static float *ref_condensed_window(const struct be *b, const struct model_op *op,
+                                   const struct engine_seq *q) {
     return b->state + q->state_slot * state_floats(&b->shape->state) + window_at(b->shape, op);
 }
 
@@ -97,7 +98,7 @@ int ref_csa_keys(struct step *s, const struct model_op *op) {
         uint32_t end = q->pos0 + q->n_rows;
 
         for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
-            memcpy(window_of(b, op, q) + pos % n_kept * dim,
+            memcpy(ref_condensed_window(b, op, q) + pos % n_kept * dim,
                    b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
     }
     return 0;
@@ -113,14 +114,14 @@ int ref_csa_q(struct step *s, const struct model_op *op) {
         float *q = b->act[ACT_Q] + i * dim;
 
         ref_rms_norm(q, NULL, b->shape->rms_eps, dim, q);
-        turn(b, op, s->host.row_pos[i / n_head], false, dim, q);
+        ref_condensed_turn(b, op, s->host.row_pos[i / n_head], false, dim, q);
     }
     return 0;
 }
 
 /* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
-static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
-                       uint64_t n) {
+static uint8_t *ref_condensed_key_at(struct step *s, const struct model_op *op, uint32_t row,
+                                     uint32_t i, uint64_t n) {
     const struct be *b = s->be;
     uint32_t last = (i + 1) * op->csa.block - 1;
     size_t page = host_page(&s->host, KV_GLOBAL, row, last);
@@ -131,13 +132,13 @@ static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, 
 }
 
 /* Returns the key of block @i of row @row's sequence as floats, which the next call overwrites. */
-static const float *read_key(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
-                             uint64_t n) {
+static const float *ref_condensed_read_key(struct step *s, const struct model_op *op, uint32_t row,
+                                           uint32_t i, uint64_t n) {
     struct be *b = s->be;
     bool floats = condensed_value(b->kv_type) == sizeof(float);
 
-    quant_decode(floats ? TENSOR_F32 : TENSOR_F16, key_at(s, op, row, i, n), b->condensed->line,
-                 (uint32_t)n);
+    quant_decode(floats ? TENSOR_F32 : TENSOR_F16, ref_condensed_key_at(s, op, row, i, n),
+                 b->condensed->line, (uint32_t)n);
     return b->condensed->line;
 }
 
@@ -219,8 +220,8 @@ int ref_compress(struct step *s, const struct model_op *op) {
             for (size_t i = 0; i < n; i++)
                 d->line[i] = compress(b, op, &from, first, i);
             ref_rms_norm(d->line, op->k_norm, b->shape->rms_eps, n, d->line);
-            turn(b, op, first, false, n, d->line);
-            store_key(b, d->line, n, key_at(s, op, r, pos / op->csa.block, n));
+            ref_condensed_turn(b, op, first, false, n, d->line);
+            store_key(b, d->line, n, ref_condensed_key_at(s, op, r, pos / op->csa.block, n));
         }
         for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
             for (int which = 0; which < 2; which++)
@@ -241,9 +242,9 @@ int ref_csa_index(struct step *s, const struct model_op *op) {
         uint32_t pos = s->host.row_pos[r], n = (pos + 1) / op->csa.block;
 
         for (uint32_t h = 0; h < c->n_index; h++)
-            turn(b, op, pos, false, dim, d->q + r * width + h * dim);
+            ref_condensed_turn(b, op, pos, false, dim, d->q + r * width + h * dim);
         for (uint32_t i = 0; i < n; i++) {
-            const float *key = read_key(s, op, r, i, dim);
+            const float *key = ref_condensed_read_key(s, op, r, i, dim);
 
             d->score[i] = 0;
             for (uint32_t h = 0; h < c->n_index; h++) {
@@ -280,11 +281,11 @@ static const float *view_key(const struct view *v, uint32_t k) {
         return b->condensed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
     if (v->op->csa.block == BLOCK_SHORT)
         i = b->condensed->pick[(size_t)v->row * c->n_block + i];
-    return read_key(v->step, v->op, v->row, i, dim);
+    return ref_condensed_read_key(v->step, v->op, v->row, i, dim);
 }
 
 /* Computes attention of head @h of a row. */
-static void attend(const struct view *v, uint32_t h) {
+static void ref_condensed_attend(const struct view *v, uint32_t h) {
     const struct be *b = v->step->be;
     size_t dim = b->shape->head_dim, at = ((size_t)v->row * b->shape->n_head + h) * dim;
     float *score = b->condensed->score, *o = b->act[ACT_O] + at;
@@ -306,7 +307,7 @@ static void attend(const struct view *v, uint32_t h) {
     }
     for (size_t i = 0; i < dim; i++)
         o[i] /= sum;
-    turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
+    ref_condensed_turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
 }
 
 int ref_csa_attend(struct step *s, const struct model_op *op) {
@@ -318,7 +319,7 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
     assert(t->n_floats == (uint64_t)c->window * b->shape->head_dim && op->csa.state <= t->n_layer);
     for (uint32_t k = 0; k < batch->n_seqs; k++) {
         const struct engine_seq *q = &batch->seq[k];
-        const float *state = window_of(b, op, q);
+        const float *state = ref_condensed_window(b, op, q);
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
             uint32_t pos = s->host.row_pos[r],
@@ -329,7 +330,7 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
                 v.n += op->csa.block == BLOCK_SHORT ? b->condensed->n_pick[r]
                                                     : (pos + 1) / op->csa.block;
             for (uint32_t h = 0; h < b->shape->n_head; h++)
-                attend(&v, h);
+                ref_condensed_attend(&v, h);
         }
     }
     return ref_csa_keys(s, op);

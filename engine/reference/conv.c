@@ -5,7 +5,7 @@
 #include "engine/reference/reference.h"
 
 /* Implements ref_state_fn: computes t = b u in place of b, then d. */
-static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
+static void ref_conv_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     size_t n = b->shape->state.n_out, at = r * n;
 
@@ -17,5 +17,5 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
 }
 
 int ref_conv(struct step *s, const struct model_op *op) {
-    return ref_each_state(s, op, run_row);
+    return ref_each_state(s, op, ref_conv_row);
 }

@@ -23,7 +23,8 @@ static void normalize(float *x, size_t n, float eps) {
 }
 
 /* Returns the inputs of value head @h in row @r, whose channels are in b->channel. */
-static struct head head_of(const struct be *b, const struct model_op *op, uint32_t r, uint32_t h) {
+static struct head ref_delta_head(const struct be *b, const struct model_op *op, uint32_t r,
+                                  uint32_t h) {
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = d->n_value_head, per = n / d->n_key_head;
     uint32_t key = d->tiled ? h % d->n_key_head : h / per;
@@ -46,7 +47,7 @@ static struct head head_of(const struct be *b, const struct model_op *op, uint32
 
 /* Advances the state M of a value head, [dim keys][dim values], by one token: M = e^g M + k (beta
  * (v - e^g M^T k))^T, out = M^T q / sqrt(dim). */
-static void advance(const struct be *b, const struct head *t, float *m, float *out) {
+static void ref_delta_advance(const struct be *b, const struct head *t, float *m, float *out) {
     uint32_t n = b->shape->delta.dim;
 
     memset(b->recall, 0, n * sizeof(float));
@@ -67,7 +68,7 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
 
 /* Computes q, k and v of row @r in b->channel; q and k of each head get unit length. @past: the
  * rows before it. */
-static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *past) {
+static void ref_delta_mix_row(struct be *b, const struct model_op *op, uint32_t r, float *past) {
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = b->shape->state.n_in[0];
 
@@ -81,19 +82,19 @@ static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *
 
 /* Implements ref_state_fn for OP_DELTA. A state has kernel - 1 rows of the convolution's input,
  * then M of each value head. */
-static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
+static void ref_delta_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = b->shape->state.n_in[0];
     float *m = state + (size_t)(b->shape->state.kernel - 1) * n;
 
-    mix_row(b, op, r, state);
+    ref_delta_mix_row(b, op, r, state);
     for (uint32_t h = 0; h < d->n_value_head; h++) {
-        struct head head = head_of(b, op, r, h);
+        struct head head = ref_delta_head(b, op, r, h);
         size_t at = ((size_t)r * d->n_value_head + h) * d->dim;
         float *out = b->act[ACT_D] + at;
 
-        advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
+        ref_delta_advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, d->dim, out);
         for (uint32_t j = 0; j < d->dim; j++)
             out[j] *=
@@ -102,7 +103,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
 }
 
 int ref_delta(struct step *s, const struct model_op *op) {
-    return ref_each_state(s, op, run_row);
+    return ref_each_state(s, op, ref_delta_row);
 }
 
 /* Implements ref_state_fn for OP_KDA, which has as many key heads as value heads. Overwrites the
@@ -113,7 +114,7 @@ static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, f
     uint32_t n = d->dim, n_head = d->n_value_head;
     float *m = state + (size_t)(b->shape->state.kernel - 1) * b->shape->state.n_in[0];
 
-    mix_row(b, op, r, state);
+    ref_delta_mix_row(b, op, r, state);
     for (uint32_t h = 0; h < n_head; h++) {
         size_t at = ((size_t)r * n_head + h) * n;
         float *keep = b->in[2] + at, *out = b->act[ACT_D] + at,
@@ -131,7 +132,7 @@ static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, f
             .keeps = keep,
             .beta = mx_sigmoid(b->in[3][(size_t)r * n_head + h]),
         };
-        advance(b, &head, m + (size_t)h * n * n, out);
+        ref_delta_advance(b, &head, m + (size_t)h * n * n, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, n, out);
         for (uint32_t j = 0; j < n; j++)
             out[j] *= mx_sigmoid(b->in[1][at + j]);

@@ -7,8 +7,8 @@
 
 /* Advances the state of head @h, [dim][n_state], by one token with input @x and step @dt, and
  * writes its output @y. */
-static void advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
-                    float dt, float *state, float *y) {
+static void ref_mamba_advance(const struct be *b, const struct model_op *op, uint32_t h,
+                              const float *x, float dt, float *state, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
     uint32_t n = m->n_state, group = h / (m->n_head / m->n_group);
     const float *in = b->channel + (size_t)m->n_head * m->dim + (size_t)group * n;
@@ -44,7 +44,7 @@ static void gate_and_norm(const struct be *b, const struct model_op *op, const f
 
 /* Implements ref_state_fn. A state has kernel - 1 rows of the convolution's input, then M of each
  * head, [dim][n_state]. */
-static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
+static void ref_mamba_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct mamba_shape *m = &b->shape->mamba;
     const struct state_shape *t = &b->shape->state;
@@ -62,11 +62,11 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
             mx_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->recurrent.dt, h));
         size_t at = (size_t)h * m->dim;
 
-        advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);
+        ref_mamba_advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);
     }
     gate_and_norm(b, op, b->in[1] + (size_t)r * t->n_out, y);
 }
 
 int ref_mamba(struct step *s, const struct model_op *op) {
-    return ref_each_state(s, op, run_row);
+    return ref_each_state(s, op, ref_mamba_row);
 }

@@ -8,7 +8,7 @@
 #include "engine/reference/reference.h"
 
 /* Returns the number of values of a head's query before the absorbed product. */
-static size_t query_width(const struct model_shape *m) {
+static size_t ref_mla_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
@@ -47,7 +47,8 @@ int ref_mla_kv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     const struct rope_set *rope = &m->rope[op->rope];
-    size_t dim = m->head_dim, rank = m->mla.rank, nope = m->mla.n_nope, width = query_width(m);
+    size_t dim = m->head_dim, rank = m->mla.rank, nope = m->mla.n_nope,
+           width = ref_mla_query_width(m);
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         float *key = b->kv[0] + r * dim;

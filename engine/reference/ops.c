@@ -85,7 +85,8 @@ int ref_keep(struct step *s, const struct model_op *op) {
 }
 
 /* y = the RMS norm of x with weights @norm; NULL: y = x. */
-static void norm_or_copy(const float *x, const struct tensor *norm, float eps, size_t n, float *y) {
+static void ref_norm_or_copy(const float *x, const struct tensor *norm, float eps, size_t n,
+                             float *y) {
     if (norm)
         ref_rms_norm(x, norm, eps, n, y);
     else
@@ -105,9 +106,9 @@ int ref_draft_in(struct step *s, const struct model_op *op) {
         for (uint32_t i = 0; i < n_stream; i++) {
             float *to = b->pair + ((size_t)r * n_stream + i) * 2 * n;
 
-            norm_or_copy(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
+            ref_norm_or_copy(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
             if (before)
-                norm_or_copy(before + i * n, op->k_norm, b->shape->rms_eps, n, to + n);
+                ref_norm_or_copy(before + i * n, op->k_norm, b->shape->rms_eps, n, to + n);
         }
     }
     ref_linear(b, op->w[0], NULL, b->pair, n_rows * n_stream, out);
@@ -119,7 +120,7 @@ void ref_norm_rows(struct step *s, const struct model_op *op) {
     size_t n = op->width;
 
     for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        norm_or_copy(b->act[ACT_X] + r * n, op->norm, b->shape->rms_eps, n, b->normed + r * n);
+        ref_norm_or_copy(b->act[ACT_X] + r * n, op->norm, b->shape->rms_eps, n, b->normed + r * n);
 }
 
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) {
@@ -317,8 +318,8 @@ static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {
     host_store_halves, store_q8, store_q4, store_f32};
 
 /* Returns the address of the key (@which 0) or value (1) of a head at position @pos of row @row. */
-static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
-                        uint32_t head, int which) {
+static uint8_t *ref_slot(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
+                         uint32_t head, int which) {
     const struct be *b = s->be;
     size_t page = host_page(&s->host, op->kv.cls, row, pos),
            width = (size_t)op->heads.n_kv * op->heads.dim;
@@ -340,7 +341,7 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
             for (int which = 0; which < 2; which++)
                 store_head[which ? b->kv_type.v : b->kv_type.k](
                     b->kv[which] + (r * n + h) * dim, dim,
-                    slot_of(s, op, r, s->host.row_pos[r], h, which));
+                    ref_slot(s, op, r, s->host.row_pos[r], h, which));
 }
 
 /* Multiplies each run of @run values of @x, if @run is not 0, by the Hadamard matrix (shape.h). */
@@ -384,8 +385,8 @@ void ref_rotate(const struct be *b, const struct rope_set *s, float *x) {
 }
 
 /* Applies qk-norm and RoPE to the @n heads of one row. */
-static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n,
-                         const struct tensor *norm) {
+static void ref_finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n,
+                             const struct tensor *norm) {
     size_t dim = op->heads.dim;
 
     if (norm && op->qkv.norm_all)
@@ -398,7 +399,7 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
 }
 
 /* Copies the queries of row @row from b->gated, where each head's query precedes its gate. */
-static void take_queries(struct be *b, const struct heads *heads, uint32_t row) {
+static void ref_take_queries(struct be *b, const struct heads *heads, uint32_t row) {
     size_t dim = heads->dim, n = heads->n;
 
     for (size_t h = row * n; h < (row + 1) * n; h++)
@@ -430,10 +431,10 @@ int ref_qkv(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
         if (op->qkv.gated)
-            take_queries(b, h, r);
+            ref_take_queries(b, h, r);
         ref_set_rope(b, &b->shape->rope[op->rope], r);
         float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
-        finish_heads(b, op, q, h->n, op->q_norm);
+        ref_finish_heads(b, op, q, h->n, op->q_norm);
         if (op->qkv.temper.slope != 0) {
             float factor = temper_at(&op->qkv.temper, s->host.row_pos[r]);
 
@@ -445,7 +446,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
             continue;
         if (!op->w[2])
             memcpy(to[2] + r * kv_width, to[1] + r * kv_width, kv_width * sizeof(float));
-        finish_heads(b, op, to[1] + r * kv_width, h->n_kv, op->k_norm);
+        ref_finish_heads(b, op, to[1] + r * kv_width, h->n_kv, op->k_norm);
         for (uint32_t i = 0; i < h->n_kv && op->qkv.v_unit; i++) {
             float *v = to[2] + r * kv_width + (size_t)i * h->dim;
 
@@ -467,7 +468,7 @@ int ref_keys(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, b->kv[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
         ref_set_rope(b, &b->shape->rope[op->rope], r);
-        finish_heads(b, op, b->kv[0] + r * width, op->heads.n_kv, op->k_norm);
+        ref_finish_heads(b, op, b->kv[0] + r * width, op->heads.n_kv, op->k_norm);
     }
     store_heads(s, op);
     return 0;
@@ -519,7 +520,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type.k].tensor, slot_of(s, op, row, first + p, kvh, 0), kv,
+        quant_decode(kv_types[b->kv_type.k].tensor, ref_slot(s, op, row, first + p, kvh, 0), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float z = host_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
@@ -541,7 +542,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
     }
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type.v].tensor, slot_of(s, op, row, first + p, kvh, 1), kv,
+        quant_decode(kv_types[b->kv_type.v].tensor, ref_slot(s, op, row, first + p, kvh, 1), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];
@@ -588,7 +589,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
 /* -- branches, FFNs, experts, logits ----------------------------------------------------------- */
 
 /* Computes x = (x + gain post_norm(t)) * scale for all rows; overwrites @t by its norm. */
-static void add_branch(struct step *s, const struct model_op *op, float *t) {
+static void ref_add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
     size_t n = op->width, n_all = s->host.batch->n_rows * n;
     float eps = op->post_eps > 0 ? op->post_eps : b->shape->rms_eps;
@@ -608,14 +609,14 @@ int ref_proj(struct step *s, const struct model_op *op) {
     float *to = b->act[ACT_B];
     ref_linear(b, op->w[0], op->bias[0], b->act[op->in], n_rows, to);
     if (!op->branch)
-        add_branch(s, op, to);
+        ref_add_branch(s, op, to);
     for (size_t r = 0; r < n_rows && op->branch && op->post_norm; r++)
         ref_rms_norm(to + r * n, op->post_norm, b->shape->rms_eps, n, to + r * n);
     return 0;
 }
 
 int ref_join(struct step *s, const struct model_op *op) {
-    add_branch(s, op, s->be->act[ACT_B]);
+    ref_add_branch(s, op, s->be->act[ACT_B]);
     return 0;
 }
 
@@ -763,7 +764,7 @@ int ref_logits(struct step *s, const struct model_op *op) {
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
         const float *x = b->act[ACT_X] + (size_t)batch->want[i].row * n;
-        norm_or_copy(x, op->norm, b->shape->rms_eps, n, to);
+        ref_norm_or_copy(x, op->norm, b->shape->rms_eps, n, to);
     }
     if (!op->w[0])
         return 0;

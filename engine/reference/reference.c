@@ -6,8 +6,8 @@
 #include "engine/backend.h"
 #include "engine/sparse.h"
 
-/* Implements be_ops.close; accepts a backend that open_be() left half-built. */
-static struct be *close_be(struct be *b) {
+/* Implements be_ops.close; accepts a backend that ref_open_be() left half-built. */
+static struct be *ref_close_be(struct be *b) {
     if (!b)
         return NULL;
     arena_deinit(&b->arena);
@@ -125,7 +125,7 @@ static void alloc_buffers(struct be *b, const struct be_opts *o) {
 }
 
 /* Implements be_ops.open. */
-static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+static int ref_open_be(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 
     if (!b)
@@ -144,7 +144,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     alloc_buffers(b, o);
     if (b->no_memory || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
-        close_be(b);
+        ref_close_be(b);
         err_set(err, 0, NULL, "out of memory for %u pages and %u rows", o->n_pages,
                 o->engine->max_rows);
         return -ENOMEM;
@@ -153,15 +153,15 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     return 0;
 }
 
-static const char *isa(const struct be *b) {
+static const char *ref_isa(const struct be *b) {
     return "generic";
 }
 
-static uint32_t n_threads(const struct be *b) {
+static uint32_t ref_n_threads(const struct be *b) {
     return 1;
 }
 
-static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+static int ref_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     host_step_begin(&b->step.host, batch);
     *out = &b->step;
     return 0;
@@ -172,7 +172,7 @@ static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return 0;
 }
 
-static int sample(struct step *s) {
+static int ref_sample(struct step *s) {
     assert(s->host.batch); /* between begin and end */
     for (uint32_t k = 0; k < s->host.n_scored; k++)
         host_step_sample(&s->host, s->host.scored[k],
@@ -180,12 +180,12 @@ static int sample(struct step *s) {
     return 0;
 }
 
-static int end(struct step *s, struct engine_result *out) {
+static int ref_end(struct step *s, struct engine_result *out) {
     host_step_end(&s->host, out);
     return 0;
 }
 
-static int copy(struct be *b, const struct engine_copy *c) {
+static int ref_copy(struct be *b, const struct engine_copy *c) {
     size_t n = b->page_bytes[c->cls];
     uint8_t *pages = b->pages[c->cls];
 
@@ -202,7 +202,7 @@ static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
     return 0;
 }
 
-static const float *peek(const struct be *b, uint32_t want) {
+static const float *ref_peek(const struct be *b, uint32_t want) {
     assert(want < b->step.host.max_wants);
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
@@ -216,16 +216,16 @@ const struct be_ops backend_reference = {
     .name = "reference",
     .depth = 1,
     .hidden = true,
-    .open = open_be,
-    .close = close_be,
-    .isa = isa,
-    .n_threads = n_threads,
-    .begin = begin,
+    .open = ref_open_be,
+    .close = ref_close_be,
+    .isa = ref_isa,
+    .n_threads = ref_n_threads,
+    .begin = ref_begin,
     .op = ref_code,
     .mask = mask,
-    .sample = sample,
-    .end = end,
-    .copy = copy,
+    .sample = ref_sample,
+    .end = ref_end,
+    .copy = ref_copy,
     .copy_state = copy_state,
-    .peek = peek,
+    .peek = ref_peek,
 };

@@ -9,7 +9,7 @@
 #include "engine/reference/reference.h"
 
 /* Applies RoPE for text position @pos to @x. */
-static void turn(struct be *b, uint32_t pos, float *x) {
+static void ref_sparse_turn(struct be *b, uint32_t pos, float *x) {
     const struct rope_set *set = &b->shape->rope[0];
 
     for (uint32_t i = 0; i < set->n_rot / 2; i++)
@@ -18,7 +18,8 @@ static void turn(struct be *b, uint32_t pos, float *x) {
 }
 
 /* Returns the address of the key of block @i of row @row's sequence. */
-static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i) {
+static uint8_t *ref_sparse_key_at(struct step *s, const struct model_op *op, uint32_t row,
+                                  uint32_t i) {
     const struct be *b = s->be;
     const struct sparse_shape *p = &b->shape->sparse;
     uint32_t per_page = b->page_tokens / p->ratio;
@@ -32,12 +33,12 @@ static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, 
 
 /* Computes and stores the key of the block that ends with row @row. Tokens of earlier steps are
  * read from @state. */
-static void store_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
-                        uint32_t row, const float *state) {
+static void ref_sparse_store_block(struct step *s, const struct model_op *op,
+                                   const struct engine_seq *q, uint32_t row, const float *state) {
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape->sparse;
     uint32_t pos = s->host.row_pos[row], first = pos + 1 - p->ratio;
-    uint8_t *key = key_at(s, op, row, first / p->ratio);
+    uint8_t *key = ref_sparse_key_at(s, op, row, first / p->ratio);
     float *mean = b->row;
 
     memset(mean, 0, p->dim * sizeof(*mean));
@@ -52,13 +53,13 @@ static void store_block(struct step *s, const struct model_op *op, const struct 
     for (uint32_t i = 0; i < p->dim; i++)
         mean[i] /= (float)p->ratio;
     ref_rms_norm(mean, op->k_norm, b->shape->rms_eps, p->dim, mean);
-    turn(b, first, mean);
+    ref_sparse_turn(b, first, mean);
     host_store_halves(mean, p->dim, key);
 }
 
 /* Scores the blocks of row @row, whose keys are in the pages, and sets the bits of the positions
  * that the row sees. */
-static void choose(struct step *s, const struct model_op *op, uint32_t row) {
+static void ref_sparse_choose(struct step *s, const struct model_op *op, uint32_t row) {
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape->sparse;
     uint32_t pos = s->host.row_pos[row], n = sparse_whole(p, pos);
@@ -66,10 +67,10 @@ static void choose(struct step *s, const struct model_op *op, uint32_t row) {
 
     for (uint32_t h = 0; h < p->n_head; h++) {
         ref_rms_norm(q + h * p->dim, op->q_norm, b->shape->rms_eps, p->dim, q + h * p->dim);
-        turn(b, pos, q + h * p->dim);
+        ref_sparse_turn(b, pos, q + h * p->dim);
     }
     for (uint32_t i = 0; i < n; i++) {
-        quant_decode(TENSOR_F16, key_at(s, op, row, i), key, p->dim);
+        quant_decode(TENSOR_F16, ref_sparse_key_at(s, op, row, i), key, p->dim);
         b->block_score[i] = 0;
         for (uint32_t h = 0; h < p->n_head; h++) {
             float z = host_dot(q + h * p->dim, key, p->dim);
@@ -94,9 +95,9 @@ int ref_index(struct step *s, const struct model_op *op) {
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
             if ((s->host.row_pos[r] + 1) % p->ratio == 0)
-                store_block(s, op, q, r, state);
+                ref_sparse_store_block(s, op, q, r, state);
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
-            choose(s, op, r);
+            ref_sparse_choose(s, op, r);
         for (uint32_t pos = first; pos < end; pos++)
             memcpy(state + (size_t)(pos % p->ratio) * p->dim,
                    b->index_k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(float));

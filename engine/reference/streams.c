@@ -10,7 +10,8 @@
 #include "engine/sinkhorn.h"
 
 /* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */
-static void norm_streams(const struct be *b, const float *x, const struct tensor *norm, float *y) {
+static void ref_streams_norm(const struct be *b, const float *x, const struct tensor *norm,
+                             float *y) {
     size_t n = b->shape->n_embd;
 
     for (size_t i = 0; i < b->shape->stream.n; i++)
@@ -21,7 +22,7 @@ static void norm_streams(const struct be *b, const float *x, const struct tensor
 
 /* Mixes the streams of row @r by their shares, and adds the weighted branch b (HC_OUT after
  * HC_IN). */
-static void share_row(struct be *b, size_t r) {
+static void ref_streams_share_row(struct be *b, size_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
     const float *weight = b->stream_weight + r * n_stream * (n_stream + 1);
     float *to = b->act[ACT_S] + r * n * n_stream, *was = b->mixed;
@@ -76,7 +77,7 @@ int ref_hc_out(struct step *s, const struct model_op *op) {
 
     if (b->shape->stream.rounds && !op->begins) {
         for (size_t r = 0; r < s->host.batch->n_rows; r++)
-            share_row(b, r);
+            ref_streams_share_row(b, r);
         return 0;
     }
 
@@ -97,7 +98,7 @@ int ref_mix(struct step *s, const struct model_op *op) {
     float part = 1.0f / (float)n_stream;
 
     for (size_t r = 0; r < n_rows; r++)
-        norm_streams(b, b->act[ACT_S] + r * width, op->q_norm, b->mixed + r * width);
+        ref_streams_norm(b, b->act[ACT_S] + r * width, op->q_norm, b->mixed + r * width);
     ref_linear(b, op->w[1], NULL, b->mixed, n_rows, b->low);
     for (size_t i = 0; i < (size_t)n_rows * b->shape->stream.n_low; i++)
         b->low[i] = mx_silu(b->low[i] * part);
@@ -120,12 +121,12 @@ int ref_mix(struct step *s, const struct model_op *op) {
 
 /* Computes v, in b->mixed, and c, in b->stream_gate, of the streams of row @r from w[0] e, in
  * b->stream_gate, and w[1] e, in ACT_B. */
-static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
+static void ref_streams_weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n, at = r * n * n_stream;
     float *k = b->stream_gate + at, *v = b->mixed + at;
 
-    norm_streams(b, k, op->k_norm, k);
-    norm_streams(b, b->act[ACT_S] + at, op->q_norm, v);
+    ref_streams_norm(b, k, op->k_norm, k);
+    ref_streams_norm(b, b->act[ACT_S] + at, op->q_norm, v);
     for (size_t i = 0; i < n_stream; i++) {
         float z = host_dot(k + i * n, v + i * n, n) / sqrtf((float)n), root = sqrtf(fabsf(z));
 
@@ -134,13 +135,13 @@ static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
             v[i * n + j] =
                 mx_sigmoid(z > 0 || z < 0 ? copysignf(root, z) : 0) * b->act[ACT_B][r * n + j];
     }
-    norm_streams(b, v, op->post_norm, k);
+    ref_streams_norm(b, v, op->post_norm, k);
 }
 
 /* Adds v and the silu of the convolution of c to the streams of row @nth of sequence @q. @past: c
  * of the rows of earlier steps. */
-static void convolve_row(struct be *b, const struct model_op *op, const struct engine_seq *q,
-                         uint32_t nth, const float *past) {
+static void ref_streams_convolve(struct be *b, const struct model_op *op,
+                                 const struct engine_seq *q, uint32_t nth, const float *past) {
     const struct ngram_shape *g = &b->shape->ngram;
     size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
     uint32_t n_past = (g->kernel - 1) * g->n;
@@ -162,8 +163,8 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
 }
 
 /* Updates the state of a sequence to that after the rows of this step. */
-static void keep_state(struct be *b, const struct engine_batch *batch, const struct engine_seq *q,
-                       float *state) {
+static void ref_streams_keep_state(struct be *b, const struct engine_batch *batch,
+                                   const struct engine_seq *q, float *state) {
     const struct ngram_shape *g = &b->shape->ngram;
     size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
     uint32_t n_past = (g->kernel - 1) * g->n, fresh = MIN(n_past, q->n_rows);
@@ -197,7 +198,7 @@ int ref_ngram(struct step *s, const struct model_op *op) {
     ref_linear(b, op->w[0], NULL, b->act[ACT_X], batch->n_rows, b->stream_gate);
     ref_linear(b, op->w[1], NULL, b->act[ACT_X], batch->n_rows, b->act[ACT_B]);
     for (uint32_t r = 0; r < batch->n_rows; r++)
-        weigh_row(b, op, r);
+        ref_streams_weigh_row(b, op, r);
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
         float *state = ref_more(b, op, q), *past = state + NGRAM_STATE;
@@ -205,8 +206,8 @@ int ref_ngram(struct step *s, const struct model_op *op) {
         if (q->pos0 == 0)
             memset(past, 0, (g->kernel - 1) * g->n * width * sizeof(float));
         for (uint32_t k = 0; k < q->n_rows; k++)
-            convolve_row(b, op, q, k, past);
-        keep_state(b, batch, q, state);
+            ref_streams_convolve(b, op, q, k, past);
+        ref_streams_keep_state(b, batch, q, state);
     }
     return 0;
 }

@@ -24,8 +24,8 @@ static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
 }
 
 /* Reads the header, and derives sizes from it and from the options. Returns 0 or -errno. */
-static int prepare(struct image_encoder *e, const struct gguf *file,
-                   const struct image_encoder_opts *opts, struct err *err) {
+static int image_encoder_prepare(struct image_encoder *e, const struct gguf *file,
+                                 const struct image_encoder_opts *opts, struct err *err) {
     e->ops = opts->device ? opts->device : find_backend(opts->backend, err);
     if (!e->ops)
         return -EINVAL;
@@ -39,7 +39,7 @@ int image_encoder_fit(struct image_encoder_fit *out, const struct gguf *file,
                       const struct image_encoder_opts *opts, struct err *err) {
     struct image_encoder e = {0};
 
-    TRY(prepare(&e, file, opts, err));
+    TRY(image_encoder_prepare(&e, file, opts, err));
     return vis_fit(out, &e, file, opts->n_threads, err);
 }
 
@@ -49,7 +49,7 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
 
     if (!e)
         return -ENOMEM;
-    int r = prepare(e, file, opts, err);
+    int r = image_encoder_prepare(e, file, opts, err);
     r = r < 0 ? r : vis_load(e, file, opts, err);
     if (r == 0)
         *out = STEAL(e);

@@ -68,7 +68,7 @@ struct rows {
     const struct vis_rows *a;
 };
 
-static void norm_row(const struct rows *c, uint32_t r) {
+static void vis_host_norm_row(const struct rows *c, uint32_t r) {
     const struct vis_rows *a = c->a;
     uint32_t to = a->moves ? a->at.to[a->first + r] : r;
 
@@ -152,14 +152,14 @@ static void value_row(const struct vis_rows *a, const float *in, float *out) {
         }
 }
 
-static void do_row(void *ctx, uint32_t r) {
+static void vis_host_do_row(void *ctx, uint32_t r) {
     const struct rows *c = ctx;
     const struct vis_rows *a = c->a;
     size_t at = (size_t)r * a->width;
 
     switch (a->kind) {
     case VIS_NORM:
-        norm_row(c, r);
+        vis_host_norm_row(c, r);
         return;
     case VIS_ACT:
         assert(a->in == a->out);
@@ -186,7 +186,7 @@ static void do_row(void *ctx, uint32_t r) {
 void vis_host_rows(struct vis_be *b, const struct vis_rows *a) {
     struct rows c = {b, a};
 
-    host(b)->each(b, a->n, do_row, &c);
+    host(b)->each(b, a->n, vis_host_do_row, &c);
 }
 
 /* -- heads ------------------------------------------------------------------------------------- */
@@ -197,7 +197,7 @@ struct heads {
 };
 
 /* Rotates (a, b) by cosine and sine. */
-static void turn(float *a, float *b, const float *cs) {
+static void vis_host_turn(float *a, float *b, const float *cs) {
     float x = *a, y = *b;
 
     *a = x * cs[0] - y * cs[1];
@@ -205,7 +205,7 @@ static void turn(float *a, float *b, const float *cs) {
 }
 
 /* Rotates a head of @dim values of patch @at. */
-static void turn_head(const struct vis_heads *a, uint32_t at, uint32_t dim, float *x) {
+static void vis_host_turn_head(const struct vis_heads *a, uint32_t at, uint32_t dim, float *x) {
     uint32_t half = dim / 2, quarter = dim / 4;
 
     for (uint32_t i = 0; i < half; i++) {
@@ -213,12 +213,12 @@ static void turn_head(const struct vis_heads *a, uint32_t at, uint32_t dim, floa
         const float *cs = axis->turn + ((size_t)axis->of[at] * quarter + i % quarter) * 2;
 
         if (a->turn == VIS_NEIGHBOURS)
-            turn(&x[2 * i], &x[2 * i + 1], cs);
+            vis_host_turn(&x[2 * i], &x[2 * i + 1], cs);
         else if (a->turn == VIS_QUARTERS)
-            turn(&x[i % quarter + i / quarter * half],
-                 &x[i % quarter + i / quarter * half + quarter], cs);
+            vis_host_turn(&x[i % quarter + i / quarter * half],
+                          &x[i % quarter + i / quarter * half + quarter], cs);
         else
-            turn(&x[i], &x[i + half], cs);
+            vis_host_turn(&x[i], &x[i + half], cs);
     }
 }
 
@@ -238,7 +238,7 @@ static void do_heads(void *ctx, uint32_t r) {
         if (k == 2 ? a->unit : a->w[k] != NULL)
             h->norm(c->b, x, k == 2 ? NULL : a->w[k], k == 2 ? NULL : a->bias[k], a->eps, dim, x);
         if (k < 2 && a->turn != VIS_STAY)
-            turn_head(a, at, dim, x);
+            vis_host_turn_head(a, at, dim, x);
     }
 }
 

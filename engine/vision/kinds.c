@@ -10,7 +10,7 @@
 #define TABLE_MAX 256u /* positions of a side of a square table (load.c) */
 
 /* Adds the patches of a block of merge x merge at (@row, @column), in raster order. */
-static void add_block(struct vis_grid *g, uint32_t row, uint32_t column, uint32_t side) {
+static void vis_add_block(struct vis_grid *g, uint32_t row, uint32_t column, uint32_t side) {
     for (uint32_t y = 0; y < side; y++)
         for (uint32_t x = 0; x < side; x++) {
             g->row[g->n] = row + y;
@@ -25,7 +25,7 @@ static void add_windows(struct vis_grid *g, uint32_t side, uint32_t merge) {
             g->window[g->n_windows++] = g->n;
             for (uint32_t v = y; v < MIN(y + side, g->height); v += merge)
                 for (uint32_t u = x; u < MIN(x + side, g->width); u += merge)
-                    add_block(g, v, u, merge);
+                    vis_add_block(g, v, u, merge);
             g->longest = MAX(g->longest, g->n - g->window[g->n_windows - 1]);
         }
     g->window[g->n_windows] = g->n;
@@ -51,7 +51,7 @@ void vis_frequencies(struct image_encoder *e) {
 }
 
 /* Takes @n values of four bytes of the grid's memory. */
-static void *take(struct vis_grid *g, size_t n) {
+static void *vis_take(struct vis_grid *g, size_t n) {
     void *at = g->bytes + g->used;
 
     g->used += n * 4;
@@ -127,8 +127,8 @@ static size_t most_taps(size_t n) {
 /* Fills in rotations and taps of the @n coordinates of an axis. */
 static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struct vis_axis *axis) {
     uint32_t quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0, n_taps = 0;
-    float *turn = take(&e->grid, (size_t)n * quarter * 2);
-    uint32_t *first = take(&e->grid, n + 1ul);
+    float *turn = vis_take(&e->grid, (size_t)n * quarter * 2);
+    uint32_t *first = vis_take(&e->grid, n + 1ul);
     struct vis_tap *tap = (struct vis_tap *)(e->grid.bytes + e->grid.used);
 
     for (uint32_t at = 0; at < n; at++) {
@@ -144,12 +144,13 @@ static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struc
         assert(n_taps <= most_taps(n));
     }
     first[n] = n_taps;
-    *axis = (struct vis_axis){by_column ? e->grid.column : e->grid.row,
-                              turn - (size_t)n * quarter * 2, first, take(&e->grid, 2ul * n_taps)};
+    *axis =
+        (struct vis_axis){by_column ? e->grid.column : e->grid.row, turn - (size_t)n * quarter * 2,
+                          first, vis_take(&e->grid, 2ul * n_taps)};
 }
 
 /* Returns the row of the text model for block @i of patches, in order of computation. */
-static uint32_t row_of(const struct image_encoder *e, uint32_t i) {
+static uint32_t vis_row_of(const struct image_encoder *e, uint32_t i) {
     uint32_t merge = e->p.merge, first = i * merge * merge;
 
     return e->grid.row[first] / merge * (e->grid.width / merge) + e->grid.column[first] / merge;
@@ -170,7 +171,7 @@ static const void *there(const struct vis_grid *g, const uint8_t *base, const vo
 }
 
 /* Copies the grid to the backend. */
-static void bring(struct image_encoder *e) {
+static void vis_bring(struct image_encoder *e) {
     struct vis_grid *g = &e->grid;
     const uint8_t *base = e->ops->bring(e->be, g->bytes, g->used);
     struct vis_axis *axes[] = {&g->at.row, &g->at.column};
@@ -197,19 +198,19 @@ void vis_place(struct image_encoder *e) {
     assert(n <= e->max_patches);
     g->n = g->n_windows = g->longest = 0;
     g->used = 0;
-    g->row = take(g, n);
-    g->column = take(g, n);
-    uint32_t *to = take(g, n);
-    g->window = take(g, n + 1);
+    g->row = vis_take(g, n);
+    g->column = vis_take(g, n);
+    uint32_t *to = vis_take(g, n);
+    g->window = vis_take(g, n + 1);
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merge);
     assert(g->n == n);
     for (uint32_t i = 0; i < n && merged; i++)
-        to[i] = row_of(e, i / area) * area + i % area;
+        to[i] = vis_row_of(e, i / area) * area + i % area;
     fill_axis(e, false, g->height, &g->at.row);
     fill_axis(e, true, g->width, &g->at.column);
     g->at.to = to;
     g->at.width = g->width;
-    bring(e);
+    vis_bring(e);
     g->at.pitch = c->pitch;
     g->at.pixel =
         e->ops->pixels(e->be, c->pixels, (size_t)c->l.width * 3, c->l.height, &g->at.pitch);

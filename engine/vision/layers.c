@@ -51,8 +51,9 @@ void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const floa
 }
 
 /* Adds a branch to rows [first, first + n): x += post (W in + bias). */
-static void add_branch(struct image_encoder *e, const struct vis_mat *m,
-                       const struct vis_norm *post, const float *in, uint32_t first, uint32_t n) {
+static void vis_add_branch(struct image_encoder *e, const struct vis_mat *m,
+                           const struct vis_norm *post, const float *in, uint32_t first,
+                           uint32_t n) {
     uint32_t width = e->p.n_embd;
     struct vis_rows sum = {
         .kind = VIS_ADD, .n = n, .width = width, .in = e->in, .out = e->x + (size_t)first * width};
@@ -68,7 +69,7 @@ static void add_branch(struct image_encoder *e, const struct vis_mat *m,
 }
 
 /* Returns the current layer. */
-static const struct vis_layer *layer_of(const struct image_encoder *e) {
+static const struct vis_layer *vis_current_layer(const struct image_encoder *e) {
     return &e->layer[e->under_way.layer];
 }
 
@@ -82,7 +83,7 @@ static enum vis_turn turn_of(const struct image_encoder *e) {
 }
 
 void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {
-    const struct vis_layer *y = layer_of(e);
+    const struct vis_layer *y = vis_current_layer(e);
     uint32_t width = e->p.n_embd;
     bool apart = y->qkv[1] != NULL, gemma4 = e->p.kind == PROJECTOR_GEMMA4V;
     struct vis_heads a = {
@@ -131,14 +132,14 @@ void vis_attend(struct image_encoder *e, uint32_t at, uint32_t n) {
 }
 
 void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
-    const struct vis_layer *y = layer_of(e);
+    const struct vis_layer *y = vis_current_layer(e);
 
-    add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * e->p.n_embd, at, n);
+    vis_add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * e->p.n_embd, at, n);
 }
 
 /* Computes x = act(x), or act(x) up, for @n rows. */
-static void act(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
-                uint32_t width, uint32_t n) {
+static void vis_activate(struct image_encoder *e, enum projector_act kind, float *x,
+                         const float *up, uint32_t width, uint32_t n) {
     const struct vis_rows a = {.kind = VIS_ACT,
                                .act = (enum vis_act)kind,
                                .n = n,
@@ -151,7 +152,7 @@ static void act(struct image_encoder *e, enum projector_act kind, float *x, cons
 }
 
 void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
-    const struct vis_layer *y = layer_of(e);
+    const struct vis_layer *y = vis_current_layer(e);
     uint32_t width = e->p.n_embd;
     float *up = y->gate ? e->ffn + VIS_CHUNK * e->ffn_width : NULL;
 
@@ -159,8 +160,8 @@ void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
     vis_linear(e, y->gate ? y->gate : y->up, e->in, n, e->ffn, false);
     if (up)
         vis_linear(e, y->up, e->in, n, up, false);
-    act(e, e->p.act, e->ffn, up, e->p.n_ff, n);
-    add_branch(e, y->down, &y->ffn_post, e->ffn, at, n);
+    vis_activate(e, e->p.act, e->ffn, up, e->p.n_ff, n);
+    vis_add_branch(e, y->down, &y->ffn_post, e->ffn, at, n);
 }
 
 void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const float *in,
@@ -172,13 +173,13 @@ void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const 
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_rows, float *out, size_t stride) {
     vis_linear(e, first, in, n_rows, e->ffn, false);
-    act(e, PROJECTOR_GELU, e->ffn, NULL, e->hidden, n_rows);
+    vis_activate(e, PROJECTOR_GELU, e->ffn, NULL, e->hidden, n_rows);
     vis_linear_to_host(e, second, e->ffn, n_rows, out, stride);
 }
 
 /* Without windows the order of computation is that of rows. */
 void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n) {
-    const struct vis_layer *y = layer_of(e);
+    const struct vis_layer *y = vis_current_layer(e);
     uint32_t width = 4 * e->p.n_embd, part = e->under_way.part + 1;
     size_t stride = image_encoder_width(e);
 

@@ -18,7 +18,7 @@ struct loader {
 };
 
 /* Allocates @n floats that live as long as the encoder; NULL after an error. */
-static float *own(struct loader *l, size_t n) {
+static float *vis_load_own(struct loader *l, size_t n) {
     struct floats *f = l->b.r == 0 ? malloc(sizeof(*f) + n * sizeof(float)) : NULL;
 
     if (!f) {
@@ -35,14 +35,15 @@ static float *values(struct loader *l, const struct tensor *t) {
     if (!t)
         return NULL;
     size_t n = (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
-    float *v = own(l, n);
+    float *v = vis_load_own(l, n);
 
     if (v)
         quant_decode(t->format->type, t->data, v, n);
     return v;
 }
 
-static const float *vector(struct loader *l, enum bind_need need, uint64_t n, const char *name) {
+static const float *vis_load_vector(struct loader *l, enum bind_need need, uint64_t n,
+                                    const char *name) {
     return values(l, bind_vector(&l->b, need, n, "%s", name));
 }
 
@@ -57,17 +58,18 @@ static const float *resident(struct loader *l, const float *v, uint64_t n) {
 }
 
 /* Loads the norm "@prefix.weight" and, if there is one, "@prefix.bias". */
-static struct vis_norm norm(struct loader *l, enum bind_need need, uint64_t n, const char *prefix) {
+static struct vis_norm vis_load_norm(struct loader *l, enum bind_need need, uint64_t n,
+                                     const char *prefix) {
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
     const float *w = values(l, bind_vector(&l->b, need, n, "%s.weight", prefix));
-    const float *v = vector(l, w ? BIND_MAY : BIND_NEVER, n, bias);
+    const float *v = vis_load_vector(l, w ? BIND_MAY : BIND_NEVER, n, bias);
     return (struct vis_norm){resident(l, w, n), resident(l, v, n)};
 }
 
 /* Loads the matrix @t, which may be NULL, into the backend. */
-static struct vis_mat *take(struct loader *l, const struct tensor *t, const float *bias) {
+static struct vis_mat *vis_load_take(struct loader *l, const struct tensor *t, const float *bias) {
     struct vis_mat *m = NULL;
 
     if (t && l->b.r == 0)
@@ -90,7 +92,7 @@ static void find_bounds(struct loader *l, const struct vis_mat *m, const struct 
         char name[96];
 
         snprintf(name, sizeof(name), "%s.%s", prefix, ends[i]);
-        const float *v = vector(l, BIND_MAY, 1, name);
+        const float *v = vis_load_vector(l, BIND_MAY, 1, name);
         found |= v != NULL;
         clip.bound[i] = v ? *v : clip.bound[i];
     }
@@ -105,8 +107,8 @@ static void find_bounds(struct loader *l, const struct vis_mat *m, const struct 
 
 /* Binds the matrix "@prefix.weight". A scale beside it, which NVFP4 may have, is refused: backends
  * would ignore it. */
-static const struct tensor *matrix(struct loader *l, enum bind_need need, uint64_t n_in,
-                                   uint64_t n_out, const char *prefix) {
+static const struct tensor *vis_load_matrix(struct loader *l, enum bind_need need, uint64_t n_in,
+                                            uint64_t n_out, const char *prefix) {
     const struct tensor *t = bind_matrix(&l->b, need, n_in, n_out, "%s.weight", prefix);
 
     if (!t || !t->scale)
@@ -116,21 +118,22 @@ static const struct tensor *matrix(struct loader *l, enum bind_need need, uint64
 }
 
 /* Loads the product of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
-static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_in, uint64_t n_out,
-                              const char *prefix) {
-    const struct tensor *t = matrix(l, need, n_in, n_out, prefix);
+static struct vis_mat *vis_load_linear(struct loader *l, enum bind_need need, uint64_t n_in,
+                                       uint64_t n_out, const char *prefix) {
+    const struct tensor *t = vis_load_matrix(l, need, n_in, n_out, prefix);
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
-    struct vis_mat *m = take(l, t, vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+    struct vis_mat *m =
+        vis_load_take(l, t, vis_load_vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
     if (m && l->e->p.kind == PROJECTOR_GEMMA4V)
         find_bounds(l, m, t, prefix);
     return m;
 }
 
 /* Returns a tensor of the n_out rows of n_in floats at @v, which were computed from others. */
-static const struct tensor *make(struct loader *l, uint64_t n_in, uint64_t n_out, const float *v,
-                                 const char *name) {
+static const struct tensor *vis_load_make(struct loader *l, uint64_t n_in, uint64_t n_out,
+                                          const float *v, const char *name) {
     struct tensors *t = l->b.r == 0 ? calloc(1, sizeof(*t)) : NULL;
 
     if (!t) {
@@ -174,10 +177,10 @@ static void load_patch(struct loader *l) {
     size_t n_in = (size_t)3 * p->patch * p->patch, n = n_in * p->n_embd;
 
     if (p->kind == PROJECTOR_GEMMA4UV) {
-        l->e->patch_norm[0] = norm(l, BIND_MUST, n_in, "v.patch_norm.1");
-        l->e->patch_norm[1] = norm(l, BIND_MUST, p->n_embd, "v.patch_norm.2");
-        l->e->patch_norm[2] = norm(l, BIND_MUST, p->n_embd, "v.patch_norm.3");
-        l->e->patch = linear(l, BIND_MUST, n_in, p->n_embd, "v.patch_embd");
+        l->e->patch_norm[0] = vis_load_norm(l, BIND_MUST, n_in, "v.patch_norm.1");
+        l->e->patch_norm[1] = vis_load_norm(l, BIND_MUST, p->n_embd, "v.patch_norm.2");
+        l->e->patch_norm[2] = vis_load_norm(l, BIND_MUST, p->n_embd, "v.patch_norm.3");
+        l->e->patch = vis_load_linear(l, BIND_MUST, n_in, p->n_embd, "v.patch_embd");
         return;
     }
     float *first = kernel(l, true, "v.patch_embd.weight");
@@ -185,12 +188,13 @@ static void load_patch(struct loader *l) {
 
     for (size_t i = 0; i < n && second; i++)
         first[i] += second[i];
-    const float *bias = vector(l, BIND_MAY, p->n_embd, "v.patch_embd.bias");
-    l->e->patch = take(l, make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
+    const float *bias = vis_load_vector(l, BIND_MAY, p->n_embd, "v.patch_embd.bias");
+    l->e->patch =
+        vis_load_take(l, vis_load_make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
 }
 
 /* Loads a square table of positions, or two tables for columns and rows. */
-static void load_table(struct loader *l) {
+static void vis_load_table(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
     bool two = p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_GEMMA4UV;
@@ -220,11 +224,11 @@ static void load_ffn(struct loader *l, uint32_t i, struct vis_layer *y) {
     char name[64];
 
     snprintf(name, sizeof(name), "v.blk.%u.ffn_gate", i);
-    y->gate = linear(l, BIND_MAY, p->n_embd, p->n_ff, name);
+    y->gate = vis_load_linear(l, BIND_MAY, p->n_embd, p->n_ff, name);
     snprintf(name, sizeof(name), "v.blk.%u.%s", i, l->swapped ? "ffn_down" : "ffn_up");
-    y->up = linear(l, BIND_MUST, p->n_embd, p->n_ff, name);
+    y->up = vis_load_linear(l, BIND_MUST, p->n_embd, p->n_ff, name);
     snprintf(name, sizeof(name), "v.blk.%u.%s", i, l->swapped ? "ffn_up" : "ffn_down");
-    y->down = linear(l, BIND_MUST, p->n_ff, p->n_embd, name);
+    y->down = vis_load_linear(l, BIND_MUST, p->n_ff, p->n_embd, name);
 }
 
 static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
@@ -235,41 +239,43 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
     char name[64];
 
 #define NAME(part) (snprintf(name, sizeof(name), "v.blk.%u." part, i), name)
-    y->ln1 = norm(l, BIND_MUST, n, NAME("ln1"));
-    y->ln2 = norm(l, BIND_MUST, n, NAME("ln2"));
-    y->qkv[0] = linear(l, BIND_MAY, n, 3 * n, NAME("attn_qkv"));
+    y->ln1 = vis_load_norm(l, BIND_MUST, n, NAME("ln1"));
+    y->ln2 = vis_load_norm(l, BIND_MUST, n, NAME("ln2"));
+    y->qkv[0] = vis_load_linear(l, BIND_MAY, n, 3 * n, NAME("attn_qkv"));
     bool apart = !y->qkv[0];
     for (int k = 0; k < 3 && apart; k++) {
         snprintf(name, sizeof(name), "v.blk.%u.attn_%s", i, parts[k]);
-        y->qkv[k] = linear(l, BIND_MUST, n, n, name);
+        y->qkv[k] = vis_load_linear(l, BIND_MUST, n, n, name);
     }
-    y->out = linear(l, BIND_MUST, n, n, NAME("attn_out"));
-    y->q_norm = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_q_norm"));
-    y->k_norm = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_k_norm"));
-    y->attn_post = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("attn_post_norm"));
-    y->ffn_post = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("ffn_post_norm"));
+    y->out = vis_load_linear(l, BIND_MUST, n, n, NAME("attn_out"));
+    y->q_norm = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_q_norm"));
+    y->k_norm = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_k_norm"));
+    y->attn_post = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("attn_post_norm"));
+    y->ffn_post = vis_load_norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("ffn_post_norm"));
     load_ffn(l, i, y);
-    y->deep_norm = norm(l, p->n_deep ? BIND_MAY : BIND_NEVER, 4 * n,
-                        (snprintf(name, sizeof(name), "v.deepstack.%u.norm", i), name));
+    y->deep_norm = vis_load_norm(l, p->n_deep ? BIND_MAY : BIND_NEVER, 4 * n,
+                                 (snprintf(name, sizeof(name), "v.deepstack.%u.norm", i), name));
     if (!y->deep_norm.w)
         return;
     snprintf(name, sizeof(name), "v.deepstack.%u.fc1", i);
-    y->deep_in = linear(l, BIND_MUST, 4 * n, l->e->hidden, name);
+    y->deep_in = vis_load_linear(l, BIND_MUST, 4 * n, l->e->hidden, name);
     snprintf(name, sizeof(name), "v.deepstack.%u.fc2", i);
-    y->deep_out = linear(l, BIND_MUST, l->e->hidden, p->n_out, name);
+    y->deep_out = vis_load_linear(l, BIND_MUST, l->e->hidden, p->n_out, name);
 #undef NAME
 }
 
 /* Loads mm.input_projection of gemma3, which is stored transposed. */
-static void load_transposed(struct loader *l) {
+static void vis_load_transposed(struct loader *l) {
     const struct projector *p = &l->e->p;
-    const float *v = values(l, matrix(l, BIND_MUST, p->n_out, p->n_embd, "mm.input_projection"));
-    float *t = own(l, (size_t)p->n_out * p->n_embd);
+    const float *v =
+        values(l, vis_load_matrix(l, BIND_MUST, p->n_out, p->n_embd, "mm.input_projection"));
+    float *t = vis_load_own(l, (size_t)p->n_out * p->n_embd);
 
     for (size_t o = 0; o < p->n_out && v && t; o++)
         for (size_t i = 0; i < p->n_embd; i++)
             t[o * p->n_embd + i] = v[i * p->n_out + o];
-    l->e->mm_out = take(l, make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
+    l->e->mm_out = vis_load_take(
+        l, vis_load_make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
 }
 
 /* Loads the projector, which maps rows to those of the text model. */
@@ -281,33 +287,34 @@ static void load_merger(struct loader *l) {
     switch (p->kind) {
     case PROJECTOR_QWEN3VL:
     case PROJECTOR_QWEN25VL:
-        e->mm_in = linear(l, BIND_MUST, block, e->hidden, "mm.0");
-        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.0");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
         break;
     case PROJECTOR_GEMMA3:
-        e->mm_norm = norm(l, BIND_MUST, n, "mm.soft_emb_norm");
-        load_transposed(l);
+        e->mm_norm = vis_load_norm(l, BIND_MUST, n, "mm.soft_emb_norm");
+        vis_load_transposed(l);
         break;
     case PROJECTOR_GEMMA4V:
-        e->std.bias = resident(l, vector(l, BIND_MAY, n, "v.std_bias"), n);
-        e->std.w =
-            resident(l, vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale"), n);
-        e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
+        e->std.bias = resident(l, vis_load_vector(l, BIND_MAY, n, "v.std_bias"), n);
+        e->std.w = resident(
+            l, vis_load_vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale"), n);
+        e->mm_out = vis_load_linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
     case PROJECTOR_GEMMA4UV:
-        e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
+        e->mm_out = vis_load_linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
     case PROJECTOR_LFM2:
-        e->mm_norm = norm(l, BIND_MAY, block, "mm.input_norm");
-        e->mm_in = linear(l, BIND_MUST, block, e->hidden, "mm.1");
-        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        e->mm_norm = vis_load_norm(l, BIND_MAY, block, "mm.input_norm");
+        e->mm_in = vis_load_linear(l, BIND_MUST, block, e->hidden, "mm.1");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
         break;
     case PROJECTOR_PIXTRAL:
-        e->merge = linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
-        e->mm_norm = norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
-        e->mm_in = linear(l, BIND_MUST, n, e->hidden, "mm.1");
-        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
-        e->line_break = vector(l, BIND_MUST, p->n_out, "v.token_embd.img_break");
+        e->merge =
+            vis_load_linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
+        e->mm_norm = vis_load_norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
+        e->mm_in = vis_load_linear(l, BIND_MUST, n, e->hidden, "mm.1");
+        e->mm_out = vis_load_linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        e->line_break = vis_load_vector(l, BIND_MUST, p->n_out, "v.token_embd.img_break");
         break;
     case PROJECTOR_KINDS:
         break;
@@ -340,7 +347,7 @@ static void load_marks(struct loader *l, const struct gguf *text) {
     if (!e->p.tile || !tokens || !table || gguf_array_type(tokens) != GGUF_STRING ||
         table->ne[0] != e->p.n_out)
         return;
-    e->marks = own(l, (size_t)VIS_MARKS * e->p.n_out);
+    e->marks = vis_load_own(l, (size_t)VIS_MARKS * e->p.n_out);
     for (uint64_t i = 0; i < MIN(gguf_array_n(tokens), table->ne[1]) && e->marks; i++) {
         uint32_t mark = find_mark(gguf_array_str(tokens, i));
 
@@ -358,13 +365,13 @@ static void load_all(struct loader *l) {
     bool qwen = p->kind == PROJECTOR_QWEN3VL || p->kind == PROJECTOR_QWEN25VL;
 
     load_patch(l);
-    load_table(l);
-    e->pre_ln =
-        norm(l, p->kind == PROJECTOR_PIXTRAL ? BIND_MUST : BIND_NEVER, p->n_embd, "v.pre_ln");
+    vis_load_table(l);
+    e->pre_ln = vis_load_norm(l, p->kind == PROJECTOR_PIXTRAL ? BIND_MUST : BIND_NEVER, p->n_embd,
+                              "v.pre_ln");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
         load_layer(l, i, &e->layer[i]);
     bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
-    e->post_ln = norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
+    e->post_ln = vis_load_norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
     load_merger(l);
     bind_leave(&l->b, "a."); /* an audio encoder in the same file */
     bind_leave(&l->b, "mm.a.");
@@ -414,7 +421,7 @@ static void list_buffers(struct image_encoder *e, struct buffer out[BUFFERS]) {
 }
 
 /* Returns the sizes that the backend allocates for. */
-static struct vis_sizes sizes_of(const struct image_encoder *e) {
+static struct vis_sizes vis_load_sizes(const struct image_encoder *e) {
     size_t n = e->max_patches;
 
     return (struct vis_sizes){
@@ -435,7 +442,7 @@ int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct
 
     if (r < 0)
         return r;
-    const struct vis_sizes sizes = sizes_of(e);
+    const struct vis_sizes sizes = vis_load_sizes(e);
     *out = (struct image_encoder_fit){.buffers = e->ops->open_bytes(&sizes, n_threads)};
     list_buffers(e, buffers);
     for (int i = 0; i < BUFFERS; i++)
@@ -450,9 +457,9 @@ int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct
 }
 
 /* Opens the backend with its buffers, and allocates the encoder's own memory. */
-static int allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
-                    struct err *err) {
-    const struct vis_sizes sizes = sizes_of(e);
+static int vis_load_allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
+                             struct err *err) {
+    const struct vis_sizes sizes = vis_load_sizes(e);
     struct buffer buffers[BUFFERS];
 
     e->grid.size = sizes.place_bytes;
@@ -481,7 +488,7 @@ int vis_load(struct image_encoder *e, const struct gguf *file, const struct imag
     l.swapped = down && down->ne[0] == e->p.n_embd && e->p.n_ff != e->p.n_embd;
     l.b.r = read_hidden(e, file, err);
     if (l.b.r == 0)
-        l.b.r = allocate(e, o, err);
+        l.b.r = vis_load_allocate(e, o, err);
     if (l.b.r == 0)
         load_all(&l);
     load_marks(&l, o->text);

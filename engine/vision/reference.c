@@ -22,7 +22,7 @@ struct vis_be {
     double *scores; /* [max_keys] */
 };
 
-static struct vis_be *close_be(struct vis_be *b) {
+static struct vis_be *vis_ref_close_be(struct vis_be *b) {
     if (!b)
         return NULL;
     for (struct vis_mat *m = b->mats, *next; m; m = next) {
@@ -36,17 +36,17 @@ static struct vis_be *close_be(struct vis_be *b) {
     return NULL;
 }
 
-static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+static uint64_t vis_ref_open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
     return vis_host_bytes(s) + s->max_in * sizeof(float) + s->max_keys * sizeof(double);
 }
 
-static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
+static void vis_ref_each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
     for (uint32_t i = 0; i < n; i++)
         fn(ctx, i);
 }
 
-static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
-                 float eps, uint32_t n, float *y) {
+static void vis_ref_norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
+                         float eps, uint32_t n, float *y) {
     double mean = 0, square = 0;
 
     for (uint32_t i = 0; i < n && bias; i++)
@@ -58,8 +58,8 @@ static void norm(const struct vis_be *b, const float *x, const float *w, const f
                        (bias ? (double)bias[i] : 0));
 }
 
-static void act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
-                uint32_t n) {
+static void vis_ref_act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
+                        uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         float v = x[i], y;
 
@@ -73,25 +73,25 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
     }
 }
 
-static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
-                   const struct vis_sizes *sizes, struct err *err) {
+static int vis_ref_open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                           const struct vis_sizes *sizes, struct err *err) {
     struct vis_be *b = calloc(1, sizeof(*b));
 
     if (!b)
         return -ENOMEM;
-    b->host = (struct vis_host){.each = each, .norm = norm, .act = act};
+    b->host = (struct vis_host){.each = vis_ref_each, .norm = vis_ref_norm, .act = vis_ref_act};
     b->row = calloc(sizes->max_in, sizeof(*b->row));
     b->scores = calloc(sizes->max_keys, sizeof(*b->scores));
     if (!b->row || !b->scores || vis_host_open(&b->host, sizes) < 0) {
-        close_be(b);
+        vis_ref_close_be(b);
         return -ENOMEM;
     }
     *out = b;
     return 0;
 }
 
-static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
+static int vis_ref_load(struct vis_be *b, const struct tensor *t, const float *bias,
+                        struct vis_mat **out, struct err *err) {
     struct vis_mat *m = malloc(sizeof(*m));
 
     if (!m)
@@ -101,7 +101,7 @@ static int load(struct vis_be *b, const struct tensor *t, const float *bias, str
     return 0;
 }
 
-static double dot(const float *a, const float *b, size_t n) {
+static double vis_ref_dot(const float *a, const float *b, size_t n) {
     double sum = 0;
 
     for (size_t i = 0; i < n; i++)
@@ -109,14 +109,14 @@ static double dot(const float *a, const float *b, size_t n) {
     return sum;
 }
 
-static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
-                   float *out, bool add) {
+static void vis_ref_linear(struct vis_be *b, const struct vis_mat *m, const float *in,
+                           uint32_t n_rows, float *out, bool add) {
     size_t n_in = m->t->ne[0], n_out = m->t->ne[1];
 
     for (size_t o = 0; o < n_out; o++) {
         quant_decode_row(m->t, o, b->row);
         for (uint32_t r = 0; r < n_rows; r++) {
-            double y = dot(in + r * n_in, b->row, n_in);
+            double y = vis_ref_dot(in + r * n_in, b->row, n_in);
 
             y += m->bias ? (double)m->bias[o] : 0;
             out[r * n_out + o] = (float)(add ? y + (double)out[r * n_out + o] : y);
@@ -133,7 +133,7 @@ static void attend_row(const struct vis_be *b, const struct vis_attend *a, uint3
     double most = -INFINITY, sum = 0;
 
     for (uint32_t i = first; i < end; i++) {
-        b->scores[i - first] = dot(q, k + i * stride, dim) * (double)a->scale;
+        b->scores[i - first] = vis_ref_dot(q, k + i * stride, dim) * (double)a->scale;
         most = MAX(most, b->scores[i - first]);
     }
     for (uint32_t i = 0; i < end - first; i++) {
@@ -150,15 +150,15 @@ static void attend_row(const struct vis_be *b, const struct vis_attend *a, uint3
     }
 }
 
-static void attend(struct vis_be *b, const struct vis_attend *a) {
+static void vis_ref_attend(struct vis_be *b, const struct vis_attend *a) {
     for (uint32_t s = 0; s < a->n_segments; s++)
         for (uint32_t r = a->start[s]; r < a->start[s + 1]; r++)
             for (uint32_t h = 0; h < b->host.sizes.n_head; h++)
                 attend_row(b, a, h, r, a->start[s], a->start[s + 1]);
 }
 
-static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
-                          uint32_t n) {
+static void vis_ref_attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
+                                  uint32_t n) {
     uint32_t each_head = vis_head_blocks(a->n_patches);
 
     for (uint32_t i = first; i < first + n; i++) {
@@ -171,12 +171,12 @@ static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t
 
 const struct vis_ops vis_reference = {
     .name = "reference",
-    .open = open_be,
-    .close = close_be,
-    .open_bytes = open_bytes,
+    .open = vis_ref_open_be,
+    .close = vis_ref_close_be,
+    .open_bytes = vis_ref_open_bytes,
     VIS_HOST_OPS,
-    .load = load,
-    .linear = linear,
-    .attend = attend,
-    .attend_blocks = attend_blocks,
+    .load = vis_ref_load,
+    .linear = vis_ref_linear,
+    .attend = vis_ref_attend,
+    .attend_blocks = vis_ref_attend_blocks,
 };

@@ -73,7 +73,7 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
 }
 
 /* Moves @c to the next stage. */
-static void advance(const struct image_encoder *e, struct vis_cursor *c) {
+static void vis_advance(const struct image_encoder *e, struct vis_cursor *c) {
     c->at = 0;
     if (c->stage == VIS_DEEP)
         c->part += e->layer[c->layer].deep_norm.w != NULL;
@@ -96,7 +96,7 @@ static struct picture_layout layout_of(const struct image_encoder *e,
 static uint64_t part_work(const struct image_encoder *e, const struct picture_layout *l) {
     uint64_t sum = 0;
 
-    for (struct vis_cursor c = {0}; c.stage != VIS_STAGES; advance(e, &c))
+    for (struct vis_cursor c = {0}; c.stage != VIS_STAGES; vis_advance(e, &c))
         sum += n_units(e, l, c.stage, c.layer) * unit_work(e, l, c.stage, c.layer);
     return sum;
 }
@@ -115,7 +115,7 @@ uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l)
 }
 
 /* Begins part c->tile: its layout, its pixels and, in tiles, the row of its mark. */
-static void begin_part(struct image_encoder *e, struct vis_cursor *c) {
+static void vis_begin_part(struct image_encoder *e, struct vis_cursor *c) {
     c->stage = VIS_EMBED;
     c->layer = c->part = c->at = 0;
     if (c->n_parts > 1) {
@@ -188,7 +188,7 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
         .out = out,
         .left = vis_work(e, l),
     };
-    begin_part(e, &e->under_way);
+    vis_begin_part(e, &e->under_way);
 }
 
 int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left) {
@@ -208,9 +208,9 @@ int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left) {
             done += rows * one;
         }
         if (c->at >= n)
-            advance(e, c);
+            vis_advance(e, c);
         if (c->stage == VIS_STAGES && ++c->tile < c->n_parts)
-            begin_part(e, c);
+            vis_begin_part(e, c);
     } while (c->stage != VIS_STAGES && (done < work || done == 0));
     assert(done <= c->left && (c->stage == VIS_STAGES) == (done == c->left));
     c->left -= done;

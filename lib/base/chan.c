@@ -18,13 +18,13 @@ struct header {
 
 /* Returns @len rounded up to 8 bytes, to which payloads are padded, so that every header and
  * payload is aligned in the buffers. */
-static size_t padded(uint32_t len) {
+static size_t chan_padded(uint32_t len) {
     return round_up(len, 8);
 }
 
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued) {
     assert(max_queued >=
-           padded(max_frame) +
+           chan_padded(max_frame) +
                sizeof(struct header)); /* a frame of the largest size fits into the queue */
     *c = (struct chan){.fd = fd, .max_frame = max_frame};
     buf_init(&c->in, (size_t)max_frame + sizeof(struct header) + 8 + READ_CHUNK);
@@ -62,7 +62,7 @@ int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
     assert(len <= c->max_frame);
     if (c->dead)
         return c->dead;
-    size_t pad = padded(len) - len;
+    size_t pad = chan_padded(len) - len;
     if (sizeof(h) + len + pad > c->out.max - c->out.len)
         out_compact(c);
     int r = buf_reserve(&c->out, sizeof(h) + len + pad);
@@ -106,7 +106,7 @@ bool chan_wants_write(const struct chan *c) {
 
 /* Reads the header of the frame at c->consumed. Returns 0: the whole frame is there; CHAN_EMPTY:
  * more bytes are needed; -EPROTO: the header is damaged. */
-static int peek(struct chan *c, struct header *h) {
+static int chan_peek(struct chan *c, struct header *h) {
     size_t have = c->in.len - c->consumed;
 
     assert(c->consumed <= c->in.len && c->consumed % 8 == 0);
@@ -116,14 +116,14 @@ static int peek(struct chan *c, struct header *h) {
     memcpy(h, c->in.data + c->consumed, sizeof(*h));
     if (h->len > c->max_frame || h->zero)
         return die(c, -EPROTO);
-    return have < sizeof(*h) + padded(h->len) ? CHAN_EMPTY : 0;
+    return have < sizeof(*h) + chan_padded(h->len) ? CHAN_EMPTY : 0;
 }
 
 int chan_recv(struct chan *c, struct chan_frame *out) {
     struct header h;
 
     for (;;) {
-        int r = peek(c, &h);
+        int r = chan_peek(c, &h);
 
         if (r == 0)
             break;
@@ -146,9 +146,9 @@ int chan_recv(struct chan *c, struct chan_frame *out) {
         if (n > 0)
             c->in.len += (size_t)n;
     }
-    assert(c->consumed + sizeof(h) + padded(h.len) <= c->in.len);
+    assert(c->consumed + sizeof(h) + chan_padded(h.len) <= c->in.len);
     *out = (struct chan_frame){h.type, h.len, c->in.data + c->consumed + sizeof(h)};
-    c->consumed += sizeof(h) + padded(h.len);
+    c->consumed += sizeof(h) + chan_padded(h.len);
     return 0;
 }
 

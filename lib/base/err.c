@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int fill(struct err *e, int status, const char *code, const char *param, const char *fmt,
-                va_list ap) {
+static int err_fill(struct err *e, int status, const char *code, const char *param, const char *fmt,
+                    va_list ap) {
     if (e) {
         e->status = status;
         snprintf(e->code, sizeof(e->code), "%s", code ? code : "");
@@ -22,7 +22,7 @@ int err_set(struct err *e, int status, const char *param, const char *fmt, ...) 
     va_list ap;
 
     va_start(ap, fmt);
-    int r = fill(e, status, NULL, param, fmt, ap);
+    int r = err_fill(e, status, NULL, param, fmt, ap);
     va_end(ap);
     return r;
 }
@@ -32,7 +32,7 @@ int err_set_code(struct err *e, int status, const char *code, const char *param,
     va_list ap;
 
     va_start(ap, fmt);
-    int r = fill(e, status, code, param, fmt, ap);
+    int r = err_fill(e, status, code, param, fmt, ap);
     va_end(ap);
     return r;
 }
@@ -47,7 +47,7 @@ int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context) {
 
 /* Replaces the word @from by @to. Returns false if @text does not contain it, or first in a longer
  * name. */
-static bool replace(char *text, size_t size, const char *from, const char *to) {
+static bool err_replace(char *text, size_t size, const char *from, const char *to) {
     char *at = strstr(text, from);
     size_t n = strlen(from);
     char rest[sizeof(((struct err *)0)->message)];
@@ -60,8 +60,8 @@ static bool replace(char *text, size_t size, const char *from, const char *to) {
 }
 
 void err_rename(struct err *e, const char *from, const char *to) {
-    replace(e->param, sizeof(e->param), from, to);
-    for (int k = 0; k < 3 && replace(e->message, sizeof(e->message), from, to); k++)
+    err_replace(e->param, sizeof(e->param), from, to);
+    for (int k = 0; k < 3 && err_replace(e->message, sizeof(e->message), from, to); k++)
         ;
 }
 

@@ -26,7 +26,7 @@ void fairq_deinit(struct fairq *q) {
     }
 }
 
-static void check(const struct fairq *q, const struct fairq_flow *f) {
+static void fairq_check(const struct fairq *q, const struct fairq_flow *f) {
     assert(f->n_running <= f->n_begun && f->n_begun <= f->n_items);
     assert(q->n_running <= q->n_begun && q->n_begun <= q->n_items);
     assert(q->n_running <= q->n_places && q->n_begun <= q->n_slots);
@@ -34,7 +34,7 @@ static void check(const struct fairq *q, const struct fairq_flow *f) {
 
 /* Moves the common virtual time to the least virtual time of a flow with items, or, if no flow has
  * items, to the greatest of all flows. Forgets flows without items that it has passed. */
-static void advance(struct fairq *q) {
+static void fairq_advance(struct fairq *q) {
     double least = -1, most = q->virtual_ns;
 
     LIST_FOREACH(node, &q->flows) {
@@ -56,7 +56,7 @@ static void advance(struct fairq *q) {
 }
 
 /* Returns the flow of @tenant. A new flow begins with the whole credit. NULL: no memory. */
-static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
+static struct fairq_flow *fairq_find(struct fairq *q, uint32_t tenant) {
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
 
@@ -76,8 +76,8 @@ static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
 
 int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight) {
     assert(weight > 0 && !i->flow);
-    advance(q);
-    struct fairq_flow *f = find(q, tenant);
+    fairq_advance(q);
+    struct fairq_flow *f = fairq_find(q, tenant);
 
     if (!f)
         return -ENOMEM;
@@ -100,14 +100,14 @@ static bool may_begin(const struct fairq *q, const struct fairq_flow *f) {
 }
 
 /* Returns true if @a comes before @b; both belong to one tenant. */
-static bool is_before(const struct fairq_item *a, const struct fairq_item *b) {
+static bool fairq_is_before(const struct fairq_item *a, const struct fairq_item *b) {
     if (a->background != b->background)
         return b->background;
     return a->used_ns / FAIRQ_QUANTUM_NS < b->used_ns / FAIRQ_QUANTUM_NS;
 }
 
 /* Returns the item of @f that runs next; NULL: none may run. */
-static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flow *f) {
+static struct fairq_item *fairq_first(const struct fairq *q, const struct fairq_flow *f) {
     struct fairq_item *best = NULL;
 
     if (f->n_running >= MAX(q->n_places - 1, 1u))
@@ -117,7 +117,7 @@ static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flo
 
         if (!i->begun && !may_begin(q, f))
             continue;
-        if (!best || is_before(i, best))
+        if (!best || fairq_is_before(i, best))
             best = i;
     }
     return best;
@@ -129,7 +129,7 @@ struct fairq_item *fairq_next(struct fairq *q) {
     if (q->n_running == q->n_places)
         return NULL;
     LIST_FOREACH(node, &q->flows) {
-        struct fairq_item *i = first_of(q, LIST_ENTRY(node, struct fairq_flow, link));
+        struct fairq_item *i = fairq_first(q, LIST_ENTRY(node, struct fairq_flow, link));
 
         if (i &&
             (!best || i->background < best->background ||
@@ -147,7 +147,7 @@ struct fairq_item *fairq_next(struct fairq *q) {
         best->flow->n_begun++;
         q->n_begun++;
     }
-    check(q, best->flow);
+    fairq_check(q, best->flow);
     return best;
 }
 
@@ -163,7 +163,7 @@ static void leave_place(struct fairq *q, struct fairq_item *i) {
     i->running = false;
     i->flow->n_running--;
     q->n_running--;
-    check(q, i->flow);
+    fairq_check(q, i->flow);
 }
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
@@ -173,20 +173,20 @@ void fairq_pause(struct fairq *q, struct fairq_item *i) {
 }
 
 /* Removes @i, which holds neither slot nor place, from the queue. */
-static void leave(struct fairq *q, struct fairq_item *i) {
+static void fairq_leave(struct fairq *q, struct fairq_item *i) {
     assert(i->flow->n_items > 0 && q->n_items > 0);
     i->flow->n_items--;
     q->n_items--;
-    check(q, i->flow);
+    fairq_check(q, i->flow);
     i->flow = NULL;
-    advance(q);
+    fairq_advance(q);
 }
 
 void fairq_withdraw(struct fairq *q, struct fairq_item *i) {
     assert(i->flow && !i->running);
     list_remove(&i->link);
     if (!i->begun)
-        leave(q, i);
+        fairq_leave(q, i);
 }
 
 void fairq_end(struct fairq *q, struct fairq_item *i) {
@@ -196,5 +196,5 @@ void fairq_end(struct fairq *q, struct fairq_item *i) {
     i->begun = false;
     i->flow->n_begun--;
     q->n_begun--;
-    leave(q, i);
+    fairq_leave(q, i);
 }

@@ -42,7 +42,7 @@ static int open_at_once(const char *path) {
 
 /* Waits until @fd can be read. Returns 0 or -errno; -EAGAIN: no writer opened the FIFO, or it
  * writes nothing. */
-static int await(int fd) {
+static int files_await(int fd) {
     struct pollfd p = {fd, POLLIN, 0};
     int r;
 
@@ -68,7 +68,7 @@ FILE *files_open(const char *path) {
         errno = -fd;
         return NULL;
     }
-    int r = await(fd);
+    int r = files_await(fd);
     if (r == 0 && fcntl(fd, F_SETFL, O_RDONLY) == 0)
         file = fdopen(fd, "r");
     if (r < 0)
@@ -87,10 +87,10 @@ int files_create(int dir, const char *name, mode_t mode) {
 }
 
 /* Adds the next bytes of @fd to @out. Returns their number, 0 at the end, or -errno. */
-static int read_some(int fd, struct buf *out) {
+static int files_read_some(int fd, struct buf *out) {
     char chunk[4096];
 
-    TRY(await(fd));
+    TRY(files_await(fd));
     ssize_t n = read(fd, chunk, sizeof(chunk));
     if (n < 0)
         return -errno;
@@ -110,7 +110,7 @@ int files_read(const char *path, struct buf *out, mode_t *mode) {
     if (mode && fstat(fd, &st) == 0)
         *mode = st.st_mode;
     do
-        r = read_some(fd, out);
+        r = files_read_some(fd, out);
     while (r > 0);
     close(fd);
     return r;

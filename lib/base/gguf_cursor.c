@@ -90,7 +90,7 @@ int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, co
 }
 
 /* Returns @a * @b folded to 64 bits: the xor of both halves of the product. */
-static uint64_t fold(uint64_t a, uint64_t b) {
+static uint64_t gguf_cursor_fold(uint64_t a, uint64_t b) {
     __extension__ unsigned __int128 p = (unsigned __int128)a * b;
 
     return (uint64_t)p ^ (uint64_t)(p >> 64);
@@ -98,16 +98,16 @@ static uint64_t fold(uint64_t a, uint64_t b) {
 
 /* Returns the hash of @s, keyed by the index's seed, so that a file cannot choose names that
  * collide. */
-static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
+static uint32_t gguf_cursor_hash_name(const struct gguf_index *x, struct gguf_str s) {
     uint64_t h = x->seed[0] ^ s.len;
 
     for (size_t i = 0; i < s.len; i += 8) {
         uint64_t w = 0;
 
         memcpy(&w, s.data + i, MIN(s.len - i, 8u));
-        h = fold(h ^ w, x->seed[1]) + x->seed[0];
+        h = gguf_cursor_fold(h ^ w, x->seed[1]) + x->seed[0];
     }
-    return (uint32_t)fold(h, 0x9E3779B97F4A7C15u);
+    return (uint32_t)gguf_cursor_fold(h, 0x9E3779B97F4A7C15u);
 }
 
 int gguf_index_reserve(struct gguf_index *x, uint32_t n) {
@@ -118,7 +118,7 @@ int gguf_index_reserve(struct gguf_index *x, uint32_t n) {
 }
 
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name) {
-    HASH_INDEX_EACH(x->items, hash_name(x, name), i) {
+    HASH_INDEX_EACH(x->items, gguf_cursor_hash_name(x, name), i) {
         struct gguf_str s = x->name(owner, i);
 
         if (s.len == name.len && memcmp(s.data, name.data, s.len) == 0)
@@ -128,5 +128,5 @@ int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gg
 }
 
 int gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
-    return hash_index_add(&x->items, hash_name(x, name), item);
+    return hash_index_add(&x->items, gguf_cursor_hash_name(x, name), item);
 }

@@ -23,7 +23,7 @@ struct mix {
     uint64_t a, b;
 };
 
-static uint64_t fold(uint64_t x, uint64_t y) {
+static uint64_t gguf_fingerprint_fold(uint64_t x, uint64_t y) {
     __extension__ unsigned __int128 p = (unsigned __int128)x * y;
 
     return (uint64_t)p ^ (uint64_t)(p >> 64);
@@ -32,9 +32,9 @@ static uint64_t fold(uint64_t x, uint64_t y) {
 /* Mixes @w into two lanes with different multipliers, each fed by the other, so that a collision of
  * 64 bits in one lane is no collision of both. */
 static void mix_word(struct mix *m, uint64_t w) {
-    uint64_t a = fold(m->a ^ w, 0xA0761D6478BD642Fu) + m->b;
+    uint64_t a = gguf_fingerprint_fold(m->a ^ w, 0xA0761D6478BD642Fu) + m->b;
 
-    m->b = fold(m->b + w, 0xE7037ED1A0B428DBu) ^ a;
+    m->b = gguf_fingerprint_fold(m->b + w, 0xE7037ED1A0B428DBu) ^ a;
     m->a = a + 0x9E3779B97F4A7C15u;
 }
 

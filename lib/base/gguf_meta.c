@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/try.h"
 
-static struct gguf_str key_of(const void *owner, uint32_t i) {
+static struct gguf_str gguf_meta_key(const void *owner, uint32_t i) {
     return ((const struct gguf_meta *)owner)->kv[i].key;
 }
 
@@ -88,7 +88,7 @@ static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
 }
 
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
-    m->index.name = key_of;
+    m->index.name = gguf_meta_key;
     m->kv = calloc(MAX(n_kv, 1u), sizeof(*m->kv));
     if (!m->kv)
         return -ENOMEM;

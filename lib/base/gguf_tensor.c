@@ -28,7 +28,7 @@ static const char *foreign_name(uint32_t type) {
     return "unknown";
 }
 
-static struct gguf_str name_of(const void *owner, uint32_t i) {
+static struct gguf_str gguf_tensor_name(const void *owner, uint32_t i) {
     const char *name = ((const struct gguf *)owner)->tensor[i].name;
 
     return (struct gguf_str){name, strlen(name)};
@@ -108,7 +108,7 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
 
     if (!array_resize(&g->tensor, first + n + 1, sizeof(*g->tensor)))
         return -ENOMEM;
-    g->index.name = name_of;
+    g->index.name = gguf_tensor_name;
     int r = gguf_index_reserve(&g->index, first + n);
 
     assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
@@ -118,7 +118,7 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
         *t = (struct tensor){0};
         r = parse_tensor(g, c, t, &sum, alignment);
         if (r == 0)
-            r = gguf_index_add(&g->index, name_of(g, g->n_tensors), g->n_tensors);
+            r = gguf_index_add(&g->index, gguf_tensor_name(g, g->n_tensors), g->n_tensors);
         g->n_tensors += r == 0;
     }
     if (r < 0)

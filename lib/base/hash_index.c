@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static void enter(struct hash_index *x, struct hash_slot s) {
+static void hash_index_enter(struct hash_index *x, struct hash_slot s) {
     uint32_t at = s.hash & x->mask;
 
     while (x->slot[at].item)
@@ -27,7 +27,7 @@ int hash_index_reserve(struct hash_index *x, uint32_t n) {
     bigger.mask = size - 1;
     for (uint32_t i = 0; x->slot && i <= x->mask; i++)
         if (x->slot[i].item)
-            enter(&bigger, x->slot[i]);
+            hash_index_enter(&bigger, x->slot[i]);
     free(x->slot);
     *x = bigger;
     return 0;
@@ -38,7 +38,7 @@ int hash_index_add(struct hash_index *x, uint32_t hash, uint32_t item) {
 
     assert(item < HASH_INDEX_NONE);
     if (r == 0) {
-        enter(x, (struct hash_slot){hash, item + 1});
+        hash_index_enter(x, (struct hash_slot){hash, item + 1});
         x->n++;
     }
     return r;

@@ -55,7 +55,7 @@ static struct thread *idle_thread(struct jobs *p) {
 }
 
 /* Gives every free place to the job whose turn it is. */
-static void dispatch(struct jobs *p) {
+static void jobs_dispatch(struct jobs *p) {
     struct fairq_item *i;
 
     while ((i = fairq_next(&p->queue))) {
@@ -75,7 +75,7 @@ static void dispatch(struct jobs *p) {
 }
 
 /* Moves @j, which has left the queue, to the jobs to be delivered. */
-static void tell(struct jobs *p, struct job *j) {
+static void jobs_tell(struct jobs *p, struct job *j) {
     assert(j->state == JOB_WAITING || j->state == JOB_BEGUN);
     j->state = JOB_ENDED;
     list_push_back(&p->ended, &j->ended);
@@ -83,7 +83,7 @@ static void tell(struct jobs *p, struct job *j) {
 }
 
 /* Charges @j for its time from slice_ns to @now, where its next slice begins. */
-static void charge(struct jobs *p, struct job *j, int64_t now) {
+static void jobs_charge(struct jobs *p, struct job *j, int64_t now) {
     int64_t ns = MAX(now - j->slice_ns, 0);
 
     assert(j->state == JOB_BEGUN);
@@ -102,11 +102,11 @@ static void tell_turn(struct jobs *p, struct job *j, bool has) {
  * because it only has to unwind. */
 static int take_turns(struct jobs *p, struct job *j, int64_t now) {
     pthread_mutex_lock(&p->mutex);
-    charge(p, j, now);
+    jobs_charge(p, j, now);
     if (j->item.running) {
         tell_turn(p, j, false);
         fairq_pause(&p->queue, &j->item);
-        dispatch(p);
+        jobs_dispatch(p);
         while (!j->item.running && !atomic_load(&j->abandoned))
             pthread_cond_wait(j->resumed, &p->mutex);
         if (!j->item.running)
@@ -131,7 +131,7 @@ int job_pause(void) {
 
 /* ---- threads ---- */
 
-static void run(struct jobs *p, struct thread *t) {
+static void jobs_run(struct jobs *p, struct thread *t) {
     struct job *j = t->job;
 
     current = j;
@@ -141,16 +141,16 @@ static void run(struct jobs *p, struct thread *t) {
     current = NULL;
     pthread_mutex_lock(&p->mutex);
     tell_turn(p, j, false);
-    charge(p, j, clock_now(p->opts.clock));
+    jobs_charge(p, j, clock_now(p->opts.clock));
     fairq_end(&p->queue, &j->item);
     t->job = NULL;
     p->n_done++;
-    tell(p, j);
-    dispatch(p);
+    jobs_tell(p, j);
+    jobs_dispatch(p);
     pthread_mutex_unlock(&p->mutex);
 }
 
-static void *serve(void *arg) {
+static void *jobs_serve(void *arg) {
     struct thread *t = arg;
     struct jobs *p = t->pool;
     id_t thread = (id_t)syscall(SYS_gettid); /* gettid() came with glibc 2.30 */
@@ -164,7 +164,7 @@ static void *serve(void *arg) {
         if (!t->job)
             break;
         pthread_mutex_unlock(&p->mutex);
-        run(p, t);
+        jobs_run(p, t);
         pthread_mutex_lock(&p->mutex);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -173,7 +173,7 @@ static void *serve(void *arg) {
 
 /* Makes the threads; those that were made before a failure stay, for jobs_free(). Returns 0 or
  * -errno. */
-static int start(struct jobs *p) {
+static int jobs_start(struct jobs *p) {
     pthread_attr_t attr;
     int r = 0;
 
@@ -184,7 +184,7 @@ static int start(struct jobs *p) {
 
         t->pool = p;
         pthread_cond_init(&t->woken, NULL);
-        r = thread_start(&t->id, &attr, serve, t);
+        r = thread_start(&t->id, &attr, jobs_serve, t);
         if (r < 0)
             pthread_cond_destroy(&t->woken);
         else
@@ -208,7 +208,7 @@ int jobs_new(struct jobs **out, const struct jobs_opts *opts) {
     fairq_init(&p->queue, opts->n_running, opts->n_threads);
     list_init(&p->ended);
     p->thread = calloc(opts->n_threads, sizeof(*p->thread));
-    int r = p->thread ? start(p) : -ENOMEM;
+    int r = p->thread ? jobs_start(p) : -ENOMEM;
 
     if (r < 0)
         return r;
@@ -246,7 +246,7 @@ int jobs_put(struct jobs *p, struct job *j) {
 
     if (r == 0) {
         j->state = JOB_WAITING;
-        dispatch(p);
+        jobs_dispatch(p);
     }
     pthread_mutex_unlock(&p->mutex);
     if (r == 0) {
@@ -264,7 +264,7 @@ void jobs_abandon(struct jobs *p, struct job *j) {
     atomic_store(&j->abandoned, true);
     if (waits) {
         fairq_withdraw(&p->queue, &j->item);
-        tell(p, j);
+        jobs_tell(p, j);
     } else if (j->item.begun && !j->item.running) {
         pthread_cond_signal(j->resumed);
     }

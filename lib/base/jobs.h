@@ -4,10 +4,10 @@
  * jobs - a pool of threads for work that is too long for an event loop, shared fairly by tenants
  * (fairq.h).
  *
- *     jobs_put ──> waits for its turn ──> run() on a thread ──> done() by jobs_deliver()
+ *     jobs_put ──> waits for its turn ──> jobs_run() on a thread ──> done() by jobs_deliver()
  *                        |                  |  ^
  *                        |                  '--' job_pause(): another tenant's turn
- *                        '-- abandoned: done() without run()
+ *                        '-- abandoned: done() without jobs_run()
  *
  * All threads are created at the start, so that no later request fails because a thread cannot be
  * created. Only n_running of them work at the same time; the others hold jobs that were paused in
@@ -93,6 +93,6 @@ uint32_t jobs_n(const struct jobs *p);
 /* Fills @out with current gauges and counters since the start. */
 void jobs_stats(struct jobs *p, struct jobs_stats *out);
 
-/* Lets other jobs have their turn; called inside run(), at any depth. Returns -ECANCELED once the
- * job was abandoned, and 0 on a thread that runs no job. */
+/* Lets other jobs have their turn; called inside jobs_run(), at any depth. Returns -ECANCELED once
+ * the job was abandoned, and 0 on a thread that runs no job. */
 int job_pause(void);

@@ -165,8 +165,8 @@ static bool put_now(const char *line, size_t len) {
 }
 
 /* Renders an event as log_render() does, with the present time. */
-static size_t render(char *out, size_t size, const char *level, const char *event,
-                     const char *pairs) {
+static size_t log_render_now(char *out, size_t size, const char *level, const char *event,
+                             const char *pairs) {
     struct timespec now;
 
     clock_gettime(CLOCK_REALTIME, &now);
@@ -185,7 +185,7 @@ void log_line(const char *line) {
         char pairs[40], text[300];
 
         snprintf(pairs, sizeof(pairs), "lines=%llu", (unsigned long long)n_lost);
-        size_t n = render(text, sizeof(text), "warn", "log_dropped", pairs);
+        size_t n = log_render_now(text, sizeof(text), "warn", "log_dropped", pairs);
         if (put_now(text, n))
             n_lost = 0;
     }
@@ -214,6 +214,6 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
         send_journal(level, event, pairs);
         return;
     }
-    render(line, sizeof(line), names[level], event, pairs);
+    log_render_now(line, sizeof(line), names[level], event, pairs);
     log_line(line);
 }

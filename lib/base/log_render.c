@@ -24,7 +24,7 @@ const char *log_value_end(const char *p) {
     return p + (*p == '"');
 }
 
-static void put_time(char out[32], int64_t unix_ms) {
+static void log_put_time(char out[32], int64_t unix_ms) {
     time_t s = (time_t)(unix_ms / 1000);
     struct tm tm;
     size_t n = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", gmtime_r(&s, &tm));
@@ -62,7 +62,7 @@ static bool is_json_escape(const char *v, const char *end) {
 
 /* Appends [@v, @end) as a JSON string: `\n` and `\uNNNN` of printable.h are JSON's own, `\xNN` and
  * single backslashes are not. */
-static size_t put_string(char *out, size_t size, const char *v, const char *end) {
+static size_t log_put_string(char *out, size_t size, const char *v, const char *end) {
     size_t n = 0;
 
     out[n++] = '"';
@@ -91,11 +91,11 @@ static size_t put_pair(char *out, size_t size, const char *pair, const char *v, 
     sprintf(out, ",\"%.*s\":", n_key, pair);
     bool id = n_key == 2 && strncmp(pair, "id", 2) == 0;
     if (*v == '"')
-        return n + put_string(out + n, size - n, v + 1, end - (end > v + 1));
+        return n + log_put_string(out + n, size - n, v + 1, end - (end > v + 1));
     if (end - v == 1 && *v == '-')
         return n + (size_t)sprintf(out + n, "null");
     if (id || !is_number(v, end))
-        return n + put_string(out + n, size - n, v, end);
+        return n + log_put_string(out + n, size - n, v, end);
     if (n + (size_t)(end - v) >= size)
         return size;
     memcpy(out + n, v, (size_t)(end - v));
@@ -128,7 +128,7 @@ size_t log_render(char *out, size_t size, enum log_format format, const struct l
     char time[32];
 
     assert(size >= 256);
-    put_time(time, e->unix_ms);
+    log_put_time(time, e->unix_ms);
     if (format == LOG_JSON)
         return render_json(out, size, e, time);
     int n = snprintf(out, size, "%s %s %s %s %s\n", time, e->level, e->process, e->event, e->pairs);

@@ -46,7 +46,7 @@ static struct mbox_link *take_locked(struct mbox *m) {
     return l;
 }
 
-struct mbox_link *mbox_take(struct mbox *m) {
+struct mbox_link *mbox_receive(struct mbox *m) {
     pthread_mutex_lock(&m->mutex);
     struct mbox_link *l = take_locked(m);
     pthread_mutex_unlock(&m->mutex);

@@ -33,6 +33,6 @@ void mbox_deinit(struct mbox *m); /* the mailbox must be empty */
 void mbox_post(struct mbox *m, struct mbox_link *l);
 /* Takes the oldest link and returns it to the caller, who owns it from then on; returns NULL at
  * once if there is none. For any thread. */
-struct mbox_link *mbox_take(struct mbox *m);
-/* Takes like mbox_take(), but sleeps until a link arrives. */
+struct mbox_link *mbox_receive(struct mbox *m);
+/* Takes like mbox_receive(), but sleeps until a link arrives. */
 struct mbox_link *mbox_wait(struct mbox *m);

@@ -64,7 +64,7 @@ void model_list_deinit(struct model_list *l) {
 }
 
 /* Makes room for one more file in the list and in ids. Returns 0 or -ENOMEM. */
-static int grow(struct lister *l) {
+static int model_dir_grow(struct lister *l) {
     size_t cap = MAX(2 * l->cap, (size_t)16);
 
     if (l->list->n < l->cap)
@@ -78,7 +78,7 @@ static int grow(struct lister *l) {
 
 /* Returns the entry of the same file as @id, or the number of entries. A file has one entry, except
  * for names in Ollama's store: each was made by its user, and the file has no other name there. */
-static size_t find_same(const struct lister *l, const struct file_id *id) {
+static size_t model_dir_find_same(const struct lister *l, const struct file_id *id) {
     size_t i = 0;
 
     while (i < l->list->n && (l->ids[i].dev != id->dev || l->ids[i].ino != id->ino ||
@@ -98,10 +98,10 @@ static bool is_better(const struct lister *l, const char *path, bool link, size_
 /* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out worse names
  * of a file, names and paths with unprintable characters, and files beyond MODEL_LIST_MAX. Returns
  * 0 or -ENOMEM. */
-static int add(struct lister *l, struct model_file *f, const struct stat *st) {
+static int model_dir_add(struct lister *l, struct model_file *f, const struct stat *st) {
     struct file_id id = {st->st_dev, st->st_ino, l->link};
-    int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
-    size_t i = find_same(l, &id);
+    int r = f->name && f->path && f->repo ? model_dir_grow(l) : -ENOMEM;
+    size_t i = model_dir_find_same(l, &id);
     bool known = i < l->list->n;
 
     if (r < 0 || i == MODEL_LIST_MAX || !is_printable(f->path) || !is_printable(f->name) ||
@@ -162,7 +162,7 @@ static int add_gguf(struct lister *l, const char *path, const char *name, const 
     };
     if (f.path)
         sum_shards(&f, (size_t)(name - path) + parts.stem_len);
-    return add(l, &f, st);
+    return model_dir_add(l, &f, st);
 }
 
 /* ---- folders ---- */
@@ -197,7 +197,7 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
 }
 
 /* Reads the first line of a small file. Returns false if there is none. */
-static bool read_line(const char *path, char *out, size_t size) {
+static bool model_dir_read_line(const char *path, char *out, size_t size) {
     FILE *f = files_open(path);
     bool ok = f && fgets(out, (int)size, f);
 
@@ -242,7 +242,7 @@ static int list_hub_repo(struct lister *l, const char *root, const char *folder)
         memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
     }
     snprintf(path, sizeof(path), "%s/%s/refs/main", root, folder);
-    bool known = read_line(path, commit, sizeof(commit)) && !strchr(commit, '/');
+    bool known = model_dir_read_line(path, commit, sizeof(commit)) && !strchr(commit, '/');
     if (known) {
         snprintf(path, sizeof(path), "%s/%s/snapshots/%s", root, folder, commit);
         known = commit[0] != '.' && stat(path, &st) == 0;
@@ -338,7 +338,7 @@ static int add_manifest(struct lister *l, const char *path, const char *name,
         .n_files = 1,
         .bytes = (uint64_t)st.st_size,
     };
-    return add(l, &file, &st);
+    return model_dir_add(l, &file, &st);
 }
 
 static int list_ollama(struct lister *l, const char *root) {
@@ -353,7 +353,7 @@ static int list_ollama(struct lister *l, const char *root) {
 
 /* ---- the list ---- */
 
-static int compare(const void *a, const void *b) {
+static int model_dir_compare(const void *a, const void *b) {
     const struct model_file *x = a, *y = b;
 
     int paths = strcmp(x->path, y->path);
@@ -363,7 +363,7 @@ static int compare(const void *a, const void *b) {
     return paths ? paths : strcmp(x->name, y->name);
 }
 
-static bool is_taken(const struct model_list *l, size_t i, const char *name) {
+static bool model_dir_is_taken(const struct model_list *l, size_t i, const char *name) {
     for (size_t k = 0; k < i; k++)
         if (strcasecmp(l->file[k].name, name) == 0)
             return true;
@@ -377,7 +377,7 @@ static int make_unique(struct model_list *l) {
         struct model_file *f = &l->file[i];
         CLEANUP(freep) char *stem = NULL;
 
-        for (unsigned k = 0; is_taken(l, i, f->name); k++) {
+        for (unsigned k = 0; model_dir_is_taken(l, i, f->name); k++) {
             char *name = NULL;
             int n;
 
@@ -419,7 +419,7 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
     }
     free(l.ids);
     if (r == 0 && list.n > 0) {
-        qsort(list.file, list.n, sizeof(*list.file), compare);
+        qsort(list.file, list.n, sizeof(*list.file), model_dir_compare);
         r = make_unique(&list);
     }
     if (r < 0) {

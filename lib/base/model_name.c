@@ -12,7 +12,7 @@
 #define SHARD_TAIL "-00001-of-00001"
 #define SHARDS_MAX 512u /* most shards that gguf_open() reads */
 
-static bool digits(const char *p, size_t n, uint32_t *out) {
+static bool model_name_digits(const char *p, size_t n, uint32_t *out) {
     uint32_t v = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -24,7 +24,7 @@ static bool digits(const char *p, size_t n, uint32_t *out) {
     return true;
 }
 
-static bool contains(const char *text, size_t len, const char *word) {
+static bool model_name_contains(const char *text, size_t len, const char *word) {
     size_t n = strlen(word);
 
     for (size_t i = 0; i + n <= len; i++)
@@ -44,8 +44,9 @@ static void shard_parse(const char *stem, size_t len, struct model_name *out) {
         return;
     const char *p = stem + len - tail;
 
-    if (p[0] == '-' && strncmp(p + 6, "-of-", 4) == 0 && digits(p + 1, 5, &shard) &&
-        digits(p + 10, 5, &n_shards) && shard >= 1 && shard <= n_shards && n_shards <= SHARDS_MAX)
+    if (p[0] == '-' && strncmp(p + 6, "-of-", 4) == 0 && model_name_digits(p + 1, 5, &shard) &&
+        model_name_digits(p + 10, 5, &n_shards) && shard >= 1 && shard <= n_shards &&
+        n_shards <= SHARDS_MAX)
         *out = (struct model_name){len - tail, shard, n_shards};
 }
 
@@ -56,7 +57,8 @@ bool model_name_parse(const char *name, struct model_name *out) {
     if (len < 6 || name[0] == '.' || strcasecmp(name + len - 5, ".gguf") != 0)
         return false;
     shard_parse(name, len - 5, &m);
-    if (contains(name, m.stem_len, "mmproj") || contains(name, m.stem_len, "imatrix"))
+    if (model_name_contains(name, m.stem_len, "mmproj") ||
+        model_name_contains(name, m.stem_len, "imatrix"))
         return false;
     *out = m;
     return true;
@@ -73,7 +75,7 @@ size_t model_name_stem(const char *name, size_t len) {
 
 /* Returns true if the whole of @p names a quantisation: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16,
  * MXFP4_MOE ... */
-static bool is_quant(const char *p) {
+static bool model_name_is_quant(const char *p) {
     static const char *const whole[] = {"F16",   "BF16",      "F32",  "FP16",
                                         "MXFP4", "MXFP4_MOE", "NVFP4"};
 
@@ -94,7 +96,7 @@ const char *model_quant(const char *stem) {
     for (const char *p = stem + strlen(stem); p > stem; p--) {
         if (p[-1] != '-' && p[-1] != '.')
             continue;
-        if (!is_quant(p))
+        if (!model_name_is_quant(p))
             return NULL;
         return p - stem >= 4 && strncasecmp(p - 3, "UD-", 3) == 0 && (p[-4] == '-' || p[-4] == '.')
                    ? p - 3
@@ -147,7 +149,7 @@ static bool fits_name(const struct model_file *f, const char *text) {
 }
 
 /* Returns true if @text means @f by the rule number @way. */
-static bool fits(const struct model_file *f, const char *text, int way) {
+static bool model_name_fits(const struct model_file *f, const char *text, int way) {
     switch (way) {
     case 0:
         return strcmp(f->name, text) == 0;
@@ -163,15 +165,15 @@ static bool fits(const struct model_file *f, const char *text, int way) {
 #define WAYS 4
 
 /* Writes the names that match rule @way, or all names, to @out, as far as they fit. */
-static void list_names(const struct model_list *l, const char *text, int way, char *out,
-                       size_t size) {
+static void model_name_list(const struct model_list *l, const char *text, int way, char *out,
+                            size_t size) {
     size_t n = 0;
 
     out[0] = 0;
     for (size_t i = 0; i < l->n; i++) {
         const char *name = l->file[i].name;
 
-        if (way < WAYS && !fits(&l->file[i], text, way))
+        if (way < WAYS && !model_name_fits(&l->file[i], text, way))
             continue;
         if (n + strlen(name) + 8 > size) {
             snprintf(out + n, size - n, ", ...");
@@ -197,12 +199,12 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         size_t n = 0;
 
         for (size_t i = 0; i < l->n; i++)
-            if (fits(&l->file[i], text, way)) {
+            if (model_name_fits(&l->file[i], text, way)) {
                 n++;
                 found = &l->file[i];
             }
         if (n > 1) {
-            list_names(l, text, way, names, sizeof(names));
+            model_name_list(l, text, way, names, sizeof(names));
             return err_set(err, 0, NULL, "%.80s matches several models; name one of them: %s", text,
                            names);
         }
@@ -212,7 +214,7 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         *out = found;
         return 0;
     }
-    list_names(l, text, WAYS, names, sizeof(names));
+    model_name_list(l, text, WAYS, names, sizeof(names));
     if (l->n)
         err_set(err, 0, NULL, "there is no model %.80s; the models are: %s", text, names);
     else
@@ -238,7 +240,7 @@ int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *
     if (list.n == 0)
         return err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
     if (list.n > 1) {
-        list_names(&list, "", WAYS, names, sizeof(names));
+        model_name_list(&list, "", WAYS, names, sizeof(names));
         return err_set(err, 0, NULL,
                        "%.200s: the folder contains several models; name the file of one: %s", root,
                        names);
@@ -264,7 +266,7 @@ static void plain(const char *s, size_t len, char out[256]) {
 
 /* Returns the rank of a projector's format in its name, from 1, the best. In the plain name
  * "4B-F16" would be a BF16. */
-static int rank_of(const char *name) {
+static int model_name_rank(const char *name) {
     static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
 
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
@@ -303,6 +305,6 @@ int model_projector_fit(const char *name, const char *model) {
     plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
     plain(name, strlen(name), p);
     if (*stem && strstr(p, stem))
-        return 200 - rank_of(name);
-    return is_general(p) ? 100 - rank_of(name) : 0;
+        return 200 - model_name_rank(name);
+    return is_general(p) ? 100 - model_name_rank(name) : 0;
 }

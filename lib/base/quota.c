@@ -24,17 +24,17 @@ void quota_init(struct quota *q, uint64_t limit, uint64_t reserve) {
 /* ---- charges ---- */
 
 /* Checks that an account is in its parent's list exactly while something is charged to it. */
-static void check(const struct quota_account *a) {
+static void quota_check(const struct quota_account *a) {
     assert(!a->parent || list_empty(&a->link) == (a->used == 0));
 }
 
 /* Charges @n more to @a and all its ancestors; the first unit links an account. */
-static void add(struct quota_account *a, uint64_t n) {
+static void quota_add(struct quota_account *a, uint64_t n) {
     for (; a; a = a->parent) {
         if (a->parent && a->used == 0 && n > 0)
             list_push_back(&a->parent->busy, &a->link);
         a->used += n;
-        check(a);
+        quota_check(a);
     }
 }
 
@@ -45,7 +45,7 @@ static void subtract(struct quota_account *a, uint64_t n) {
         a->used -= n;
         if (a->parent && a->used == 0)
             list_remove(&a->link);
-        check(a);
+        quota_check(a);
     }
 }
 
@@ -58,7 +58,7 @@ void quota_charge_set(struct quota_charge *c, uint64_t n) {
     if (n == c->n) /* the account of an unchanged charge of 0 may have been freed */
         return;
     if (n > c->n)
-        add(c->account, n - c->n);
+        quota_add(c->account, n - c->n);
     else
         subtract(c->account, c->n - n);
     c->n = n;
@@ -117,8 +117,8 @@ static bool pays_for(const struct quota_account *a, const struct quota_account *
 
 /* Returns the sum of the weights of the children of @parent that have charges; the child that leads
  * to @asker counts as one of them. */
-static double sum_of_weights(const struct quota_account *parent,
-                             const struct quota_account *asker) {
+static double quota_sum_of_weights(const struct quota_account *parent,
+                                   const struct quota_account *asker) {
     double sum = 0;
 
     LIST_FOREACH_ENTRY(a, &parent->busy, const struct quota_account, link) {
@@ -133,7 +133,7 @@ static double sum_of_weights(const struct quota_account *parent,
 /* Searches the accounts below @parent, whose share is @share. Skips accounts within their
  * shares. */
 static void search_below(struct search *s, const struct quota_account *parent, double share) {
-    double sum = sum_of_weights(parent, s->asker);
+    double sum = quota_sum_of_weights(parent, s->asker);
 
     LIST_FOREACH_ENTRY(a, &parent->busy, const struct quota_account, link) {
         double has = (double)a->used + (double)(pays_for(a, s->asker) ? s->n : 0);
@@ -160,8 +160,9 @@ struct quota_charge *quota_victim(const struct quota *q, const struct quota_acco
 /* Returns the share of @a in the limit, by weight at every account on the way to the root. */
 static double share_of(const struct quota *q, const struct quota_account *a,
                        const struct quota_account *asker) {
-    return a->parent ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)
-                     : (double)q->limit;
+    return a->parent
+               ? share_of(q, a->parent, asker) * a->weight / quota_sum_of_weights(a->parent, asker)
+               : (double)q->limit;
 }
 
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,

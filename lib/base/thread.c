@@ -20,7 +20,7 @@ int thread_make_arena(void) {
     return r;
 }
 
-static void *begin(void *arg) {
+static void *thread_begin(void *arg) {
     struct beginning *b = arg;
     void *(*run)(void *) = b->run;
     void *run_arg = b->arg;
@@ -35,7 +35,7 @@ int thread_start(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *
     struct beginning b = {.run = run, .arg = arg};
 
     sem_init(&b.ready, 0, 0);
-    int r = -pthread_create(out, attr, begin, &b);
+    int r = -pthread_create(out, attr, thread_begin, &b);
     if (r == 0) {
         while (sem_wait(&b.ready) < 0 && errno == EINTR)
             ;

@@ -151,7 +151,7 @@ static struct expr *part_read(struct build *b, const struct grammar_source *src)
     return failed(build_invalid(b, "unknown kind of grammar"));
 }
 
-static int finish(struct grammar **out, struct build *b, struct expr *root) {
+static int compose_finish(struct grammar **out, struct build *b, struct expr *root) {
     uint32_t rule;
 
     if (!root || build_rule(b, NULL, &rule) < 0)
@@ -166,7 +166,7 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
     struct build b;
 
     build_init(&b, v, limits, err);
-    int r = finish(out, &b, part_read(&b, src));
+    int r = compose_finish(out, &b, part_read(&b, src));
 
     build_deinit(&b);
     return r;
@@ -202,7 +202,7 @@ static grammar_part part_add(struct grammar_builder *b, struct expr *e) {
     return b->b.failed ? GRAMMAR_NO_PART : (grammar_part)b->part.n - 1;
 }
 
-static struct expr *part_at(struct grammar_builder *b, grammar_part part) {
+static struct expr *compose_part_at(struct grammar_builder *b, grammar_part part) {
     if (b->b.failed)
         return NULL;
     assert(part >= 0 && (uint32_t)part < b->part.n);
@@ -346,7 +346,7 @@ static grammar_part part_combine(struct grammar_builder *b, const grammar_part *
     if (part_known(b, &k))
         return k.part;
     for (size_t i = 0; i < n && !b->b.failed; i++)
-        expr_vec_add(&b->b, &v, part_at(b, part[i]));
+        expr_vec_add(&b->b, &v, compose_part_at(b, part[i]));
     return part_keep(b, &k, either ? expr_alt_of(&b->b, &v) : expr_seq_of(&b->b, &v));
 }
 
@@ -376,9 +376,9 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
 
     if (part_known(b, &k))
         return k.part;
-    struct expr *sep = separator == GRAMMAR_NO_PART ? NULL : part_at(b, separator);
+    struct expr *sep = separator == GRAMMAR_NO_PART ? NULL : compose_part_at(b, separator);
 
-    return part_keep(b, &k, part_repeated(&b->b, part_at(b, part), sep, min, max));
+    return part_keep(b, &k, part_repeated(&b->b, compose_part_at(b, part), sep, min, max));
 }
 
 /* Makes the text a rule of its own, as that of a source. */
@@ -405,8 +405,8 @@ static struct expr *members_list(struct grammar_builder *b, const struct grammar
     list->member = build_alloc(&b->b, n, sizeof(*list->member));
     list->optional = build_alloc(&b->b, n, sizeof(*list->optional));
     for (size_t i = 0; i < n && !b->b.failed; i++) {
-        struct expr *value = part_rule(b, part_at(b, m[i].value));
-        struct expr *one = expr_seq2(&b->b, part_at(b, m[i].key), value);
+        struct expr *value = part_rule(b, compose_part_at(b, m[i].value));
+        struct expr *one = expr_seq2(&b->b, compose_part_at(b, m[i].key), value);
 
         if (!one || (one->kind == EXPR_NEVER && m[i].optional))
             continue;
@@ -424,7 +424,7 @@ static struct expr *members_list(struct grammar_builder *b, const struct grammar
 
 static struct expr *members_make(struct grammar_builder *b, const struct grammar_member *m,
                                  size_t n, grammar_part before) {
-    struct expr *first = part_rule(b, part_at(b, before));
+    struct expr *first = part_rule(b, compose_part_at(b, before));
     struct expr *all = expr_seq2(&b->b, first, members_list(b, m, n, first));
     bool optional = true;
 
@@ -458,7 +458,7 @@ int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part 
     if (b->mixed)
         b->b.param =
             NULL; /* what is refused from here on is the whole, and no source in particular */
-    int r = finish(out, &b->b, part_at(b, root));
+    int r = compose_finish(out, &b->b, compose_part_at(b, root));
 
     if (r < 0 && err)
         *err = b->err;

@@ -13,7 +13,7 @@
 
 /* Makes the classes of the loop @which in a grammar of one quoted string, whose loop has the same
  * states as in every other grammar. */
-static int add_loop(struct grammar_vocab *v, struct share *s, enum shared_loop which) {
+static int vocabulary_add_loop(struct grammar_vocab *v, struct share *s, enum shared_loop which) {
     CLEANUP(grammar_freep) struct grammar *g = NULL;
     struct build b;
     uint32_t root;
@@ -49,7 +49,7 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
     TRY(share_new(&s));
     v->share = s;
     for (int i = SHARED_NONE + 1; i < SHARED_LOOPS; i++)
-        TRY(add_loop(v, s, (enum shared_loop)i));
+        TRY(vocabulary_add_loop(v, s, (enum shared_loop)i));
     *out = STEAL(v);
     return 0;
 }

@@ -16,7 +16,8 @@
 
 /* Writes @len bytes at byte @at, counted over everything that was ever written: the ring wraps
  * around. */
-static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {
+static void flight_put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data,
+                       uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
     assert(len <= size);
@@ -24,8 +25,8 @@ static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *d
     memcpy(t->ring, (const uint8_t *)data + n, len - n);
 }
 
-/* Reads @len bytes at byte @at, counted as for put(). */
-static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
+/* Reads @len bytes at byte @at, counted as for flight_put(). */
+static void flight_get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
     assert(len <= size);
@@ -41,9 +42,9 @@ void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, u
         return;
     __atomic_store_n(&t->n_begun, at + len + FRAME, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    put(t, size, at, &len, sizeof(len));
-    put(t, size, at + sizeof(len), data, len);
-    put(t, size, at + sizeof(len) + len, &len, sizeof(len));
+    flight_put(t, size, at, &len, sizeof(len));
+    flight_put(t, size, at + sizeof(len), data, len);
+    flight_put(t, size, at + sizeof(len) + len, &len, sizeof(len));
     __atomic_store_n(&t->n_bytes, at + len + FRAME, __ATOMIC_RELEASE);
 }
 
@@ -54,10 +55,10 @@ static uint64_t oldest(const uint8_t *ring, uint32_t size, uint64_t from, uint64
     uint64_t at = end;
 
     while (at - from >= FRAME) {
-        get(ring, size, at - sizeof(len), &len, sizeof(len));
+        flight_get(ring, size, at - sizeof(len), &len, sizeof(len));
         if (len > at - from - FRAME)
             break;
-        get(ring, size, at - len - FRAME, &first, sizeof(first));
+        flight_get(ring, size, at - len - FRAME, &first, sizeof(first));
         if (first != len)
             break;
         at -= len + FRAME;
@@ -79,12 +80,12 @@ int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out
     uint64_t from = begun > size ? begun - size : 0;
     for (uint64_t at = from < end ? oldest(ring, size, from, end) : end; at < end && e == 0;
          at += len + FRAME) {
-        get(ring, size, at, &len, sizeof(len));
+        flight_get(ring, size, at, &len, sizeof(len));
         e = buf_reserve(out, sizeof(len) + len);
         if (e < 0)
             break;
         e = buf_add(out, &len, sizeof(len));
-        get(ring, size, at + sizeof(len), out->data + out->len, len);
+        flight_get(ring, size, at + sizeof(len), out->data + out->len, len);
         out->len += len;
         out->data[out->len] = '\0';
     }

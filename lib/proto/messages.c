@@ -63,7 +63,7 @@ static uint64_t n_elements(const struct part *p, const void *m) {
 }
 
 /* Returns the bytes of part @p of @m that are to be sent. */
-static struct str part_of(const struct part *p, const void *m) {
+static struct str msg_part(const struct part *p, const void *m) {
     struct str s;
 
     if (p->size == 0) {
@@ -94,7 +94,7 @@ static int pack(struct buf *out, const struct form *f, const void *m) {
         r = buf_add(out, span, n_spans);
     for (uint32_t i = 0; i < f->n && r == 0; i++) {
         const struct part *p = &f->part[i];
-        struct str s = part_of(p, m);
+        struct str s = msg_part(p, m);
 
         span[i] = (struct span){(uint32_t)(out->len - start), s.len};
         memset(out->data + start + p->at, 0, p->size ? sizeof(s.data) : sizeof(s));
@@ -111,7 +111,7 @@ static int pack(struct buf *out, const struct form *f, const void *m) {
 
 /* Reads a message of @len bytes at @data into @m, whose pointers lead into @data. Returns 0 or
  * -EPROTO. A string of no bytes is "", an array of none NULL. */
-static int parse(const void *data, uint32_t len, const struct form *f, void *m) {
+static int msg_parse(const void *data, uint32_t len, const struct form *f, void *m) {
     if (len < f->size + f->n * sizeof(struct span) || len % 8)
         return -EPROTO;
     memcpy(m, data, f->size);
@@ -148,7 +148,7 @@ int msg_open_pack(struct buf *out, const struct msg_open *m) {
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m) {
     struct msg_open f;
 
-    if (parse(data, len, &open_form, &f) < 0 || f.has_projector > 1)
+    if (msg_parse(data, len, &open_form, &f) < 0 || f.has_projector > 1)
         return -EPROTO;
     *m = f;
     return 0;
@@ -165,7 +165,7 @@ int msg_progress_pack(struct buf *out, const struct msg_progress *m) {
 int msg_progress_parse(const void *data, uint32_t len, struct msg_progress *m) {
     struct msg_progress f;
 
-    if (parse(data, len, &progress_form, &f) < 0 || !(f.fraction >= 0 && f.fraction <= 1))
+    if (msg_parse(data, len, &progress_form, &f) < 0 || !(f.fraction >= 0 && f.fraction <= 1))
         return -EPROTO;
     *m = f;
     return 0;
@@ -182,8 +182,8 @@ int msg_ready_pack(struct buf *out, const struct msg_ready *m) {
 int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m) {
     struct msg_ready f;
 
-    if (parse(data, len, &ready_form, &f) < 0 || f.weights >= READY_WEIGHTS || f.page_tokens == 0 ||
-        f.max_context == 0)
+    if (msg_parse(data, len, &ready_form, &f) < 0 || f.weights >= READY_WEIGHTS ||
+        f.page_tokens == 0 || f.max_context == 0)
         return -EPROTO;
     *m = f;
     return 0;
@@ -250,7 +250,7 @@ int msg_picture_pack(struct buf *out, const struct msg_picture *m) {
 int msg_picture_parse(const void *data, uint32_t len, struct msg_picture *m) {
     struct msg_picture f;
 
-    if (parse(data, len, &picture_form, &f) < 0 || !picture_sane(&f))
+    if (msg_parse(data, len, &picture_form, &f) < 0 || !picture_sane(&f))
         return -EPROTO;
     *m = f;
     return 0;
@@ -293,7 +293,7 @@ static bool are_in_order(const struct msg_block_picture *p, uint32_t n, uint32_t
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m) {
     struct msg_blocks f;
 
-    if (parse(data, len, &blocks_form, &f) < 0 || f.page_tokens == 0 ||
+    if (msg_parse(data, len, &blocks_form, &f) < 0 || f.page_tokens == 0 ||
         f.page_tokens > BLOCKS_MAX_PAGE || f.tier >= BLOCK_TIERS || f.kind >= BLOCK_KINDS ||
         !are_in_order(f.pictures, f.n_pictures, f.n_came))
         return -EPROTO;
@@ -365,7 +365,7 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
     struct submit f;
 
-    if (parse(data, len, &submit_form, &f) < 0 || !submit_sane(&f) ||
+    if (msg_parse(data, len, &submit_form, &f) < 0 || !submit_sane(&f) ||
         !pictures_sane(f.pictures, f.n_pictures, f.n_prompt))
         return -EPROTO;
     for (uint32_t i = 0; i < SUBMIT_STOPS_MAX; i++)
@@ -431,7 +431,7 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
     if (left < sizeof(f))
         return -EPROTO;
     memcpy(&f.bytes, c->at, sizeof(f.bytes));
-    if (f.bytes > left || parse(c->at, f.bytes, &event_form, &f) < 0 || !event_sane(&f.e))
+    if (f.bytes > left || msg_parse(c->at, f.bytes, &event_form, &f) < 0 || !event_sane(&f.e))
         return -EPROTO;
     c->at += f.bytes;
     *out = f.e;

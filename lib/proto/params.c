@@ -34,7 +34,7 @@ const struct param params_table[] = {
 };
 const uint32_t params_count = ARRAY_SIZE(params_table);
 
-static void store(struct sampling *s, const struct param *p, double value) {
+static void params_store(struct sampling *s, const struct param *p, double value) {
     char *at = (char *)s + p->offset;
 
     assert(p->offset <= sizeof(*s) - sizeof(double));
@@ -48,7 +48,7 @@ static void store(struct sampling *s, const struct param *p, double value) {
     }
 }
 
-static double load(const struct sampling *s, const struct param *p) {
+static double params_load(const struct sampling *s, const struct param *p) {
     const char *at = (const char *)s + p->offset;
     double value;
     int64_t i;
@@ -64,7 +64,7 @@ static double load(const struct sampling *s, const struct param *p) {
 void params_init(struct sampling *s) {
     memset(s, 0, sizeof(*s));
     for (uint32_t i = 0; i < params_count; i++)
-        store(s, &params_table[i], params_table[i].initial);
+        params_store(s, &params_table[i], params_table[i].initial);
 }
 
 const struct param *params_find(const char *name) {
@@ -76,7 +76,7 @@ const struct param *params_find(const char *name) {
 
 /* Checks range and type of @value; the comparison is written so that NaN fails. Returns 0 or
  * -EINVAL. */
-static int check(const struct param *p, double value, struct err *err) {
+static int params_check_value(const struct param *p, double value, struct err *err) {
     if (!(value >= p->min && value <= p->max))
         return err_set(err, 400, p->name, "%s must be between %.15g and %.15g", p->name, p->min,
                        p->max);
@@ -86,15 +86,15 @@ static int check(const struct param *p, double value, struct err *err) {
 }
 
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err) {
-    int r = check(p, value, err);
+    int r = params_check_value(p, value, err);
 
     if (r == 0)
-        store(s, p, value);
+        params_store(s, p, value);
     return r;
 }
 
 int params_check(const struct sampling *s, struct err *err) {
     for (uint32_t i = 0; i < params_count; i++)
-        TRY(check(&params_table[i], load(s, &params_table[i]), err));
+        TRY(params_check_value(&params_table[i], params_load(s, &params_table[i]), err));
     return 0;
 }

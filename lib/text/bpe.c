@@ -33,7 +33,7 @@ static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *er
 }
 
 /* Finds the tokens of single bytes. */
-static void find_bytes(struct tokenizer *t) {
+static void bpe_find_bytes(struct tokenizer *t) {
     char c[4];
 
     for (unsigned b = 0; b < 256; b++) {
@@ -89,6 +89,6 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     for (uint64_t i = 0; i < gguf_array_n(merges); i++)
         TRY(add_merge(t, gguf_array_str(merges, i), (uint32_t)i, err));
     if (t->kind == KIND_BYTES)
-        find_bytes(t);
+        bpe_find_bytes(t);
     return 0;
 }

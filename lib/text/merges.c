@@ -26,11 +26,11 @@
 #define NIL UINT32_MAX
 #define PAUSE_MERGES 256u
 
-static uint64_t pair_of(uint32_t left, uint32_t right) {
+static uint64_t merges_pair(uint32_t left, uint32_t right) {
     return (uint64_t)left << 32 | right;
 }
 
-static uint32_t slot_of(const struct pairs *p, uint64_t pair) {
+static uint32_t merges_slot(const struct pairs *p, uint64_t pair) {
     return (uint32_t)hash_mix(pair ^ p->key.k[0], p->key.k[1]) & (p->n_slots - 1);
 }
 
@@ -50,8 +50,8 @@ int pairs_init(struct pairs *p, struct hash_key key, size_t n) {
 }
 
 void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t made) {
-    uint64_t pair = pair_of(left, right);
-    uint32_t i = slot_of(p, pair);
+    uint64_t pair = merges_pair(left, right);
+    uint32_t i = merges_slot(p, pair);
 
     assert(left != TOKEN_NONE && right != TOKEN_NONE && rank != RANK_NONE);
 
@@ -82,13 +82,13 @@ int pairs_grow(struct pairs *p, size_t n) {
 }
 
 /* Sets rank and `made` of @a for the pair of @a and @b. */
-static void look_up(const struct pairs *p, struct symbol *a, const struct symbol *b) {
-    uint64_t pair = pair_of(a->id, b->id);
+static void merges_look_up(const struct pairs *p, struct symbol *a, const struct symbol *b) {
+    uint64_t pair = merges_pair(a->id, b->id);
 
     a->rank = RANK_NONE;
     if (a->id == TOKEN_NONE || b->id == TOKEN_NONE)
         return;
-    for (uint32_t i = slot_of(p, pair);; i = (i + 1) & (p->n_slots - 1)) {
+    for (uint32_t i = merges_slot(p, pair);; i = (i + 1) & (p->n_slots - 1)) {
         const struct pair_slot *s = &p->slot[i];
 
         if (s->pair == pair) {
@@ -142,9 +142,9 @@ static void merge_short(struct merger *m, const struct pairs *p) {
         n--;
         memmove(&s[at + 1], &s[at + 2], (n - at - 1) * sizeof(*s));
         if (at + 1 < n)
-            look_up(p, &s[at], &s[at + 1]);
+            merges_look_up(p, &s[at], &s[at + 1]);
         if (at > 0)
-            look_up(p, &s[at - 1], &s[at]);
+            merges_look_up(p, &s[at - 1], &s[at]);
     }
     m->n = n;
 }
@@ -161,7 +161,7 @@ static void sift_down(uint64_t *heap, size_t n, size_t i) {
     heap[i] = v;
 }
 
-static void push(struct merger *m, uint32_t rank, uint32_t at) {
+static void merges_push(struct merger *m, uint32_t rank, uint32_t at) {
     uint64_t v = (uint64_t)rank << 32 | at;
     size_t i = m->n_heap++;
 
@@ -232,14 +232,14 @@ static int merge_long(struct merger *m, const struct pairs *p) {
         next[at] = next[gone];
         if (next[at] != NIL) {
             prev[next[at]] = at;
-            look_up(p, &s[at], &s[next[at]]);
+            merges_look_up(p, &s[at], &s[next[at]]);
             if (s[at].rank != RANK_NONE)
-                push(m, s[at].rank, at);
+                merges_push(m, s[at].rank, at);
         }
         if (before != NIL) {
-            look_up(p, &s[before], &s[at]);
+            merges_look_up(p, &s[before], &s[at]);
             if (s[before].rank != RANK_NONE)
-                push(m, s[before].rank, before);
+                merges_push(m, s[before].rank, before);
         }
     }
     m->n = 0;
@@ -253,7 +253,7 @@ int merger_run(struct merger *m, const struct pairs *p) {
     if (m->n < 2)
         return 0;
     for (size_t i = 0; i + 1 < m->n; i++)
-        look_up(p, &m->sym[i], &m->sym[i + 1]);
+        merges_look_up(p, &m->sym[i], &m->sym[i + 1]);
     m->sym[m->n - 1].rank = RANK_NONE;
     if (m->n > SHORT_WORD)
         return merge_long(m, p);

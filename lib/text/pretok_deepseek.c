@@ -14,7 +14,7 @@ struct charset {
     size_t n;
 };
 
-static bool contains(const struct charset *set, uint32_t cp) {
+static bool pretok_contains(const struct charset *set, uint32_t cp) {
     size_t lo = 0, hi = set->n;
 
     if (cp == UNICODE_INVALID)
@@ -37,7 +37,7 @@ static bool in_set(const struct charset *set, const char *s, const char *end, un
     if (unicode_class_at(s, end, n) & set->classes)
         return true;
     unicode_decode(s, end, &cp);
-    return contains(set, cp);
+    return pretok_contains(set, cp);
 }
 
 /* Returns the bytes of the run at the start: of characters in @set, or of characters outside of

@@ -19,7 +19,7 @@ struct last {
     uint16_t at[SLOTS]; /* position behind a context; 0: none */
 };
 
-static uint32_t hash(const int32_t *context) {
+static uint32_t repeats_hash(const int32_t *context) {
     uint64_t h = 0;
 
     for (uint32_t i = 0; i < REPEATS_CONTEXT; i++)
@@ -27,7 +27,7 @@ static uint32_t hash(const int32_t *context) {
     return (uint32_t)(h >> 40);
 }
 
-static bool is_same(const int32_t *tokens, uint32_t i, uint32_t k) {
+static bool repeats_is_same(const int32_t *tokens, uint32_t i, uint32_t k) {
     return memcmp(tokens + i - REPEATS_CONTEXT, tokens + k - REPEATS_CONTEXT,
                   REPEATS_CONTEXT * sizeof(*tokens)) == 0;
 }
@@ -35,13 +35,13 @@ static bool is_same(const int32_t *tokens, uint32_t i, uint32_t k) {
 /* Returns where the context before @i occurred last, 0 if nowhere, and puts @i in its place. A step
  * looks at PROBES slots at most; a context that finds no place takes that of another one. */
 static uint32_t last_place(struct last *last, const int32_t *tokens, uint32_t i) {
-    uint32_t first = hash(tokens + i - REPEATS_CONTEXT), was = 0;
+    uint32_t first = repeats_hash(tokens + i - REPEATS_CONTEXT), was = 0;
     uint16_t *slot = NULL;
 
     for (uint32_t k = 0; k < PROBES; k++) {
         slot = &last->at[(first + k) % SLOTS];
         was = *slot;
-        if (was == 0 || is_same(tokens, i, was))
+        if (was == 0 || repeats_is_same(tokens, i, was))
             break;
         was = 0;
     }

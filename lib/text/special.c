@@ -54,8 +54,8 @@ static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep"
 #define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_DUPLICATES_MAX + 1)
 
 /* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
-static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
-                   struct err *err) {
+static int special_read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
+                           struct err *err) {
     char key[64];
     uint32_t id;
     int r;
@@ -77,7 +77,7 @@ int special_read_flag(const struct gguf *g, const char *key, bool *value, struct
     return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
 }
 
-static bool is_end(const struct special_ids *s, int32_t id) {
+static bool special_is_end(const struct special_ids *s, int32_t id) {
     for (size_t i = 0; i < s->n_end; i++) {
         if (s->end[i] == id)
             return true;
@@ -85,8 +85,8 @@ static bool is_end(const struct special_ids *s, int32_t id) {
     return false;
 }
 
-static void add_end(struct special_ids *s, int32_t id) {
-    if (id < 0 || is_end(s, id))
+static void special_add_end(struct special_ids *s, int32_t id) {
+    if (id < 0 || special_is_end(s, id))
         return;
     assert(s->n_end < END_IDS_MAX);
     s->end[s->n_end++] = id;
@@ -94,48 +94,50 @@ static void add_end(struct special_ids *s, int32_t id) {
 
 void special_ids_set_eos(struct special_ids *s, int32_t id) {
     s->eos = id;
-    add_end(s, id);
+    special_add_end(s, id);
 }
 
-static uint32_t find_text(const struct vocab *v, const char *text) {
+static uint32_t special_find_text(const struct vocab *v, const char *text) {
     return vocab_find(v, text, strlen(text));
 }
 
-static bool has(const struct vocab *v, const char *text) {
-    return find_text(v, text) != TOKEN_NONE;
+static bool special_has(const struct vocab *v, const char *text) {
+    return special_find_text(v, text) != TOKEN_NONE;
 }
 
 /* Returns whether @text ends a message and not the turn, as <|end|> does for gpt-oss and Solar, and
  * <|im_end|> for HyperCLOVA X. */
 static bool ends_message_only(const struct vocab *v, const char *text) {
     if (strcmp(text, "<|im_end|>") == 0)
-        return has(v, "<|endofturn|>") && has(v, "<|stop|>");
+        return special_has(v, "<|endofturn|>") && special_has(v, "<|stop|>");
     return strcmp(text, "<|end|>") == 0 &&
-           ((has(v, "<|return|>") && has(v, "<|call|>")) ||
-            (has(v, "<|flush|>") && (has(v, "<|call|>") || has(v, "<|calls|>"))));
+           ((special_has(v, "<|return|>") && special_has(v, "<|call|>")) ||
+            (special_has(v, "<|flush|>") &&
+             (special_has(v, "<|call|>") || special_has(v, "<|calls|>"))));
 }
 
 /* Returns whether @id is <|eom|> of Muse Glimmer, whose turns consist of messages that end with it.
  * The file may call it an end of sequence. */
 static bool is_end_of_message(const struct vocab *v, int32_t id) {
-    return id >= 0 && (uint32_t)id == find_text(v, "<|eom|>") && has(v, "<|start|>");
+    return id >= 0 && (uint32_t)id == special_find_text(v, "<|eom|>") &&
+           special_has(v, "<|start|>");
 }
 
 /* Adds the token with the text of an end, and makes it a control token: some files declare it as
  * ordinary text (Qwen's "</s>", which the pre-tokenizer keeps merging from making). Gemma 4's </s>
  * is left out, since it is a tag of HTML. */
 static void add_end_text(struct special_ids *s, struct vocab *v, const char *text) {
-    uint32_t id = find_text(v, text);
+    uint32_t id = special_find_text(v, text);
 
     if (id == TOKEN_NONE || v->type[id] == TOKEN_BYTE ||
-        (strcmp(text, "</s>") == 0 && has(v, "<|tool_response>")))
+        (strcmp(text, "</s>") == 0 && special_has(v, "<|tool_response>")))
         return;
     v->type[id] = TOKEN_CONTROL;
     if (!ends_message_only(v, text))
-        add_end(s, (int32_t)id);
+        special_add_end(s, (int32_t)id);
 }
 
-static uint32_t find_same(const struct vocab *v, uint32_t id) {
+static uint32_t special_find_same(const struct vocab *v, uint32_t id) {
     uint32_t len;
     const char *text = vocab_text(v, id, &len);
 
@@ -150,14 +152,14 @@ static int add_end_duplicates(struct special_ids *s, struct vocab *v, struct err
     if (v->n_duplicates == 0)
         return 0;
     for (size_t i = 0; i < n; i++)
-        found[i] = find_same(v, (uint32_t)s->end[i]);
+        found[i] = special_find_same(v, (uint32_t)s->end[i]);
     for (uint32_t id = 0; id < v->n; id++) {
-        uint32_t same = find_same(v, id);
+        uint32_t same = special_find_same(v, id);
         size_t i = 0;
 
         while (i < n && (found[i] != same || same == TOKEN_NONE))
             i++;
-        if (i == n || is_end(s, (int32_t)id))
+        if (i == n || special_is_end(s, (int32_t)id))
             continue;
         if (s->n_end == n + END_DUPLICATES_MAX)
             return err_set(err, 0, NULL,
@@ -165,7 +167,7 @@ static int add_end_duplicates(struct special_ids *s, struct vocab *v, struct err
                            "%d times",
                            END_DUPLICATES_MAX);
         v->type[id] = v->type[s->end[i]];
-        add_end(s, (int32_t)id);
+        special_add_end(s, (int32_t)id);
     }
     return 0;
 }
@@ -180,9 +182,9 @@ static int read_fim(struct special_ids *s, const struct gguf *g, uint32_t n_voca
     };
 
     for (int i = 0; i < TOKENIZER_FIM_N; i++) {
-        TRY(read_id(g, keys[i][0], n_vocab, &s->fim[i], err));
+        TRY(special_read_id(g, keys[i][0], n_vocab, &s->fim[i], err));
         if (s->fim[i] < 0)
-            TRY(read_id(g, keys[i][1], n_vocab, &s->fim[i], err));
+            TRY(special_read_id(g, keys[i][1], n_vocab, &s->fim[i], err));
     }
     return 0;
 }
@@ -195,18 +197,18 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     s->end = reallocarray(NULL, END_IDS_MAX, sizeof(*s->end));
     if (!s->end)
         return -ENOMEM;
-    TRY(read_id(g, "bos", v->n, &s->bos, err));
-    TRY(read_id(g, "eos", v->n, &s->eos, err));
-    TRY(read_id(g, "unknown", v->n, &s->unk, err));
+    TRY(special_read_id(g, "bos", v->n, &s->bos, err));
+    TRY(special_read_id(g, "eos", v->n, &s->eos, err));
+    TRY(special_read_id(g, "unknown", v->n, &s->unk, err));
     TRY(read_fim(s, g, v->n, err));
     TRY(special_read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err));
     TRY(special_read_flag(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err));
     for (size_t i = 0; i < ARRAY_SIZE(end_texts); i++)
         add_end_text(s, v, end_texts[i]);
     for (size_t i = 0; i < ARRAY_SIZE(end_keys); i++) {
-        TRY(read_id(g, end_keys[i], v->n, &id, err));
+        TRY(special_read_id(g, end_keys[i], v->n, &id, err));
         if (!is_end_of_message(v, id))
-            add_end(s, id);
+            special_add_end(s, id);
     }
     return add_end_duplicates(s, v, err);
 }
@@ -217,8 +219,8 @@ static int find_id(const struct gguf *g, const struct vocab *v, const char *key,
                    int32_t *id, struct err *err) {
     int32_t given;
 
-    TRY(read_id(g, key, v->n, &given, err));
-    uint32_t found = given < 0 ? find_text(v, text) : (uint32_t)given;
+    TRY(special_read_id(g, key, v->n, &given, err));
+    uint32_t found = given < 0 ? special_find_text(v, text) : (uint32_t)given;
     if (found != TOKEN_NONE)
         *id = (int32_t)found;
     return *id < 0 ? err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text) : 0;
@@ -284,8 +286,8 @@ int markers_init(struct markers *m, const struct vocab *v) {
 
 /* Returns the first of the markers [lo, hi) whose next byte is at least @b; their texts agree in
  * @depth bytes and are longer. */
-static uint32_t lower(const struct markers *m, const struct vocab *v, uint32_t lo, uint32_t hi,
-                      size_t depth, unsigned b) {
+static uint32_t special_lower(const struct markers *m, const struct vocab *v, uint32_t lo,
+                              uint32_t hi, size_t depth, unsigned b) {
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
 
@@ -317,8 +319,8 @@ size_t markers_match(const struct markers *m, const struct vocab *v, const char 
         if (depth == len)
             break;
         b = (uint8_t)text[depth];
-        lo = lower(m, v, lo, hi, depth, b);
-        hi = lower(m, v, lo, hi, depth, b + 1);
+        lo = special_lower(m, v, lo, hi, depth, b);
+        hi = special_lower(m, v, lo, hi, depth, b + 1);
         depth++;
     }
     return best;

@@ -15,7 +15,7 @@
 
 /* Returns the rank of a score: lower for higher scores, equal for equal ones. It is never
  * RANK_NONE, since @score is no NaN. */
-static uint32_t rank_of(float score) {
+static uint32_t spm_rank(float score) {
     uint32_t bits;
 
     score += 0.0f; /* makes 0 of -0 */
@@ -94,7 +94,7 @@ int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     TRY(pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4));
     for (uint32_t id = 0; id < t->vocab.n; id++) {
         if (vocab_is_mergeable(&t->vocab, id) && vocab_is_found(&t->vocab, id))
-            TRY(add_cuts(t, id, rank_of(score[id])));
+            TRY(add_cuts(t, id, spm_rank(score[id])));
     }
     return 0;
 }

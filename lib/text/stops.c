@@ -35,7 +35,7 @@ struct stops {
 
 static_assert(STATES_MAX <= UINT16_MAX, "states are numbered with 16 bits");
 
-static uint16_t child_of(const struct stops *s, uint16_t at, uint8_t byte) {
+static uint16_t stops_child(const struct stops *s, uint16_t at, uint8_t byte) {
     uint16_t c = s->state[at].child;
 
     while (c && s->state[c].byte != byte)
@@ -43,9 +43,9 @@ static uint16_t child_of(const struct stops *s, uint16_t at, uint8_t byte) {
     return c;
 }
 
-static uint16_t step(const struct stops *s, uint16_t at, uint8_t byte) {
+static uint16_t stops_step(const struct stops *s, uint16_t at, uint8_t byte) {
     for (;;) {
-        uint16_t c = child_of(s, at, byte);
+        uint16_t c = stops_child(s, at, byte);
 
         if (c || at == 0)
             return c;
@@ -53,12 +53,12 @@ static uint16_t step(const struct stops *s, uint16_t at, uint8_t byte) {
     }
 }
 
-static void insert(struct stops *s, uint32_t index, const struct stop_string *str) {
+static void stops_insert(struct stops *s, uint32_t index, const struct stop_string *str) {
     uint16_t at = 0;
 
     for (size_t i = 0; i < str->len; i++) {
         uint8_t byte = (uint8_t)str->data[i];
-        uint16_t c = child_of(s, at, byte);
+        uint16_t c = stops_child(s, at, byte);
 
         if (!c) {
             c = s->n++;
@@ -86,8 +86,8 @@ static void link_states(struct stops *s, uint16_t *queue) {
         for (uint16_t c = s->state[at].child; c; c = s->state[c].sibling) {
             struct state *st = &s->state[c];
 
-            st->fail = at ? step(s, s->state[at].fail, st->byte) : 0;
-            assert(s->state[st->fail].depth < st->depth); /* ensures that step() ends */
+            st->fail = at ? stops_step(s, s->state[at].fail, st->byte) : 0;
+            assert(s->state[st->fail].depth < st->depth); /* ensures that stops_step() ends */
             if (st->out < 0)
                 st->out = s->state[st->fail].out;
             queue[tail++] = c;
@@ -115,7 +115,7 @@ int stops_new(struct stops **out, const struct stop_string *str, uint32_t n) {
     s->n = 1;
     s->state[0].out = -1;
     for (uint32_t i = 0; i < n; i++)
-        insert(s, i, &str[i]);
+        stops_insert(s, i, &str[i]);
     assert(s->n <= n_states);
     link_states(s, queue);
     *out = STEAL(s);
@@ -129,7 +129,7 @@ struct stops *stops_free(struct stops *s) {
 
 bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_match *m) {
     for (size_t i = 0; i < len && !s->done; i++) {
-        s->at = step(s, s->at, (uint8_t)bytes[i]);
+        s->at = stops_step(s, s->at, (uint8_t)bytes[i]);
         s->n_fed++;
         if (s->state[s->at].out >= 0) {
             s->match.index = (uint32_t)s->state[s->at].out;

@@ -169,7 +169,7 @@ struct marker_scan {
 
 /* Returns the position of the first marker at or after @at, with its length in *@n and its id in
  * *@id; the length of the text if there is none. */
-static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
+static size_t tokenizer_find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
     const struct markers *m = &s->t->markers;
 
     if (!s->special && m->n_plain == 0)
@@ -220,7 +220,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
     while (at < s->len) {
         size_t n = 0;
         uint32_t id = 0;
-        size_t next = find_marker(s, at, &n, &id);
+        size_t next = tokenizer_find_marker(s, at, &n, &id);
 
         assert(next >= at && next + n <= s->len && next + n > at);
         if (next > at)

@@ -36,7 +36,7 @@ struct step {
 /* ---- the file ---- */
 
 /* Reads the map from the file. Returns 0, -ENOMEM or -EINVAL with @err. */
-static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
+static int unigram_read_map(struct unigram *u, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.precompiled_charsmap";
     const struct gguf_array *a = gguf_array(g, key);
     uint64_t n = a ? gguf_array_n(a) : 0;
@@ -99,7 +99,7 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
     TRY(read_scores(t, g, err));
-    return read_map(&t->unigram, g, err);
+    return unigram_read_map(&t->unigram, g, err);
 }
 
 void unigram_deinit(struct unigram *u) {
@@ -110,7 +110,7 @@ void unigram_deinit(struct unigram *u) {
 
 /* ---- normalising ---- */
 
-static uint32_t unit_at(const struct unigram *u, uint32_t i) {
+static uint32_t unigram_unit_at(const struct unigram *u, uint32_t i) {
     const uint8_t *p = u->map + 4 + (size_t)i * 4;
 
     assert(i < u->n_units);
@@ -129,14 +129,14 @@ static size_t find_in_map(const struct unigram *u, const char *s, size_t len, ui
 
     if (u->n_units == 0)
         return 0;
-    uint32_t at = children(unit_at(u, 0));
+    uint32_t at = children(unigram_unit_at(u, 0));
     for (size_t i = 0; i < len; i++) {
         uint8_t c = (uint8_t)s[i];
 
         at ^= c;
         if (at >= u->n_units)
             break;
-        uint32_t unit = unit_at(u, at);
+        uint32_t unit = unigram_unit_at(u, at);
         if ((unit & (1u << 31 | 0xFF)) != c)
             break;
         at ^= children(unit);
@@ -144,7 +144,7 @@ static size_t find_in_map(const struct unigram *u, const char *s, size_t len, ui
             break;
         if (unit & 1u << 8) {
             longest = i + 1;
-            *value = unit_at(u, at) & ~(1u << 31);
+            *value = unigram_unit_at(u, at) & ~(1u << 31);
         }
     }
     return longest;
@@ -188,7 +188,8 @@ static int add_normal(struct buf *b, struct gguf_str s, bool squeeze, bool *afte
     return 0;
 }
 
-static int normalise(const struct tokenizer *t, const char *s, size_t len, struct buf *out) {
+static int unigram_normalise(const struct tokenizer *t, const char *s, size_t len,
+                             struct buf *out) {
     const struct unigram *u = &t->unigram;
     bool after_space = u->squeeze;
     struct gguf_str part;
@@ -287,7 +288,7 @@ static int add_way(struct words *w, struct step *best, uint32_t len) {
 }
 
 int unigram_encode(struct words *w, const char *text, size_t len) {
-    TRY(normalise(w->t, text, len, &w->normal));
+    TRY(unigram_normalise(w->t, text, len, &w->normal));
     if (w->normal.len == 0)
         return 0;
     if (w->normal.len >= UINT32_MAX / sizeof(struct step))

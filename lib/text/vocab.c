@@ -30,7 +30,7 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len) {
     return hash_mix(hash_mix(a ^ key->k[1], b ^ h), key->k[0] | 1);
 }
 
-static void make_key(struct hash_key *key) {
+static void vocab_make_key(struct hash_key *key) {
     if (getrandom(key, sizeof(*key), GRND_NONBLOCK) != (ssize_t)sizeof(*key)) {
         struct timespec now;
 
@@ -74,7 +74,7 @@ static int char_to_byte(uint32_t cp) {
     return cp < 323 ? (int)cp - 289 + 127 : -1;
 }
 
-static uint32_t find(const struct vocab *v, const char *text, size_t len, uint32_t hash) {
+static uint32_t vocab_look_up(const struct vocab *v, const char *text, size_t len, uint32_t hash) {
     HASH_INDEX_EACH(v->index, hash, id) {
         uint32_t n;
         const char *t = vocab_text(v, id, &n);
@@ -88,7 +88,7 @@ static uint32_t find(const struct vocab *v, const char *text, size_t len, uint32
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len) {
     if (len == 0 || len > v->max_len)
         return TOKEN_NONE;
-    return find(v, text, len, (uint32_t)hash_bytes(&v->key, text, len));
+    return vocab_look_up(v, text, len, (uint32_t)hash_bytes(&v->key, text, len));
 }
 
 /* Enters text @id into the index. Returns 0, -ENOMEM, or -EEXIST: another token has this text. */
@@ -99,7 +99,8 @@ static int index_text(struct vocab *v, uint32_t id) {
 
     if (len == 0)
         return 0;
-    return find(v, text, len, hash) != TOKEN_NONE ? -EEXIST : hash_index_add(&v->index, hash, id);
+    return vocab_look_up(v, text, len, hash) != TOKEN_NONE ? -EEXIST
+                                                           : hash_index_add(&v->index, hash, id);
 }
 
 static int reserve_texts(struct vocab *v, uint32_t n) {
@@ -114,7 +115,7 @@ static int reserve_texts(struct vocab *v, uint32_t n) {
     return 0;
 }
 
-static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type) {
+static int vocab_add_text(struct vocab *v, const char *text, size_t len, uint8_t type) {
     assert(len <= TOKEN_TEXT_MAX);
     TRY(reserve_texts(v, v->n_all + 1));
     TRY(buf_add(&v->text, text, len));
@@ -126,7 +127,7 @@ static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type)
 
 int vocab_add_char(struct vocab *v, const char *text, size_t len) {
     assert(vocab_find(v, text, len) == TOKEN_NONE);
-    TRY(add_text(v, text, len, TOKEN_UNDEFINED));
+    TRY(vocab_add_text(v, text, len, TOKEN_UNDEFINED));
     return index_text(v, v->n_all - 1);
 }
 
@@ -181,7 +182,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s has %llu entries; there must be 1 to %u", key,
                        (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
     n = (uint32_t)gguf_array_n(tokens);
-    make_key(&v->key);
+    vocab_make_key(&v->key);
     buf_init(&v->text, UINT32_MAX);
     buf_init(&v->piece, UINT32_MAX);
     TRY(reserve_texts(v, n));
@@ -192,7 +193,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         if (s.len > TOKEN_TEXT_MAX)
             return err_set(err, 0, NULL, "%s[%u] has %zu bytes, more than %u", key, i, s.len,
                            TOKEN_TEXT_MAX);
-        TRY(add_text(v, s.data, s.len, TOKEN_NORMAL));
+        TRY(vocab_add_text(v, s.data, s.len, TOKEN_NORMAL));
     }
     v->n = n;
     TRY(read_types(v, g, err));
@@ -266,7 +267,7 @@ bool vocab_is_mergeable(const struct vocab *v, uint32_t id) {
 }
 
 /* Returns the byte of "<0xXX>", or -1. */
-static int byte_of(const char *s, size_t len) {
+static int vocab_byte_of(const char *s, size_t len) {
     int high, low;
 
     if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
@@ -307,7 +308,7 @@ int vocab_byte(const struct vocab *v, uint32_t id) {
     uint32_t len;
     const char *text = vocab_text(v, id, &len);
 
-    return v->type[id] == TOKEN_BYTE ? byte_of(text, len) : -1;
+    return v->type[id] == TOKEN_BYTE ? vocab_byte_of(text, len) : -1;
 }
 
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {

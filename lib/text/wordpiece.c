@@ -59,7 +59,7 @@ static bool is_dropped(uint32_t c) {
 
 /* Encodes the word in w->normal, which begins with a space mark and has w->n_chars characters, and
  * empties it. */
-static int end_word(struct words *w) {
+static int wordpiece_end_word(struct words *w) {
     const struct vocab *v = &w->t->vocab;
     const char *s = w->normal.data;
     size_t len = w->normal.len, before = w->out->n;
@@ -109,9 +109,9 @@ static int take_char(struct words *w, uint32_t c) {
         c += 32;
     if (!stands_alone(c))
         return add_char(w, c);
-    TRY(end_word(w));
+    TRY(wordpiece_end_word(w));
     TRY(add_char(w, c));
-    return end_word(w);
+    return wordpiece_end_word(w);
 }
 
 /* Handles a character without its accents. */
@@ -139,11 +139,11 @@ int wordpiece_encode(struct words *w, const char *text, size_t len) {
         if (is_dropped(c))
             continue;
         if ((c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE)
-            TRY(end_word(w));
+            TRY(wordpiece_end_word(w));
         else if (c < 0x80 || !w->t->strip)
             TRY(take_char(w, c));
         else
             TRY(take_stripped(w, c));
     }
-    return end_word(w);
+    return wordpiece_end_word(w);
 }

@@ -55,7 +55,7 @@ static int add_replacement(struct words *w) {
 
 /* Adds the byte tokens of a character without a token, or the replacement if a byte has no
  * token. */
-static int add_unknown(struct words *w, const char *s, size_t len) {
+static int words_add_unknown(struct words *w, const char *s, size_t len) {
     const uint32_t *byte_token = w->t->byte_token;
     int r;
 
@@ -115,7 +115,7 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
 
 /* Returns whether @len bytes are certain to exceed the token limit, which saves the work and about
  * 40 bytes of memory per byte of a long word. */
-static bool too_long(const struct words *w, size_t len) {
+static bool words_too_long(const struct words *w, size_t len) {
     const struct tokens *out = w->out;
 
     return out->max && w->t->longest && len / w->t->longest > out->max - MIN(out->n, out->max);
@@ -127,7 +127,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     uint32_t whole = whole_word(t, s, len);
     int r;
 
-    if (too_long(w, len))
+    if (words_too_long(w, len))
         return -EMSGSIZE;
     if (whole != TOKEN_NONE)
         return tokens_add(w->out, (int32_t)whole);
@@ -138,7 +138,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
         const struct symbol *sym = &w->merger.sym[i];
 
         r = sym->id < t->vocab.n ? tokens_add(w->out, (int32_t)sym->id)
-                                 : add_unknown(w, s, sym->len);
+                                 : words_add_unknown(w, s, sym->len);
         s += sym->len;
     }
     assert(r < 0 || s == end); /* every byte is read once */
@@ -199,7 +199,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
 }
 
 /* Copies @s to w->escaped with spaces as U+2581, with @prefix also one before it. */
-static int escape(struct words *w, const char *s, size_t len, bool prefix) {
+static int words_escape(struct words *w, const char *s, size_t len, bool prefix) {
     const char *end = s + len;
 
     if (prefix)
@@ -237,7 +237,7 @@ static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
 
 static int encode_chars(struct words *w, const char *s, size_t len) {
     buf_clear(&w->escaped);
-    TRY(escape(w, s, len, w->t->space_prefix && w->after_special));
+    TRY(words_escape(w, s, len, w->t->space_prefix && w->after_special));
     s = w->escaped.data;
     len = w->escaped.len;
     while (len) {

@@ -14,7 +14,7 @@ static const struct format {
 };
 
 /* Returns the format of the file; NULL if its first bytes are not those of a known one. */
-static const struct format *find_format(const uint8_t *data, size_t len) {
+static const struct format *decode_find_format(const uint8_t *data, size_t len) {
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
         const struct format *f = &formats[i];
 
@@ -27,7 +27,7 @@ static const struct format *find_format(const uint8_t *data, size_t len) {
 }
 
 const char *picture_type(const void *data, size_t len) {
-    const struct format *f = find_format(data, len);
+    const struct format *f = decode_find_format(data, len);
 
     return f ? f->name : NULL;
 }
@@ -43,7 +43,7 @@ static int refuse_type(const void *data, size_t len, struct err *err) {
 }
 
 int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct err *err) {
-    const struct format *f = find_format(data, len);
+    const struct format *f = decode_find_format(data, len);
 
     if (len > PICTURE_FILE_MAX)
         return err_set(err, 0, NULL, "the picture's file has %zu bytes; at most %u are allowed",

@@ -143,7 +143,7 @@ static int64_t now_ms(void) {
 
 /* Sends @n bytes (@out) or receives them, until @deadline. Returns 0, -ETIMEDOUT, or -EPIPE if the
  * other side has ended. */
-static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadline) {
+static int decoder_move_bytes(int socket, bool out, void *data, size_t n, int64_t deadline) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {socket, out ? POLLOUT : POLLIN, 0};
         int64_t left = deadline - now_ms();
@@ -166,7 +166,7 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
                         struct picture_layout *layout, int64_t deadline, struct err *err) {
     struct decoder_answer a;
 
-    TRY(move_bytes(socket, false, &a, sizeof(a), deadline));
+    TRY(decoder_move_bytes(socket, false, &a, sizeof(a), deadline));
     if (a.result < 0) {
         a.message[sizeof(a.message) - 1] = 0;
         for (char *c = a.message; *c; c++)
@@ -181,7 +181,7 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
         a.height = layout->height;
     }
     TRY(picture_new(p, a.width, a.height, err));
-    TRY(move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline));
+    TRY(decoder_move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline));
     if (fit && fit->free_bytes)
         *fit->free_bytes = MIN(*fit->free_bytes, a.free_bytes);
     return 0;
@@ -226,9 +226,9 @@ static int run_child(struct decoder *d, const struct job *job, pid_t *by, struct
         q.free_bytes = q.counts ? *job->fit->free_bytes : 0;
     }
     TRY(start_child(d, &socket, by));
-    int r = move_bytes(socket, true, &q, sizeof(q), deadline);
+    int r = decoder_move_bytes(socket, true, &q, sizeof(q), deadline);
     if (r == 0)
-        r = move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
+        r = decoder_move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
     if (r == 0)
         r = decoder_read_answer(socket, job->fit, out, layout, deadline, err);
     close(socket);

@@ -91,7 +91,7 @@ static bool confine_child(void) {
 }
 
 /* Reads or writes @n bytes. Returns false if the caller has closed the socket. */
-static bool move_bytes(int fd, bool out, void *data, size_t n) {
+static bool decoder_main_move_bytes(int fd, bool out, void *data, size_t n) {
     for (size_t at = 0; at < n;) {
         ssize_t r =
             out ? write(fd, (char *)data + at, n - at) : read(fd, (char *)data + at, n - at);
@@ -111,10 +111,11 @@ static void decode_one(int fd) {
     struct fitter f = {0};
     struct err err = {0};
 
-    if (!confine_child() || !move_bytes(fd, false, &q, sizeof(q)) || q.len > PICTURE_FILE_MAX)
+    if (!confine_child() || !decoder_main_move_bytes(fd, false, &q, sizeof(q)) ||
+        q.len > PICTURE_FILE_MAX)
         return;
     uint8_t *file = malloc(q.len + 1);
-    if (!file || !move_bytes(fd, false, file, q.len))
+    if (!file || !decoder_main_move_bytes(fd, false, file, q.len))
         return;
     f.fit = q.fits ? &q.fit : NULL;
     q.fit.free_bytes = q.counts ? &q.free_bytes : NULL;
@@ -126,8 +127,8 @@ static void decode_one(int fd) {
     a.width = f.width;
     a.height = f.height;
     a.free_bytes = q.free_bytes;
-    if (move_bytes(fd, true, &a, sizeof(a)) && a.result == 0)
-        move_bytes(fd, true, f.out.rgb, picture_bytes(f.out.width, f.out.height));
+    if (decoder_main_move_bytes(fd, true, &a, sizeof(a)) && a.result == 0)
+        decoder_main_move_bytes(fd, true, f.out.rgb, picture_bytes(f.out.width, f.out.height));
 }
 
 /* Waits for the socket of the next picture. Returns -1 if the caller has closed the channel, -2 for

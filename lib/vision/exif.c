@@ -18,7 +18,7 @@ static uint32_t u16_at(const struct tiff *t, size_t at) {
                          : t->data[at + 1] * 256u + t->data[at];
 }
 
-static uint32_t u32_at(const struct tiff *t, size_t at) {
+static uint32_t exif_u32_at(const struct tiff *t, size_t at) {
     uint32_t a = u16_at(t, at), b = u16_at(t, at + 2);
 
     return t->big_endian ? a << 16 | b : b << 16 | a;
@@ -34,7 +34,7 @@ int exif_orientation(const uint8_t *data, size_t len) {
     if (t.len < 8 || (memcmp(t.data, "II*\0", 4) != 0 && memcmp(t.data, "MM\0*", 4) != 0))
         return 1;
     t.big_endian = t.data[0] == 'M';
-    size_t at = u32_at(&t, 4);
+    size_t at = exif_u32_at(&t, 4);
     uint32_t n = u16_at(&t, at);
     for (uint32_t i = 0; i < n; i++) {
         size_t entry = at + 2 + 12 * (size_t)i;

@@ -30,9 +30,9 @@ static uint32_t find_places(const struct fitter *f, const struct projector *p,
 
 /* Begins with layout @l; @p NULL: pixels are not resized. @width and @height are those of the
  * file's rows. */
-static int begin(struct fitter *f, uint32_t width, uint32_t height, int orientation,
-                 const struct projector *p, const struct picture_layout *l, bool pads,
-                 struct err *err) {
+static int fitter_start(struct fitter *f, uint32_t width, uint32_t height, int orientation,
+                        const struct projector *p, const struct picture_layout *l, bool pads,
+                        struct err *err) {
     struct picture_place to[2] = {{0, 0, f->width, f->height}};
     uint32_t n = p ? find_places(f, p, l, pads, to) : 1;
 
@@ -80,8 +80,8 @@ int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientat
     TRY(fitter_count(f, 4 * width * height, err));
     if (fit)
         picture_fit_layout(fit, f->width, f->height, &f->layout);
-    return begin(f, (uint32_t)width, (uint32_t)height, orientation, fit ? &fit->projector : NULL,
-                 &f->layout, fit && fit->pads, err);
+    return fitter_start(f, (uint32_t)width, (uint32_t)height, orientation,
+                        fit ? &fit->projector : NULL, &f->layout, fit && fit->pads, err);
 }
 
 uint64_t fitter_held_max(const struct fitter *f) {
@@ -145,7 +145,7 @@ int projector_fit(const struct projector *p, const struct picture *in,
                   const struct picture_layout *l, bool pads, struct picture *out, struct err *err) {
     CLEANUP(fitter_deinit) struct fitter f = {.width = in->width, .height = in->height};
 
-    TRY(begin(&f, in->width, in->height, 1, p, l, pads, err));
+    TRY(fitter_start(&f, in->width, in->height, 1, p, l, pads, err));
     for (uint32_t y = 0; y < in->height; y++)
         fitter_add(&f, in->rgb + (size_t)y * in->width * 3);
     *out = f.out;

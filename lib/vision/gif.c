@@ -14,7 +14,7 @@ struct source {
     size_t at, len;
 };
 
-static int read_bytes(GifFileType *gif, GifByteType *out, int n) {
+static int gif_read_bytes(GifFileType *gif, GifByteType *out, int n) {
     struct source *s = gif->UserData;
     size_t take = MIN((size_t)MAX(n, 0), s->len - s->at);
 
@@ -23,7 +23,7 @@ static int read_bytes(GifFileType *gif, GifByteType *out, int n) {
     return (int)take;
 }
 
-static int refuse(struct err *err, const char *why) {
+static int gif_refuse(struct err *err, const char *why) {
     return err_set(err, 0, NULL, "the GIF file is damaged: %s", why);
 }
 
@@ -45,14 +45,15 @@ static int find_frame(GifFileType *gif, int *transparent, struct err *err) {
         int code;
 
         if (DGifGetRecordType(gif, &type) == GIF_ERROR)
-            return refuse(err, "a record is cut off");
+            return gif_refuse(err, "a record is cut off");
         if (type == IMAGE_DESC_RECORD_TYPE)
-            return DGifGetImageDesc(gif) == GIF_OK ? 0 : refuse(err, "a frame's head is cut off");
+            return DGifGetImageDesc(gif) == GIF_OK ? 0
+                                                   : gif_refuse(err, "a frame's head is cut off");
         if (type != EXTENSION_RECORD_TYPE)
-            return refuse(err, "it has no frame");
+            return gif_refuse(err, "it has no frame");
         for (int r = DGifGetExtension(gif, &code, &block);; r = DGifGetExtensionNext(gif, &block)) {
             if (r == GIF_ERROR)
-                return refuse(err, "an extension is cut off");
+                return gif_refuse(err, "an extension is cut off");
             if (!block)
                 break;
             if (code == GRAPHICS_EXT_FUNC_CODE)
@@ -77,28 +78,28 @@ static void put_colour(const ColorMapObject *map, unsigned i, uint8_t *out) {
     out[2] = c.Blue;
 }
 
-static int read_line(GifFileType *gif, GifPixelType *line, struct err *err) {
+static int gif_read_line(GifFileType *gif, GifPixelType *line, struct err *err) {
     return DGifGetLine(gif, line, gif->Image.Width) == GIF_ERROR
-               ? refuse(err, "its pixels are cut off or no LZW data")
+               ? gif_refuse(err, "its pixels are cut off or no LZW data")
                : 0;
 }
 
 /* Reads the frame's rows into @lines in the order of the file: every 8th row, then the rows between
  * them, in four passes. */
-static int read_passes(GifFileType *gif, GifPixelType *lines, struct err *err) {
+static int gif_read_passes(GifFileType *gif, GifPixelType *lines, struct err *err) {
     static const uint32_t first[] = {0, 4, 2, 1}, step[] = {8, 8, 4, 2};
     const GifImageDesc *f = &gif->Image;
 
     for (int pass = 0; pass < 4; pass++)
         for (uint32_t y = first[pass]; y < (uint32_t)f->Height; y += step[pass])
-            TRY(read_line(gif, lines + (size_t)y * (uint32_t)f->Width, err));
+            TRY(gif_read_line(gif, lines + (size_t)y * (uint32_t)f->Width, err));
     return 0;
 }
 
 /* Reads the frame, in which palette entry @transparent is transparent, and adds all rows of the
  * picture. @row: two rows of the background's colour. */
-static int read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fitter *out,
-                     struct err *err) {
+static int gif_read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fitter *out,
+                         struct err *err) {
     const GifImageDesc *f = &gif->Image;
     const ColorMapObject *map = f->ColorMap ? f->ColorMap : gif->SColorMap;
     uint32_t top = (uint32_t)f->Top, end = top + (uint32_t)f->Height;
@@ -111,7 +112,7 @@ static int read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fit
     if (!lines)
         return -ENOMEM;
     if (f->Interlace)
-        TRY(read_passes(gif, lines, err));
+        TRY(gif_read_passes(gif, lines, err));
     for (uint32_t y = 0; y < out->height; y++) {
         const GifPixelType *line = lines + (f->Interlace && y >= top ? (y - top) * width : 0);
 
@@ -119,7 +120,7 @@ static int read_rows(GifFileType *gif, int transparent, uint8_t *row, struct fit
             fitter_add(out, row);
             continue;
         }
-        TRY(f->Interlace ? 0 : read_line(gif, lines, err));
+        TRY(f->Interlace ? 0 : gif_read_line(gif, lines, err));
         for (size_t x = 0; x < width; x++) {
             uint8_t *pixel = mixed + ((size_t)f->Left + x) * 3;
 
@@ -142,14 +143,14 @@ static uint64_t block_bytes(const struct source *s) {
     return n;
 }
 
-static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
+static int gif_read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     const GifImageDesc *f = &gif->Image;
     int transparent;
 
     TRY(find_frame(gif, &transparent, err));
     out->n_data = block_bytes(gif->UserData);
     if (f->Left < 0 || f->Top < 0 || f->Width <= 0 || f->Height <= 0)
-        return refuse(err, "its frame has no pixels");
+        return gif_refuse(err, "its frame has no pixels");
     /* Some writers leave out the size of the screen. */
     uint32_t width = (uint32_t)MAX(gif->SWidth, f->Left + f->Width);
     uint32_t height = (uint32_t)MAX(gif->SHeight, f->Top + f->Height);
@@ -163,17 +164,17 @@ static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
         else
             put_background(out, row + 3 * x);
     }
-    return read_rows(gif, transparent, row, out, err);
+    return gif_read_rows(gif, transparent, row, out, err);
 }
 
 int decode_gif(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
     struct source source = {data, 0, len};
     int code = 0;
-    GifFileType *gif = DGifOpen(&source, read_bytes, &code);
+    GifFileType *gif = DGifOpen(&source, gif_read_bytes, &code);
 
     if (!gif)
-        return code == D_GIF_ERR_NOT_ENOUGH_MEM ? -ENOMEM : refuse(err, "its head is cut off");
-    int r = read_file(gif, out, err);
+        return code == D_GIF_ERR_NOT_ENOUGH_MEM ? -ENOMEM : gif_refuse(err, "its head is cut off");
+    int r = gif_read_file(gif, out, err);
     DGifCloseFile(gif, &code);
     return r;
 }

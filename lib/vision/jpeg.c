@@ -27,7 +27,7 @@ struct reader {
     unsigned scans_max;
 };
 
-static void on_error(j_common_ptr jpeg) {
+static void decode_jpeg_on_error(j_common_ptr jpeg) {
     struct reader *r = (struct reader *)jpeg->err;
     char message[JMSG_LENGTH_MAX];
 
@@ -36,13 +36,13 @@ static void on_error(j_common_ptr jpeg) {
     longjmp(r->out, 1);
 }
 
-static void on_message(j_common_ptr jpeg, int level) {
+static void decode_jpeg_on_message(j_common_ptr jpeg, int level) {
     if (level < 0)
-        on_error(jpeg);
+        decode_jpeg_on_error(jpeg);
 }
 
 /* Ends the decoding of a file with too many scans. */
-static void on_progress(j_common_ptr jpeg) {
+static void decode_jpeg_on_progress(j_common_ptr jpeg) {
     struct reader *r = (struct reader *)jpeg->err;
 
     if ((unsigned)((j_decompress_ptr)jpeg)->input_scan_number <= r->scans_max)
@@ -107,8 +107,8 @@ static void from_cmyk(const uint8_t *in, uint8_t *out, uint32_t n) {
 }
 
 /* Reads the file; most errors leave the function by longjmp(). */
-static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, size_t len,
-                     struct fitter *out, struct err *err) {
+static int decode_jpeg_read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data,
+                                 size_t len, struct fitter *out, struct err *err) {
     jpeg_mem_src(jpeg, data, len);
     jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(jpeg, TRUE);
@@ -140,17 +140,18 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
 }
 
 int decode_jpeg(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
-    struct reader reader = {
-        .err = err, .progress = {.progress_monitor = on_progress}, .scans_max = SCANS_MAX};
+    struct reader reader = {.err = err,
+                            .progress = {.progress_monitor = decode_jpeg_on_progress},
+                            .scans_max = SCANS_MAX};
     struct jpeg_decompress_struct jpeg = {.err = jpeg_std_error(&reader.errors)};
     volatile int r = -EINVAL;
 
-    reader.errors.error_exit = on_error;
-    reader.errors.emit_message = on_message;
+    reader.errors.error_exit = decode_jpeg_on_error;
+    reader.errors.emit_message = decode_jpeg_on_message;
     if (setjmp(reader.out) == 0) {
         jpeg_create_decompress(&jpeg);
         jpeg.progress = &reader.progress;
-        r = read_file(&jpeg, data, len, out, err);
+        r = decode_jpeg_read_file(&jpeg, data, len, out, err);
     }
     jpeg_destroy_decompress(&jpeg);
     return r;

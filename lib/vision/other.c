@@ -60,7 +60,7 @@ static const char *find_brand(const char *data, size_t len) {
 
 /* Finds the type of a text with markup, whose first element may follow declarations and
  * comments. */
-static const char *find_text(const char *data, size_t len) {
+static const char *other_find_text(const char *data, size_t len) {
     static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8 */
     char text[TEXT_MAX];
     size_t n = MIN(len, sizeof(text)), at = n >= 3 && memcmp(data, mark, 3) == 0 ? 3 : 0;
@@ -91,5 +91,5 @@ const char *picture_other_type(const void *data, size_t len) {
         if (s->at + (size_t)s->n <= len && memcmp(bytes + s->at, s->bytes, s->n) == 0)
             return s->type;
     }
-    return find_text(bytes, len);
+    return other_find_text(bytes, len);
 }

@@ -23,7 +23,7 @@ struct reader {
     int result;
 };
 
-static void on_error(png_structp png, png_const_charp message) {
+static void decode_png_on_error(png_structp png, png_const_charp message) {
     struct reader *r = png_get_error_ptr(png);
 
     err_set(r->err, 0, NULL, "the PNG file is damaged: %s", message);
@@ -32,7 +32,7 @@ static void on_error(png_structp png, png_const_charp message) {
 
 static void on_warning(png_structp png, png_const_charp message) {}
 
-static void read_bytes(png_structp png, png_bytep out, size_t n) {
+static void decode_png_read_bytes(png_structp png, png_bytep out, size_t n) {
     struct reader *r = png_get_io_ptr(png);
 
     if (n > r->len - r->at)
@@ -51,7 +51,7 @@ static void set_rgb(png_structp png) {
     png_set_interlace_handling(png);
 }
 
-static uint32_t u32_at(const uint8_t *p) {
+static uint32_t decode_png_u32_at(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
@@ -62,7 +62,7 @@ static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
 
     *n_data = 0;
     for (size_t at = 8; len - at >= 12;) {
-        size_t n = u32_at(data + at);
+        size_t n = decode_png_u32_at(data + at);
 
         if (n > len - at - 12)
             break;
@@ -75,7 +75,7 @@ static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
     return orientation;
 }
 
-static void add_row(const struct reader *r, uint8_t *row) {
+static void decode_png_add_row(const struct reader *r, uint8_t *row) {
     if (r->has_alpha)
         fitter_add_rgba(r->out, row, r->width);
     else
@@ -83,19 +83,20 @@ static void add_row(const struct reader *r, uint8_t *row) {
 }
 
 /* Reads the rows of a file that stores them in the order of the picture. */
-static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
+static int decode_png_read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
     r->pixels = malloc(n_row);
     if (!r->pixels)
         return -ENOMEM;
     for (uint32_t y = 0; y < height; y++) {
         png_read_row(png, r->pixels, NULL);
-        add_row(r, r->pixels);
+        decode_png_add_row(r, r->pixels);
     }
     return 0;
 }
 
 /* Reads a file that stores its rows in seven passes. */
-static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
+static int decode_png_read_passes(png_structp png, size_t n_row, struct reader *r,
+                                  uint32_t height) {
     TRY(fitter_hold(r->out, (uint64_t)n_row * height, r->err));
     TRY(fitter_count(r->out, (uint64_t)n_row * height, r->err));
     r->pixels = malloc(n_row * height);
@@ -106,13 +107,13 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
         r->rows[y] = r->pixels + y * n_row;
     png_read_image(png, r->rows);
     for (uint32_t y = 0; y < height; y++)
-        add_row(r, r->rows[y]);
+        decode_png_add_row(r, r->rows[y]);
     return 0;
 }
 
 /* Reads the file. Errors leave the function by longjmp(), except those of memory and size. */
-static int read_file(png_structp png, png_infop info, struct reader *r) {
-    png_set_read_fn(png, r, read_bytes);
+static int decode_png_read_file(png_structp png, png_infop info, struct reader *r) {
+    png_set_read_fn(png, r, decode_png_read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
 #ifdef PNG_IGNORE_ADLER32 /* since libpng 1.6.43 only where that was built with it */
     /* each chunk has a checksum, which is enough */
@@ -136,19 +137,20 @@ static int read_file(png_structp png, png_infop info, struct reader *r) {
     if (!r->has_alpha && n_row != (size_t)width * 3)
         png_error(png, "its rows have an unknown form");
     bool passes = png_get_interlace_type(png, info) != PNG_INTERLACE_NONE;
-    TRY((passes ? read_passes : read_rows)(png, n_row, r, height));
+    TRY((passes ? decode_png_read_passes : decode_png_read_rows)(png, n_row, r, height));
     png_read_end(png, info);
     return 0;
 }
 
 int decode_png(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
     struct reader r = {.data = data, .len = len, .out = out, .err = err};
-    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);
+    png_structp png =
+        png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, decode_png_on_error, on_warning);
     png_infop info = png ? png_create_info_struct(png) : NULL;
 
     r.result = -ENOMEM;
     if (info)
-        r.result = setjmp(png_jmpbuf(png)) == 0 ? read_file(png, info, &r) : -EINVAL;
+        r.result = setjmp(png_jmpbuf(png)) == 0 ? decode_png_read_file(png, info, &r) : -EINVAL;
     png_destroy_read_struct(&png, &info, NULL);
     free(r.rows);
     free(r.pixels);

@@ -141,7 +141,7 @@ static void plain_column(const struct resizer *r, uint32_t i, uint8_t *out) {
 #ifdef __x86_64__
 #define WIDE __attribute__((target("avx2")))
 
-static bool has_wide(void) {
+static bool resizer_has_wide(void) {
     return __builtin_cpu_supports("avx2");
 }
 
@@ -193,7 +193,7 @@ static void WIDE wide_column(const struct resizer *r, uint32_t i, uint8_t *out) 
 #define wide_row plain_row
 #define wide_column plain_column
 
-static bool has_wide(void) {
+static bool resizer_has_wide(void) {
     return false;
 }
 #endif
@@ -233,7 +233,7 @@ int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orienta
                           .n_down = turns ? to.width : to.height,
                           .stride = (size_t)out->width * 3};
     r->to = out->rgb + to.top * r->stride + (size_t)to.left * 3;
-    r->wide = has_wide();
+    r->wide = resizer_has_wide();
     r->n_row = (size_t)(turns ? width : r->n_across) * 3;
     r->n_padded = (r->n_row + 7) / 8 * 8;
     if (taps_init(&r->across, width, r->n_across, &filters[filter]) < 0 ||

@@ -6,7 +6,7 @@
 
 /* Decodes WebP with libwebp. The first frame of an animation is decoded if it covers the canvas. */
 
-static uint32_t u32_at(const uint8_t *p) {
+static uint32_t webp_u32_at(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
@@ -14,7 +14,7 @@ static uint32_t u32_at(const uint8_t *p) {
 static const uint8_t *find_chunk(const uint8_t *data, size_t at, size_t len, const char *name,
                                  size_t *n) {
     while (len - at >= 8) {
-        size_t size = u32_at(data + at + 4);
+        size_t size = webp_u32_at(data + at + 4);
 
         if (size > len - at - 8)
             return NULL;
@@ -30,7 +30,7 @@ static const uint8_t *find_chunk(const uint8_t *data, size_t at, size_t len, con
 }
 
 /* Describes why libwebp refused the file. */
-static int refuse(VP8StatusCode status, struct err *err) {
+static int webp_refuse(VP8StatusCode status, struct err *err) {
     if (status == VP8_STATUS_OUT_OF_MEMORY)
         return -ENOMEM;
     const char *what = "damaged";
@@ -56,7 +56,7 @@ static int decode_frame(const uint8_t *data, size_t len, size_t first, int orien
         return -EINVAL;
     VP8StatusCode status = WebPGetFeatures(data, len, &config.input);
     if (status != VP8_STATUS_OK)
-        return refuse(status, err);
+        return webp_refuse(status, err);
     uint32_t width = (uint32_t)config.input.width, height = (uint32_t)config.input.height;
     bool has_alpha = config.input.has_alpha != 0;
     size_t n_row = (has_alpha ? 4ull : 3ull) * width, n = n_row * height;
@@ -73,7 +73,7 @@ static int decode_frame(const uint8_t *data, size_t len, size_t first, int orien
     config.output.u.RGBA.size = n;
     status = WebPDecode(data, len, &config);
     if (status != VP8_STATUS_OK)
-        return refuse(status, err);
+        return webp_refuse(status, err);
     for (uint32_t y = 0; y < height; y++) {
         if (has_alpha)
             fitter_add_rgba(out, pixels + y * n_row, width);
@@ -95,6 +95,6 @@ int decode_webp(const uint8_t *data, size_t len, struct fitter *out, struct err 
     if (!frame)
         return decode_frame(data, len, 12, orientation, out, err);
     if (n_frame <= FRAME_HEAD)
-        return refuse(VP8_STATUS_BITSTREAM_ERROR, err);
+        return webp_refuse(VP8_STATUS_BITSTREAM_ERROR, err);
     return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, 0, orientation, out, err);
 }

@@ -20,7 +20,7 @@ struct forced {
 /* Prefix of the text, for tokenizers that would add a space to its beginning. */
 #define LEAD "\n"
 
-static int begin(void **state, void *common, const struct draft_text *t) {
+static int forced_begin(void **state, void *common, const struct draft_text *t) {
     struct tokens ids = {0};
     struct forced *f;
     size_t len = 0;
@@ -41,8 +41,8 @@ static int begin(void **state, void *common, const struct draft_text *t) {
 
 /* Writes the tokens of @text, without LEAD, to @out. Returns their number; 0 also if a token has
  * bytes of both. */
-static uint32_t cut(const struct forced *f, const struct tokenizer *t, const char *text, size_t len,
-                    int32_t *out, uint32_t max) {
+static uint32_t forced_cut(const struct forced *f, const struct tokenizer *t, const char *text,
+                           size_t len, int32_t *out, uint32_t max) {
     struct tokens ids = {0};
     size_t n_lead = 0, i = 0;
     uint32_t n = 0;
@@ -61,13 +61,14 @@ static uint32_t cut(const struct forced *f, const struct tokenizer *t, const cha
     return n;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
+static uint32_t forced_propose(void *state, const struct draft_text *t, int32_t *out,
+                               uint32_t max) {
     const struct forced *f = state;
     char text[sizeof(LEAD) + BYTES_MAX] = LEAD;
     size_t lead = f->n_lead > 0 ? strlen(LEAD) : 0;
     int32_t special;
     size_t len = constraint_forced(t->matcher, (uint8_t *)text + lead, BYTES_MAX, &special);
-    uint32_t n = len > 0 ? cut(f, t->tokenizer, text, lead + len, out, max) : 0;
+    uint32_t n = len > 0 ? forced_cut(f, t->tokenizer, text, lead + len, out, max) : 0;
 
     if (len == BYTES_MAX && n > 0 && n < max)
         n--; /* the text continues, and the last token may be longer then */
@@ -79,7 +80,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
 const struct draft_source draft_forced = {
     .name = "forced",
     .prior = 0.9F,
-    .begin = begin,
+    .begin = forced_begin,
     .end = free,
-    .propose = propose,
+    .propose = forced_propose,
 };

@@ -5,7 +5,8 @@
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 
-static void begin_of(const struct draft_source *source, void **state, const struct draft_text *t) {
+static void draft_model_begin(const struct draft_source *source, void **state,
+                              const struct draft_text *t) {
     static char on;
 
     *state = t->drafted && t->drafted->by == source ? &on : NULL;
@@ -13,21 +14,22 @@ static void begin_of(const struct draft_source *source, void **state, const stru
 
 static int begin_model(void **state, void *common, const struct draft_text *t) {
     (void)common;
-    begin_of(&draft_model, state, t);
+    draft_model_begin(&draft_model, state, t);
     return 0;
 }
 
 static int begin_mtp(void **state, void *common, const struct draft_text *t) {
     (void)common;
-    begin_of(&draft_mtp, state, t);
+    draft_model_begin(&draft_mtp, state, t);
     return 0;
 }
 
-static void end(void *state) {
+static void draft_model_end(void *state) {
     (void)state;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
+static uint32_t draft_model_propose(void *state, const struct draft_text *t, int32_t *out,
+                                    uint32_t max) {
     const struct draft_tokens *g = t->drafted;
     uint32_t n = g->at == t->n_tokens ? MIN(g->n, max) : 0;
 
@@ -40,14 +42,14 @@ const struct draft_source draft_model = {
     .name = "model",
     .prior = 0.6F,
     .begin = begin_model,
-    .end = end,
-    .propose = propose,
+    .end = draft_model_end,
+    .propose = draft_model_propose,
 };
 
 const struct draft_source draft_mtp = {
     .name = "mtp",
     .prior = 0.6F,
     .begin = begin_mtp,
-    .end = end,
-    .propose = propose,
+    .end = draft_model_end,
+    .propose = draft_model_propose,
 };

@@ -30,7 +30,7 @@ void ngram_deinit(struct ngram *g) {
     *g = (struct ngram){0};
 }
 
-static uint32_t *slot_of(const struct ngram *g, int k, const int32_t *tokens, uint32_t end) {
+static uint32_t *ngram_slot(const struct ngram *g, int k, const int32_t *tokens, uint32_t end) {
     uint64_t h = 0;
 
     assert(g->slot[k] && end >= lengths[k]);
@@ -42,7 +42,7 @@ static uint32_t *slot_of(const struct ngram *g, int k, const int32_t *tokens, ui
 void ngram_add(struct ngram *g, const int32_t *tokens, uint32_t end) {
     for (int k = 0; k < 2; k++)
         if (end >= lengths[k])
-            *slot_of(g, k, tokens, end) = end + 1;
+            *ngram_slot(g, k, tokens, end) = end + 1;
 }
 
 uint32_t ngram_common(const int32_t *a, uint32_t i, const int32_t *b, uint32_t j) {
@@ -58,7 +58,7 @@ uint32_t ngram_find(const struct ngram *g, const int32_t *tokens, uint32_t n_tok
     for (int k = 1; k >= 0; k--) {
         if (n < lengths[k])
             continue;
-        uint32_t end = *slot_of(g, k, text, n);
+        uint32_t end = *ngram_slot(g, k, text, n);
         if (end == 0 || end - 1 >= n_tokens)
             continue;
         *len = ngram_common(tokens, end - 1, text, n);

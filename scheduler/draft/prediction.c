@@ -23,7 +23,7 @@ struct prediction {
     bool on; /* true: prediction[at] comes next; false: the output left the prediction at `at` */
 };
 
-static int begin(void **state, void *common, const struct draft_text *t) {
+static int prediction_begin(void **state, void *common, const struct draft_text *t) {
     struct prediction *p;
 
     (void)common;
@@ -41,7 +41,7 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-static void end(void *state) {
+static void prediction_end(void *state) {
     struct prediction *p = state;
 
     ngram_deinit(&p->grams);
@@ -65,7 +65,7 @@ static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t
 }
 
 /* Follows output token @i, the next one. */
-static void follow(struct prediction *p, const struct draft_text *t, uint32_t i) {
+static void prediction_follow(struct prediction *p, const struct draft_text *t, uint32_t i) {
     int32_t y = t->tokens[i];
 
     if (p->on && p->at < t->n_prediction && t->prediction[p->at] == y) {
@@ -88,7 +88,8 @@ static void search(struct prediction *p, const struct draft_text *t) {
     }
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
+static uint32_t prediction_propose(void *state, const struct draft_text *t, int32_t *out,
+                                   uint32_t max) {
     struct prediction *p = state;
     uint32_t until = MIN(t->n_prediction, p->n_indexed + DRAFT_CATCH_UP), n = 0;
 
@@ -96,7 +97,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     while (p->n_indexed < until)
         ngram_add(&p->grams, t->prediction, p->n_indexed++);
     for (; t->n_prompt + p->n_seen < t->n_tokens; p->n_seen++)
-        follow(p, t, t->n_prompt + p->n_seen);
+        prediction_follow(p, t, t->n_prompt + p->n_seen);
     if (!p->on)
         search(p, t);
     while (p->on && n < max && p->at + n < t->n_prediction)
@@ -107,7 +108,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
 const struct draft_source draft_prediction = {
     .name = "prediction",
     .prior = 0.7F,
-    .begin = begin,
-    .end = end,
-    .propose = propose,
+    .begin = prediction_begin,
+    .end = prediction_end,
+    .propose = prediction_propose,
 };

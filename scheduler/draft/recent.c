@@ -54,7 +54,7 @@ static void unshare(void *common) {
     free(all);
 }
 
-static int begin(void **state, void *common, const struct draft_text *t) {
+static int recent_begin(void **state, void *common, const struct draft_text *t) {
     struct reader *r = calloc(1, sizeof(*r));
 
     if (!r)
@@ -65,16 +65,17 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-static struct ring *find(struct recent *all, const uint8_t *key) {
+static struct ring *recent_find_ring(struct recent *all, const uint8_t *key) {
     for (int i = 0; i < KEYS; i++)
         if (all->ring[i].tokens && memcmp(all->ring[i].key, key, 16) == 0)
             return &all->ring[i];
     return NULL;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
+static uint32_t recent_propose(void *state, const struct draft_text *t, int32_t *out,
+                               uint32_t max) {
     struct reader *r = state;
-    struct ring *g = find(r->all, t->isolation_key);
+    struct ring *g = recent_find_ring(r->all, t->isolation_key);
     uint32_t n = 0;
 
     assert(r->n_seen <= t->n_tokens);
@@ -106,7 +107,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
 
 /* Returns the ring of @key, emptied if another key had it; NULL: no memory. */
 static struct ring *claim(struct recent *all, const uint8_t *key) {
-    struct ring *g = find(all, key);
+    struct ring *g = recent_find_ring(all, key);
 
     if (!g) {
         g = &all->ring[0];
@@ -131,7 +132,7 @@ static struct ring *claim(struct recent *all, const uint8_t *key) {
 }
 
 /* Keeps the newer half of the ring. */
-static void make_room(struct ring *g) {
+static void recent_make_room(struct ring *g) {
     uint32_t drop = g->n_tokens - RING / 2;
 
     assert(g->n_tokens > RING / 2 && g->n_tokens <= RING);
@@ -142,7 +143,7 @@ static void make_room(struct ring *g) {
     g->epoch++;
 }
 
-static void finish(void *common, const struct draft_text *t) {
+static void recent_finish(void *common, const struct draft_text *t) {
     uint32_t n_out = t->n_tokens - t->n_prompt;
     uint32_t n = MIN(n_out + MIN(LEAD, t->n_prompt), RING / 2 - 1);
     const int32_t *from = t->tokens + t->n_tokens - n;
@@ -151,7 +152,7 @@ static void finish(void *common, const struct draft_text *t) {
     if (n_out < OUTPUT_MIN || !(g = claim(common, t->isolation_key)))
         return;
     if (g->n_tokens + n + 1 > RING)
-        make_room(g);
+        recent_make_room(g);
     for (uint32_t i = 0; i < n; i++) {
         g->tokens[g->n_tokens] = from[i];
         ngram_add(&g->grams, g->tokens, g->n_tokens++);
@@ -160,7 +161,7 @@ static void finish(void *common, const struct draft_text *t) {
     assert(g->n_tokens <= RING);
 }
 
-static void end(void *state) {
+static void recent_end(void *state) {
     free(state);
 }
 
@@ -169,8 +170,8 @@ const struct draft_source draft_recent = {
     .prior = 0.4F,
     .share = share,
     .unshare = unshare,
-    .begin = begin,
-    .end = end,
-    .propose = propose,
-    .finish = finish,
+    .begin = recent_begin,
+    .end = recent_end,
+    .propose = recent_propose,
+    .finish = recent_finish,
 };

@@ -21,7 +21,7 @@ struct suffix {
     uint32_t at, len; /* copy that the draft follows: tokens[at] comes next; len 0: none */
 };
 
-static int begin(void **state, void *common, const struct draft_text *t) {
+static int suffix_begin(void **state, void *common, const struct draft_text *t) {
     struct suffix *s = calloc(1, sizeof(*s));
 
     (void)common;
@@ -35,7 +35,7 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-static void end(void *state) {
+static void suffix_end(void *state) {
     struct suffix *s = state;
 
     ngram_deinit(&s->grams);
@@ -56,7 +56,8 @@ static void catch_up(struct suffix *s, const struct draft_text *t) {
     }
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
+static uint32_t suffix_propose(void *state, const struct draft_text *t, int32_t *out,
+                               uint32_t max) {
     struct suffix *s = state;
 
     catch_up(s, t);
@@ -82,7 +83,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
 const struct draft_source draft_suffix = {
     .name = "suffix",
     .prior = 0.5F,
-    .begin = begin,
-    .end = end,
-    .propose = propose,
+    .begin = suffix_begin,
+    .end = suffix_end,
+    .propose = suffix_propose,
 };

@@ -165,7 +165,7 @@ Test(http_listen, leaving_serves_what_is_on_its_way_and_closes) {
     world_say(&w, fd[1], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     world_receive(&w, fd[1], &r);
     reply_deinit(&r);
-    api_leave(w.api);
+    api_stop_accepting(w.api);
     world_turns(&w, 3);
     world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     world_receive(&w, fd[0], &r);

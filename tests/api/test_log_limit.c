@@ -64,17 +64,17 @@ Test(log_limit, what_was_left_out_is_told_once) {
     uint32_t at = 0;
 
     setup(&s, PER_SECOND);
-    cr_expect_not(log_row_tell(&s.tenant[2], &o));
-    cr_expect_not(log_limit_tell(&s.l, &at, &o));
+    cr_expect_not(log_row_report(&s.tenant[2], &o));
+    cr_expect_not(log_limit_report(&s.l, &at, &o));
     flood(&s, 2, 0, 400, BURST + 30);
     flood(&s, 2, 0, 503, BURST + 2);
     flood(&s, 0, htonl(0x7f000001), 401, BURST + 4);
-    cr_expect(log_row_tell(&s.tenant[2], &o) && o.n == 32 && o.n_server_errors == 2);
-    cr_expect_not(log_row_tell(&s.tenant[2], &o));
+    cr_expect(log_row_report(&s.tenant[2], &o) && o.n == 32 && o.n_server_errors == 2);
+    cr_expect_not(log_row_report(&s.tenant[2], &o));
     at = 0;
-    cr_expect(log_limit_tell(&s.l, &at, &o) && o.n == 4 && o.n_server_errors == 0);
+    cr_expect(log_limit_report(&s.l, &at, &o) && o.n == 4 && o.n_server_errors == 0);
     cr_expect_str_eq(o.client, "address:127.0.0.1");
-    cr_expect_not(log_limit_tell(&s.l, &at, &o));
+    cr_expect_not(log_limit_report(&s.l, &at, &o));
     cr_expect_eq(s.l.n_left_out, 36);
 }
 

@@ -160,14 +160,14 @@ Test(mbox, hands_over_in_order_and_wakes_once) {
     struct mbox m;
 
     mbox_init(&m, count_wake);
-    cr_expect_null(mbox_take(&m));
+    cr_expect_null(mbox_receive(&m));
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++)
             mbox_post(&m, &link[i]);
         cr_expect(link[0].queued && link[1].queued);
-        cr_expect_eq(mbox_take(&m), &link[0]);
+        cr_expect_eq(mbox_receive(&m), &link[0]);
         cr_expect_eq(mbox_wait(&m), &link[1]);
-        cr_expect_null(mbox_take(&m));
+        cr_expect_null(mbox_receive(&m));
         cr_expect(!link[0].queued && !link[1].queued);
     }
     cr_expect_eq(n_woken, 2);

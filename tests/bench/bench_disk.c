@@ -36,14 +36,14 @@ static void give(struct disk_io *io, int what, uint32_t slot, uint8_t *bytes, ui
         io->bytes[i] = bytes + (size_t)i * PAGE;
         io->head[i].id = (struct store_id){1, slot + i + 1};
     }
-    disk_thread_give(&thread, io);
+    disk_thread_submit(&thread, io);
 }
 
 static struct disk_io *wait_for_one(void) {
     struct pollfd p = {.fd = thread.fd, .events = POLLIN};
     struct disk_io *io;
 
-    while (!(io = disk_thread_take(&thread))) {
+    while (!(io = disk_thread_receive(&thread))) {
         poll(&p, 1, -1);
         disk_thread_clear(&thread);
     }

@@ -118,7 +118,7 @@ static int64_t meet(struct scene *s, void *socket) {
     int64_t number = -2;
 
     for (int i = 0; i < 2000 && number == -2; i++) {
-        kv_events_tell(s->events, "m", NULL);
+        kv_events_notify(s->events, "m", NULL);
         number = next_number(socket, 5, NULL);
     }
     cr_assert_geq(number, 0);
@@ -132,7 +132,7 @@ static void tell(struct scene *s, void *fast, uint32_t n) {
         uint32_t part = MIN(n - i, QUEUE_MAX / 2);
 
         for (uint32_t k = 0; k < part; k++)
-            kv_events_tell(s->events, "m", &s->blocks);
+            kv_events_notify(s->events, "m", &s->blocks);
         for (uint32_t k = 0; k < part; k++)
             cr_assert_eq(next_number(fast, 10000, NULL), number + k);
         i += part;
@@ -218,7 +218,7 @@ Test(kv_events, a_replay_goes_out_in_parts) {
     begin(&s);
     s.blocks.n_came = 2;
     for (uint32_t i = 0; i < N; i++)
-        kv_events_tell(s.events, "m", &s.blocks);
+        kv_events_notify(s.events, "m", &s.blocks);
     void *gone = open_socket(&s, ZMQ_DEALER, s.router, 1);
     request(gone, 0);
     for (uint32_t i = 0; i < ARRAY_SIZE(stopped); i++) {
@@ -326,7 +326,7 @@ static void expect(struct scene *s, void *socket, const struct msg_blocks *m, co
     int wait_ms = 10000, n;
     uint64_t number = s->counts->n_published;
 
-    kv_events_tell(s->events, "m", m);
+    kv_events_notify(s->events, "m", m);
     cr_expect_eq(s->counts->n_published, number + 1);
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
     cr_assert_eq(zmq_recv(socket, frame, sizeof(frame), 0), 4);
@@ -493,11 +493,11 @@ Test(kv_events, so_many_batches_are_kept) {
 
     begin(&s);
     for (uint32_t i = 0; i < REPLAY_MAX; i++)
-        kv_events_tell(s.events, "m", NULL);
+        kv_events_notify(s.events, "m", NULL);
     cr_expect_eq(first_replayed(&s, &n), 0);
     cr_expect_eq(n, REPLAY_MAX);
     for (int i = 0; i < 3; i++)
-        kv_events_tell(s.events, "m", NULL);
+        kv_events_notify(s.events, "m", NULL);
     cr_expect_eq(first_replayed(&s, &n), 3);
     cr_expect_eq(n, REPLAY_MAX);
     end(&s);
@@ -510,12 +510,12 @@ Test(kv_events, so_many_bytes_are_kept) {
 
     begin(&s);
     void *socket = subscribed(&s);
-    kv_events_tell(s.events, "m", &s.blocks);
+    kv_events_notify(s.events, "m", &s.blocks);
     next_number(socket, 10000, &len);
     zmq_close(socket);
     const uint32_t most = (uint32_t)(REPLAY_BYTES_MAX / len);
     for (uint32_t i = 0; i < most + 2; i++)
-        kv_events_tell(s.events, "m", &s.blocks);
+        kv_events_notify(s.events, "m", &s.blocks);
     cr_expect_eq(first_replayed(&s, &n), (int64_t)s.counts->n_published - most);
     cr_expect_eq(n, most);
     end(&s);
@@ -540,7 +540,7 @@ Test(kv_events, addresses_are_bound_when_they_are_free) {
     cr_assert_eq(kv_events_new(&s.events, &o, &err), 0, "%s", err.message);
     s.counts = kv_events_counts(s.events);
     kv_events_close(before);
-    kv_events_tell(before, "m", NULL); /* has no effect any more */
+    kv_events_notify(before, "m", NULL); /* has no effect any more */
     cr_expect_eq(kv_events_counts(before)->n_published, 0);
     kv_events_bind(s.events);
     void *socket = subscribed(&s);

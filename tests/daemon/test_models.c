@@ -185,7 +185,7 @@ Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
     struct served *s = load("a");
 
     s->model->n_jobs = 1; /* the request will load it again */
-    models_leave(s);
+    models_drain(s);
     cr_expect_not(has_memory(s));
     s->model->n_jobs = 0;
 }

@@ -362,7 +362,7 @@ Test(workers, one_with_a_full_channel_is_told_of_the_disk_later, .timeout = 60) 
     serve();
     world.unwatched = true; /* no client fills a channel so far */
     for (size_t sent = 0; sent < MSG_MAX_QUEUED; sent += sizeof(served))
-        workers_tell_served(workers, served, SERVED_MAX);
+        workers_report_served(workers, served, SERVED_MAX);
     for (int i = 0; i < 100000 && (told_it = workers_use_disk(workers)); i++)
         workers_leave_disk(workers); /* both are small and fill the rest */
     cr_assert_not(told_it);

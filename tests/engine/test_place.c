@@ -242,7 +242,7 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
         for (uint32_t l = 1; l < LAYERS; l++)
             stored += n_host_experts(&m.shape, l) * backend_cpu.stored_bytes(&tensors[l]) / EXPERTS;
         cr_expect(m.shape.host_bytes == stored && stored > 3 * tensors[LAYERS - 1].n_bytes);
-        cr_expect(place_tell(&m, note, sizeof(note)).host_bytes == stored, "%s", note);
+        cr_expect(place_report(&m, note, sizeof(note)).host_bytes == stored, "%s", note);
         model_deinit(&m);
         if (fd)
             close(fd);
@@ -279,7 +279,7 @@ Test(place, slots_of_layers_are_as_many) {
                               n[l * EXPERTS + f] <= n[l * EXPERTS + e]);
         }
         cr_expect(most - least <= 1, "%lu: %u to %u", device_bytes, least, most);
-        cr_expect(m.shape.host_bytes == bytes && place_tell(&m, note, 200).host_bytes == bytes);
+        cr_expect(m.shape.host_bytes == bytes && place_report(&m, note, 200).host_bytes == bytes);
         cr_expect(most == 0 || strstr(note, "the device fetches"), "%s", note);
         place_mark(&m, sources);
         cr_expect_arr_eq(sources, none, sizeof(none));
@@ -506,7 +506,7 @@ static int host_ffns(struct model *m, const struct engine_opts *o, int fd, char 
     int r = place(m, &dense, o, &sizes, &k, note, 200, err);
     picks_close(&k);
     if (r == 0) {
-        struct placement p = place_tell(m, note, 200);
+        struct placement p = place_report(m, note, 200);
 
         r = (int)m->shape.n_host_ffn;
         cr_expect_eq(p.n_host_ffn, m->shape.n_host_ffn);

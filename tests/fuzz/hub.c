@@ -47,7 +47,7 @@ static void check_lines(const struct hub_listing *l, const struct hub_choice *ch
     for (uint32_t k = 0; k < choice->n; k++) {
         const struct hub_file *f = &l->file[choice->file[k]];
 
-        progress_say(&p, "warning", "the hub has no checksum of %.200s", f->path);
+        progress_print(&p, "warning", "the hub has no checksum of %.200s", f->path);
         progress_file(&p, f->path, f->sha256, f->size);
         progress_at(&p, k % 2 ? "checking" : "downloading", f->size);
     }

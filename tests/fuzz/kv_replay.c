@@ -117,7 +117,7 @@ static void start(void) {
     buf_init(&e->out, BATCH_MAX);
     uv_timer_init(&loop, &e->turn);
     for (uint32_t i = 0; i < BATCHES; i++)
-        kv_events_tell(e, "m", NULL);
+        kv_events_notify(e, "m", NULL);
     e->zmq.send = transmit;
 }
 
@@ -145,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     e->turn_of = 0;
     e->counts.n_replayed = 0;
     for (int i = 0; i < 1000 && is_active(); i++)
-        on_turn(&e->turn);
+        kv_events_on_turn(&e->turn);
     uv_timer_stop(&e->turn);
     FUZZ_ASSERT(z.frame == 0);
     FUZZ_ASSERT(z.n_ends <= z.n_requests && e->counts.n_replayed <= z.n_asked);

@@ -453,13 +453,13 @@ Test(disk, a_page_does_not_wait_for_a_state) {
             io[i].slot[0] = i == 0 ? store_n_slots(store) : 3;
             io[i].head[0].id = (struct store_id){1, i + 1};
             io[i].bytes[0] = pass == 0 ? written[i] : got[i];
-            disk_thread_give(&t, &io[i]);
+            disk_thread_submit(&t, &io[i]);
         }
         cr_assert_eq(disk_thread_start(&t, store), 0);
         disk_thread_stop(&t);
-        cr_expect_eq(disk_thread_take(&t), &io[1], "%d", pass);
-        cr_expect_eq(disk_thread_take(&t), &io[0], "%d", pass);
-        cr_expect_eq(disk_thread_take(&t), NULL);
+        cr_expect_eq(disk_thread_receive(&t), &io[1], "%d", pass);
+        cr_expect_eq(disk_thread_receive(&t), &io[0], "%d", pass);
+        cr_expect_eq(disk_thread_receive(&t), NULL);
         disk_thread_deinit(&t);
         for (uint32_t i = 0; i < 2; i++) {
             cr_expect(io[i].answer == 0 && io[i].n_done == 1 && io[i].ns > 0, "%u", i);

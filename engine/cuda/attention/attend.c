@@ -51,7 +51,7 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
 
 /* Computes the work list of attention on the device, from the uploaded batch. The list of the
  * previous layer is reused if it has the same heads. @two_way is equal for all layers of a pass. */
-static int plan(struct step *s, const struct heads *h, bool two_way) {
+static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
     struct be *b = s->be;
     struct plan_args a = {
         .batch = b->head,
@@ -99,7 +99,8 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
 
 /* Launches items of many queries, then items of few queries, which continue from shared results.
  * Blocks that sequences share run one on each multiprocessor. */
-static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
+static int attend_launch_kernel(const struct step *s, const struct heads *h,
+                                const struct attend_args *a) {
     struct attend_kernel wide = kernel_for(s, h);
     struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->attention.bulk);
     bool all = wide.queries > few.queries || a->shape.latent;
@@ -156,10 +157,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         TRY(sparse_attend(s, op, &a));
         return run ? turn_back(s, h, run) : 0;
     }
-    TRY(plan(s, h, b->shape->two_way || op->attn.whole));
+    TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole));
     if (b->shape->mla.rank)
         latent_attend(b, &a);
-    TRY(launch_attend(s, h, &a));
+    TRY(attend_launch_kernel(s, h, &a));
     TRY(CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a));
     return run ? turn_back(s, h, run) : 0;
 }

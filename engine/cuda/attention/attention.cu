@@ -56,7 +56,7 @@
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
-    uint16_t q[D][2][1][32][8]; /* take_queries(); first: 16 bytes are stored at a time */
+    uint16_t q[D][2][1][32][8]; /* attention_take_queries(); first: 16 bytes are stored at a time */
     struct attn_item item;      /* in shared memory because tiles need the registers */
     struct Place place;
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
@@ -84,14 +84,14 @@ template <int D, int K> struct Keys {
 
     MEMBER void load(const struct Place &p, uint32_t first) {
         uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
-        struct Group at = group_at(p, first + g / 2 * 8);
+        struct Group at = attention_group_at(p, first + g / 2 * 8);
 
 #pragma unroll
         for (int b = 0; b < D; b++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 load_key_words<K>(p, at, attn_key_of_column(j, g % 2),
-                                  inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
+                                  attention_inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
     }
 
     /* Computes the scores of the tile; c[j] is an accumulator of mma. */
@@ -113,28 +113,28 @@ template <int D, int K> struct Keys {
 template <int D, int V>
 DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
     uint32_t lane = anew(threadIdx.x) % 32;
-    struct Group at = group_at(p, first + lane % 4 * 8);
+    struct Group at = attention_group_at(p, first + lane % 4 * 8);
 
     if constexpr (V < 16) { /* a lane copies codes of 16 keys, which are in one page */
         constexpr uint32_t per_byte = 8 / V;
         uint32_t last = p.last & ~15u, key = first + lane % 2 * 16, n = lane / 4;
-        struct Group two = group_at(p, key < last ? key : last);
+        struct Group two = attention_group_at(p, key < last ? key : last);
 
 #pragma unroll
         for (int i = 0; i < D * V / 4; i++) {
             uint32_t row = 16 * i + lane / 2; /* row of bytes */
-            uint32_t from = inside<D>(i * 4 / V, row * per_byte, p.dim) / per_byte;
+            uint32_t from = attention_inside<D>(i * 4 / V, row * per_byte, p.dim) / per_byte;
 
             copy_async(tile + row / 8 * per_byte * 512 + row % 8 * 32 + lane % 2 * 16,
                        p.values + two.page + from * p.tokens + two.slot);
         }
         if (n < D)
             copy_async(tile + n * 2048 + 256 + lane % 4 * 16,
-                       value_scales(p, at, inside<D>(n, 32 * n, p.dim)));
+                       value_scales(p, at, attention_inside<D>(n, 32 * n, p.dim)));
     } else {
 #pragma unroll
         for (int b = 0; b < 4 * D; b++) {
-            uint32_t d = inside<D>(b / 4, 8 * b + lane / 4, p.dim);
+            uint32_t d = attention_inside<D>(b / 4, 8 * b + lane / 4, p.dim);
 
             copy_async(tile + b * 512 + lane * 16,
                        p.values + at.page + (d * p.tokens + at.slot) * 2u);
@@ -270,7 +270,7 @@ template <int D> struct State {
     MEMBER void put(const struct attend_args &a, const struct attn_item &it, bool whole,
                     uint32_t query) {
         uint32_t d = threadIdx.x % 32 * D;
-        float *to = result_of(a, it, query), factor = 1;
+        float *to = attention_result(a, it, query), factor = 1;
 
         if (whole && a.sinks) {
             struct Weights w = merge_weights(m, sink_of(a, it.q0 + query));
@@ -308,7 +308,7 @@ template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, str
 /* Reads item @i, the addresses of its keys, and the reach of its queries. plan() must have
  * ended. */
 template <int D>
-DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
+DEVICE void attention_take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
     constexpr uint32_t words = sizeof(struct attn_item) / 4;
 
     if (threadIdx.x < words)
@@ -322,7 +322,7 @@ DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> 
 
 /* Computes the item that the block has taken. */
 template <int D, int K, int V>
-DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
+DEVICE void attention_attend_item(const struct attend_args &a, struct Shared<D> &s) {
     const struct attn_item &it = s.item;
     uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
@@ -332,7 +332,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
     uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
     uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
     struct State<D> all[2];
-    bool seen = is_seen(s.place, tile);
+    bool seen = attention_is_seen(s.place, tile);
 
     static_assert(CUDA_THREADS / 32 == ATTN_TILES && ATTN_QUERIES == 2 * ATTN_TILES,
                   "a warp has a tile, and two queries");
@@ -356,7 +356,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
                 if (warp + 8 * k < it.n_q)
                     all[k].begin(a, it, first, warp + 8 * k);
             }
-            take_queries<D>(a, it, s);
+            attention_take_queries<D>(a, it, s);
             sync_block();
         }
         if (seen) {
@@ -376,7 +376,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
             break;
         sync_block();
         tile = next;
-        seen = is_seen(s.place, tile);
+        seen = attention_is_seen(s.place, tile);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++)
@@ -385,10 +385,10 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
 }
 
 template <int D, int K, int V>
-DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        take_item<D>(a, i, s);
-        attend_item<D, K, V>(a, s);
+        attention_take_item<D>(a, i, s);
+        attention_attend_item<D, K, V>(a, s);
         sync_block();
     }
 }
@@ -397,7 +397,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 2) {                                            \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
-        attend<D, K, V>(a, s);                                                                     \
+        attention_attend<D, K, V>(a, s);                                                           \
         wait_for_previous(); /* for blocks without an item */                                      \
     }
 

@@ -40,7 +40,7 @@ struct Group {
 
 /* Returns the group of @key, a multiple of 8. Beyond the last group: the last one, whose keys are
  * finite; the caller gives them no weight. */
-DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
+DEVICE struct Group attention_group_at(const struct Place &p, uint32_t key) {
     uint32_t last = p.last & ~7u, k = key < last ? key : last;
 
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
@@ -52,7 +52,7 @@ template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first
     uint32_t each = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE, key_bytes = p.dim * K / 8;
 
     for (uint32_t key = first; key < first + ATTN_TILE; key += each) {
-        struct Group at = group_at(p, key);
+        struct Group at = attention_group_at(p, key);
 
         prefetch_bytes(p.keys + at.page + (at.slot & ~(each - 1)) * key_bytes, each * key_bytes);
     }
@@ -206,7 +206,7 @@ DEVICE void load_two_values(const struct Place &p, const struct Group &at, uint3
 
 /* Returns @d, or 0 if a head of @dim values has no value @d; the caller multiplies by zero or drops
  * what it computes from it. @dim is more than half of 32 D if that is above 64. */
-template <int D> DEVICE uint32_t inside(int block, uint32_t d, uint32_t dim) {
+template <int D> DEVICE uint32_t attention_inside(int block, uint32_t d, uint32_t dim) {
     return (D > 2 && 2 * block < D) || d < dim ? d : 0;
 }
 
@@ -272,7 +272,7 @@ DEVICE void take_reaches(const struct attend_args &a, const struct attn_item &it
  * queries in the order of mma: assembling an operand from two loads would cost four moves for each
  * mma. */
 template <int D, class S>
-DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
+DEVICE void attention_take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t warp = threadIdx.x / 32;
 
     /* queries first + warp and first + warp + 8 */
@@ -290,7 +290,7 @@ DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it
 }
 
 /* Returns true if any of the block's queries sees a key of the tile that begins with @first. */
-DEVICE bool is_seen(const struct Place &p, uint32_t first) {
+DEVICE bool attention_is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
 
@@ -351,7 +351,7 @@ DEVICE float merge_with(float old, float x, float a, float b) {
 
 /* Computes the weights with which a query's tiles are merged into its chunk, and the chunk into its
  * whole result. */
-template <class S> DEVICE void weigh(S &s, uint32_t query) {
+template <class S> DEVICE void attention_weigh(S &s, uint32_t query) {
     float max = -INFINITY, l = 0;
 
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
@@ -436,7 +436,8 @@ DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it
 
 /* Returns where the values of query @query's result go: to o, or to the partial result of the
  * item's chunk. */
-DEVICE float *result_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
+DEVICE float *attention_result(const struct attend_args &a, const struct attn_item &it,
+                               uint32_t query) {
     if (it.chunk >= 0)
         return partial_of(a, it, query);
     return a.o + query_place(a, it, query) * a.n_value;

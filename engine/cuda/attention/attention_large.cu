@@ -6,9 +6,9 @@
  * memory. With 256 or 512 values, o of eight tiles does not fit there. So the work of a chunk is
  * divided in two phases, with barriers between them:
  *
- *     weigh_tile()    warp w: scores and softmax of tile w for all queries of the block;
+ *     large_weigh_tile() warp w: scores and softmax of tile w for all queries of the block;
  *                     writes p (as operands of mma), m and l to shared memory
- *     weigh()         one thread for each query: weights a, b of the merges, left to right
+ *     attention_weigh() one thread for each query: weights a, b of the merges, left to right
  *     merge_tiles()   warp w: an eighth of the values; for each tile o = p v by mma, merged into
  *                     its accumulators: (values / 8) x queries floats in registers
  *
@@ -37,7 +37,7 @@ template <int D, int G> struct alignas(16) Shared {
 
     struct Place place;
     struct Group group[ATTN_CHUNK / 8];  /* where each eight keys of the chunk are */
-    uint16_t q[D][2][G][32][8];          /* take_queries() */
+    uint16_t q[D][2][G][32][8];          /* attention_take_queries() */
     struct vec4 p[ATTN_TILES][G][2][32]; /* p by lane, as operands of both mma of a product */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
@@ -49,14 +49,14 @@ template <int D, int G> struct alignas(16) Shared {
 /* Computes the scores of the tile that begins with key @first for all groups of 16 queries; each
  * key is loaded once. */
 template <int D, int G, int K>
-DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_groups,
-                  float c[G][4][4]) {
+DEVICE void large_score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_groups,
+                        float c[G][4][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
-    struct Group at = group_at(s.place, first + g / 2 * 8);
+    struct Group at = attention_group_at(s.place, first + g / 2 * 8);
 
 #pragma unroll
     for (int b = 0; b < D; b++) {
-        uint32_t d = inside<D>(b, 32 * b + d0, s.place.dim);
+        uint32_t d = attention_inside<D>(b, 32 * b + d0, s.place.dim);
         struct vec4 k[4];
 
         if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* a latent head may be narrower */
@@ -78,13 +78,13 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
 
 /* Computes the softmax of the warp's tile: p as halves, m and l, to shared memory. */
 template <int D, int G, int K>
-DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
-                       uint32_t n_groups) {
+DEVICE void large_weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
+                             uint32_t n_groups) {
     uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     float c[G][4][4] = {};
 
-    if (is_seen(s.place, first))
-        score<D, G, K>(s, first, n_groups, c);
+    if (attention_is_seen(s.place, first))
+        large_score<D, G, K>(s, first, n_groups, c);
 #pragma unroll
     for (uint32_t n = 0; n < G; n++) {
         uint32_t h[2][4];
@@ -171,7 +171,7 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
         Values<N, V, LATENT> values;
 
-        if (!is_seen(s.place, chunk + w * ATTN_TILE))
+        if (!attention_is_seen(s.place, chunk + w * ATTN_TILE))
             continue;
         values.load(s.place, s.group[w * (ATTN_TILE / 8) + lane % 4], d0);
 #pragma unroll
@@ -199,8 +199,8 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
 /* Writes the warp's share of the results, which begins with value @d0; @x is not divided by l
  * yet. */
 template <int D, int G, int N, class VALUES>
-DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
-                      const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
+DEVICE void large_put_share(const struct attend_args &a, const struct attn_item &it,
+                            const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll
@@ -209,7 +209,7 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
 
         if (query >= it.n_q)
             continue;
-        float *to = result_of(a, it, query);
+        float *to = attention_result(a, it, query);
 #pragma unroll
         for (uint32_t k = 0; k < 2 * N; k++) {
             uint32_t d = d0 + VALUES::value_of(k / 2, 2 * t + k % 2);
@@ -224,8 +224,8 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
 /* Computes an item. N: most values of a head's result; LATENT: values are the first values of the
  * keys; K, V: bits of keys and values. */
 template <int D, int G, int N, int K, int V, bool LATENT>
-DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
-                        struct Shared<D, G> &s) {
+DEVICE void large_attend_item(const struct attend_args &a, const struct attn_item &it,
+                              struct Shared<D, G> &s) {
     constexpr int n = N / WARPS / 8; /* products per tile and group of queries */
     constexpr uint32_t queries = G * ATTN_QUERIES;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
@@ -239,7 +239,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     if (tid == 0)
         find_place(s.place, a, it, seen);
     take_reaches(a, it, s);
-    take_queries<D>(a, it, s);
+    attention_take_queries<D>(a, it, s);
     if (tid < queries) {
         s.all_m[tid] = -INFINITY;
         s.all_l[tid] = 0;
@@ -248,13 +248,13 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     for (uint32_t c = from; c < to; c++) {
         float x[G][n][4] = {};
 
-        weigh_tile<D, G, K>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
+        large_weigh_tile<D, G, K>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
         sync_block();
         if (tid < queries)
-            weigh(s, tid);
+            attention_weigh(s, tid);
         if (tid >= CUDA_THREADS - ATTN_CHUNK / 8)
             s.group[tid % (ATTN_CHUNK / 8)] =
-                group_at(s.place, c * ATTN_CHUNK + tid % (ATTN_CHUNK / 8) * 8);
+                attention_group_at(s.place, c * ATTN_CHUNK + tid % (ATTN_CHUNK / 8) * 8);
         sync_block();
         if (d0 < a.n_value)
             merge_tiles<D, G, n, V, LATENT>(s, c * ATTN_CHUNK, d0, n_groups, x);
@@ -271,14 +271,14 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     if (tid < queries)
         end_query(a, it, s, tid);
     sync_block();
-    put_share<D, G, n, Values<n, V, LATENT>>(a, it, s, d0, all);
+    large_put_share<D, G, n, Values<n, V, LATENT>>(a, it, s, d0, all);
     put_weights(a, it, s);
 }
 
 template <int D, int G, int N, int K, int V, bool LATENT>
-DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
+DEVICE void large_attend(const struct attend_args &a, struct Shared<D, G> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<D, G, N, K, V, LATENT>(a, a.batch->item[i], s);
+        large_attend_item<D, G, N, K, V, LATENT>(a, a.batch->item[i], s);
         sync_block();
     }
 }
@@ -288,13 +288,13 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
         wait_for_previous();                                                                       \
         SHARED struct Shared<D, 1> s;                                                              \
                                                                                                    \
-        attend<D, 1, 32 * D, K, V, false>(a, s);                                                   \
+        large_attend<D, 1, 32 * D, K, V, false>(a, s);                                             \
     }
 
 FOR_PAGES(ATTEND, attend_256, 8)
 FOR_PAGES(ATTEND, attend_512, 16)
 
-/* Runs attend() with dynamic shared memory. */
+/* Runs large_attend() with dynamic shared memory. */
 template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend_groups(const struct attend_args &a) {
     using S = struct Shared<D, G>;
@@ -302,7 +302,7 @@ DEVICE void attend_groups(const struct attend_args &a) {
 
     static_assert(sizeof(S) == ATTEND_GROUPS_SHARED(32 * D, G * ATTN_QUERIES), "kernels.h");
     static_assert(sizeof(S) <= 99 * 1024, "what every device has");
-    attend<D, G, N, K, V, LATENT>(a, s);
+    large_attend<D, G, N, K, V, LATENT>(a, s);
 }
 
 #define ATTEND_GROUPS(NAME, K, V, D, G, N, LATENT)                                                 \

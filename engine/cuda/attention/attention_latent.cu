@@ -100,7 +100,7 @@ template <int K> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_LATENT_BULK;
 
     struct Ring<K> ring;
-    uint16_t q[BLOCKS][2][GROUPS][32][8]; /* take_queries() */
+    uint16_t q[BLOCKS][2][GROUPS][32][8]; /* attention_take_queries() */
     struct vec4 p[2][GROUPS][2][32]; /* probabilities of two tiles, by lane, as mma takes them */
     struct Pair tile[2][queries];    /* weights for merging the tile into its chunk */
     struct Pair whole[2][queries];   /* weights for merging the chunk that ends with the tile */
@@ -113,11 +113,11 @@ template <int K> struct alignas(16) Shared {
 };
 
 /* Starts copying tile @i; called by a warp, of which each lane copies a key. */
-template <int K> DEVICE void fetch(struct Shared<K> &s, uint32_t i) {
+template <int K> DEVICE void latent_fetch(struct Shared<K> &s, uint32_t i) {
     constexpr uint32_t stages = Ring<K>::stages;
     const struct Place &p = s.place;
     uint32_t lane = anew(threadIdx.x) % 32, stage = (s.span.begun + i) % stages, bytes = p.dim * 2;
-    struct Group from = group_at(p, (s.span.first + i) * ATTN_TILE + lane / 8 * 8);
+    struct Group from = attention_group_at(p, (s.span.first + i) * ATTN_TILE + lane / 8 * 8);
     uint32_t slot = from.slot + lane % 8;
     uint64_t *full = &s.full[stage];
 
@@ -141,7 +141,7 @@ template <int K> DEVICE void fetch(struct Shared<K> &s, uint32_t i) {
     }
 }
 
-template <int K> DEVICE void wait_for(struct Shared<K> &s, uint32_t i) {
+template <int K> DEVICE void latent_wait_for(struct Shared<K> &s, uint32_t i) {
     constexpr uint32_t stages = Ring<K>::stages;
     uint32_t n = s.span.begun + i;
 
@@ -149,7 +149,7 @@ template <int K> DEVICE void wait_for(struct Shared<K> &s, uint32_t i) {
 }
 
 /* Converts the codes of tile @i to halves; called by all threads, eight for each key. */
-template <int K> DEVICE void convert(struct Shared<K> &s, uint32_t i) {
+template <int K> DEVICE void latent_convert(struct Shared<K> &s, uint32_t i) {
     uint32_t tid = anew(threadIdx.x), key = tid / 8, n = s.span.begun + i;
     const struct Codes<K> &from = s.ring.codes[n % Ring<K>::stages];
     uint8_t *to = s.ring.tile[n % Ring<K>::tiles].bytes + key_place(key / 8, key % 8 / 2, key % 2);
@@ -185,7 +185,8 @@ DEVICE void weigh_query(struct Shared<K> &s, uint32_t i, uint32_t query, float m
 
 /* Computes the scores of tile @i for group @n of 16 queries, then p and the merge weights. */
 template <int K>
-DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_t i, uint32_t n) {
+DEVICE void latent_weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_t i,
+                              uint32_t n) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4, dim = s.place.dim;
     uint32_t first = (s.span.first + i) * ATTN_TILE;
     const uint8_t *keys =
@@ -221,8 +222,8 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
 /* Computes o of tile @i for the warp's share of the values, which begins with value @d0, and merges
  * it into the chunk's @x. */
 template <int K>
-DEVICE void add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint32_t n_value,
-                       float x[GROUPS][PRODUCTS][4]) {
+DEVICE void latent_add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint32_t n_value,
+                              float x[GROUPS][PRODUCTS][4]) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, r = lane % 8;
     const uint8_t *values = s.ring.tile[(s.span.begun + i) % Ring<K>::tiles].bytes +
                             key_place(r / 2, lane / 8, r % 2) + d0 * 2;
@@ -281,9 +282,9 @@ DEVICE void add_chunk(const struct Shared<K> &s, uint32_t i, float x[GROUPS][PRO
 
 /* Writes the warp's share of the results, which begins with value @d0. */
 template <int K>
-DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
-                      const struct Shared<K> &s, uint32_t d0,
-                      const float all[GROUPS][PRODUCTS][4]) {
+DEVICE void latent_put_share(const struct attend_args &a, const struct attn_item &it,
+                             const struct Shared<K> &s, uint32_t d0,
+                             const float all[GROUPS][PRODUCTS][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
 #pragma unroll
@@ -292,7 +293,7 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
 
         if (query >= it.n_q)
             continue;
-        float *to = result_of(a, it, query) + d0 + 2 * t;
+        float *to = attention_result(a, it, query) + d0 + 2 * t;
 #pragma unroll
         for (uint32_t j = 0; j < PRODUCTS; j++) {
             float two[2];
@@ -311,7 +312,7 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
 
 /* Reads item @i; called by one thread. */
 template <int K>
-DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
+DEVICE void latent_take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
     struct attn_item &it = s.item;
 
     it = a.batch->item[i];
@@ -334,7 +335,7 @@ DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t
  * Computes an item: the pipeline of the top of this file. Each stage needs data that the step
  * before has completed, or room that it has finished reading.
  */
-template <int K> DEVICE void attend_item(const struct attend_args &a, struct Shared<K> &s) {
+template <int K> DEVICE void latent_attend_item(const struct attend_args &a, struct Shared<K> &s) {
     constexpr uint32_t before = K < 16 ? 2 : 1; /* steps until the first tile is added */
     uint32_t tid = threadIdx.x, warp = tid / 32, d0 = warp * (LATENT_VALUE / WARPS);
     float x[GROUPS][PRODUCTS][4] = {}, all[GROUPS][PRODUCTS][4] = {};
@@ -345,35 +346,35 @@ template <int K> DEVICE void attend_item(const struct attend_args &a, struct Sha
     }
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
-            fetch(s, i);
+            latent_fetch(s, i);
     take_reaches(a, s.item, s);
-    take_queries<BLOCKS>(a, s.item, s);
+    attention_take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before,
                  weighed = step + 1 - before; /* unsigned: wraps to a large number before tile 0 */
 
         sync_block();
         if (ahead < s.span.n && warp == (ahead + 1) * GROUPS % WARPS)
-            fetch(s, ahead);
+            latent_fetch(s, ahead);
         if constexpr (K < 16) {
             if (step < s.span.n) {
-                wait_for(s, step);
-                convert(s, step);
+                latent_wait_for(s, step);
+                latent_convert(s, step);
             }
         }
         uint32_t group = (warp - weighed * GROUPS) % WARPS;
         if (group < s.span.n_groups && weighed < s.span.n) {
             if (K == 16)
-                wait_for(s, weighed);
-            weigh_tile(a, s, weighed, group);
+                latent_wait_for(s, weighed);
+            latent_weigh_tile(a, s, weighed, group);
         }
         if (step < before)
             continue;
         uint32_t i = step - before;
         if (K == 16)
-            wait_for(s, i);
+            latent_wait_for(s, i);
         if (d0 < a.n_value)
-            add_values(s, i, d0, a.n_value, x);
+            latent_add_values(s, i, d0, a.n_value, x);
         if (ends_chunk(s.span, i))
             add_chunk(s, i, x, all);
     }
@@ -381,7 +382,7 @@ template <int K> DEVICE void attend_item(const struct attend_args &a, struct Sha
         end_query(a, s.item, s, tid);
     sync_block();
     if (d0 < a.n_value)
-        put_share(a, s.item, s, d0, all);
+        latent_put_share(a, s.item, s, d0, all);
     put_weights(a, s.item, s);
 }
 
@@ -398,10 +399,10 @@ template <int K> DEVICE void attend_items(const struct attend_args &a) {
     }
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         if (threadIdx.x == 0)
-            take_item(a, s, i);
+            latent_take_item(a, s, i);
         sync_block();
         if (s.span.n > 0) /* plan.cu makes no item of which no query sees a key */
-            attend_item(a, s);
+            latent_attend_item(a, s);
         sync_block();
     }
 }

@@ -8,7 +8,7 @@
  * order and each tile is loaded once for all warps:
  *
  *     cp.async     tile i + 2 (as codes: i + 3) to shared memory, keys and values
- *     decode()     tile i + 1: codes of q8_0 or q4_0 become halves, once for all warps
+ *     wide_decode() tile i + 1: codes of q8_0 or q4_0 become halves, once for all warps
  *     add_tile()   tile i: each warp computes scores, softmax and o = p v for its 16 queries, and
  *                  merges each eight values into the chunk as soon as mma has produced them
  *     end_chunk()  after eight tiles, merges the chunk into the result
@@ -60,8 +60,8 @@ template <int D> struct Ring<D, 16, 16> {
 };
 
 /* Returns where key @key of the tile that begins with key @first is. */
-DEVICE struct Group key_at(const struct Place &p, uint32_t first, uint32_t key) {
-    struct Group at = group_at(p, first + (key & ~7u));
+DEVICE struct Group wide_key_at(const struct Place &p, uint32_t first, uint32_t key) {
+    struct Group at = attention_group_at(p, first + (key & ~7u));
 
     return {at.page, at.slot + key % 8};
 }
@@ -71,18 +71,18 @@ DEVICE uint32_t or_first(uint32_t d, uint32_t n) {
 }
 
 /* Starts copying the tile that begins with key @first. */
-template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) {
+template <int D> DEVICE void wide_fetch(struct Place p, Tile<D> &to, uint32_t first) {
     /* in pieces of 16 bytes */
     constexpr uint32_t per_key = 4 * D, at_once = CUDA_THREADS / per_key;
     uint32_t d = threadIdx.x % per_key * 8, from = or_first(d, p.dim) * 2;
     uint32_t group = threadIdx.x % 4 * 8;
-    struct Group of_values = group_at(p, first + group);
+    struct Group of_values = attention_group_at(p, first + group);
     const uint8_t *values = p.values + of_values.page + of_values.slot * 2u;
 
 #pragma unroll
     for (uint32_t n = 0; n < ATTN_TILE / at_once; n++) {
         uint32_t key = threadIdx.x / per_key + n * at_once;
-        struct Group at = key_at(p, first, key);
+        struct Group at = wide_key_at(p, first, key);
 
         copy_async(&to.keys[key][d], p.keys + at.page + at.slot * p.dim * 2u + from);
     }
@@ -97,7 +97,7 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) 
 /* Starts copying the codes of the tile that begins with key @first. Pages have at least 16 tokens,
  * so codes of 16 keys are contiguous. */
 template <int D, int K, int V>
-DEVICE void fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
+DEVICE void wide_fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
     /* number of 16-byte vectors of a key, of all keys and of all values */
     constexpr uint32_t per_key = D * K / 4, keys = ATTN_TILE * per_key, values = 8 * D * V;
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
@@ -105,26 +105,26 @@ DEVICE void fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
     static_assert(keys <= CUDA_THREADS && values <= CUDA_THREADS, "a thread brings one of each");
     if (keys == CUDA_THREADS || tid < keys) {
         uint32_t key = tid / per_key, d = tid % per_key * 16, bytes = p.dim / 8 * K;
-        struct Group at = key_at(p, first, key);
+        struct Group at = wide_key_at(p, first, key);
 
         copy_async(&to.keys[key][d], p.keys + at.page + at.slot * bytes + or_first(d, bytes));
     }
     if (values == CUDA_THREADS || tid < values) {
         uint32_t row = tid / 2, key = tid % 2 * 16;
-        struct Group at = group_at(p, first + key < last ? first + key : last);
+        struct Group at = attention_group_at(p, first + key < last ? first + key : last);
 
         copy_async(&to.values[row][key],
                    p.values + at.page + or_first(row, p.dim / 8 * V) * p.tokens + at.slot);
     }
     if (tid < 4 * n) {
         uint32_t key = tid / n * 8;
-        struct Group at = key_at(p, first, key);
+        struct Group at = wide_key_at(p, first, key);
 
         copy_async(&to.key_scales[key * n + tid % n * 8],
                    p.key_scales + at.page + (at.slot * n + tid % n * 8) * 2u);
     } else if (tid >= 32 && tid < 32 + 4 * D) {
         uint32_t block = (tid - 32) / 4, key = tid % 4 * 8;
-        struct Group at = key_at(p, first, key);
+        struct Group at = wide_key_at(p, first, key);
 
         copy_async(&to.value_scales[block][key],
                    p.value_scales + at.page + (or_first(block, n) * p.tokens + at.slot) * 2u);
@@ -132,16 +132,16 @@ DEVICE void fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
 }
 
 template <int D, int K, int V>
-DEVICE void fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
+DEVICE void wide_fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
     if constexpr (K == 16)
-        fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
+        wide_fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
     else
-        fetch<D, K, V>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
+        wide_fetch<D, K, V>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
 }
 
 /* Converts the codes of a tile with heads of @dim values to halves, eight at a time. */
 template <int D, int K, int V>
-DEVICE void decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
+DEVICE void wide_decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
     constexpr uint32_t times = ATTN_TILE * 4 * D / CUDA_THREADS;
     constexpr uint32_t pieces = 16 * D * V; /* a piece: eight keys of a row of bytes */
     uint32_t n = dim / 32;
@@ -207,7 +207,7 @@ template <int D> DEVICE void merge_result(Result<D> &r, const Result<D> &x) {
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_WIDE;
 
-    uint16_t q[D][2][WARPS][32][8]; /* take_queries() */
+    uint16_t q[D][2][WARPS][32][8]; /* attention_take_queries() */
     struct Reach reach[ATTN_WIDE];
     /* range of the positions of a warp's queries; low > high if it has none */
     uint32_t low[WARPS], high[WARPS];
@@ -220,7 +220,7 @@ template <int D> struct alignas(16) Shared {
 /* Finds the range of positions of the queries of warp threadIdx.x. Every query sees all of the
  * shared chunks except for windows; for a shared item the highest position is not looked up, so
  * with a window all its tiles are masked. */
-template <int D> DEVICE void find_range(const struct attend_args &a, struct Shared<D> &s) {
+template <int D> DEVICE void wide_find_range(const struct attend_args &a, struct Shared<D> &s) {
     uint32_t query = threadIdx.x * ATTN_QUERIES, end = query + ATTN_QUERIES, n_q = s.item.n_q;
     bool shared = s.item.chunk >= 0;
 
@@ -284,8 +284,8 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
 /* Stores values 2 t and 2 t + 1 of each eight of query g (@i 0) or g + 8 (1), times @scale /
  * @sum. */
 template <int D>
-DEVICE void put_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
-                       float scale, float sum) {
+DEVICE void wide_put_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
+                            float scale, float sum) {
     uint32_t t = threadIdx.x % 4;
 
 #pragma unroll
@@ -300,8 +300,8 @@ DEVICE void put_values(const struct attend_args &a, float *to, int i, const Resu
 
 /* Writes the final results of the warp's queries, which begin with @query. */
 template <int D>
-DEVICE void put_results(const struct attend_args &a, const struct attn_item &it, uint32_t query,
-                        const Result<D> &r) {
+DEVICE void wide_put_results(const struct attend_args &a, const struct attn_item &it,
+                             uint32_t query, const Result<D> &r) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
@@ -315,7 +315,7 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
             sum = merge_with(sum, 1.0f, w.a, w.b);
             scale = w.a;
         }
-        put_values<D>(a, to, i, r, scale, sum);
+        wide_put_values<D>(a, to, i, r, scale, sum);
     }
 }
 
@@ -335,7 +335,7 @@ DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it,
 
         if (query + g + 8 * i >= it.n_q)
             continue;
-        put_values<D>(a, to, i, r, 1, 1);
+        wide_put_values<D>(a, to, i, r, 1, 1);
         if (threadIdx.x % 4 == 0) {
             to[a.n_value] = r.m[i];
             to[a.n_value + 1] = r.l[i];
@@ -353,14 +353,15 @@ DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, ui
     if (s.item.chunk <= 0 && !last)
         return;
     if (s.item.chunk < 0)
-        put_results<D>(a, s.item, query, all);
+        wide_put_results<D>(a, s.item, query, all);
     else
         put_partial<D>(a, s.item, query, chunk, all);
     clear<D>(all);
 }
 
 template <int D, int K, int V>
-DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D, K, V> &ring) {
+DEVICE void wide_attend_item(const struct attend_args &a, struct Shared<D> &s,
+                             Ring<D, K, V> &ring) {
     constexpr bool coded = K < 16;
     constexpr uint32_t ahead = coded ? STAGES : STAGES - 1,
                        n_tiles = sizeof(ring.tile) / sizeof(Tile<D>);
@@ -374,19 +375,19 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         return;
     for (uint32_t i = from; i < from + ahead; i++) {
         if (i < s.n_tiles)
-            fetch<D, K, V>(p, ring, i);
+            wide_fetch<D, K, V>(p, ring, i);
         copy_commit();
     }
     take_reaches(a, s.item, s);
-    take_queries<D>(a, s.item, s);
+    attention_take_queries<D>(a, s.item, s);
     if (threadIdx.x < WARPS)
-        find_range<D>(a, s);
+        wide_find_range<D>(a, s);
     clear<D>(all);
     clear<D>(part);
     if constexpr (coded) {
         copy_wait<STAGES - 1>();
         sync_block();
-        decode<D, K, V>(ring.codes[from % STAGES], ring.tile[from % n_tiles], p.dim);
+        wide_decode<D, K, V>(ring.codes[from % STAGES], ring.tile[from % n_tiles], p.dim);
     }
     for (uint32_t i = from; i < s.n_tiles; i++) {
         uint32_t first = i * ATTN_TILE;
@@ -395,11 +396,12 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         /* tile i has arrived (as codes: tile i + 1), and all warps have read tile i - 1 */
         sync_block();
         if (i + ahead < s.n_tiles)
-            fetch<D, K, V>(p, ring, i + ahead);
+            wide_fetch<D, K, V>(p, ring, i + ahead);
         copy_commit();
         if constexpr (coded)
             if (i + 1 < s.n_tiles)
-                decode<D, K, V>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles], p.dim);
+                wide_decode<D, K, V>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles],
+                                     p.dim);
         uint32_t low = s.low[warp], high = s.high[warp];
         if (low <= high && first <= high && first + ATTN_TILE > attn_first_key(low, a.window))
             add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
@@ -411,7 +413,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
 }
 
 /* Finds the block's next item. Called by one thread. */
-template <int D> DEVICE void find_item(const struct attend_args &a, struct Shared<D> &s) {
+template <int D> DEVICE void wide_find_item(const struct attend_args &a, struct Shared<D> &s) {
     struct attn_item &to = s.item;
 
     s.index += gridDim.x;
@@ -424,16 +426,16 @@ template <int D> DEVICE void find_item(const struct attend_args &a, struct Share
 }
 
 template <int D, int K, int V>
-DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+DEVICE void wide_attend(const struct attend_args &a, struct Shared<D> &s) {
     if (threadIdx.x == 0)
         s.index = blockIdx.x - gridDim.x;
     while (true) {
         if (threadIdx.x == 0)
-            find_item<D>(a, s);
+            wide_find_item<D>(a, s);
         sync_block();
         if (s.index >= a.batch->n_wide_items)
             break;
-        attend_item<D, K, V>(a, s, *(Ring<D, K, V> *)dynamic_shared());
+        wide_attend_item<D, K, V>(a, s, *(Ring<D, K, V> *)dynamic_shared());
         sync_block();
     }
 }
@@ -443,7 +445,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
-        attend<D, K, V>(a, s);                                                                     \
+        wide_attend<D, K, V>(a, s);                                                                \
     }
 
 FOR_PAGES(ATTEND_WIDE, attend_wide_64, 2)

@@ -17,13 +17,13 @@ uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
-static bool takes_few(const struct step *s) {
+static bool latent_takes_few(const struct step *s) {
     return experts_few(s->be, s->grid.rows, 1);
 }
 
 /* Returns the number of items for all heads. */
-static uint32_t items_of(const struct step *s) {
-    uint32_t columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
+static uint32_t latent_items_of(const struct step *s) {
+    uint32_t columns = latent_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
 
     return latent_heads(s->be) * ((s->grid.rows + columns - 1) / columns);
 }
@@ -65,7 +65,7 @@ static int list_items(struct step *s) {
     struct be *b = s->be;
     const struct heads_args a = {.batch = b->head,
                                  .n_head = latent_heads(b),
-                                 .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+                                 .columns = latent_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
 
@@ -102,7 +102,7 @@ int latent_multiply(struct step *s, const struct weights *w, const float *x, uin
     pack.cores = false; /* the kernels of experts take rows packed for mma.sync */
     TRY(list_items(s));
     TRY(CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack));
-    return experts_product(b, &a, takes_few(s), items_of(s));
+    return experts_product(b, &a, latent_takes_few(s), latent_items_of(s));
 }
 
 int step_mla_q(struct step *s, const struct model_op *op) {

@@ -5,9 +5,10 @@
  *
  *     whole   a block of queries goes over all its chunks of 256 keys: one item, no merge
  *     split   every chunk is an item, and merge() follows: for long sequences of few rows, of which
- *             there would be too few blocks to fill the device (is_whole())
+ *             there would be too few blocks to fill the device (plan_is_whole())
  *     group   sequences of one row that begin with the same pages share items for their common
- *             chunks, which are then loaded once; the rest of each is whole or split (group_at())
+ *             chunks, which are then loaded once; the rest of each is whole or split
+ *             (plan_group_at())
  *     wide    attend_wide takes blocks of 128 queries and leaves smaller ones to attend
  *
  * The kernel runs once per step, as one thread block, for all layers: warps compare page tables,
@@ -104,7 +105,7 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
  * take twice the share, since blocks of few queries need twice as long for the same work; a block
  * of few queries may take an eighth of the share. A sequence of one row loses nothing when it is
  * split. */
-DEVICE bool is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
+DEVICE bool plan_is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
     uint64_t time = time_of(a, s) * a.n_multiprocessors;
 
     if (s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS)
@@ -138,8 +139,8 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
 /* Returns how many sequences from @i on share their beginning, with at most @most queries together,
  * and sets *n_shared to the number of chunks in common; 1: none share. A sequence that would reduce
  * the shared chunks to less than half begins a new group. */
-DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
-                         uint32_t n_known, uint32_t most, uint32_t *n_shared) {
+DEVICE uint32_t plan_group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
+                              uint32_t n_known, uint32_t most, uint32_t *n_shared) {
     uint32_t n = 1;
 
     for (; i + n < n_known && (n + 1) * a.group <= most; n++) {
@@ -159,7 +160,7 @@ DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint
     uint32_t runs = 0;
 
     for (uint32_t i = 0; i < n;) {
-        uint32_t n_shared = 0, n_group = group_at(a, p, i, n, a.shared, &n_shared);
+        uint32_t n_shared = 0, n_group = plan_group_at(a, p, i, n, a.shared, &n_shared);
 
         if (n_group * a.group > a.few && n_group > 1) {
             runs += ceil_div(n_shared, run);
@@ -226,7 +227,7 @@ DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32
 
 /* Returns true if the chunks of a sequence after the first @n_shared are one item, which continues
  * from the shared results. */
-DEVICE bool goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
+DEVICE bool plan_goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
     return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= LONG_CHUNKS;
 }
 
@@ -241,7 +242,7 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
     uint64_t partials = (uint64_t)n_results * step;
 
     for (uint32_t k = i; k < i + n; k++)
-        if (!goes_on(p.known[k].s, n_shared, wide && many))
+        if (!plan_goes_on(p.known[k].s, n_shared, wide && many))
             partials += (p.known[k].s.pos0 / ATTN_CHUNK + 1 - n_shared) * blocks;
     if (partials > a.max_partials - g.partials)
         return false;
@@ -252,7 +253,7 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
     g.items += wide ? 0 : n_items;
     g.partials += n_results * step;
     for (uint32_t k = i; k < i + n; k++) {
-        bool whole = goes_on(p.known[k].s, n_shared, wide && many);
+        bool whole = plan_goes_on(p.known[k].s, n_shared, wide && many);
 
         p.planned[k] = {whole ? g.items : NO_ITEM, 0, shared, 0, 0, 0};
         shared.place += a.group;
@@ -268,14 +269,15 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
 }
 
 /* Assigns the items of @n sequences from @first on; called by one thread. */
-DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
-                 uint64_t work, struct Given &g) {
+DEVICE void plan_give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
+                      uint64_t work, struct Given &g) {
     uint32_t run = run_of(a, p, n);
     bool many = n * a.n_head_kv >= a.n_multiprocessors;
 
     p.first_merge = g.merges;
     for (uint32_t i = 0; i < n;) {
-        uint32_t n_shared = 0, n_group = group_at(a, p, i, n, run ? a.shared : a.few, &n_shared);
+        uint32_t n_shared = 0,
+                 n_group = plan_group_at(a, p, i, n, run ? a.shared : a.few, &n_shared);
         bool wide = n_group * a.group > a.few;
         uint32_t its_run = !wide ? 1 : run < n_shared ? run : n_shared;
 
@@ -284,7 +286,7 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
             continue;
         }
         const struct plan_seq &s = p.known[i].s;
-        bool whole = is_whole(a, s, work);
+        bool whole = plan_is_whole(a, s, work);
         p.planned[i] = {whole ? g.items : NO_ITEM, g.wide_items, {}, 0, 0, 0};
         if (whole) {
             uint32_t n_wide = wide_blocks_of(a, s.n_rows * a.group, a.wide);
@@ -378,7 +380,7 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
         }
         sync_block();
         if (tid == 0)
-            give(a, p, first, n, work, g);
+            plan_give(a, p, first, n, work, g);
         sync_block();
         for (uint32_t i = warp; i < n; i += CUDA_THREADS / 32)
             write_seq(a, p, i);

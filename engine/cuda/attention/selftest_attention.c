@@ -89,7 +89,7 @@ static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, d
 }
 
 /* Returns |right - exact| / |exact| of the first and the last row. */
-static double error_of(const struct scene *t) {
+static double selftest_attention_error(const struct scene *t) {
     double exact[HEAD_VALUES], d = 0, norm = 0;
 
     for (uint32_t row = 0; row < t->n_rows; row += MAX(t->n_rows - 1, 1u))
@@ -114,7 +114,7 @@ static uint32_t value_run(const struct be *b, const struct heads *h) {
 /* Stores keys and values in their pages, in as few steps as possible. Values are multiplied by the
  * Hadamard matrix, since attention multiplies its output by it; keys are not, as the queries are
  * not either. */
-static int store_keys(struct be *b, struct scene *t) {
+static int selftest_store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
     struct store_args a = {.batch = b->head,
                            .q = t->n_turned ? b->latent.q : b->act.q,
@@ -146,7 +146,7 @@ static int store_keys(struct be *b, struct scene *t) {
 
 /* Computes the rows of @p to @o. Output and partial results are filled with NaN first, so that
  * results of another kernel cannot pass. */
-static int attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
+static int selftest_attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
     uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
     struct weights w = {.sinks = t->window ? t->sinks_on : NULL};
     const struct model_op op = {
@@ -174,7 +174,7 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
 
 /* Returns 1 if the rows of @p have the bits of the plainest way, 0 if not, or -errno. */
 static int same_in(struct be *b, struct scene *t, const struct batch *p) {
-    TRY(attend(b, t, p, t->o));
+    TRY(selftest_attend(b, t, p, t->o));
     return memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_q, p->n * t->n_q * sizeof(float)) == 0;
 }
 
@@ -195,7 +195,8 @@ struct wanted {
 };
 
 /* Turns a way on or off. */
-static void take(struct be *b, const struct wanted *all, enum way way, bool use) {
+static void selftest_attention_take(struct be *b, const struct wanted *all, enum way way,
+                                    bool use) {
     if (way == BULK)
         b->attention.bulk = use && all->bulk;
     else if (way == WIDE)
@@ -249,7 +250,7 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
 }
 
 /* Returns 1 if all batches of the way have the bits of the plainest one; 0 if not; or -errno. */
-static int is_right(struct be *b, struct scene *t, enum way way) {
+static int selftest_is_right(struct be *b, struct scene *t, enum way way) {
     struct batch p[BATCHES];
     uint32_t n = batches_of(b, t, way, p);
     int r = 1;
@@ -260,8 +261,8 @@ static int is_right(struct be *b, struct scene *t, enum way way) {
 }
 
 /* Returns true if steps of this model on this device would use the way. */
-static bool is_wanted(const struct be *b, const struct scene *t, const struct wanted *all,
-                      enum way way) {
+static bool selftest_is_wanted(const struct be *b, const struct scene *t, const struct wanted *all,
+                               enum way way) {
     struct page_shape shape = cuda_page_shape(b, &t->heads);
 
     if (way == BULK)
@@ -274,7 +275,7 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
 }
 
 /* Tests the plainest way, which must be right, then turns on each other way that has its bits. */
-static int try_ways(struct be *b, struct scene *t, struct err *err) {
+static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
     const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
                                !b->attention.no_many};
     const struct batch prompt = {t->n_rows, CROWDED, false};
@@ -282,22 +283,22 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
     char why[80];
 
     for (enum way way = PLAIN + 1; way < WAYS; way++)
-        take(b, &all, way, false);
-    TRY(attend(b, t, &prompt, t->right));
-    double error = error_of(t);
+        selftest_attention_take(b, &all, way, false);
+    TRY(selftest_attend(b, t, &prompt, t->right));
+    double error = selftest_attention_error(t);
     if (!(error <= SELFTEST_LIMIT))
         return selftest_refuse(b, err, SELFTEST_OFF, what, error, SELFTEST_LIMIT);
-    int r = is_right(b, t, PLAIN);
+    int r = selftest_is_right(b, t, PLAIN);
     if (r == 0)
         return selftest_refuse(b, err, "%s of few rows alone gives other bits", what);
     for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {
-        if (!is_wanted(b, t, &all, way))
+        if (!selftest_is_wanted(b, t, &all, way))
             continue;
-        take(b, &all, way, true);
-        r = is_right(b, t, way);
+        selftest_attention_take(b, &all, way, true);
+        r = selftest_is_right(b, t, way);
         if (r != 0)
             continue;
-        take(b, &all, way, false);
+        selftest_attention_take(b, &all, way, false);
         snprintf(why, sizeof(why), "other bits in %s", what);
         r = selftest_leave_out(b, way_name[way], why);
     }
@@ -378,12 +379,12 @@ int selftest_attention(struct be *b, struct err *err) {
         return 0; /* the model has no such attention */
     int r = make_scene(b, &t);
 
-    r = r < 0 ? r : store_keys(b, &t);
-    r = r < 0 ? r : try_ways(b, &t, err);
+    r = r < 0 ? r : selftest_store_keys(b, &t);
+    r = r < 0 ? r : selftest_try_ways(b, &t, err);
     if (r == 0 && gguf_find(b->opts->file, "blk.0.attn_sinks.weight")) {
         t.window = WINDOW;
         r = selftest_send(b, t.sinks, t.sinks_on, t.heads.n);
-        r = r < 0 ? r : try_ways(b, &t, err);
+        r = r < 0 ? r : selftest_try_ways(b, &t, err);
     }
     free(t.q);
     free(t.step.page);

@@ -88,8 +88,8 @@ static struct csa_rope rope_of(const struct be *b, const struct model_op *op, ui
 
 /* Rotates the @n_head heads of @dim values of each row of @x; with @normed, divides them by their
  * rms and multiplies by the norm first. */
-static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_head, uint32_t dim,
-                bool normed) {
+static int cuda_condensed_turn(struct step *s, const struct model_op *op, float *x, uint32_t n_head,
+                               uint32_t dim, bool normed) {
     struct be *b = s->be;
     const struct turn_args a = {
         .batch = b->head,
@@ -113,7 +113,7 @@ int step_csa_in(struct step *s, const struct model_op *op) {
     b->condensed.in = w;
     TRY(step_norm(s, w->norm));
     TRY(step_multiply(s, w, false));
-    return turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
+    return cuda_condensed_turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
 }
 
 /* Multiplies the norm of r by the op's matrix. */
@@ -129,12 +129,13 @@ int step_csa_q(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
 
     TRY(multiply_low(s, op->weights));
-    return turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
+    return cuda_condensed_turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
 }
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-static struct block_keys keys_of(const struct be *b, const struct model_op *op, uint32_t n) {
+static struct block_keys cuda_condensed_keys(const struct be *b, const struct model_op *op,
+                                             uint32_t n) {
     struct block_keys k = {.pages = b->kv[KV_GLOBAL].pages,
                            .page_bytes = b->kv[KV_GLOBAL].page_bytes,
                            .page_tokens = b->opts->page_tokens,
@@ -151,7 +152,7 @@ static size_t stride_of(const struct be *b) {
     return state_floats(&b->shape->state);
 }
 
-static int keep(struct step *s, const struct keep_rows_args *a) {
+static int cuda_condensed_keep(struct step *s, const struct keep_rows_args *a) {
     return CUDA_LAUNCH(s->be, keep_rows, s->grid.seqs, a->n_kept, CUDA_THREADS, a);
 }
 
@@ -169,7 +170,7 @@ int step_compress(struct step *s, const struct model_op *op) {
         .stride = stride_of(b),
         .end = {.norm = w->k_norm,
                 .freq = b->load.freq[op->rope],
-                .keys = keys_of(b, op, n),
+                .keys = cuda_condensed_keys(b, op, n),
                 .turn = rope_of(b, op, n),
                 .eps = b->shape->rms_eps,
                 .mscale = 1},
@@ -191,12 +192,12 @@ int step_compress(struct step *s, const struct model_op *op) {
     TRY(step_norm(s, w->norm));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &a));
-    return keep(s, &kept);
+    return cuda_condensed_keep(s, &kept);
 }
 
 /* Returns the number of blocks that share the keys of each of @n rows: two for each
  * multiprocessor. */
-static uint32_t parts_of(const struct be *b, uint32_t n) {
+static uint32_t cuda_condensed_parts(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
 }
 
@@ -220,7 +221,7 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
     for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
         uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
 
-        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a));
+        TRY(CUDA_LAUNCH(b, score_blocks, n, cuda_condensed_parts(b, n), CUDA_THREADS, &a));
         TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
     }
     return 0;
@@ -228,10 +229,10 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
 
 int step_csa_index(struct step *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->be->shape->condensed;
-    const struct block_keys keys = keys_of(s->be, op, c->index_dim);
+    const struct block_keys keys = cuda_condensed_keys(s->be, op, c->index_dim);
 
     TRY(multiply_low(s, op->weights));
-    TRY(turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
+    TRY(cuda_condensed_turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
     return step_choose(s, &keys, c->n_index, s->be->condensed.t,
                        1.0f / sqrtf((float)(c->n_index * c->index_dim)));
 }
@@ -251,7 +252,7 @@ int step_csa_keys(struct step *s, const struct model_op *op) {
         .n_kept = window_rows(b->shape, op),
     };
 
-    return keep(s, &a);
+    return cuda_condensed_keep(s, &a);
 }
 
 int step_csa_attend(struct step *s, const struct model_op *op) {
@@ -269,7 +270,7 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
         .pick = picks ? b->indexer.pick : NULL,
         .n_pick = picks ? b->indexer.n_pick : NULL,
         .stride = stride_of(b),
-        .keys = keys_of(b, op, m->head_dim),
+        .keys = cuda_condensed_keys(b, op, m->head_dim),
         .turn = rope_of(b, op, m->head_dim),
         .n_head = m->n_head,
         .window = m->condensed.window,

@@ -129,7 +129,7 @@ ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
     for (uint32_t i = lane; i < n; i += 32)
         head[i] = head[i] * inverse * (a.norm ? a.norm[i] : 1);
     sync_warp();
-    turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, 1, head);
+    block_key_turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, 1, head);
     for (uint32_t i = lane; i < n; i += 32)
         x[i] = head[i];
 }
@@ -137,8 +137,8 @@ ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
 /* Returns u of position @pos; with @which 1 its raw weights. */
-DEVICE const float *token_of(const struct compress_args &a, const struct plan_seq &seq,
-                             uint32_t pos, uint32_t which) {
+DEVICE const float *condensed_token(const struct compress_args &a, const struct plan_seq &seq,
+                                    uint32_t pos, uint32_t which) {
     if (pos < seq.pos0)
         return a.state + seq.state * a.stride + (2 * (size_t)(pos % a.n_kept) + which) * a.width;
     return (which ? a.g : a.u) + (size_t)(seq.row0 + pos - seq.pos0) * a.width;
@@ -146,25 +146,25 @@ DEVICE const float *token_of(const struct compress_args &a, const struct plan_se
 
 /* Returns channel @c of the weighted mean of the block that begins at @first: of the block's own
  * tokens and of the @before tokens preceding it, whose channels are in the first half of u. */
-DEVICE float mean_of(const struct compress_args &a, const struct plan_seq &seq, uint32_t first,
-                     uint32_t before, uint32_t c) {
+DEVICE float condensed_block_mean(const struct compress_args &a, const struct plan_seq &seq,
+                                  uint32_t first, uint32_t before, uint32_t c) {
     uint32_t block = a.end.keys.block, own = a.overlaps ? a.end.keys.n + c : c;
     uint32_t end = first + block;
     float max = -INFINITY, sum = 0, mean = 0;
 
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = token_of(a, seq, p, 1)[i] + a.place[i * block + p % block];
+        float score = condensed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
 
         max = score > max ? score : max;
     }
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = token_of(a, seq, p, 1)[i] + a.place[i * block + p % block];
+        float score = condensed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
         float weight = mx_expf(score - max);
 
         sum += weight;
-        mean += weight * token_of(a, seq, p, 0)[i];
+        mean += weight * condensed_token(a, seq, p, 0)[i];
     }
     return mean / sum;
 }
@@ -172,10 +172,10 @@ DEVICE float mean_of(const struct compress_args &a, const struct plan_seq &seq, 
 ROW_KERNEL(compress, struct compress_args, CUDA_THREADS, 2) {
     SHARED float key[CSA_DIM], sums[WARPS];
     auto mean = [&](const struct plan_seq &seq, uint32_t first, uint32_t i) {
-        return mean_of(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
+        return condensed_block_mean(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
     };
 
-    put_key(a.end, a.batch, r, key, sums, mean);
+    block_key_put(a.end, a.batch, r, key, sums, mean);
 }
 
 KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
@@ -222,7 +222,7 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
         uint32_t at = i + 8 * e + g;
-        const uint16_t *key = key_of(a.keys, a.batch, seq, at < n ? at : n - 1);
+        const uint16_t *key = block_key(a.keys, a.batch, seq, at < n ? at : n - 1);
 
 #pragma unroll
         for (uint32_t b = 0; b < PICK_DIM / 32; b++)
@@ -285,8 +285,8 @@ DEVICE uint32_t order_of(float x) {
 
 /* Returns order_of() the n_best-th largest of @n scores, by the block; sets *ties to the number of
  * scores equal to it that are chosen. shared: [256 + 2]. */
-DEVICE uint32_t find_least(const struct pick_args &a, const float *score, uint32_t n,
-                           uint32_t *shared, uint32_t *ties) {
+DEVICE uint32_t condensed_find_least(const struct pick_args &a, const float *score, uint32_t n,
+                                     uint32_t *shared, uint32_t *ties) {
     uint32_t *found = shared + 256, *left = shared + 257, mask = 0;
 
     if (threadIdx.x == 0) {
@@ -349,7 +349,7 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
             pick[i] = i;
         return;
     }
-    uint32_t least = find_least(a, score, n, shared, &ties);
+    uint32_t least = condensed_find_least(a, score, n, shared, &ties);
     uint32_t each = (n + CUDA_THREADS - 1) / CUDA_THREADS, from = threadIdx.x * each;
     uint32_t to = from + each < n ? from + each : n;
     for (uint32_t i = from; i < to; i++) {
@@ -419,15 +419,15 @@ DEVICE void bring_keys(const struct csa_args &a, const struct csa_view &v, uint3
     }
     const uint16_t *from = NULL;
     if (at < v.n)
-        from = key_of(a.keys, a.batch, v.seq,
-                      a.pick ? a.pick[(size_t)v.row * a.n_best + block] : block);
+        from = block_key(a.keys, a.batch, v.seq,
+                         a.pick ? a.pick[(size_t)v.row * a.n_best + block] : block);
     for (uint32_t d = threadIdx.x % 8 * 8; d < end; d += 64)
         store16(to + d, from && d < n ? load16(from + d) : vec4{0, 0, 0, 0});
 }
 
 /* Adds the tile's values, multiplied by their weights, to the warp's 64 of the @n values of each
  * head. */
-DEVICE void add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
+DEVICE void condensed_add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
@@ -466,7 +466,7 @@ DEVICE void put_heads(const struct csa_args &a, uint32_t r, uint32_t head0, cons
         }
     sync_block();
     for (uint32_t h = warp; h < CSA_HEADS && head0 + h < a.n_head; h += WARPS) {
-        turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, -1, head[h]);
+        block_key_turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, -1, head[h]);
         for (uint32_t i = lane; i < n; i += 32)
             a.o[((size_t)r * a.n_head + head0 + h) * n + i] = head[h][i];
     }
@@ -490,7 +490,7 @@ ROW_KERNEL(attend_condensed, struct csa_args, CUDA_THREADS, 2) {
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();
-        add_values(a.turn.dim, s, o);
+        condensed_add_values(a.turn.dim, s, o);
     }
     if (threadIdx.x % 16 == 0)
         s.sum[threadIdx.x / 16] = h.sum;

@@ -20,7 +20,8 @@ DEVICE void turn_pair(const struct csa_rope &t, uint32_t i, float c, float s, fl
 }
 
 /* Rotates a head (shared) by one warp; @sign -1 rotates it back. */
-DEVICE void turn_head(const struct csa_rope &t, const float *rope, float sign, float *head) {
+DEVICE void block_key_turn_head(const struct csa_rope &t, const float *rope, float sign,
+                                float *head) {
     for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
         turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
     sync_warp();
@@ -28,8 +29,8 @@ DEVICE void turn_head(const struct csa_rope &t, const float *rope, float sign, f
 
 /* Returns the address of the key of block @i of a sequence, in the page of the block's last
  * token. */
-DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *batch,
-                        const struct plan_seq &seq, uint32_t i) {
+DEVICE uint16_t *block_key(const struct block_keys &k, const struct batch_head *batch,
+                           const struct plan_seq &seq, uint32_t i) {
     uint32_t last = (i + 1) * k.block - 1;
     uint32_t page = batch->page_table[0][seq.page0 + last / k.page_tokens];
 
@@ -41,8 +42,8 @@ DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *bat
  * the block's mean. mean(seq, first, i) returns value @i of the mean of the block that begins at
  * position @first. Shared: key [keys.n], sums [WARPS]. */
 template <class MEAN>
-DEVICE void put_key(const struct key_end &e, const struct batch_head *batch, uint32_t r, float *key,
-                    float *sums, const MEAN &mean) {
+DEVICE void block_key_put(const struct key_end &e, const struct batch_head *batch, uint32_t r,
+                          float *key, float *sums, const MEAN &mean) {
     uint32_t n = e.keys.n, first = batch->pos[r] + 1 - e.keys.block;
     float sum = 0;
 
@@ -65,7 +66,7 @@ DEVICE void put_key(const struct key_end &e, const struct batch_head *batch, uin
         turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
     }
     sync_block();
-    uint16_t *to = key_of(e.keys, batch, seq, first / e.keys.block);
+    uint16_t *to = block_key(e.keys, batch, seq, first / e.keys.block);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         to[i] = (uint16_t)pack_half(finite_half(key[i]));
 }

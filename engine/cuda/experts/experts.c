@@ -16,7 +16,7 @@ bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     return b->experts.no_wide || (n_pairs <= (uint64_t)FEW_PAIRS * n_experts && !b->experts.no_vec);
 }
 
-static bool takes_few(const struct step *s) {
+static bool cuda_experts_takes_few(const struct step *s) {
     const struct model_shape *m = s->be->shape;
 
     return experts_few(s->be, (uint64_t)s->grid.rows * m->n_expert_used, m->n_expert);
@@ -35,7 +35,7 @@ uint32_t experts_items(const struct be *b) {
 
 /* Returns the device's numbers of a layer's experts, NULL if it has all. The drafting
  * block counts as the layer after the last one. */
-static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
+static const uint32_t *cuda_experts_slots(const struct be *b, uint32_t layer) {
     return n_host_experts(b->shape, layer) && !b->shape->fetches
                ? b->experts.slot + (size_t)layer * b->shape->n_expert
                : NULL;
@@ -77,7 +77,7 @@ struct route_args experts_route_args(const struct step *s, const struct model_op
         .bias = w->pick_bias,
         .n_expert = m->n_expert,
         .n_used = m->n_expert_used,
-        .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+        .columns = cuda_experts_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
         .gating = m->gating,
         .table = (const int32_t *)w->raw.data,
         .sampled = b->sampling.sampled,
@@ -87,7 +87,7 @@ struct route_args experts_route_args(const struct step *s, const struct model_op
         .n_group_used = m->n_group_used,
         .in_scale = op->scale,
         .scale = m->expert_scale,
-        .slot = slots_of(b, op->layer),
+        .slot = cuda_experts_slots(b, op->layer),
         .picks = picks_of(b, op->layer),
         .expert = b->experts.expert,
         .weight = b->experts.weight,
@@ -251,7 +251,7 @@ int experts_load_slots(struct be *b, uint32_t layer) {
 }
 
 /* Enqueues the copies of the experts that route() has chosen slots for. */
-static int bring(struct step *s, const struct model_op *op) {
+static int cuda_experts_bring(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct expert_slots slots = slots_to_fetch(b, op->layer);
@@ -268,7 +268,7 @@ static int bring(struct step *s, const struct model_op *op) {
 
 /* Computes the host's pairs on a thread of the runtime, after hand_over(), which writes its input,
  * and before combine(), which reads its output. */
-static void compute_on_host(void *ctx) {
+static void cuda_experts_on_host(void *ctx) {
     const struct weights *w = ctx;
     const struct be *b = w->be;
 
@@ -295,7 +295,7 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     };
 
     TRY(CUDA_LAUNCH(b, hand_over, s->grid.rows, 1, PACK_THREADS, &a));
-    return cuda_call(b, compute_on_host, op->weights);
+    return cuda_call(b, cuda_experts_on_host, op->weights);
 }
 
 int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -319,8 +319,9 @@ int ffn_on_host(struct step *s, const struct model_op *op) {
 }
 
 /* Returns the most items of a step. */
-static uint32_t items_of(const struct step *s) {
-    return most_items(s->be->shape, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+static uint32_t cuda_experts_items(const struct step *s) {
+    return most_items(s->be->shape, s->grid.rows,
+                      cuda_experts_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
 }
 
 /* Computes gates and ups of all items; with few rows the product also multiplies them. */
@@ -332,10 +333,10 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
 
     assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
-    *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
+    *kind = cuda_experts_takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
     assert(s->routed && !b->products.cores);
     TRY(w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0);
-    return experts_product(b, &in, takes_few(s), items_of(s));
+    return experts_product(b, &in, cuda_experts_takes_few(s), cuda_experts_items(s));
 }
 
 int experts_downs(struct step *s, const struct model_op *op) {
@@ -343,7 +344,7 @@ int experts_downs(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct expert_args out = product_args(b, op, w->n_mats - 1, 1, b->shape->n_ff_expert);
 
-    return experts_product(b, &out, takes_few(s), items_of(s));
+    return experts_product(b, &out, cuda_experts_takes_few(s), cuda_experts_items(s));
 }
 
 /* Computes y of the device's pairs: gates and ups of all items, glu, downs. */
@@ -373,7 +374,9 @@ int step_experts(struct step *s, const struct model_op *op) {
     assert(!s->due);
     const struct model_shape *m = s->be->shape;
     uint32_t n_host = m->fetches ? 0 : n_host_experts(m, op->layer);
-    int r = n_host > 0 ? products_on_host(s, op) : fetches_in(s->be, op->layer) ? bring(s, op) : 0;
+    int r = n_host > 0                     ? products_on_host(s, op)
+            : fetches_in(s->be, op->layer) ? cuda_experts_bring(s, op)
+                                           : 0;
 
     r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
     s->be->products.cores = wgmma_takes(s->be, s->grid.rows);
@@ -417,7 +420,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .to = to,
         .y = b->experts.y,
         .host_y = b->experts.host_y,
-        .slot = slots_of(b, op->layer),
+        .slot = cuda_experts_slots(b, op->layer),
         .weight = b->experts.weight,
         .weigh = op->weights->weigh,
         .expert = b->experts.expert,

@@ -28,14 +28,14 @@ enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
 /* -- route ------------------------------------------------------------------------------------- */
 
 /* Returns a key that orders by @v, then by lower index; never 0. */
-DEVICE uint64_t key_of(float v, uint32_t index) {
+DEVICE uint64_t expert_key(float v, uint32_t index) {
     uint64_t lowest = 1ull << 32 | (uint32_t)~index;
 
     return v == v ? samp_rank(v + 0.0f, index) : lowest; /* -0 is 0 */
 }
 
 /* Replaces the logits of all experts by p, by one warp (engine/experts.c). */
-DEVICE void probabilities(const struct route_args &a, float *p) {
+DEVICE void expert_probabilities(const struct route_args &a, float *p) {
     uint32_t lane = threadIdx.x % 32;
     float max = -3e38f, sum = 0;
 
@@ -58,7 +58,8 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
 }
 
 /* Returns the sum of the two largest p + bias of the @each experts of group @g. */
-DEVICE float judge_group(const struct route_args &a, const float *p, uint32_t g, uint32_t each) {
+DEVICE float expert_judge_group(const struct route_args &a, const float *p, uint32_t g,
+                                uint32_t each) {
     float best = -INFINITY, second = -INFINITY;
 
     for (uint32_t i = g * each; i < (g + 1) * each; i++) {
@@ -80,7 +81,7 @@ DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
     for (uint32_t i = 0; i < ROUTE_GROUPS / 32; i++) {
         uint32_t g = lane + i * 32;
 
-        key[i] = g < a.n_group ? key_of(judge_group(a, p, g, each), g) : 0;
+        key[i] = g < a.n_group ? expert_key(expert_judge_group(a, p, g, each), g) : 0;
     }
     for (uint32_t k = 0; k < a.n_group_used; k++) {
         uint64_t best = 0;
@@ -97,14 +98,14 @@ DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
 
 /* Returns pick @k of row @r from the table of its token. */
 DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
-    int32_t token = token_of(a.batch, a.sampled, r);
+    int32_t token = rows_token(a.batch, a.sampled, r);
     size_t t = (uint32_t)token < a.n_tokens ? (uint32_t)token : 0;
 
     return (uint32_t)a.table[t * a.n_used + k];
 }
 
 /* Picks the experts of row @r, by one warp; lane k has pick k. p: [n_expert] in shared memory. */
-DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
+DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
     bool late = a.gating == SOFTMAX && a.normalize && !a.bias && !a.table && !a.n_group;
     float max = 0, sum = 0, weight = 0;
@@ -116,14 +117,14 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     }
     sync_warp();
     if (!late)
-        probabilities(a, p);
+        expert_probabilities(a, p);
     if (a.n_group)
         taken = leave_groups(a, p);
     for (uint32_t k = 0; k < a.n_used; k++) {
         uint64_t best = 0;
 
         for (uint32_t i = lane; i < a.n_expert; i += 32) {
-            uint64_t key = key_of(a.bias ? p[i] + a.bias[i] : p[i], i);
+            uint64_t key = expert_key(a.bias ? p[i] + a.bias[i] : p[i], i);
 
             best = !(taken >> (i / 32) & 1) && key > best ? key : best;
         }
@@ -265,7 +266,7 @@ KERNEL(route, struct route_args, CUDA_THREADS, 2) {
     uint32_t warp = threadIdx.x / 32, r = blockIdx.x * ROUTE_ROWS + warp;
 
     if (r < a.batch->n_rows)
-        pick_row(a, r, p[warp]);
+        expert_pick_row(a, r, p[warp]);
     if (last_of(a.count + a.n_expert, gridDim.x))
         make_items(a, (uint32_t *)p);
 }
@@ -304,15 +305,15 @@ KERNEL(list_heads, struct heads_args, CUDA_THREADS, 2) {
 /* -- products ---------------------------------------------------------------------------------- */
 
 /* Convert an entry of a list to its pair, and to the pair's row of x. */
-DEVICE uint32_t pair_of(const struct expert_args &a, uint32_t entry) {
+DEVICE uint32_t expert_pair(const struct expert_args &a, uint32_t entry) {
     return entry / ROUTE_PICKS * a.n_used + entry % ROUTE_PICKS;
 }
 
-DEVICE uint32_t row_of(const struct expert_args &a, uint32_t entry) {
-    return a.by_pair ? pair_of(a, entry) : entry / ROUTE_PICKS;
+DEVICE uint32_t expert_row(const struct expert_args &a, uint32_t entry) {
+    return a.by_pair ? expert_pair(a, entry) : entry / ROUTE_PICKS;
 }
 
-DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert_item &item) {
+DEVICE const uint32_t *expert_pairs(const struct expert_args &a, const struct expert_item &item) {
     return a.list + (size_t)item.expert * a.stride + item.first;
 }
 
@@ -327,8 +328,8 @@ DEVICE const uint8_t *tiles_of(const struct expert_args &a, uint32_t i, uint32_t
 }
 
 /* Returns y of an element whose pair has row @row of x. */
-DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint32_t expert,
-                      uint32_t row, uint32_t out, float sum) {
+DEVICE float expert_value(const struct expert_args &a, const struct matrix &m, uint32_t expert,
+                          uint32_t row, uint32_t out, float sum) {
     float v = sum * (a.scale[row] * m.inverse);
 
     v = m.scale ? v * m.scale[expert] : v;
@@ -445,14 +446,14 @@ struct Gathered {
 
     __device__ __forceinline__ static uint32_t row(const struct expert_args &a,
                                                    const struct expert_item &item, uint32_t i) {
-        return row_of(a, pairs_of(a, item)[i < item.n ? i : 0]);
+        return expert_row(a, expert_pairs(a, item)[i < item.n ? i : 0]);
     }
     __device__ __forceinline__ void start(const struct expert_args &a,
                                           const struct expert_item &item) {
         uint32_t lane = threadIdx.x % 32, r = row(a, item, lane / 4);
 
-        x[0] =
-            r / PACK_ROWS * (uint32_t)group_bytes(a.n_blocks) + (r % PACK_ROWS * 4 + lane % 4) * 16;
+        x[0] = r / PACK_ROWS * (uint32_t)weights_group_bytes(a.n_blocks) +
+               (r % PACK_ROWS * 4 + lane % 4) * 16;
     }
 };
 
@@ -481,8 +482,8 @@ struct StageWalk {
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)
             if (u + n < to)
-                add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n,
-                               u + n + 1 < to ? u + n + 1 : u, rows, x, c);
+                matvec_add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n,
+                                      u + n + 1 < to ? u + n + 1 : u, rows, x, c);
     }
 };
 
@@ -516,8 +517,8 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
 
 /* Stores y of value @i of the tiles at @at. Values are numbered by team, then by accumulator of mma
  * (4), then by lane (32). */
-DEVICE void put_value(const struct expert_args &a, const struct Place &at, struct Sums *sums,
-                      uint32_t i, float sum) {
+DEVICE void expert_put_value(const struct expert_args &a, const struct Place &at, struct Sums *sums,
+                             uint32_t i, float sum) {
     /* loaded only here, since registers are scarce before */
     const struct expert_item item = a.item[at.item];
     const struct matrix &m = a.m[at.mat];
@@ -526,8 +527,8 @@ DEVICE void put_value(const struct expert_args &a, const struct Place &at, struc
 
     if (column >= item.n || out >= m.n_out)
         return;
-    uint32_t entry = pairs_of(a, item)[column], pair = pair_of(a, entry);
-    float v = value_of(a, m, item.expert, row_of(a, entry), out, sum);
+    uint32_t entry = expert_pairs(a, item)[column], pair = expert_pair(a, entry);
+    float v = expert_value(a, m, item.expert, expert_row(a, entry), out, sum);
     if (a.n_mats > 1 && at.mat == 0)
         sums->gate[i] = v;
     else
@@ -546,7 +547,7 @@ DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struc
         float sum = sums->segment[first][j][lane];
         for (uint32_t s = cut.share[1]; s < cut.n_segments; s++)
             sum += sums->segment[first + s][j][lane];
-        put_value(a, at, sums, i, sum);
+        expert_put_value(a, at, sums, i, sum);
     }
 }
 
@@ -568,7 +569,7 @@ DEVICE void multiply_item(const struct expert_args &a, struct Place &at, struct 
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
             if (there && alone)
-                put_value(a, at, sums, team_of(a) * TILE_VALUES + j * 32 + lane, total[j]);
+                expert_put_value(a, at, sums, team_of(a) * TILE_VALUES + j * 32 + lane, total[j]);
             else if (there && team_rank(a) == 0)
                 sums->segment[team_of(a) * TILE_SEGMENTS][j][lane] = total[j];
         }
@@ -612,7 +613,8 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
         uint32_t c = Supply::row_of(k);
 
-        supply.take_row(k, m, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
+        supply.take_row(k, m, a.x, a.n_blocks,
+                        expert_row(a, expert_pairs(a, item)[c < item.n ? c : 0]));
     }
     supply.start(m, tiles_of(a, i, item.expert), tile, item.n, 0, TILE_SEGMENTS);
     walk_of(m.format, WideWalk{supply, m, total, NULL});
@@ -626,9 +628,9 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
         if (column >= item.n || out >= m.n_out)
             continue;
-        uint32_t entry = pairs_of(a, item)[column];
-        m.y[(size_t)pair_of(a, entry) * m.n_out + out] =
-            value_of(a, m, item.expert, row_of(a, entry), out, total[k]);
+        uint32_t entry = expert_pairs(a, item)[column];
+        m.y[(size_t)expert_pair(a, entry) * m.n_out + out] =
+            expert_value(a, m, item.expert, expert_row(a, entry), out, total[k]);
     }
 }
 

@@ -58,7 +58,7 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
 
 /* Returns the key of a product: the shape and the class of rows that a choice is made for; its way
  * is not set. */
-static struct choice key_of(const struct weights *w, const struct operand *x) {
+static struct choice product_key(const struct weights *w, const struct operand *x) {
     struct choice key;
 
     memset(&key, 0, sizeof(key)); /* keys are compared by their bytes */
@@ -109,8 +109,9 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
 }
 
 /* Times the product alone: without PDL, outside graphs, and without adding to x. */
-static int try_ways(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                    const struct product_way *ways, uint32_t n, struct product_way *best) {
+static int product_try_ways(struct be *b, const struct weights *w, const struct operand *x,
+                            bool add, const struct product_way *ways, uint32_t n,
+                            struct product_way *best) {
     bool early = b->ways.early, noting = b->graphs.noting, gated;
     struct products *p = &b->products;
     struct operand operand = *x;
@@ -132,7 +133,7 @@ static int try_ways(struct be *b, const struct weights *w, const struct operand 
 
 int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
                    struct product_way *way) {
-    struct choice key = key_of(w, x);
+    struct choice key = product_key(w, x);
     struct products *p = &b->products;
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
@@ -151,7 +152,7 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
         }
     if (p->n_choices == CHOICES)
         return 0;
-    TRY(try_ways(b, w, x, add, ways, n, &key.way));
+    TRY(product_try_ways(b, w, x, add, ways, n, &key.way));
     *way = key.way;
     p->choice[p->n_choices++] = key;
     return 0;

@@ -28,7 +28,7 @@ DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint
 
     if (row < n_rows && out < m.n_out)
         ((float *)dynamic_shared())[r * GATED_STRIDE + threadIdx.x / 32 * TILE_ROWS + in_tile] =
-            value_of(a, m, row, out, sum);
+            product_value(a, m, row, out, sum);
 }
 
 /* Writes y of the block's N rows, once all threads have called keep_gated(). */

@@ -151,7 +151,7 @@ template <int G> struct Rows {
         for (uint32_t i = 0; i < G; i++) {
             bool there = i * PACK_ROWS + lane / 4 < n_rows;
 
-            x[i] = i * (uint32_t)group_bytes(a.n_blocks) + (there ? lane : lane % 4) * 16;
+            x[i] = i * (uint32_t)weights_group_bytes(a.n_blocks) + (there ? lane : lane % 4) * 16;
         }
     }
 };
@@ -180,7 +180,7 @@ struct Element {
         if (row >= n_rows || out >= m.n_out)
             return;
         float *y = (a.gated ? a.m[0].y : m.y) + ((size_t)row * m.n_out + out);
-        float v = scaled(m, scale, out, sum);
+        float v = product_scaled(m, scale, out, sum);
 
         if (a.gated && i == 0)
             *gate = v;
@@ -230,8 +230,8 @@ template <int G> struct TilesWalk {
 #pragma unroll
             for (uint32_t n = 0; n < units; n++)
                 if (u + n < to)
-                    add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n,
-                                   u + n + 1 < to ? u + n + 1 : from, rows, x, c);
+                    matvec_add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n,
+                                          u + n + 1 < to ? u + n + 1 : from, rows, x, c);
         }
     }
     /* Stores the warp's sums in @half, and after a barrier writes y from the sums of all warps. */
@@ -256,7 +256,7 @@ template <int G> struct TilesWalk {
         struct Rows<G> rows;
 
         feed.start(a); /* before the preceding kernel has ended: it does not change weights */
-        n_rows = count_rows(a);
+        n_rows = product_count_rows(a);
         rows.start(a, n_rows);
         wait_for_previous();
         element.start(a, n_rows);
@@ -309,12 +309,12 @@ DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32
                      uint32_t row0, uint32_t tile, uint32_t k, float sum) {
     uint32_t lane = threadIdx.x % 32;
 
-    put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-        tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
+    product_put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+                tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
 }
 
 DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
-    uint32_t block = part.panel / a.n_columns, n_rows = count_rows(a);
+    uint32_t block = part.panel / a.n_columns, n_rows = product_count_rows(a);
     uint32_t row0 = part.panel % a.n_columns * MATMUL_COLUMNS;
     float total[WIDE_GROUPS * 4] = {}, *shared = NULL;
     struct Supply supply;

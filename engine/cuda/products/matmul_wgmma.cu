@@ -229,7 +229,7 @@ template <uint32_t N> struct Walk {
     }
 };
 
-template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct Part part) {
+template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, struct Part part) {
     constexpr bool divides = N == MATMUL_COLUMNS; /* blocks may share segments */
     uint32_t block = part.panel / a.n_columns, column = part.panel % a.n_columns;
     uint32_t row0 = column * N, lane = threadIdx.x % 32;
@@ -247,7 +247,7 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
     from.start(m, own.tiles, tile, part.first, part.last);
     walk_of(m.format, Walk<N>{a, from, m, part.first, part.last, column, total, shared});
     copy_wait<0>();
-    uint32_t n_rows = count_rows(a);
+    uint32_t n_rows = product_count_rows(a);
     if (divides && shared)
         return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
     if (a.gated) {
@@ -261,20 +261,20 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
         return;
 #pragma unroll
     for (uint32_t k = 0; k < N / 2; k++)
-        put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-            tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
+        product_put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+                    tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
 }
 
 #endif
 
 KERNEL(matmul_wgmma, struct matmul_args, CUDA_THREADS, 1) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    multiply<WGMMA_ROWS>(a, {blockIdx.x, 0, TILE_SEGMENTS});
+    wgmma_multiply<WGMMA_ROWS>(a, {blockIdx.x, 0, TILE_SEGMENTS});
 #endif
 }
 
 KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 2) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    multiply<MATMUL_COLUMNS>(a, part_of_block(a));
+    wgmma_multiply<MATMUL_COLUMNS>(a, part_of_block(a));
 #endif
 }

@@ -40,8 +40,9 @@ template <int F, int G> struct Activations {
 /* Adds the products of unit @unit of @m, whose tile is at @tile in shared memory, to c. @x: on
  * entry the activations of the unit's first part, on return those of unit @next. */
 template <int F, int G, class A, class ROWS>
-DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
-                     uint32_t next, const ROWS &rows, struct Activations<F, G> &x, float c[G][4]) {
+DEVICE void matvec_add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
+                            uint32_t next, const ROWS &rows, struct Activations<F, G> &x,
+                            float c[G][4]) {
     constexpr uint32_t n = Parts<F>::n;
 
 #pragma unroll 1

@@ -6,31 +6,31 @@
 #include "engine/cuda/products/weights.cuh"
 
 /* Returns the number of rows, at most as many as the launch was made for. */
-DEVICE uint32_t count_rows(const struct matmul_args &a) {
+DEVICE uint32_t product_count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
 /* Returns one element of W x + bias: @sum times the powers of two of matrix and row, plus the bias.
  * @scale: that of the row. */
-DEVICE float scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
+DEVICE float product_scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
     float v = sum * (scale * m.inverse);
 
     return m.bias ? v + m.bias[out] : v;
 }
 
-/* Returns scaled() with the scale of row @row. */
-DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
-                      uint32_t out, float sum) {
-    return scaled(m, a.scale[row], out, sum);
+/* Returns product_scaled() with the scale of row @row. */
+DEVICE float product_value(const struct matmul_args &a, const struct matrix &m, uint32_t row,
+                           uint32_t out, float sum) {
+    return product_scaled(m, a.scale[row], out, sum);
 }
 
-/* Stores value_of() of @sum in y at row @row and output @out, or with a.add adds it; does nothing
- * beyond @n_rows or the matrix. */
-DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
-                uint32_t out, float sum) {
+/* Stores product_value() of @sum in y at row @row and output @out, or with a.add adds it; does
+ * nothing beyond @n_rows or the matrix. */
+DEVICE void product_put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                        uint32_t row, uint32_t out, float sum) {
     if (row >= n_rows || out >= m.n_out)
         return;
-    float *y = m.y + (size_t)row * m.n_out + out, v = value_of(a, m, row, out, sum);
+    float *y = m.y + (size_t)row * m.n_out + out, v = product_value(a, m, row, out, sum);
 
     *y = a.add ? *y + v : v;
 }
@@ -96,7 +96,7 @@ DEVICE void put_shared(const struct matmul_args &a, const struct matrix &m, uint
 #pragma unroll
             for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
                 sum += v[s][j];
-            put(a, m, n_rows, row0 + row, out0 + out + j, sum);
+            product_put(a, m, n_rows, row0 + row, out0 + out + j, sum);
         }
     }
 }

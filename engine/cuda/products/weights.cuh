@@ -35,13 +35,13 @@ DEVICE uint32_t half_of(uint32_t v, int i) {
 
 /* Returns bytes @i and @i + 1 of @w as low bytes of two halves, whose upper byte is that of @above
  * (all four bytes of @above are equal). */
-DEVICE uint32_t below(uint32_t w, int i, uint32_t above) {
+DEVICE uint32_t weights_below(uint32_t w, int i, uint32_t above) {
     return byte_permute(w, above, 0x4040u | (uint32_t)(i | (i + 1) << 8));
 }
 
 /* Extracts the codes of a block from the nibbles in @w and their upper bits in @high; @high_mask:
  * 0x00100010 for one upper bit, 0x00300030 for two. */
-DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[4]) {
+DEVICE void weights_nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[4]) {
     uint32_t v = w >> 8, up = high << 4, down = high >> 4;
 
     a[0] = (w & 0x000F000Fu) | (high & high_mask);
@@ -84,7 +84,7 @@ DEVICE void scale_codes(uint32_t a[4], const uint32_t s[2], const uint32_t m[2])
 
 /* Returns the two signed scales (stored plus 128) in bytes @i and @i + 1 of @w, times @d. */
 DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
-    return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
+    return mul_halves(sub_halves(weights_below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
 }
 
 /* -- formats of tiles -------------------------------------------------------------------------- */
@@ -251,18 +251,19 @@ template <int F> struct NestedTile {
     MEMBER uint32_t upper(int kb) const {
         return high_mask(F) ? high[kb / 4] >> (kb % 4) : 0;
     }
-    /* Returns the scales of two groups; mins() returns their minima, negated. below() puts a byte
-     * under an exponent, whose share of the product the addend cancels: d * -256, dmin * 2^-12. */
+    /* Returns the scales of two groups; mins() returns their minima, negated. weights_below() puts
+     * a byte under an exponent, whose share of the product the addend cancels: d * -256, dmin *
+     * 2^-12. */
     MEMBER uint32_t scales(int kb, int row) const {
         uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
 
-        return fma_halves(below(sm[row][0], kb / 4 * 2, 0x5C5C5C5Cu), low_twice(dm[row]),
+        return fma_halves(weights_below(sm[row][0], kb / 4 * 2, 0x5C5C5C5Cu), low_twice(dm[row]),
                           low_twice(base));
     }
     MEMBER uint32_t mins(int kb, int row) const {
         uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
 
-        return fma_halves(below(sm[row][1], kb / 4 * 2, 0x8C8C8C8Cu), high_twice(dm[row]),
+        return fma_halves(weights_below(sm[row][1], kb / 4 * 2, 0x8C8C8C8Cu), high_twice(dm[row]),
                           high_twice(base));
     }
 };
@@ -336,7 +337,7 @@ template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t 
     } else if constexpr (is_of_bytes(F)) {
         iq4_codes(t.word(kb), a);
     } else {
-        nibbles(t.word(kb), t.upper(kb), high_mask(F), a);
+        weights_nibbles(t.word(kb), t.upper(kb), high_mask(F), a);
     }
 }
 
@@ -416,7 +417,7 @@ DEVICE uint32_t plane_bytes(uint32_t n_blocks) {
 }
 
 /* Returns the bytes from eight rows of the activations to the next eight. */
-DEVICE size_t group_bytes(uint32_t n_blocks) {
+DEVICE size_t weights_group_bytes(uint32_t n_blocks) {
     return (size_t)n_blocks * (256 * PACK_PLANES);
 }
 

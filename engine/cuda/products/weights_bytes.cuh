@@ -36,7 +36,7 @@ DEVICE void iq4_bytes(uint32_t w, uint32_t a[2]) {
 }
 
 /* Extracts the codes of rows g and g + 8 of block @kb of 16 columns, one byte for each. */
-template <int F> DEVICE void bytes_of(const struct Tile<F> &t, int kb, uint32_t a[2]) {
+template <int F> DEVICE void weights_bytes(const struct Tile<F> &t, int kb, uint32_t a[2]) {
     if constexpr (F == TILE_Q8_0)
         for (int row = 0; row < 2; row++)
             a[row] = word_of(t.v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
@@ -62,8 +62,8 @@ template <int F> struct Bytes {
 
     MEMBER void take(const struct Tile<F> &t, int pair, bool many) {
         z.set(many);
-        bytes_of<F>(t, 2 * pair, a);
-        bytes_of<F>(t, 2 * pair + 1, a + 2);
+        weights_bytes<F>(t, 2 * pair, a);
+        weights_bytes<F>(t, 2 * pair + 1, a + 2);
         for (int i = 0; i < n_scales; i++) {
             uint32_t h[2], low[2];
 

@@ -38,7 +38,7 @@ DEVICE void spread(uint32_t sizes, uint32_t a[4], int row) {
 }
 
 /* Returns byte @i of the words. */
-DEVICE uint32_t byte_of(const uint32_t w[2], int i) {
+DEVICE uint32_t weights_low_byte(const uint32_t w[2], int i) {
     return byte_permute(w[i / 4], 0, 0x4440u + (uint32_t)i % 4);
 }
 
@@ -69,7 +69,7 @@ template <> struct Tile<TILE_IQ1> {
 
         for (int row = 0; row < 2; row++) {
             int c = 2 * kb + row;
-            uint32_t at = byte_of(index, c) | (to_bit_8(high, 4 * c) & 0x700u);
+            uint32_t at = weights_low_byte(index, c) | (to_bit_8(high, 4 * c) & 0x700u);
 
             uint32_t sizes = high & 8u << 4 * c ? GRID_IQ1_MORE : GRID_IQ1_LESS;
 
@@ -109,7 +109,7 @@ template <> struct Tile<TILE_IQ2> {
     MEMBER void weights(int kb, uint32_t a[4]) const {
         for (int row = 0; row < 2; row++) {
             int c = 2 * kb + row;
-            uint32_t at = byte_of(index, c) | (to_bit_8(high, 2 * c) & 0x300u);
+            uint32_t at = weights_low_byte(index, c) | (to_bit_8(high, 2 * c) & 0x300u);
 
             spread(pick_bytes(GRID_IQ2, load_constant(run + (size_t)at * 2)), a, row);
         }
@@ -137,7 +137,7 @@ template <> struct Tile<TILE_IQ3> {
     MEMBER void weights(int kb, uint32_t a[4]) const {
         for (int row = 0; row < 2; row++) {
             int c = 2 * kb + row;
-            uint32_t at = byte_of(index, c) | (to_bit_8(high, c) & 0x100u);
+            uint32_t at = weights_low_byte(index, c) | (to_bit_8(high, c) & 0x100u);
 
             spread(run[at], a, row);
         }

@@ -36,7 +36,7 @@ struct Supply {
     }
     MEMBER void take_row(uint32_t k, const struct matrix &m, const uint16_t *all, uint32_t n_blocks,
                          uint32_t row) {
-        x[k] = (const uint8_t *)all + row / PACK_ROWS * group_bytes(n_blocks) +
+        x[k] = (const uint8_t *)all + row / PACK_ROWS * weights_group_bytes(n_blocks) +
                (has_bytes(m.format) ? plane_bytes(n_blocks) : 0) +
                threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
     }
@@ -87,8 +87,8 @@ struct Supply {
 
 /* Adds the products of two pairs of a tile with a slice to c. */
 template <int F>
-DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice, bool half,
-                      float c[WIDE_GROUPS][4]) {
+DEVICE void product_add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
+                              bool half, float c[WIDE_GROUPS][4]) {
     uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
@@ -152,7 +152,7 @@ struct WideWalk {
                 if (!supply.tiles)
                     continue;
                 int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
-                add_slice<F>(tile, pair, slice, supply.half, c);
+                product_add_slice<F>(tile, pair, slice, supply.half, c);
             }
             if (u + 1 < last)
                 continue;

@@ -44,7 +44,7 @@ static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer) {
 }
 
 /* Returns the bytes of the matrices of the logits and of the draft block. */
-static uint64_t bytes_behind(const struct model_shape *s) {
+static uint64_t layers_bytes_behind(const struct model_shape *s) {
     uint64_t n = 0;
     bool behind = false;
 
@@ -61,7 +61,7 @@ static uint64_t bytes_behind(const struct model_shape *s) {
 /* Cuts the layers so that each device has its part of the bytes, and at least one layer. Parts are
  * in 64ths, so that some megabytes of another process do not move layers. */
 static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) {
-    uint64_t all = bytes_behind(s), sum = 0, so_far = room[0], at = 0;
+    uint64_t all = layers_bytes_behind(s), sum = 0, so_far = room[0], at = 0;
     uint32_t i = 0;
 
     for (uint32_t l = 0; l < s->n_layer; l++)
@@ -83,7 +83,7 @@ static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) 
 }
 
 /* Divides layers in proportion to the free memory of the devices beside their buffers. */
-static int divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
+static int layers_divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
     uint64_t room[ENGINE_DEVICES];
     struct rank rank[ENGINE_DEVICES];
@@ -107,7 +107,8 @@ static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
     return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
 }
 
-/* Implements be_ops.room; called after divide(), which waited for memory of ending processes. */
+/* Implements be_ops.room; called after layers_divide(), which waited for memory of ending
+ * processes. */
 static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
                        struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
@@ -131,7 +132,7 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 
 /* Returns why an op cannot be divided by layers, or NULL: layers that read keys of other layers may
  * need another device's, and only x is handed over, not residual streams. */
-static const char *lacks(const struct model_shape *s, const struct model_op *op) {
+static const char *layers_lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs";
     if (op->kind == OP_HC_OUT)
@@ -150,14 +151,15 @@ static const struct model_op *first_embed(const struct ranks *k) {
 
 /* Returns the device that computes an op: the last one for the logits and the draft block. The
  * first and the last may embed. */
-static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
+static uint32_t layers_device(const struct ranks *k, const struct model_op *op) {
     return op->kind == OP_LOGITS ? k->n - 1 : device_of_layer(k->be[0]->shape, op->layer);
 }
 
-static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+static int layers_load(struct be *b, const struct model_op *op, struct weights **out,
+                       struct err *err) {
     struct ranks *k = b->group.ranks;
     bool first = op == first_embed(k);
-    uint32_t at = op->kind == OP_EMBED && !first ? k->n - 1 : device_of(k, op);
+    uint32_t at = op->kind == OP_EMBED && !first ? k->n - 1 : layers_device(k, op);
     struct kv_class *kv = &k->be[at]->kv[op->kv.cls];
     int r = ranks_use(k, at);
 
@@ -179,14 +181,14 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
 /* -- steps ------------------------------------------------------------------------------------- */
 
 /* Enqueues a copy to or from pinned memory on the current device. */
-static int send(struct be *b, void *to, const void *from, size_t bytes) {
+static int layers_send(struct be *b, void *to, const void *from, size_t bytes) {
     const struct copy_args a = {.from = from, .to = to, .page_bytes = round_up(bytes, 16)};
 
     return cuda_copy_pages(b, &a, 1);
 }
 
 /* Makes later work of @b wait for another device's event. */
-static int wait_for(struct be *b, void *event) {
+static int layers_wait_for(struct be *b, void *event) {
     b->waits = true;
     return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
 }
@@ -208,15 +210,15 @@ static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
 /* Copies x of the batch, and the inputs of layers that devices up to @upto have kept for a block
  * drafter, from device @b to the pinned memory that device @i reads; with @back from there to
  * @b. */
-static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool back) {
+static int layers_cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool back) {
     const struct model_shape *s = k->be[i]->shape;
     size_t bytes, row = s->n_embd * sizeof(float), all = s->n_taps * row;
     float *x = handed(k, i, &bytes);
     uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
 
-    TRY(back ? send(b, b->act.x, x, bytes) : send(b, x, b->act.x, bytes));
+    TRY(back ? layers_send(b, b->act.x, x, bytes) : layers_send(b, x, b->act.x, bytes));
     for (const struct model_op *op = s->op; op < s->op + s->n_ops; op++) {
-        if (op->kind != OP_TAP || device_of(k, op) > upto)
+        if (op->kind != OP_TAP || layers_device(k, op) > upto)
             continue;
         uint8_t *here = (uint8_t *)b->draft.tap + op->part * row, *far = there + op->part * row;
         const struct copy_args a = {.from = back ? far : here,
@@ -255,12 +257,12 @@ static int hand_over(struct ranks *k) {
     int r = step_release(s);
 
     graph_end(s);
-    r = r < 0 ? r : cross(k, from, k->at + 1, k->at, false);
+    r = r < 0 ? r : layers_cross(k, from, k->at + 1, k->at, false);
     if (r < 0 || step_record(s) < 0)
         return ranks_lose(k, from);
     r = ranks_use(k, k->at + 1);
-    r = r < 0 ? r : wait_for(to, s->event);
-    if (r < 0 || cross(k, to, k->at + 1, k->at, true) < 0)
+    r = r < 0 ? r : layers_wait_for(to, s->event);
+    if (r < 0 || layers_cross(k, to, k->at + 1, k->at, true) < 0)
         return ranks_lose(k, to);
     r = begin_here(k, k->at + 1);
     for (const struct model_op *op = k->holes; op && op->kind == OP_HOLES && r == 0; op++)
@@ -270,7 +272,7 @@ static int hand_over(struct ranks *k) {
 
 /* HOLES, which come first, are postponed until the device that has the draft block. */
 static int run_op(struct ranks *k, const struct model_op *op) {
-    uint32_t at = op->kind == OP_EMBED ? k->at : device_of(k, op);
+    uint32_t at = op->kind == OP_EMBED ? k->at : layers_device(k, op);
     struct model_op part = *op;
 
     if (op->kind == OP_HOLES) {
@@ -288,7 +290,7 @@ static int run_op(struct ranks *k, const struct model_op *op) {
     return compute(k, &part);
 }
 
-static int run(struct step *s, const struct model_op *op) {
+static int layers_run(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
 
     return op < k->done ? 0 : run_op(k, op);
@@ -308,8 +310,8 @@ static uint32_t part_rows(const struct ranks *k, const struct engine_batch *batc
 }
 
 /* Returns at most @n rows of @batch from @row0 on as a batch without wants. */
-static struct engine_batch part_of(const struct ranks *k, const struct engine_batch *batch,
-                                   uint32_t row0, uint32_t n) {
+static struct engine_batch layers_part(const struct ranks *k, const struct engine_batch *batch,
+                                       uint32_t row0, uint32_t n) {
     struct engine_batch part = *batch;
     uint32_t first = 0;
 
@@ -347,7 +349,7 @@ static int run_part(struct ranks *k, const struct model_op *end) {
     assert(k->at + 1 == k->n);
     struct be *last = k->be[k->at];
     int r = step_release(step_now(k));
-    return r < 0 || cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
+    return r < 0 || layers_cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
 }
 
 /* Computes the layers of the batch part by part, so that a device computes one part while the
@@ -368,7 +370,7 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
             k->be[i]->step[batch->step % 2].rows.turn = turn;
             k->be[i]->step[batch->step % 2].batch = NULL;
         }
-        part = part_of(k, batch, k->row0, n);
+        part = layers_part(k, batch, k->row0, n);
         r = run_part(k, end);
     }
     k->batch = batch;
@@ -384,7 +386,7 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
     }
     struct be *last = k->be[k->n - 1];
     r = r < 0 ? r : begin_on(k, k->n - 1);
-    return r < 0 || cross(k, last, k->n - 1, k->n - 1, true) < 0 ? ranks_lose(k, last) : 0;
+    return r < 0 || layers_cross(k, last, k->n - 1, k->n - 1, true) < 0 ? ranks_lose(k, last) : 0;
 }
 
 static bool is_fed(const struct engine_batch *batch) {
@@ -400,19 +402,20 @@ static size_t sampled_bytes(const struct be *b) {
 }
 
 /* Copies the samples of the step before to the first device. */
-static int take_samples(struct ranks *k) {
+static int layers_take_samples(struct ranks *k) {
     struct be *first = k->be[0];
     int r = ranks_use(k, 0);
 
-    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->group.ready);
+    r = r < 0 ? r : layers_wait_for(first, k->be[k->n - 1]->group.ready);
     r = r < 0 ? r
-              : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
+              : layers_send(first, first->sampling.sampled, first->handed.sampled,
+                            sampled_bytes(first));
     return r < 0 ? ranks_lose(k, first) : 0;
 }
 
 /* Begins on the first device, or for a draft pass on the last one. A batch without rows begins on
  * all. */
-static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+static int layers_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->group.ranks;
     uint32_t n = part_rows(k, batch);
 
@@ -422,7 +425,7 @@ static int begin(struct be *b, const struct engine_batch *batch, struct step **o
     if (batch->model)
         return begin_on(k, k->n - 1);
     if (is_fed(batch))
-        TRY(take_samples(k));
+        TRY(layers_take_samples(k));
     if (n)
         return run_parts(k, batch, n);
     TRY(begin_on(k, 0));
@@ -433,19 +436,19 @@ static int begin(struct be *b, const struct engine_batch *batch, struct step **o
 
 /* Samples on the last device, which is current, and starts the copy of the samples for the first
  * one. */
-static int sample(struct step *s) {
+static int layers_sample(struct step *s) {
     struct be *b = s->be;
     int r = step_sample(s);
 
-    r = r < 0
-            ? r
-            : send(b, b->group.ranks->be[0]->handed.sampled, b->sampling.sampled, sampled_bytes(b));
+    r = r < 0 ? r
+              : layers_send(b, b->group.ranks->be[0]->handed.sampled, b->sampling.sampled,
+                            sampled_bytes(b));
     r = r < 0 ? r
               : cuda_check(b, b->api->event_record(b->group.ready, b->stream), "cudaEventRecord");
     return r < 0 ? ranks_lose(b->group.ranks, b) : 0;
 }
 
-static int end(struct step *s, struct engine_result *out) {
+static int layers_end(struct step *s, struct engine_result *out) {
     struct ranks *k = s->be->group.ranks;
     uint64_t number = s->batch->step;
 
@@ -459,7 +462,7 @@ static int end(struct step *s, struct engine_result *out) {
     return 0;
 }
 
-static int copy(struct be *b, const struct engine_copy *c) {
+static int layers_copy(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->group.ranks;
 
     for (uint32_t i = 0; i < k->n; i++)
@@ -471,7 +474,7 @@ static void *host_state(struct be *b, uint32_t state) {
     return step_host_state(b->group.ranks->be[0], state);
 }
 
-static bool proving(struct be *b, bool on) {
+static bool layers_proving(struct be *b, bool on) {
     bool wanted = true;
 
     for (uint32_t i = 0; i < b->group.ranks->n && wanted; i++)
@@ -485,16 +488,16 @@ void layers_ops(struct be_ops *all) {
 
     for (uint32_t i = 0; i < OP_KINDS; i++)
         if (weft_backend_cuda.op[i].run)
-            code[i] = (struct op_code){.run = run, .lacks = lacks};
-    all->divide = divide;
+            code[i] = (struct op_code){.run = layers_run, .lacks = layers_lacks};
+    all->divide = layers_divide;
     all->room = room_layers;
-    all->load = load;
-    all->begin = begin;
+    all->load = layers_load;
+    all->begin = layers_begin;
     all->op = code;
-    all->sample = sample;
-    all->end = end;
-    all->copy = copy;
+    all->sample = layers_sample;
+    all->end = layers_end;
+    all->copy = layers_copy;
     all->copy_state = ranks_copy_state;
     all->host_state = host_state;
-    all->proving = proving;
+    all->proving = layers_proving;
 }

@@ -55,7 +55,7 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
 
 /* -- opening ----------------------------------------------------------------------------------- */
 
-static bool is_plain(const struct model_op *op) {
+static bool ranks_is_plain(const struct model_op *op) {
     return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 }
 
@@ -72,7 +72,7 @@ static const char *division_lacks(const struct model_shape *s, const struct mode
     case OP_EXPERTS:
         if (op->w[1] == op->w[0])
             return "experts without gates";
-        return op[1].kind == OP_PROJ && (op->branch || !is_plain(&op[1]))
+        return op[1].kind == OP_PROJ && (op->branch || !ranks_is_plain(&op[1]))
                    ? "a shared expert with a norm or a factor"
                    : NULL;
     case OP_DELTA:
@@ -127,7 +127,7 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
 }
 
 /* Creates events, and shares what the first rank has for all. */
-static int join(struct ranks *k) {
+static int ranks_join(struct ranks *k) {
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
@@ -171,14 +171,14 @@ static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, s
     }
     if (r == 0 && note != k->be[leader]->note)
         snprintf(k->be[leader]->note, sizeof(k->be[leader]->note), "%s", note);
-    r = r < 0 ? r : join(k);
+    r = r < 0 ? r : ranks_join(k);
     if (r == -EIO)
         err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->fault.text);
     return r;
 }
 
 /* Closes all devices, after waiting for all streams, since one device may read another's memory. */
-static void close_all(struct ranks *k) {
+static void ranks_close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->fault.stuck)
             k->be[i]->api->stream_wait(k->be[i]->stream);
@@ -223,7 +223,7 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
         return -ENOMEM;
     int r = open_all(k, o, leader, err);
     if (r < 0) {
-        close_all(k);
+        ranks_close_all(k);
         return r;
     }
     *out = k->be[leader];
@@ -233,12 +233,12 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
 
 static struct be *close_ranks(struct be *b) {
     if (b)
-        close_all(b->group.ranks);
+        ranks_close_all(b->group.ranks);
     return NULL;
 }
 
 /* Turns a variant on or off on all devices. */
-static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
+static bool ranks_variant(struct be *b, uint32_t i, bool use, const char **name) {
     bool there = true;
 
     for (uint32_t r = 0; r < b->group.ranks->n && there; r++)
@@ -246,7 +246,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return there;
 }
 
-static bool coarse(const struct be *b) {
+static bool ranks_coarse(const struct be *b) {
     bool any = false;
 
     for (uint32_t r = 0; r < b->group.ranks->n; r++)
@@ -256,13 +256,13 @@ static bool coarse(const struct be *b) {
 
 /* -- the table --------------------------------------------------------------------------------- */
 
-static const char *address(const struct be *b, uint32_t i) {
+static const char *ranks_address(const struct be *b, uint32_t i) {
     return i < b->group.ranks->n ? b->group.ranks->be[i]->device.address : "";
 }
 
 /* Finds out whether all devices are of one kind and can access each other's memory.
  * WEFT_CUDA_PEERS=0: they are treated as if they cannot. Returns 0 or an error of the runtime. */
-static int find_ways(const uint32_t *number, uint32_t n, bool *direct) {
+static int ranks_find_ways(const uint32_t *number, uint32_t n, bool *direct) {
     const struct cuda_api *api = cuda_api();
     struct cuda_device first, d;
     int e = api->describe((int)number[0], &first);
@@ -286,7 +286,7 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
 
     if (e < 0)
         return NULL;
-    e = find_ways(number, n, &direct);
+    e = ranks_find_ways(number, n, &direct);
     if (e) {
         err_set(err, 0, NULL, "ways between devices: %s", cuda_api()->text(e));
         return NULL;
@@ -294,9 +294,9 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
     all = weft_backend_cuda;
     all.open = open_ranks;
     all.close = close_ranks;
-    all.address = address;
-    all.variant = variant;
-    all.coarse = coarse;
+    all.address = ranks_address;
+    all.variant = ranks_variant;
+    all.coarse = ranks_coarse;
     all.picks = NULL;
     all.one = &weft_backend_cuda;
     if (!direct) {

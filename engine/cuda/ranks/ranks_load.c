@@ -11,7 +11,8 @@
 
 /* Points @out to rank @b's part of @t: rows of a matrix, matrices of its heads, or values of a
  * vector. Returns @out, or NULL if @t is NULL. */
-static const struct tensor *slice(const struct be *b, const struct tensor *t, struct tensor *out) {
+static const struct tensor *ranks_slice(const struct be *b, const struct tensor *t,
+                                        struct tensor *out) {
     if (!t)
         return NULL;
     int d = t->ne[2] > 1 ? 2 : t->n_dims > 1 ? 1 : 0;
@@ -31,7 +32,7 @@ struct rows {
     uint8_t *data; /* room for all bytes of the original tensor; NULL: bytes are only counted */
 };
 
-static void add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {
+static void ranks_add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {
     int d = from->n_dims > 1 ? 1 : 0;
     size_t each = from->n_bytes / from->ne[d];
 
@@ -49,8 +50,8 @@ static void add_value_heads(struct rows *to, const struct be *b, const struct te
     const struct head_pieces h = rank_value_heads(b);
 
     for (uint32_t i = 0; i < h.n; i++)
-        add_rows(to, from, at + ((size_t)i * h.stride + b->group.rank * h.own) * each,
-                 h.own * each);
+        ranks_add_rows(to, from, at + ((size_t)i * h.stride + b->group.rank * h.own) * each,
+                       h.own * each);
 }
 
 /* Assembles rank @b's part of a tensor of a delta net in @out, and sets *part to it. With @each,
@@ -72,7 +73,7 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     out->t.data = out->data;
     out->t.n_bytes = out->t.ne[t->n_dims > 1 ? 1 : 0] = 0;
     for (uint32_t i = 0; i < 2 && channels; i++)
-        add_rows(out, t, i * all + b->group.rank * keys, keys);
+        ranks_add_rows(out, t, i * all + b->group.rank * keys, keys);
     add_value_heads(out, b, t, channels ? 2 * all : 0, channels ? d->dim : each);
     *part = &out->t;
     return 0;
@@ -129,12 +130,12 @@ int ranks_load_part(struct be *b, const struct model_op *op, struct weights **ou
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
     struct model_op part = ranks_part_of(b, op);
 
-    part.sinks = slice(b, op->sinks, &sinks);
+    part.sinks = ranks_slice(b, op->sinks, &sinks);
     for (int i = 0; i < OP_MATRICES && !whole && !delta; i++) {
         if (is_of_each(b, op, i))
             continue;
-        part.w[i] = slice(b, op->w[i], &w[i]);
-        part.bias[i] = slice(b, op->bias[i], &bias[i]);
+        part.w[i] = ranks_slice(b, op->w[i], &w[i]);
+        part.bias[i] = ranks_slice(b, op->bias[i], &bias[i]);
     }
     return (delta ? load_delta : cuda_load)(b, is_handed_over(b, op) ? op : &part, out, err);
 }

@@ -10,7 +10,7 @@
 
 /* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
  * afterwards. */
-static int each(struct step *s, const struct model_op *op, step_op *run) {
+static int ranks_each(struct step *s, const struct model_op *op, step_op *run) {
     struct ranks *k = s->be->group.ranks;
 
     for (uint32_t i = k->n; i-- > 0;) {
@@ -23,13 +23,13 @@ static int each(struct step *s, const struct model_op *op, step_op *run) {
 
 /* Runs the op on each rank, then makes the columns of each readable for all. */
 static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
-    TRY(each(s, op, run));
+    TRY(ranks_each(s, op, run));
     return ranks_exchange(s);
 }
 
 /* Runs an op that needs no exchange, because x is complete on each rank and heads are divided. */
 static int alone(struct step *s, const struct model_op *op) {
-    return each(s, op, weft_backend_cuda.op[op->kind].run);
+    return ranks_each(s, op, weft_backend_cuda.op[op->kind].run);
 }
 
 static int exchanged(struct step *s, const struct model_op *op) {
@@ -93,7 +93,7 @@ static int join_ranks(struct step *s, const struct model_op *op) {
  * addition to x until the next op. */
 static int add_to_x(struct step *s, const struct model_op *op) {
     TRY(ranks_exchange(s));
-    return op->branch ? each(s, op, residual_branch) : join_ranks(s, op);
+    return op->branch ? ranks_each(s, op, residual_branch) : join_ranks(s, op);
 }
 
 /* Multiplies gates by ups in place of the gates: @n columns for each of @each parts of the step's
@@ -107,7 +107,7 @@ static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up
 }
 
 /* Attends, then applies the gates of the rank's own heads, before columns are exchanged. */
-static int attend(struct step *s, const struct model_op *op) {
+static int ranks_attend(struct step *s, const struct model_op *op) {
     TRY(step_attend(s, op));
     return s->gated
                ? glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1)
@@ -117,10 +117,10 @@ static int attend(struct step *s, const struct model_op *op) {
 static int attend_ranks(struct step *s, const struct model_op *op) {
     bool more = s->be->shape->mla.rank > 0; /* an MLA_OUT follows, which exchanges */
 
-    return more ? each(s, op, attend) : each_and_exchange(s, op, attend);
+    return more ? ranks_each(s, op, ranks_attend) : each_and_exchange(s, op, ranks_attend);
 }
 
-/* Does nothing, since attend() has applied the gates. */
+/* Does nothing, since ranks_attend() has applied the gates. */
 static int gate_ranks(struct step *s, const struct model_op *op) {
     assert(s->gated && !op->w[0]);
     return 0;
@@ -167,7 +167,7 @@ static int proj_ranks(struct step *s, const struct model_op *op) {
         TRY(join_host(s));
         return join_ranks(s, op);
     }
-    TRY(each(s, op, more ? proj_more : proj));
+    TRY(ranks_each(s, op, more ? proj_more : proj));
     return add_to_x(s, more ? op - 1 : op);
 }
 
@@ -189,7 +189,7 @@ static int hand_ffn_over(struct step *s, const struct model_op *op) {
 
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
-        return each(s, op, hand_ffn_over);
+        return ranks_each(s, op, hand_ffn_over);
     return each_and_exchange(s, op, gate_up);
 }
 
@@ -217,21 +217,21 @@ static int downs(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-static int combine(struct step *s, const struct model_op *op) {
+static int ranks_combine(struct step *s, const struct model_op *op) {
     return experts_combine(s, op, s->be->act.own_t, NULL);
 }
 
 /* Sums the experts' results and exchanges the sum. If a PROJ follows, it is added first, and the
  * exchange is left to it. */
 static int sum_ranks(struct step *s, const struct model_op *op) {
-    TRY(each(s, op, combine));
+    TRY(ranks_each(s, op, ranks_combine));
     return op[1].kind == OP_PROJ ? 0 : add_to_x(s, op);
 }
 
 /* Computes the experts. If a SHARED follows, its result is added before the sum is exchanged. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
     TRY(each_and_exchange(s, op, gates));
-    TRY(each(s, op, downs));
+    TRY(ranks_each(s, op, downs));
     return op[1].kind == OP_SHARED ? 0 : sum_ranks(s, op);
 }
 
@@ -250,12 +250,12 @@ static int shared_down(struct step *s, const struct model_op *op) {
 static int shared_ranks(struct step *s, const struct model_op *op) {
     TRY(each_and_exchange(s, op, shared_gates));
     assert(op[-1].kind == OP_EXPERTS);
-    TRY(each(s, op, shared_down));
+    TRY(ranks_each(s, op, shared_down));
     return sum_ranks(s, op - 1);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
-    TRY(each(s, op, step_pack_wanted));
+    TRY(ranks_each(s, op, step_pack_wanted));
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 

@@ -26,7 +26,7 @@ ROW_KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
     if (c >= a.n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    a.c[(size_t)r * a.n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
+    a.c[(size_t)r * a.n + c] = mx_silu(state_convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
     if (c < a.n_value_head) {
         float dt = mx_softplus(a.in[2][(size_t)r * a.n_value_head + c] + a.dt[c]);
         float *mix = a.mix + ((size_t)r * a.n_value_head + c) * 2;

@@ -33,7 +33,7 @@ float *recurrent_part(const struct be *b, uint32_t i) {
 }
 
 /* Returns the states of the op's layer on the device; sequences are state_floats() apart. */
-static float *states_of(const struct be *b, const struct model_op *op) {
+static float *cuda_recurrent_states(const struct be *b, const struct model_op *op) {
     uint32_t layer = op->recurrent.state - b->recurrent.first;
 
     assert(layer < b->shape->state.n_layer);
@@ -61,7 +61,7 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
         .c = b->recurrent.c,
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
-        .state = states_of(b, op),
+        .state = cuda_recurrent_states(b, op),
         .stride = state_floats(t),
         .n_taps = t->kernel,
         .eps = b->shape->rms_eps,
@@ -75,7 +75,7 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
 }
 
 /* Returns the blocks of a sequence in the kernels of recurrences. */
-static uint32_t parts_of(const struct state_args *a) {
+static uint32_t cuda_recurrent_parts(const struct state_args *a) {
     return a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
 }
 
@@ -103,11 +103,12 @@ int step_delta(struct step *s, const struct model_op *op) {
         a.lower = d->lower;
     }
     assert(!s->due && !s->packed);
-    assert(parts_of(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS && a.dim <= DELTA_DIM);
+    assert(cuda_recurrent_parts(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS &&
+           a.dim <= DELTA_DIM);
     s->packed = b->group.n == 1;
     TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
-    TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a)
-            : CUDA_LAUNCH(b, delta, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a));
+    TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a)
+            : CUDA_LAUNCH(b, delta, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
     return CUDA_LAUNCH(b, delta_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
@@ -129,7 +130,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     s->packed = true;
     TRY(CUDA_LAUNCH(b, mamba_in, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
                     CUDA_THREADS, &a));
-    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
     return CUDA_LAUNCH(b, mamba_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
@@ -142,7 +143,7 @@ int step_conv(struct step *s, const struct model_op *op) {
         .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
         .taps = op->weights->taps,
         .out = b->recurrent.out,
-        .state = states_of(b, op),
+        .state = cuda_recurrent_states(b, op),
         .stride = state_floats(m),
         .n = m->n_out,
         .n_taps = m->kernel,

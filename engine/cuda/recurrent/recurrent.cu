@@ -65,7 +65,7 @@ ROW_KERNEL(delta_in, struct state_args, CUDA_THREADS, 2) {
     for (uint32_t e = 0; e < DELTA_DIM / 32; e++) {
         uint32_t i = lane + e * 32;
 
-        v[e] = i < a.dim ? mx_silu(convolve(a, seq, r, h * a.dim + i)) : 0.0f;
+        v[e] = i < a.dim ? mx_silu(state_convolve(a, seq, r, h * a.dim + i)) : 0.0f;
         sum = fmaf(v[e], v[e], sum);
     }
     if (h < n_keys) {
@@ -177,12 +177,12 @@ ROW_KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
     uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
 
     if (c < a.n)
-        a.out[(size_t)r * a.n + c] =
-            a.in[1][(size_t)r * a.n + c] * convolve(a, a.batch->seq[a.batch->row_seq[r]], r, c);
+        a.out[(size_t)r * a.n + c] = a.in[1][(size_t)r * a.n + c] *
+                                     state_convolve(a, a.batch->seq[a.batch->row_seq[r]], r, c);
 }
 
 KERNEL(conv_keep, struct conv_args, CUDA_THREADS, 2) {
     wait_for_previous();
     if (blockIdx.x < a.batch->n_seqs)
-        keep_inputs<CUDA_THREADS>(a, a.batch->seq[blockIdx.x]);
+        state_keep_inputs<CUDA_THREADS>(a, a.batch->seq[blockIdx.x]);
 }

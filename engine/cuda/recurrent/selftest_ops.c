@@ -115,8 +115,8 @@ static double logistic(double x) {
 }
 
 /* Returns value @i of part @part of u of row @r after the convolution and silu. */
-static double convolve(const struct scene *t, const struct kda *k, uint32_t part, uint32_t r,
-                       uint32_t i) {
+static double selftest_convolve(const struct scene *t, const struct kda *k, uint32_t part,
+                                uint32_t r, uint32_t i) {
     double sum = 0;
 
     for (uint32_t j = r + 1 >= k->n_taps ? 0 : k->n_taps - 1 - r; j < k->n_taps; j++) {
@@ -130,13 +130,13 @@ static double convolve(const struct scene *t, const struct kda *k, uint32_t part
 
 /* Computes a head's q, k and v of row @r; q and k have unit length, q is also divided by
  * sqrt(dim). */
-static void mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
-                    double x[3][DELTA_DIM]) {
+static void selftest_mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
+                             double x[3][DELTA_DIM]) {
     for (uint32_t part = 0; part < 3; part++) {
         double sum = (double)t->b->shape->rms_eps;
 
         for (uint32_t i = 0; i < k->dim; i++) {
-            x[part][i] = convolve(t, k, part, r, h * k->dim + i);
+            x[part][i] = selftest_convolve(t, k, part, r, h * k->dim + i);
             sum += x[part][i] * x[part][i];
         }
         for (uint32_t i = 0; i < k->dim && part < 2; i++)
@@ -145,14 +145,14 @@ static void mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint
 }
 
 /* Advances the state @m [keys][values] of head @h by row @r, and stores the output in @out. */
-static void advance(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r, double *m,
-                    double *out) {
+static void selftest_advance(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
+                             double *m, double *out) {
     double x[3][DELTA_DIM], keep[DELTA_DIM], square = 0, lower = (double)t->b->shape->delta.lower;
     double beta = logistic((double)k->beta[r * k->n_head + h]);
     const size_t at = (size_t)r * k->n + h * k->dim;
     uint32_t dim = k->dim;
 
-    mix_row(t, k, h, r, x);
+    selftest_mix_row(t, k, h, r, x);
     for (uint32_t i = 0; i < dim; i++)
         keep[i] = exp(
             lower * logistic((double)k->decay[h] * (double)(k->raw[at + i] + k->dt[h * dim + i])));
@@ -174,13 +174,13 @@ static void advance(const struct scene *t, const struct kda *k, uint32_t h, uint
 }
 
 /* Returns |got - right| / |right| for the rows that were computed in one step. */
-static double error_of(const struct scene *t, const struct kda *k, double *m) {
+static double selftest_ops_error(const struct scene *t, const struct kda *k, double *m) {
     double d = 0, norm = 0, out[DELTA_DIM];
 
     for (uint32_t h = 0; h < k->n_head; h++) {
         memset(m, 0, (size_t)k->dim * k->dim * sizeof(*m));
         for (uint32_t r = 0; r < t->n_rows; r++) {
-            advance(t, k, h, r, m, out);
+            selftest_advance(t, k, h, r, m, out);
             for (uint32_t j = 0; j < k->dim; j++) {
                 d += pow((double)k->at_once[(size_t)r * k->n + h * k->dim + j] - out[j], 2);
                 norm += out[j] * out[j];
@@ -256,7 +256,7 @@ static int try_kda(struct scene *t, struct err *err) {
         on += round_up(parts[i].n, 4);
     }
     TRY(run_kda(t, &k, 0, t->n_rows, k.at_once));
-    double error = error_of(t, &k, state);
+    double error = selftest_ops_error(t, &k, state);
     if (!(error <= LIMIT))
         return selftest_refuse(b, err, SELFTEST_OFF, "Kimi delta attention", error, LIMIT);
     uint32_t first = MIN(FIRST, t->n_rows);

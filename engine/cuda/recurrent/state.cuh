@@ -37,7 +37,7 @@ DEVICE float input_at(const Args &a, const struct plan_seq &seq, uint32_t k, uin
 /* Returns the convolution of channel @c at row @r: the sum of taps times the inputs of the last
  * n_taps rows, oldest first. */
 template <class Args>
-DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {
+DEVICE float state_convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {
     uint32_t before = a.n_taps - 1;
     float sum = 0;
 
@@ -49,7 +49,7 @@ DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uin
 /* Stores the inputs of the last n_taps - 1 rows, which the convolution of the next rows needs. The
  * blocks of a sequence, of THREADS threads, divide the channels. */
 template <uint32_t THREADS, class Args>
-DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
+DEVICE void state_keep_inputs(const Args &a, const struct plan_seq &seq) {
     for (uint32_t c = blockIdx.y * THREADS + threadIdx.x; c < a.n; c += gridDim.y * THREADS)
         for (uint32_t j = 0; j + 1 < a.n_taps; j++)
             a.state[seq.state * a.stride + (size_t)j * a.n + c] =
@@ -72,7 +72,7 @@ struct StatePart {
 };
 
 /* Returns the block's part. */
-DEVICE struct StatePart part_of(const struct state_args &a) {
+DEVICE struct StatePart state_part(const struct state_args &a) {
     uint32_t n_parts = (a.dim + DELTA_VALUES - 1) / DELTA_VALUES, head = blockIdx.y / n_parts;
     uint32_t key_head = a.tiled ? head % a.n_key_head : head / (a.n_value_head / a.n_key_head);
 
@@ -159,7 +159,7 @@ DEVICE float change_keys(const struct DeltaRows &rows, uint32_t r, float keep, f
  * computed. */
 template <int DIM, class Args, class Rows>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
-    const struct StatePart part = part_of(a);
+    const struct StatePart part = state_part(a);
     uint32_t lane = threadIdx.x % 32, n_out = a.n_value_head * a.dim;
     float m[DIM / 4];
 
@@ -219,7 +219,7 @@ DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, Rows rows[2]
         run_head<128>(a, seq, rows);
         break;
     }
-    keep_inputs<DELTA_THREADS>(a, seq);
+    state_keep_inputs<DELTA_THREADS>(a, seq);
 }
 
 /* Defines the kernel of a recurrence. */

@@ -124,7 +124,7 @@ int step_fuse(struct step *s, const struct model_op *op) {
 }
 
 /* Computes be.act.o = the convolution of the rows of @in. */
-static int convolve(struct step *s, const struct weights *w, uint32_t side, const float *in) {
+static int draft_convolve(struct step *s, const struct weights *w, uint32_t side, const float *in) {
     struct be *b = s->be;
     const struct convolve_args a = {
         .batch = b->head,
@@ -157,7 +157,7 @@ int step_block_in(struct step *s, const struct model_op *op) {
     TRY(step_norm(s, w->norm));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &c));
-    TRY(convolve(s, w, 0, b->draft.hidden));
+    TRY(draft_convolve(s, w, 0, b->draft.hidden));
     TRY(step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd));
     s->packed = true;
     return 0;
@@ -166,7 +166,7 @@ int step_block_in(struct step *s, const struct model_op *op) {
 int step_block_out(struct step *s, const struct model_op *op) {
     assert(!s->due);
     s->due = op;
-    return convolve(s, op->weights, 1, s->be->act.q);
+    return draft_convolve(s, op->weights, 1, s->be->act.q);
 }
 
 /* Launches the kernel once for each row of a block that drafts, in order. A launch before these

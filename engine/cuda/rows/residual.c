@@ -18,7 +18,8 @@ float *residual_target(const struct be *b, const struct model_op *op) {
 
 /* Launches residual(): to = (base + gain norm(t)) * scale. n 0: n_embd values in a row; eps 0: the
  * model's. */
-static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
+static int residual_launch(struct step *s, const struct residual_args *what,
+                           const struct pack_args *pack) {
     struct be *b = s->be;
     struct residual_args a = *what;
 
@@ -58,7 +59,7 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
                                     .eps = op->post_eps};
 
     s->left.sums = NULL;
-    return add(s, &a, pack);
+    return residual_launch(s, &a, pack);
 }
 
 int residual_branch(struct step *s, const struct model_op *op) {
@@ -71,13 +72,13 @@ int residual_branch(struct step *s, const struct model_op *op) {
                                     .scale = 1,
                                     .eps = op->post_eps};
 
-    return add(s, &a, NULL);
+    return residual_launch(s, &a, NULL);
 }
 
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n) {
     const struct residual_args a = {.t = x, .norm = norm, .to = x, .gain = 1, .scale = 1, .n = n};
 
-    return add(s, &a, NULL);
+    return residual_launch(s, &a, NULL);
 }
 
 int step_norm_x(struct step *s, const struct model_op *op) {

@@ -24,7 +24,7 @@ ROW_KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
             a.x[(size_t)r * n + i] = picture[i];
         return;
     }
-    int32_t token = token_of(a.batch, a.sampled, r);
+    int32_t token = rows_token(a.batch, a.sampled, r);
     uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
     const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
@@ -47,7 +47,7 @@ ROW_KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
 
     if (l >= a.n_layer)
         return;
-    int32_t token = token_of(a.batch, a.sampled, r);
+    int32_t token = rows_token(a.batch, a.sampled, r);
     bool has_token = (uint32_t)token < a.table.n_rows && !picture_of(a.batch, r, 0);
     uint32_t t = has_token ? (uint32_t)token : 0;
     float *p = a.p + ((size_t)r * a.n_layer + l) * a.n;
@@ -95,8 +95,8 @@ DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, floa
 }
 
 /* Computes y = rms norm of x times weight; copies x if weight is NULL. */
-DEVICE void norm_row(const float *x, const float *weight, uint32_t n, float eps, float *y,
-                     float *shared) {
+DEVICE void rows_norm_one(const float *x, const float *weight, uint32_t n, float eps, float *y,
+                          float *shared) {
     float inverse = weight ? inverse_rms(x, n, 0, eps, shared) : 1;
 
     for (uint32_t i = threadIdx.x; i < n; i += PACK_THREADS)
@@ -108,7 +108,7 @@ template <class ARGS> DEVICE float *kept_of(const ARGS &a, const struct plan_seq
     return a.kept + ((size_t)s.state * a.n_kept + pos % a.n_kept) * a.n;
 }
 
-template <class ARGS> DEVICE void keep_row(const ARGS &a, const struct plan_seq &s, uint32_t i) {
+template <class ARGS> DEVICE void rows_keep(const ARGS &a, const struct plan_seq &s, uint32_t i) {
     const float *from = a.hidden + (size_t)(s.row0 + i) * a.n;
     float *to = kept_of(a, s, s.pos0 + i);
 
@@ -135,13 +135,13 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
         for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
             y[k] = (x[k] - mean) * inverse * a.weight[k];
     } else {
-        norm_row(x, a.weight, a.n, a.eps, y, shared);
+        rows_norm_one(x, a.weight, a.n, a.eps, y, shared);
     }
     if (!a.kept)
         return;
     const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
     if (r - s.row0 + a.n_kept >= s.n_rows)
-        keep_row(a, s, r - s.row0);
+        rows_keep(a, s, r - s.row0);
 }
 
 /* Row 0 reads the state of position pos0 - 1, whose place the last row with a number of -1 modulo
@@ -154,11 +154,11 @@ ROW_KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
     float *to = a.pair + (size_t)r * 2 * a.n_x;
 
     if (a.x)
-        norm_row(a.x + (size_t)r * a.n_x, a.x_norm, a.n_x, a.eps, to, shared);
+        rows_norm_one(a.x + (size_t)r * a.n_x, a.x_norm, a.n_x, a.eps, to, shared);
     if (i > 0 || s.before) {
         const float *before = i > 0 ? a.hidden + (size_t)(r - 1) * a.n : kept_of(a, s, s.pos0 - 1);
 
-        norm_row(before + a.part, a.h_norm, a.n_x, a.eps, to + a.n_x, shared);
+        rows_norm_one(before + a.part, a.h_norm, a.n_x, a.eps, to + a.n_x, shared);
     } else {
         for (uint32_t k = threadIdx.x; k < a.n_x; k += PACK_THREADS)
             to[a.n_x + k] = 0;
@@ -166,9 +166,9 @@ ROW_KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
     sync_block();
     pack_row(a.pack, r, r, shared);
     if (a.keeps && i + a.n_kept >= s.n_rows && i % a.n_kept != a.n_kept - 1)
-        keep_row(a, s, i);
+        rows_keep(a, s, i);
     if (a.keeps && i == 0 && s.n_rows >= a.n_kept)
-        keep_row(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
+        rows_keep(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
 }
 
 /* The registers leave room on a multiprocessor for a block of matmul_wgmma_64, which is launched
@@ -477,7 +477,7 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
         for (uint32_t i = lane; i < a.n_rot; i += 32)
             head[i] = q[i];
         sync_warp();
-        turn(a, rope, head);
+        rows_turn(a, rope, head);
         for (uint32_t i = lane; i < a.n_rot; i += 32)
             q[i] = head[i];
         return;
@@ -487,7 +487,7 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
     for (uint32_t i = lane; i < a.shape.head_dim; i += 32)
         head[i] = i < rank && a.k_norm ? k[i] * inverse * a.k_norm[i] : k[i];
     sync_warp();
-    turn(a, rope, head + rank);
+    rows_turn(a, rope, head + rank);
     store_head(a, 0, PAGE_K,
                a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape),
                a.batch->row_slot[r], head);

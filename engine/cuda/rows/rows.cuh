@@ -8,7 +8,7 @@
 #include "engine/cuda/device.cuh"
 
 /* Returns the token of row @r; tokens of earlier steps are @sampled. */
-DEVICE int32_t token_of(const struct batch_head *b, const int32_t *sampled, uint32_t r) {
+DEVICE int32_t rows_token(const struct batch_head *b, const int32_t *sampled, uint32_t r) {
     int32_t feed = b->feed[r];
 
     return feed >= 0 ? sampled[feed] : b->token[r];
@@ -409,8 +409,8 @@ DEVICE void add_quads(const struct residual_args &a, uint32_t r, uint32_t i, con
 /* Computes a row of `to` with the norm of t. For the sum, column i belongs to thread i %
  * PACK_THREADS as in pack_row(), so t is exchanged through a.t. */
 template <class LOAD>
-DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, float *shared,
-                     const LOAD &load) {
+DEVICE void rows_add_norm(const struct residual_args &a, uint32_t r, bool loads, float *shared,
+                          const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / CUDA_THREADS, step = 4 * CUDA_THREADS;
     size_t at = (size_t)r * a.n;
     float sum[each] = {};
@@ -454,7 +454,7 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
         return;
     }
     if (a.norm)
-        add_norm(a, r, loads, shared, load);
+        rows_add_norm(a, r, loads, shared, load);
     for (uint32_t i = 4 * threadIdx.x; !a.norm && i < a.n; i += 2 * step) {
         float v[2][4];
 
@@ -517,7 +517,7 @@ DEVICE void turn_pair(uint32_t n_rot, uint32_t neox, uint32_t i, float c, float 
 }
 
 /* Rotates the first values of a head (shared) by RoPE, by one warp. */
-DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
+DEVICE void rows_turn(const struct store_args &a, const float *rope, float *head) {
     for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32) {
         const float *by = rope + 2 * i;
 

@@ -40,7 +40,7 @@ struct Row {
     bool processed;
 };
 
-DEVICE struct Row row_of(const struct sample_args &a) {
+DEVICE struct Row sample_row(const struct sample_args &a) {
     struct Row r;
     uint32_t per = ((a.n_vocab + 3) / 4 + gridDim.x - 1) / gridDim.x * 4, want = blockIdx.y;
     uint32_t from = blockIdx.x * per < a.n_vocab ? blockIdx.x * per : a.n_vocab;
@@ -76,7 +76,7 @@ template <typename T> DEVICE T take_global(T *p) {
 
 /* Adds all biases of a token in the order of the list, since float addition is not associative: the
  * thread of its first entry adds them all. */
-DEVICE void add_bias(const struct bias_entry *bias, const struct Row &r) {
+DEVICE void sample_add_bias(const struct bias_entry *bias, const struct Row &r) {
     for (uint32_t i = threadIdx.x; i < r.w.n_bias; i += SAMPLE_THREADS) {
         bool first = r.l.holds((uint32_t)bias[i].token);
 
@@ -105,7 +105,8 @@ DEVICE void penalise_token(const struct Row &r, int32_t token, uint32_t count) {
 
 /* Applies repetition, presence and frequency penalties. @fed is an output token that the list does
  * not count yet, sampled in the previous step, or -1. */
-DEVICE void penalise(struct Bench &b, const struct Row &r, const struct penal *list, int32_t fed) {
+DEVICE void sample_penalise(struct Bench &b, const struct Row &r, const struct penal *list,
+                            int32_t fed) {
     if (r.w.repetition == 1 && r.w.presence == 0 && r.w.frequency == 0)
         return;
     if (threadIdx.x == 0)
@@ -122,11 +123,11 @@ DEVICE void penalise(struct Bench &b, const struct Row &r, const struct penal *l
 }
 
 /* Applies penalties, biases, bans and the mask to z, which holds the clean logits. */
-DEVICE void process(const struct sample_args &a, struct Bench &b, const struct Row &r) {
+DEVICE void sample_process_row(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     sync_block();
-    add_bias(a.bias + r.w.bias0, r);
+    sample_add_bias(a.bias + r.w.bias0, r);
     sync_block();
-    penalise(b, r, a.penal + r.w.penal0, r.w.fed >= 0 ? a.fed_from[r.w.fed] : -1);
+    sample_penalise(b, r, a.penal + r.w.penal0, r.w.fed >= 0 ? a.fed_from[r.w.fed] : -1);
     sync_block();
     for (uint32_t i = threadIdx.x; i < r.w.n_bans; i += SAMPLE_THREADS)
         if (r.l.holds((uint32_t)a.ban[r.w.ban0 + i]))
@@ -144,7 +145,8 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct R
 
 /* Returns the token for a row without a finite logit: the lowest id that the mask and the bans
  * allow, else the lowest that the bans allow, else 0. */
-DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const struct Row &r) {
+DEVICE uint32_t sample_last_resort(const struct sample_args &a, struct Bench &b,
+                                   const struct Row &r) {
     for (int use_mask = r.mask != NULL; use_mask >= 0; use_mask--) {
         uint64_t best = 0;
 
@@ -156,7 +158,7 @@ DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const 
             if (allowed && (uint64_t)~i > best)
                 best = (uint32_t)~i;
         }
-        best = combine<true>(b, best);
+        best = select_combine<true>(b, best);
         if (best)
             return ~(uint32_t)best;
     }
@@ -165,7 +167,7 @@ DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const 
 
 /* -- scan -------------------------------------------------------------------------------------- */
 
-DEVICE void settle(const struct sample_args &a, const struct Row &r, uint32_t token) {
+DEVICE void sample_settle(const struct sample_args &a, const struct Row &r, uint32_t token) {
     if (threadIdx.x == 0) {
         r.out->token = (int32_t)token;
         a.sampled[r.index] = (int32_t)token;
@@ -185,7 +187,7 @@ DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
 
                 next = rank < best && rank > next ? rank : next;
             });
-        best = combine<true>(b, next);
+        best = select_combine<true>(b, next);
     }
 }
 
@@ -203,9 +205,9 @@ DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct 
          settled = r.w.target >= 0 || !any || !(r.needs & SAMPLE_DRAW);
     uint32_t token = r.w.target >= 0 ? (uint32_t)r.w.target
                      : any           ? samp_rank_id(best)
-                                     : last_resort(a, b, r);
+                                     : sample_last_resort(a, b, r);
     if (settled)
-        settle(a, r, token);
+        sample_settle(a, r, token);
     if (threadIdx.x == 0) {
         r.state->max = samp_rank_value(best);
         r.state->max_raw = samp_rank_value(b.part[1]);
@@ -219,7 +221,7 @@ DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct 
 KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
     wait_for_previous();
     SHARED struct Bench b;
-    struct Row r = row_of(a);
+    struct Row r = sample_row(a);
     uint64_t digest = 0, raw = 0, best = 0;
 
     r.raw.each_raw([&](uint32_t i, float x) {
@@ -233,12 +235,12 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
     best = raw;
     if (r.processed) {
         best = 0;
-        process(a, b, r);
+        sample_process_row(a, b, r);
         r.l.each([&](uint32_t i, float x) { best = larger(best, samp_rank(x, i)); });
     }
-    best = combine<true>(b, best);
-    raw = combine<true>(b, raw);
-    digest = combine<false>(b, digest);
+    best = select_combine<true>(b, best);
+    raw = select_combine<true>(b, raw);
+    digest = select_combine<false>(b, digest);
     if (threadIdx.x == 0) {
         max_global(&r.state->best, best);
         max_global(&r.state->best_raw, raw);
@@ -266,7 +268,7 @@ DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token)
 
             next = rank < below && rank > next ? rank : next;
         }
-        below = combine<true>(b, next);
+        below = select_combine<true>(b, next);
         if (!(below && samp_rank_value(below) > -INFINITY))
             break;
         if (threadIdx.x == 0) {
@@ -300,8 +302,8 @@ DEVICE void fill_bins(struct Bench &b, const struct Row &r, float max) {
         if (add && x >= least)
             add_shared(&b.bins[samp_ordered(x) >> CUT_SHIFT], add);
     });
-    total = combine<false>(b, total);
-    finite = combine<false>(b, finite);
+    total = select_combine<false>(b, total);
+    finite = select_combine<false>(b, finite);
     for (uint32_t i = threadIdx.x; i < SAMPLE_BINS; i += SAMPLE_THREADS)
         if (b.bins[i])
             add_global(&r.state->bins[i], b.bins[i]);
@@ -337,7 +339,7 @@ DEVICE void find_bin(const struct sample_args &a, struct Bench &b, const struct 
 KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
     wait_for_previous();
     SHARED struct Bench b;
-    struct Row r = row_of(a);
+    struct Row r = sample_row(a);
     bool settled = r.state->settled, cuts = (r.needs & SAMPLE_CUT) && !settled;
     bool scores = r.needs & SAMPLE_SCORE;
     uint64_t sum = 0;
@@ -349,7 +351,7 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
 
         if (max > -INFINITY)
             r.raw.each([&](uint32_t i, float x) { sum += samp_weight(x, max, 1); });
-        sum = combine<false>(b, sum);
+        sum = select_combine<false>(b, sum);
         if (threadIdx.x == 0)
             add_global(&r.state->sum, sum);
     }
@@ -376,7 +378,7 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
 
     r.l.each(
         [&](uint32_t i, float x) { n += x >= -FLT_MAX && samp_ordered(x) >> CUT_SHIFT >= bin; });
-    n = combine<false>(b, n);
+    n = select_combine<false>(b, n);
     if (threadIdx.x == 0)
         b.base = n ? add_global(&r.state->n_listed, (uint32_t)n) : 0;
     sync_block();
@@ -387,7 +389,7 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
             uint32_t at = add_shared(&b.base, 1u);
 
             if (at < a.list_max)
-                put_global(&r.state->list[at], listed(i, x));
+                put_global(&r.state->list[at], select_listed(i, x));
         });
 }
 
@@ -399,20 +401,20 @@ DEVICE struct Drawn draw_cut(const struct sample_args &a, struct Bench &b, const
     sync_block();
     if (bin != NONE && b.base <= a.list_max) {
         struct Listed tokens = {r.state->list, b.base};
-        struct Cut c = truncate_tail(b, r.w, tokens, r.n, max, r.state->weight);
+        struct Cut c = select_truncate_tail(b, r.w, tokens, r.n, max, r.state->weight);
 
-        return draw(b, r.w, tokens, max, c);
+        return select_draw(b, r.w, tokens, max, c);
     }
     struct Stretch whole = {r.l.z, 0, r.n};
-    struct Cut c = truncate_tail(b, r.w, whole, r.n, max, r.state->weight);
+    struct Cut c = select_truncate_tail(b, r.w, whole, r.n, max, r.state->weight);
 
-    return draw(b, r.w, whole, max, c);
+    return select_draw(b, r.w, whole, max, c);
 }
 
 KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
     wait_for_previous();
     SHARED struct Bench b;
-    struct Row r = row_of(a);
+    struct Row r = sample_row(a);
     struct Drawn d = {0, NONE};
 
     if (!(r.needs & SAMPLE_DRAW) || r.state->settled)
@@ -429,7 +431,7 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
     } else {
         struct sample_drawn *drawn = r.state->drawn;
 
-        d = draw(b, r.w, r.l, max, cut_low(r.w, max, {-INFINITY, 0}));
+        d = select_draw(b, r.w, r.l, max, cut_low(r.w, max, {-INFINITY, 0}));
         if (threadIdx.x == 0) {
             put_global(&drawn[blockIdx.x].key, d.key);
             put_global(&drawn[blockIdx.x].id, d.id);
@@ -439,9 +441,9 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
         d = {0, NONE};
         if (threadIdx.x < gridDim.x)
             d = {get_global(&drawn[threadIdx.x].key), get_global(&drawn[threadIdx.x].id)};
-        d = best_of(b, d);
+        d = select_best(b, d);
     }
-    settle(a, r, d.id);
+    sample_settle(a, r, d.id);
     if (r.needs & SAMPLE_SCORE)
         write_logprobs(b, r, d.id);
 }

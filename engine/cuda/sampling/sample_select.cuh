@@ -40,7 +40,7 @@ struct Drawn {
 };
 
 /* Reduces a value of each thread to its sum, or maximum, over the block; every thread gets it. */
-template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
+template <bool MAX> DEVICE uint64_t select_combine(struct Bench &b, uint64_t v) {
     auto join = [](uint64_t x, uint64_t y) { return MAX ? larger(x, y) : x + y; };
 
     return join_warps<SAMPLE_THREADS / 32>(MAX ? warp_max(v) : warp_sum(v), b.word, join);
@@ -114,7 +114,7 @@ struct Stretch {
     }
 };
 
-/* A list of candidates that several blocks of the same launch have filled (listed()). */
+/* A list of candidates that several blocks of the same launch have filled (select_listed()). */
 struct Listed {
     uint64_t *entry;
     uint32_t n;
@@ -136,7 +136,7 @@ struct Listed {
 };
 
 /* Returns an entry of a list: the bits of logit @x above, token @id below. */
-DEVICE uint64_t listed(uint32_t id, float x) {
+DEVICE uint64_t select_listed(uint32_t id, float x) {
     return (uint64_t)mx_bits_of(x) << 32 | id;
 }
 
@@ -150,7 +150,8 @@ DEVICE uint64_t amount(float x, float max, float inv_t) {
 
 /* Adds @n sums to *@above, from the last down, until the total reaches @target. Returns the index
  * at which it does, with *@above the total before it; @n if it never does. */
-DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uint64_t *above) {
+DEVICE uint32_t select_walk_down(const uint64_t *sums, uint32_t n, uint64_t target,
+                                 uint64_t *above) {
     for (uint32_t i = n; i-- > 0; *above += sums[i])
         if (*above + sums[i] >= target)
             return i;
@@ -178,12 +179,12 @@ DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
     sync_block();
     if (tid == 0) {
         uint64_t above = b.above;
-        uint32_t w = walk_down(b.word, SAMPLE_THREADS / 32, target, &above), bin = n_bins;
+        uint32_t w = select_walk_down(b.word, SAMPLE_THREADS / 32, target, &above), bin = n_bins;
 
         if (w < SAMPLE_THREADS / 32) {
-            uint32_t t = 32 * w + walk_down(b.part + 32 * w, 32, target, &above);
+            uint32_t t = 32 * w + select_walk_down(b.part + 32 * w, 32, target, &above);
 
-            bin = t * per + walk_down(b.bins + t * per, per, target, &above);
+            bin = t * per + select_walk_down(b.bins + t * per, per, target, &above);
         }
         b.above = above;
         b.chosen = bin;
@@ -194,8 +195,8 @@ DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
 /* Finds the cut at which the amounts, added from the best token down, reach @target. Returns false
  * if all tokens together do not reach it. */
 template <typename S>
-DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint64_t target,
-                       float max, float inv_t, struct Cut *out) {
+DEVICE bool select_find_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint64_t target,
+                            float max, float inv_t, struct Cut *out) {
     uint32_t prefix = 0, tid = threadIdx.x;
 
     if (tid == 0)
@@ -236,7 +237,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
         uint64_t count = 0;
 
         tokens.each([&](uint32_t i, float x) { count += i <= middle && x == out->value; });
-        if (combine<false>(b, count) >= need)
+        if (select_combine<false>(b, count) >= need)
             high = middle;
         else
             low = middle + 1;
@@ -246,7 +247,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
 }
 
 /* Returns true if the cut keeps token @id, whose logit is @x. */
-DEVICE bool is_kept(const struct Cut &c, float x, uint32_t id) {
+DEVICE bool select_is_kept(const struct Cut &c, float x, uint32_t id) {
     return x > c.value || (x == c.value && id <= c.id);
 }
 
@@ -281,23 +282,24 @@ DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) 
  * without top_k, that top_p keeps. @total is the sum of weights over the row; top_k replaces it by
  * the sum over the tokens that it keeps. */
 template <typename S>
-DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, const S &tokens,
-                                uint32_t n_vocab, float max, uint64_t total) {
+DEVICE struct Cut select_truncate_tail(struct Bench &b, const struct sample_want &w,
+                                       const S &tokens, uint32_t n_vocab, float max,
+                                       uint64_t total) {
     struct Cut c = {-INFINITY, 0}, found;
     float inv_t = 1.0f / w.temperature;
 
     if (sample_has_top_k(&w, n_vocab)) {
-        if (select_cut(b, tokens, n_vocab, w.top_k, max, 0, &found))
+        if (select_find_cut(b, tokens, n_vocab, w.top_k, max, 0, &found))
             c = found;
         total = 0;
         if (w.top_p < 1)
             tokens.each([&](uint32_t i, float x) {
-                total += is_kept(c, x, i) ? samp_weight(x, max, inv_t) : 0;
+                total += select_is_kept(c, x, i) ? samp_weight(x, max, inv_t) : 0;
             });
-        total = combine<false>(b, total);
+        total = select_combine<false>(b, total);
     }
     if (w.top_p < 1 &&
-        select_cut(b, tokens, n_vocab, target_of(w.top_p, total), max, inv_t, &found))
+        select_find_cut(b, tokens, n_vocab, target_of(w.top_p, total), max, inv_t, &found))
         c = found;
     return cut_low(w, max, c);
 }
@@ -320,19 +322,19 @@ DEVICE uint64_t ordered_double(double d) {
 }
 
 /* Returns the best of the tokens that the threads found; among equal keys the lowest id. */
-DEVICE struct Drawn best_of(struct Bench &b, struct Drawn mine) {
-    uint64_t top = combine<true>(b, mine.key);
+DEVICE struct Drawn select_best(struct Bench &b, struct Drawn mine) {
+    uint64_t top = select_combine<true>(b, mine.key);
     bool is_top = mine.key == top && mine.id != NONE;
 
-    return {top, ~(uint32_t)combine<true>(b, is_top ? (uint32_t)~mine.id : 0)};
+    return {top, ~(uint32_t)select_combine<true>(b, is_top ? (uint32_t)~mine.id : 0)};
 }
 
 /* Returns the token with the largest l + T g among the tokens that @c keeps; @max is the largest
  * logit of the row. A first pass finds the best approximate key. A second pass computes the exact
  * key for the few tokens whose approximate key is within the error of it. */
 template <typename S>
-DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &tokens, float max,
-                         struct Cut c) {
+DEVICE struct Drawn select_draw(struct Bench &b, const struct sample_want &w, const S &tokens,
+                                float max, struct Cut c) {
     /* Noise lies in (-3.2, 22.9), so the best token has a key above max - 3.2 T, and a token more
      * than 26.1 T below max cannot reach it. The bound here is 26.9 T, a margin for rounding. */
     float least = max - SAMP_NOISE_MAX * w.temperature - 4 * w.temperature - fabsf(max) * 1e-5f;
@@ -340,14 +342,14 @@ DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &
     struct Drawn mine = {0, NONE};
 
     tokens.each_near(w, least, [&](uint32_t i, float x, uint32_t word) {
-        if (is_kept(c, x, i))
+        if (select_is_kept(c, x, i))
             best = fmaxf(best, rough_key(x, w.temperature, word));
     });
-    best = samp_rank_value(combine<true>(b, samp_rank(best, 0)));
+    best = samp_rank_value(select_combine<true>(b, samp_rank(best, 0)));
     float bar = best - 4e-3f * w.temperature - 4e-5f * (fabsf(best) + fabsf(max));
     least = fmaxf(least, bar - 23.0f * w.temperature);
     tokens.each_near(w, least, [&](uint32_t i, float x, uint32_t word) {
-        if (!is_kept(c, x, i) || rough_key(x, w.temperature, word) < bar)
+        if (!select_is_kept(c, x, i) || rough_key(x, w.temperature, word) < bar)
             return;
         uint64_t key = ordered_double(samp_key(x, w.temperature, word));
 
@@ -356,5 +358,5 @@ DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &
             mine.id = i;
         }
     });
-    return best_of(b, mine);
+    return select_best(b, mine);
 }

@@ -35,7 +35,7 @@ size_t sparse_page_bytes(const struct be *b) {
 
 /* Returns the place of the blocks' keys of the op's layer: pages of their own, after the pages of
  * all layers' keys and values. */
-static struct block_keys keys_of(const struct be *b, const struct model_op *op) {
+static struct block_keys sparse_keys(const struct be *b, const struct model_op *op) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
     uint32_t page_tokens = b->opts->page_tokens;
     size_t before = kv->page_bytes - sparse_page_bytes(b);
@@ -50,8 +50,8 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op) 
 
 /* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
  * state, for the next block. */
-static int store_keys(struct step *s, const struct model_op *op, const struct block_keys *keys,
-                      const struct csa_rope *turn) {
+static int sparse_store_keys(struct step *s, const struct model_op *op,
+                             const struct block_keys *keys, const struct csa_rope *turn) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     const struct mean_args a = {
@@ -95,13 +95,13 @@ int step_index(struct step *s, const struct model_op *op) {
         .normed = true,
         .eps = m->rms_eps,
     };
-    const struct block_keys keys = keys_of(b, op);
+    const struct block_keys keys = sparse_keys(b, op);
 
     assert(op->weights->n_mats == 2 && turn.n_rot <= p->dim);
     TRY(step_norm(s, op->weights->norm));
     TRY(step_multiply(s, op->weights, false));
     TRY(CUDA_LAUNCH(b, turn_heads, s->grid.rows, (p->n_head + 7) / 8, CUDA_THREADS, &queries));
-    TRY(store_keys(s, op, &keys, &turn));
+    TRY(sparse_store_keys(s, op, &keys, &turn));
     return step_choose(s, &keys, p->n_head, NULL, 0);
 }
 

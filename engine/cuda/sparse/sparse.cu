@@ -27,7 +27,7 @@ ROW_KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
         return sum / (float)block;
     };
 
-    put_key(a.end, a.batch, r, key, sums, mean);
+    block_key_put(a.end, a.batch, r, key, sums, mean);
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
@@ -79,8 +79,8 @@ DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
 /* Finds the places of the part's keys, one thread for each. Places after the last key must be
  * readable and keep groups of four together: they get keys of the part's first block, whose scores
  * are masked. */
-DEVICE void find_keys(const struct sparse_args &a, const struct sparse_view &v,
-                      const struct Place &p, struct Group *at) {
+DEVICE void sparse_find_keys(const struct sparse_args &a, const struct sparse_view &v,
+                             const struct Place &p, struct Group *at) {
     uint32_t i = threadIdx.x, whole = (a.of.batch->pos[v.row] + 1) / a.block;
 
     if (i >= SPARSE_PART)
@@ -180,7 +180,7 @@ DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint3
 
 /* Adds the tile's values, multiplied by their weights, to the warp's 32 of the @n values of each
  * head. */
-DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE_EACH / 8][4]) {
+DEVICE void sparse_add(uint32_t n, const struct sparse_shared &s, float o[SPARSE_EACH / 8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t d0 = threadIdx.x / 32 * SPARSE_EACH;
     float back[2] = {s.back[g], s.back[g + 8]};
@@ -204,7 +204,8 @@ DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE
 }
 
 /* Returns the address of the result of part @part for head @head of row @row. */
-DEVICE float *part_at(const struct sparse_args &a, uint32_t row, uint32_t head, uint32_t part) {
+DEVICE float *sparse_part_at(const struct sparse_args &a, uint32_t row, uint32_t head,
+                             uint32_t part) {
     size_t at = ((size_t)(row - a.row0) * a.of.n_head + head) * a.n_parts + part;
 
     return a.of.partial + at * (a.of.shape.head_dim + 4);
@@ -221,10 +222,11 @@ DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
         uint32_t d = threadIdx.x / 32 * SPARSE_EACH + i / 2 * 8 + lane % 4 * 2;
 
         if (own < v.n_head && d < n)
-            store_some<2>(part_at(a, v.row, v.head0 + own, blockIdx.x) + d, &o[i / 2][i % 2 * 2]);
+            store_some<2>(sparse_part_at(a, v.row, v.head0 + own, blockIdx.x) + d,
+                          &o[i / 2][i % 2 * 2]);
     }
     if (threadIdx.x % 16 == 0 && head < v.n_head) {
-        float *to = part_at(a, v.row, v.head0 + head, blockIdx.x) + n;
+        float *to = sparse_part_at(a, v.row, v.head0 + head, blockIdx.x) + n;
 
         to[0] = h.max;
         to[1] = h.sum;
@@ -242,7 +244,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
     if (!find_view(a, &v))
         return;
     find_pages(p, a.of, v.kv, a.of.batch->seq[a.of.batch->row_seq[v.row]].page0);
-    find_keys(a, v, p, s.at);
+    sparse_find_keys(a, v, p, s.at);
     take_heads<SPARSE_HALF>(a.of.q + ((size_t)v.row * a.of.n_head + v.head0) * p.dim, v.n_head,
                             p.dim, a.of.scale, q);
     for (uint32_t i = 0; i < v.n; i += CSA_TILE) {
@@ -253,7 +255,7 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();
-        add_sparse(p.dim, s, o);
+        sparse_add(p.dim, s, o);
     }
     put_part(a, v, h, o);
 }
@@ -279,7 +281,7 @@ KERNEL(merge_sparse, struct sparse_args, CUDA_THREADS, 4) {
     uint32_t n_parts = (count_keys(a, r) + SPARSE_PART - 1) / SPARSE_PART;
 #pragma unroll 4
     for (uint32_t part = 0; part < n_parts; part++) {
-        const float *from = part_at(a, r, head, part);
+        const float *from = sparse_part_at(a, r, head, part);
         struct Weights w = merge_weights(max, from[n]);
         float x[4];
 

@@ -33,7 +33,7 @@ uint32_t ngram_n_rows(const struct model_shape *s) {
 
 /* Asks the device for the tokens before the step and those that the previous step sampled, and
  * waits. */
-static int ask(struct step *s, const struct model_op *op) {
+static int ngram_ask_device(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct ngram_ask_args a = {
         .batch = b->head,
@@ -50,12 +50,12 @@ static int ask(struct step *s, const struct model_op *op) {
 }
 
 /* Returns true if the host knows all tokens of row @nth of @q. */
-static bool is_known(const struct ngram_shape *g, const struct engine_seq *q, uint32_t nth) {
+static bool ngram_is_known(const struct ngram_shape *g, const struct engine_seq *q, uint32_t nth) {
     return nth >= g->n || (nth + 1 == g->n && q->feed < 0);
 }
 
 /* Computes the numbers of the rows of the table for row @nth of sequence @i. */
-static void rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *row) {
+static void ngram_rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *row) {
     const struct ngram_shape *g = &s->be->shape->ngram;
     const struct engine_seq *q = &s->batch->seq[i];
     const struct ngram_known *k = &s->be->streams.known[i];
@@ -69,7 +69,8 @@ static void rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *ro
 
 /* Reads the rows of the table for the rows of the step whose tokens are @known, or for the others.
  * Returns false if one cannot be read. */
-static bool read_rows(const struct step *s, const struct model_op *op, bool known, uint8_t *to) {
+static bool ngram_read_rows(const struct step *s, const struct model_op *op, bool known,
+                            uint8_t *to) {
     const struct be *b = s->be;
     uint32_t n = ngram_n_rows(b->shape);
     struct ngram_find *find = b->streams.find;
@@ -78,9 +79,9 @@ static bool read_rows(const struct step *s, const struct model_op *op, bool know
 
     for (uint32_t i = 0; i < s->batch->n_seqs; i++)
         for (uint32_t k = 0; k < s->batch->seq[i].n_rows; k++) {
-            if (is_known(&b->shape->ngram, &s->batch->seq[i], k) != known)
+            if (ngram_is_known(&b->shape->ngram, &s->batch->seq[i], k) != known)
                 continue;
-            rows_of(s, i, k, row);
+            ngram_rows_of(s, i, k, row);
             for (uint32_t h = 0; h < n; h++)
                 find[n_find++] =
                     (struct ngram_find){.row = row[h], .to = (s->batch->seq[i].row0 + k) * n + h};
@@ -99,9 +100,9 @@ int ngram_bring(struct step *s) {
         return 0;
     assert(!s->batch->model && !s->batch->holes);
     uint8_t *to = b->streams.host_rows[b->streams.turn++ % 2];
-    bool good = read_rows(s, op, true, to);
-    TRY(ask(s, op));
-    good &= read_rows(s, op, false, to);
+    bool good = ngram_read_rows(s, op, true, to);
+    TRY(ngram_ask_device(s, op));
+    good &= ngram_read_rows(s, op, false, to);
     if (!good || gguf_has_changed(b->opts->file)) {
         snprintf(b->fault.text, sizeof(b->fault.text),
                  "the table of n-grams cannot be read, or the model's file has changed");

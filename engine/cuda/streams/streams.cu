@@ -138,7 +138,8 @@ ROW_KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
 }
 
 /* Updates the last tokens in the state, by one thread; equals ngram_keep() of engine/ngram.c. */
-DEVICE void keep_tokens(const struct ngram_args &a, const struct plan_seq &seq, float *last) {
+DEVICE void streams_keep_tokens(const struct ngram_args &a, const struct plan_seq &seq,
+                                float *last) {
     float next[NGRAM_KNOWN] = {};
 
     for (uint32_t k = 0; k + 1 < a.apart && k < NGRAM_KNOWN; k++) {
@@ -147,7 +148,7 @@ DEVICE void keep_tokens(const struct ngram_args &a, const struct plan_seq &seq, 
         if (k >= seq.n_rows)
             next[k] = k < seq.pos0 + seq.n_rows ? last[k - seq.n_rows] : (float)a.eos;
         else
-            next[k] = (float)token_of(a.batch, a.sampled, row);
+            next[k] = (float)rows_token(a.batch, a.sampled, row);
     }
     for (uint32_t k = 0; k < NGRAM_KNOWN; k++)
         last[k] = next[k];
@@ -165,5 +166,5 @@ KERNEL(ngram_keep, struct ngram_args, CUDA_THREADS, 2) {
     for (uint32_t k = 0; k < before; k++)
         state[STATE + k * width + i] = ngram_input(a, seq, k + seq.n_rows, i);
     if (i == 0)
-        keep_tokens(a, seq, state);
+        streams_keep_tokens(a, seq, state);
 }

@@ -1,8 +1,8 @@
 /*
  * vision - the backend of image encoders on a device. Its memory was counted when the device was
  * opened: matrices and vectors are among the weights, buffers in be.pictures. Products are
- * the model's. Work is enqueued in the device's stream between steps; end() waits for it. A call
- * that fails marks the device as lost, as in a step, and later calls do nothing.
+ * the model's. Work is enqueued in the device's stream between steps; cuda_vision_end() waits for
+ * it. A call that fails marks the device as lost, as in a step, and later calls do nothing.
  */
 
 #include "engine/cuda/cuda.h"
@@ -28,7 +28,7 @@ struct vis_be {
     size_t used;
 };
 
-static const char *lacks(const struct projector *p) {
+static const char *cuda_vision_lacks(const struct projector *p) {
     return p->n_layer && p->n_embd / p->n_head > VIS_WIDEST ? "heads of this size" : NULL;
 }
 
@@ -37,12 +37,12 @@ static size_t whole(size_t n) {
 }
 
 /* Returns the number of values that a head occupies in struct vis_stored. */
-static uint32_t padded(uint32_t dim) {
+static uint32_t cuda_vision_padded(uint32_t dim) {
     return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
 }
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
-static void *take(struct vis_be *v, size_t bytes) {
+static void *cuda_vision_take(struct vis_be *v, size_t bytes) {
     void *at = v->b ? v->b->pictures.memory + v->used : NULL;
 
     v->used += whole(bytes);
@@ -51,25 +51,26 @@ static void *take(struct vis_be *v, size_t bytes) {
 }
 
 /* Takes the backend's own memory. Packed rows have up to two planes (pack_args). */
-static void lay_out(struct vis_be *v, const struct vis_sizes *s) {
+static void cuda_vision_lay_out(struct vis_be *v, const struct vis_sizes *s) {
     size_t rows = round_up(s->max_rows, WGMMA_ROWS);
 
     v->sizes = *s;
     v->heads = (struct vis_stored){.n_head = s->n_head,
                                    .dim = s->head_dim,
-                                   .padded = padded(s->head_dim),
+                                   .padded = cuda_vision_padded(s->head_dim),
                                    .max_keys = s->max_keys};
-    v->heads.half = take(v, 3ul * s->max_keys * s->n_head * v->heads.padded * sizeof(uint16_t));
-    v->packed = take(v, rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t));
-    v->scale = take(v, rows * sizeof(float));
-    v->places = take(v, s->place_bytes);
-    v->pixels = take(v, s->pixel_bytes);
+    v->heads.half =
+        cuda_vision_take(v, 3ul * s->max_keys * s->n_head * v->heads.padded * sizeof(uint16_t));
+    v->packed = cuda_vision_take(v, rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t));
+    v->scale = cuda_vision_take(v, rows * sizeof(float));
+    v->places = cuda_vision_take(v, s->place_bytes);
+    v->pixels = cuda_vision_take(v, s->pixel_bytes);
 }
 
-static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+static uint64_t cuda_vision_open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
     struct vis_be v = {0};
 
-    lay_out(&v, s);
+    cuda_vision_lay_out(&v, s);
     return v.used;
 }
 
@@ -95,25 +96,25 @@ static uint64_t tensor_bytes(const struct tensor *t) {
     return round_up(bytes, 512);
 }
 
-static struct vis_be *close_be(struct vis_be *v) {
+static struct vis_be *cuda_vision_close_be(struct vis_be *v) {
     free(v);
     return NULL;
 }
 
-static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
-                   const struct vis_sizes *sizes, struct err *err) {
+static int cuda_vision_open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                               const struct vis_sizes *sizes, struct err *err) {
     struct vis_be *v = calloc(1, sizeof(*v));
 
     if (!v)
         return -ENOMEM;
     v->b = opts->be;
-    lay_out(v, sizes);
+    cuda_vision_lay_out(v, sizes);
     *out = v;
     return 0;
 }
 
 static float *buffer(struct vis_be *v, size_t n) {
-    return take(v, n * sizeof(float));
+    return cuda_vision_take(v, n * sizeof(float));
 }
 
 /* Returns @r, the result of loading; sets @err if the device failed. */
@@ -123,8 +124,8 @@ static int told(const struct vis_be *v, int r, struct err *err) {
     return r;
 }
 
-static int load(struct vis_be *v, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
+static int cuda_vision_load(struct vis_be *v, const struct tensor *t, const float *bias,
+                            struct vis_mat **out, struct err *err) {
     struct weights *w = NULL;
     int r = cuda_load_one(v->b, t, bias, &w, err);
 
@@ -132,11 +133,12 @@ static int load(struct vis_be *v, const struct tensor *t, const float *bias, str
     return told(v, r, err);
 }
 
-static int vector(struct vis_be *v, const float *x, size_t n, const float **out, struct err *err) {
+static int cuda_vision_vector(struct vis_be *v, const float *x, size_t n, const float **out,
+                              struct err *err) {
     return told(v, cuda_load_floats(v->b, x, n, out, err), err);
 }
 
-static const void *bring(struct vis_be *v, const void *from, size_t n) {
+static const void *cuda_vision_bring(struct vis_be *v, const void *from, size_t n) {
     assert(n <= v->sizes.place_bytes);
     cuda_load_bytes(v->b, from, n, v->places);
     return v->places;
@@ -153,8 +155,8 @@ static const uint8_t *pixels(struct vis_be *v, const uint8_t *from, size_t n, ui
     return v->pixels;
 }
 
-static void linear(struct vis_be *v, const struct vis_mat *m, const float *in, uint32_t n_rows,
-                   float *out, bool add) {
+static void cuda_vision_linear(struct vis_be *v, const struct vis_mat *m, const float *in,
+                               uint32_t n_rows, float *out, bool add) {
     struct weights *w = (struct weights *)m;
     struct operand x = {.packed = v->packed,
                         .scale = v->scale,
@@ -188,8 +190,9 @@ static void heads(struct vis_be *v, const struct vis_heads *a) {
                 &args);
 }
 
-static void launch_attend(struct vis_be *v, const struct vis_attend *a,
-                          struct vis_attend_args *args, uint32_t grid_x, uint32_t grid_y) {
+static void cuda_vision_launch_attend(struct vis_be *v, const struct vis_attend *a,
+                                      struct vis_attend_args *args, uint32_t grid_x,
+                                      uint32_t grid_y) {
     const void *kernel = v->heads.padded == 64   ? kernel_vis_attend_64
                          : v->heads.padded == 80 ? kernel_vis_attend_80
                                                  : kernel_vis_attend_128;
@@ -201,22 +204,22 @@ static void launch_attend(struct vis_be *v, const struct vis_attend *a,
     cuda_launch(v->b, &l, args, sizeof(*args));
 }
 
-static void attend(struct vis_be *v, const struct vis_attend *a) {
+static void cuda_vision_attend(struct vis_be *v, const struct vis_attend *a) {
     struct vis_attend_args args = {.start = a->start, .n_blocks = vis_head_blocks(a->longest)};
 
-    launch_attend(v, a, &args, a->n_segments * args.n_blocks, v->sizes.n_head);
+    cuda_vision_launch_attend(v, a, &args, a->n_segments * args.n_blocks, v->sizes.n_head);
 }
 
-static void attend_blocks(struct vis_be *v, const struct vis_attend *a, uint32_t first,
-                          uint32_t n) {
+static void cuda_vision_attend_blocks(struct vis_be *v, const struct vis_attend *a, uint32_t first,
+                                      uint32_t n) {
     struct vis_attend_args args = {
         .n_patches = a->n_patches, .n_blocks = vis_head_blocks(a->n_patches), .first = first};
 
-    launch_attend(v, a, &args, n, 1);
+    cuda_vision_launch_attend(v, a, &args, n, 1);
 }
 
-static void get(struct vis_be *v, const float *from, uint32_t n_rows, uint32_t n, float *to,
-                size_t stride) {
+static void cuda_vision_get(struct vis_be *v, const float *from, uint32_t n_rows, uint32_t n,
+                            float *to, size_t stride) {
     uint32_t most = (uint32_t)(v->b->load.bytes / sizeof(float) / n);
 
     assert(most > 0);
@@ -230,28 +233,28 @@ static void get(struct vis_be *v, const float *from, uint32_t n_rows, uint32_t n
     }
 }
 
-static int end(struct vis_be *v) {
+static int cuda_vision_end(struct vis_be *v) {
     return cuda_load_wait(v->b);
 }
 
 const struct vis_ops vis_cuda = {
     .name = "cuda",
-    .lacks = lacks,
-    .open = open_be,
-    .close = close_be,
-    .open_bytes = open_bytes,
+    .lacks = cuda_vision_lacks,
+    .open = cuda_vision_open_be,
+    .close = cuda_vision_close_be,
+    .open_bytes = cuda_vision_open_bytes,
     .buffer_bytes = buffer_bytes,
     .tensor_bytes = tensor_bytes,
     .buffer = buffer,
-    .load = load,
-    .vector = vector,
-    .bring = bring,
+    .load = cuda_vision_load,
+    .vector = cuda_vision_vector,
+    .bring = cuda_vision_bring,
     .pixels = pixels,
-    .linear = linear,
+    .linear = cuda_vision_linear,
     .rows = rows,
     .heads = heads,
-    .attend = attend,
-    .attend_blocks = attend_blocks,
-    .get = get,
-    .end = end,
+    .attend = cuda_vision_attend,
+    .attend_blocks = cuda_vision_attend_blocks,
+    .get = cuda_vision_get,
+    .end = cuda_vision_end,
 };

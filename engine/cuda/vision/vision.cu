@@ -133,7 +133,7 @@ DEVICE void norm_head(const float *w, const float *bias, float eps, uint32_t dim
 
 /* Rotates the pairs of a head of patch @at in shared memory, by one warp: half of the pairs by the
  * patch's row, the others by its column. */
-DEVICE void turn_head(const struct vis_heads &a, uint32_t at, uint32_t dim, float *head) {
+DEVICE void vision_turn_head(const struct vis_heads &a, uint32_t at, uint32_t dim, float *head) {
     uint32_t half = dim / 2, quarter = dim / 4;
 
     for (uint32_t i = threadIdx.x % 32; i < half; i += 32) {
@@ -173,7 +173,7 @@ KERNEL(vis_head, struct vis_head_args, CUDA_THREADS, 4) {
                               : NULL,
                   a.of.eps, dim, head);
     if (part < 2 && a.of.turn != VIS_STAY)
-        turn_head(a.of, at, dim, head);
+        vision_turn_head(a.of, at, dim, head);
     uint16_t *to = a.to.half + ((size_t)h * a.to.max_keys + at) * a.to.padded;
     for (uint32_t i = lane; i < a.to.padded; i += 32)
         to[i] = i < dim ? (uint16_t)pack_half(finite_half(head[i])) : 0;
@@ -228,8 +228,8 @@ template <uint32_t D> struct Sums { float m[2], l[2], o[D / 8][4]; };
 
 /* Updates the running values with a tile, of which the first @n_keys keys exist. */
 template <uint32_t D>
-DEVICE void add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, uint32_t n_keys, float scale,
-                     Sums<D> &r) {
+DEVICE void vision_add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, uint32_t n_keys,
+                            float scale, Sums<D> &r) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float c[4][4];
     uint32_t h[2][4];
@@ -343,7 +343,7 @@ template <uint32_t D> DEVICE void attend_rows(const struct vis_attend_args &a, T
             copy_wait<0>();
         }
         sync_block();
-        add_keys<D>(w, ring[i % 2], s.end - key, a.scale, r);
+        vision_add_keys<D>(w, ring[i % 2], s.end - key, a.scale, r);
         sync_block();
     }
     put_sums<D>(a, head, row, s.end, r);

@@ -3,28 +3,28 @@
  *
  * automaton_analyse() does four things, in this order:
  *
- * 1. Dead states are cut off (find_alive(), cut_dead()). A state is alive if some text leads from
- *    it to the end of its rule. Example: in root = "a" | list, list = "[" list "]" no text of list
- *    ever ends. So its states are dead, and since the call of list is cut off, a mask never allows
- *    `[`. That is the promise of the whole module: a text that was allowed so far can always be
- *    completed.
- *    The search goes backwards from the accepting states with a work list. An edge into a live
- *    state makes its source alive. A call does so if the state behind it is alive and the called
- *    rule can end, which it can when its start is alive; hence a rule whose start comes to life
- *    wakes the states that call it. The end of an object with members in any order is alive only
- *    once each required member can be written (members_live()).
+ * 1. Dead states are cut off (automaton_find_alive(), cut_dead()). A state is alive if some text
+ *    leads from it to the end of its rule. Example: in root = "a" | list, list = "[" list "]" no
+ *    text of list ever ends. So its states are dead, and since the call of list is cut off, a mask
+ *    never allows `[`. That is the promise of the whole module: a text that was allowed so far can
+ *    always be completed. The search goes backwards from the accepting states with a work list. An
+ *    edge into a live state makes its source alive. A call does so if the state behind it is alive
+ *    and the called rule can end, which it can when its start is alive; hence a rule whose start
+ *    comes to life wakes the states that call it. The end of an object with members in any order is
+ *    alive only once each required member can be written (members_live()).
  * 2. Rules that call nothing are marked as plain: their sets of configurations are single states,
  *    which walk_tables.c profits from.
  * 3. Left recursion is refused (order_rules()). The machine enters the calls of a state before it
  *    reads the next byte, so a rule that reaches itself through calls at starts alone, as in
  *    a = b "x", b = a | "y", would be entered for ever. A depth-first search over these calls finds
  *    such a cycle. Its postorder has callees before their callers.
- * 4. First and follow bytes of each rule (find_bytes()), as LL(1) parsers have them: the bytes that
- *    can begin its text, and those that can come right behind it anywhere in this grammar. First
- *    bytes take one pass in postorder. Follow bytes start with what comes behind each call; where
- *    a call may be the last of its rule, what follows the caller follows the callee, too, which is
- *    spread in passes until nothing changes. A token class (classify.c) examines only tokens that
- *    leave the rule with a follow byte: behind a JSON string few bytes can come.
+ * 4. First and follow bytes of each rule (automaton_find_bytes()), as LL(1) parsers have them: the
+ *    bytes that can begin its text, and those that can come right behind it anywhere in this
+ *    grammar. First bytes take one pass in postorder. Follow bytes start with what comes behind
+ *    each call; where a call may be the last of its rule, what follows the caller follows the
+ *    callee, too, which is spread in passes until nothing changes. A token class (classify.c)
+ *    examines only tokens that leave the rule with a follow byte: behind a JSON string few bytes
+ *    can come.
  */
 
 #include "grammar/automaton/members.h"
@@ -131,7 +131,7 @@ static void member_lives(struct grammar *g, struct reverse *r, uint32_t rule, ui
     }
 }
 
-static void find_alive(struct grammar *g, struct reverse *r) {
+static void automaton_find_alive(struct grammar *g, struct reverse *r) {
     for (uint32_t i = 0; i < g->n_rules; i++) {
         if (g->state[g->rule[i].start].flags & STATE_MEMBERS)
             member_lives(g, r, i, NO_MAX);
@@ -240,7 +240,7 @@ static void unite(struct byte_set *to, const struct byte_set *from) {
         to->w[i] |= from->w[i];
 }
 
-static struct byte_set first_of(const struct grammar *g, uint32_t q) {
+static struct byte_set automaton_first(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
     struct byte_set f = {{0}};
 
@@ -268,7 +268,7 @@ static void find_follow(struct grammar *g, struct last_calls *last) {
         for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
             const struct call_desc *d = &g->desc[g->call[i].desc];
             struct auto_rule *r = &g->rule[d->rule];
-            struct byte_set f = first_of(g, g->call[i].to);
+            struct byte_set f = automaton_first(g, g->call[i].to);
 
             if (d->kind == CALL_REPEAT)
                 unite(&f, &r->first);
@@ -292,7 +292,7 @@ static bool spread_follow(struct grammar *g, const struct last_calls *last) {
     return changed;
 }
 
-static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order) {
+static int automaton_find_bytes(struct build *b, struct grammar *g, const uint32_t *order) {
     CLEANUP(freep) struct last_call *calls = malloc((g->n_calls + 1ull) * sizeof(*calls));
     struct last_calls last = {.v = calls};
     bool changed = true;
@@ -301,7 +301,7 @@ static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order)
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < g->n_rules; i++)
-        g->rule[order[i]].first = first_of(g, g->rule[order[i]].start);
+        g->rule[order[i]].first = automaton_first(g, g->rule[order[i]].start);
     find_follow(g, &last);
     assert(last.n <= g->n_calls);
     for (int pass = 0; r == 0 && changed && pass < FOLLOW_PASSES; pass++) {
@@ -334,7 +334,7 @@ int automaton_analyse(struct build *b, struct grammar *g) {
     if (r == 0 && !order)
         r = build_no_memory(b);
     if (r == 0) {
-        find_alive(g, &rev);
+        automaton_find_alive(g, &rev);
         if (!rev.alive[g->rule[g->start].start] && !g->nullable)
             r = build_invalid(b, "no text satisfies this grammar");
     }
@@ -344,7 +344,7 @@ int automaton_analyse(struct build *b, struct grammar *g) {
         r = order_rules(b, g, order);
     }
     if (r == 0)
-        r = find_bytes(b, g, order);
+        r = automaton_find_bytes(b, g, order);
     reverse_free(&rev);
     return r;
 }

@@ -11,7 +11,7 @@
  * them by symbol, and for each symbol gathers the NFA states that it leads to (close_over(), which
  * also follows empty edges). Only states that have edges of their own or end the rule stay in the
  * set: sets that differ in states which were merely passed through are equal, so there are fewer.
- * intern() finds a set again by a hash table over its sorted members, or makes a new DFA state,
+ * dfa_intern() finds a set again by a hash table over its sorted members, or makes a new DFA state,
  * whose turn comes later: make_states() goes on until no state is left without its edges.
  *
  * Symbols are ranges of bytes, special tokens and calls. Ranges that overlap are cut at their ends
@@ -93,14 +93,14 @@ static int by_number(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-static int by_key(const void *x, const void *y) {
+static int dfa_by_key(const void *x, const void *y) {
     uint64_t a = ((const struct out_edge *)x)->key, b = ((const struct out_edge *)y)->key;
 
     return (a > b) - (a < b);
 }
 
 /* Sorts an array. Most arrays have one element or two. */
-static void sort(void *v, uint32_t n, size_t size, int (*by)(const void *, const void *)) {
+static void dfa_sort(void *v, uint32_t n, size_t size, int (*by)(const void *, const void *)) {
     if (n > 1)
         qsort(v, n, size, by);
 }
@@ -110,7 +110,7 @@ static void start_closure(struct sets *s) {
     s->n_found = 0;
 }
 
-static bool is_found(const struct sets *s, uint32_t q) {
+static bool dfa_is_found(const struct sets *s, uint32_t q) {
     return s->mark[q] == s->stamp;
 }
 
@@ -156,12 +156,12 @@ static int add_state(struct dfa *d) {
 
 /* Returns the state of the set in found[], and makes it when it is new. @fresh: always makes a
  * state, which later searches do not find. The result is undefined after the build has failed. */
-static uint32_t intern(struct dfa *d, bool fresh) {
+static uint32_t dfa_intern(struct dfa *d, bool fresh) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
     int r = m->b->failed;
 
-    sort(s->found, s->n_found, sizeof(*s->found), by_number);
+    dfa_sort(s->found, s->n_found, sizeof(*s->found), by_number);
     uint32_t h = numbers_hash(s->found, s->n_found);
 
     HASH_INDEX_EACH(s->known, h, i) {
@@ -198,7 +198,7 @@ static unsigned hi_of(const struct out_edge *e) {
     return e->key & 0xffff;
 }
 
-static uint64_t key_of(const struct nfa_edge *e) {
+static uint64_t dfa_key(const struct nfa_edge *e) {
     return e->kind == NFA_CALL ? CALL_KEY | e->desc : (uint64_t)e->lo << 16 | e->hi;
 }
 
@@ -232,14 +232,14 @@ static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, u
 
 /* Returns the state of the set in found[]. If the set contains the open state (nfa.h), its closure
  * alone stands for the set: the open state accepts all that the others accept. */
-static uint32_t state_of(struct dfa *d) {
+static uint32_t dfa_state(struct dfa *d) {
     uint32_t open = d->m->nfa_open;
 
-    if (open != NFA_NONE && is_found(&d->s, open)) {
+    if (open != NFA_NONE && dfa_is_found(&d->s, open)) {
         start_closure(&d->s);
         close_over(d, open);
     }
-    return intern(d, false);
+    return dfa_intern(d, false);
 }
 
 /* Returns the state that out[@from, @to), edges with one and the same symbol, lead to. */
@@ -251,7 +251,7 @@ static uint32_t set_behind(struct dfa *d, uint32_t from, uint32_t to) {
     start_closure(&d->s);
     for (uint32_t i = from; i < to; i++)
         close_over(d, d->s.out[i].to);
-    uint32_t state = state_of(d);
+    uint32_t state = dfa_state(d);
 
     if (alone)
         *alone = state + 1;
@@ -272,7 +272,7 @@ static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint3
             s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
         }
     }
-    sort(s->point, n, sizeof(*s->point), by_number);
+    dfa_sort(s->point, n, sizeof(*s->point), by_number);
     for (uint32_t p = 0; p + 1 < n && !b->failed; p++) {
         uint32_t lo = s->point[p], hi = s->point[p + 1] - 1;
 
@@ -285,7 +285,7 @@ static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint3
                 close_over(d, s->out[i].to);
         }
         if (s->n_found)
-            emit_edge(d, state, lo, hi, state_of(d));
+            emit_edge(d, state, lo, hi, dfa_state(d));
     }
 }
 
@@ -350,7 +350,7 @@ static void emit_state(struct dfa *d, uint32_t local) {
             if (s->n_out == s->cap_out &&
                 maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out)) < 0)
                 return;
-            s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
+            s->out[s->n_out++] = (struct out_edge){dfa_key(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
         /* The list of edges begins with the one added last: this restores the order of adding. */
@@ -361,7 +361,7 @@ static void emit_state(struct dfa *d, uint32_t local) {
             s->out[k] = x;
         }
     }
-    sort(s->out, s->n_out, sizeof(*s->out), by_key);
+    dfa_sort(s->out, s->n_out, sizeof(*s->out), dfa_by_key);
     emit_bytes(d, state, n_bytes);
     emit_calls(d, state, n_bytes);
 }
@@ -382,7 +382,7 @@ static uint32_t make_states(struct dfa *d, const struct expr *body) {
     if (!m->b->failed && sets_init(d) == 0) {
         start_closure(&d->s);
         close_over(d, start);
-        first = intern(d, !d->loop);
+        first = dfa_intern(d, !d->loop);
         for (uint32_t i = 0; i < d->s.n && !m->b->failed; i++)
             emit_state(d, i);
     }

@@ -15,7 +15,8 @@
  *
  * The product is made state by state from the start, so tuples that no text reaches do not exist.
  * For each state, add_edges() goes through the 256 bytes in steps as wide as all the automata
- * behave alike (step()), and intern() finds the tuple behind a step again by a hash table.
+ * behave alike (lang_step()), and lang_intern() finds the tuple behind a step again by a hash
+ * table.
  *
  * Each state of the product remembers which of the languages accept there, as bits. So one product
  * answers every Boolean question about them: lang_select() keeps the states with the wanted bits
@@ -49,7 +50,7 @@ struct product {
     uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
 };
 
-static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t size) {
+static int lang_grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t size) {
     uint32_t bigger = MAX(need, *cap ? *cap * 2 : 64);
 
     if (need <= *cap)
@@ -70,7 +71,7 @@ static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
 
 /* Returns the state of the tuple that lies behind the last one, and makes it when it is new. The
  * result is undefined after the build has failed. */
-static uint32_t intern(struct product *p) {
+static uint32_t lang_intern(struct product *p) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
     uint32_t h = numbers_hash(t, p->n_in);
     uint64_t accepts = 0;
@@ -88,7 +89,7 @@ static uint32_t intern(struct product *p) {
         if (t[i] != NO_STATE && (p->in[i]->state[t[i]].accepts & 1))
             accepts |= UINT64_C(1) << i;
     }
-    if (p->b->failed || grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state)) < 0)
+    if (p->b->failed || lang_grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state)) < 0)
         return 0;
     p->state[p->n] = (struct lang_state){.accepts = accepts};
     if (hash_index_add(&p->known, h, p->n) < 0)
@@ -119,7 +120,7 @@ static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
 /* Appends the tuple of states behind byte @c, and sets *@last to the last byte up to which this
  * tuple stays the same. Returns false if no text of a language of `must` goes on with these bytes;
  * there is no state for them then. */
-static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
+static bool lang_step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
     unsigned dead = 0;
 
@@ -149,17 +150,17 @@ static void add_edges(struct product *p, uint32_t from) {
     struct ahead at[LANG_MAX];
 
     /* Room for an edge and a state for each byte. */
-    if (grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0 ||
-        grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge)) < 0)
+    if (lang_grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0 ||
+        lang_grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge)) < 0)
         return;
     start_at(p, from, at);
     p->state[from].edge = p->n_edges;
     for (unsigned c = 0, last; c < 256 && !p->b->failed; c = last + 1) {
-        if (!step(p, at, c, &last)) {
+        if (!lang_step(p, at, c, &last)) {
             build_work(p->b, p->n_in);
             continue;
         }
-        uint32_t to = intern(p);
+        uint32_t to = lang_intern(p);
         struct edge *before = p->n_edges > p->state[from].edge ? &p->edge[p->n_edges - 1] : NULL;
 
         if (before && before->to == to && before->hi + 1u == c)
@@ -184,7 +185,7 @@ static void check_lang(const struct lang *l) {
 }
 
 /* Returns a copy of @from in the arena. */
-static const struct lang *keep(struct build *b, const struct lang *from) {
+static const struct lang *lang_keep(struct build *b, const struct lang *from) {
     struct lang *l = build_alloc(b, 1, sizeof(*l));
     struct lang_state *s = build_alloc(b, MAX(from->n, 1u), sizeof(*s));
     struct edge *e = build_alloc(b, MAX(from->n_edges, 1u), sizeof(*e));
@@ -215,14 +216,14 @@ static int make_product(struct product *p) {
     if (p->n_in > LANG_MAX)
         return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
     assert(p->n_in > 0);
-    if (grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0)
+    if (lang_grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0)
         return b->failed;
     for (uint32_t i = 0; i < p->n_in; i++) {
         p->tuple[i] = p->in[i]->n ? 0 : NO_STATE;
         alive = alive && (p->in[i]->n || !(p->must >> i & 1));
     }
     if (alive)
-        intern(p);
+        lang_intern(p);
     for (uint32_t i = 0; i < p->n && !b->failed; i++)
         add_edges(p, i);
     return b->failed;
@@ -236,14 +237,14 @@ const struct lang *lang_product(struct build *b, const struct lang *const *in, u
 
     if (r == 0)
         r = lang_merge(b, &made);
-    const struct lang *l = r == 0 ? keep(b, &made) : NULL;
+    const struct lang *l = r == 0 ? lang_keep(b, &made) : NULL;
 
     product_free(&p);
     return l;
 }
 
 /* Adds to alive[] the states from which a state that is alive already can be reached. */
-static int find_alive(struct build *b, const struct lang *l, bool *alive) {
+static int lang_find_alive(struct build *b, const struct lang *l, bool *alive) {
     bool changed = true;
     int r = 0;
 
@@ -276,7 +277,7 @@ static const struct lang *select_states(struct build *b, const struct lang *l, u
         return failed(build_no_memory(b));
     for (uint32_t q = 0; q < l->n; q++)
         alive[q] = (l->state[q].accepts & care) == want;
-    if (find_alive(b, l, alive) < 0)
+    if (lang_find_alive(b, l, alive) < 0)
         return NULL;
     for (uint32_t q = 0; q < l->n && alive[0]; q++)
         number[q] = alive[q] ? n++ : NO_STATE;
@@ -305,7 +306,7 @@ static const struct lang *select_states(struct build *b, const struct lang *l, u
 
     if (build_work(b, l->n + l->n_edges) < 0 || lang_merge(b, &made) < 0)
         return NULL;
-    return keep(b, &made);
+    return lang_keep(b, &made);
 }
 
 const struct lang *lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
@@ -522,7 +523,7 @@ const struct lang *lang_of(struct build *b, const struct expr *e) {
     if (r == 0)
         r = state ? lang_merge(b, &made) : build_no_memory(b);
     if (r == 0)
-        l = keep(b, &made);
+        l = lang_keep(b, &made);
     free(state);
     maker_free(&m);
     free(g.state);

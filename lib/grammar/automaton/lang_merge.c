@@ -15,10 +15,10 @@
  *
  * refine() establishes this alternately: a new block splits the cords by whether their steps lead
  * to it, a new cord splits the blocks by whether their states begin one of its steps. A split
- * (mark(), split()) makes the smaller part the new set, so a step is looked at again only when its
- * set has at most half the size: the work is n log n in the number of steps n. Moore's simpler
- * algorithm, which splits all states in rounds, takes as many rounds as the longest text that is
- * needed to tell two states apart: a thousand for a maxLength of a thousand.
+ * (mark(), lang_merge_split()) makes the smaller part the new set, so a step is looked at again
+ * only when its set has at most half the size: the work is n log n in the number of steps n.
+ * Moore's simpler algorithm, which splits all states in rounds, takes as many rounds as the longest
+ * text that is needed to tell two states apart: a thousand for a maxLength of a thousand.
  *
  * Bytes that no edge tells apart are one symbol (find_symbols()), which makes the steps few.
  */
@@ -76,7 +76,7 @@ static void mark(struct partition *p, uint32_t e) {
 }
 
 /* Splits each set into its marked and unmarked elements; the smaller part becomes a new set. */
-static void split(struct partition *p) {
+static void lang_merge_split(struct partition *p) {
     while (p->n_touched) {
         uint32_t s = p->own[--p->n_touched], k = p->first[s] + p->marked[s], made = p->n_sets;
 
@@ -167,12 +167,12 @@ static void refine(struct merger *m, const struct lang *l) {
             if (l->state[q].accepts & bit)
                 mark(&m->block, q);
         }
-        split(&m->block);
+        lang_merge_split(&m->block);
     }
     for (; c < m->cord.n_sets; c++) {
         for (uint32_t i = m->cord.first[c]; i < m->cord.past[c]; i++)
             mark(&m->block, m->from[m->cord.elem[i]]);
-        split(&m->block);
+        lang_merge_split(&m->block);
         for (; b < m->block.n_sets; b++) {
             for (uint32_t i = m->block.first[b]; i < m->block.past[b]; i++) {
                 uint32_t q = m->block.elem[i];
@@ -180,7 +180,7 @@ static void refine(struct merger *m, const struct lang *l) {
                 for (uint32_t k = m->into_n[q]; k < m->into_n[q + 1]; k++)
                     mark(&m->cord, m->into[k]);
             }
-            split(&m->cord);
+            lang_merge_split(&m->cord);
         }
     }
 }

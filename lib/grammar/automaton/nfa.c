@@ -105,7 +105,7 @@ static bool same_desc(const struct call_desc *x, const struct call_desc *y) {
            x->names == y->names;
 }
 
-static void add_call(struct maker *m, struct call_desc d, uint32_t from, uint32_t to) {
+static void nfa_add_call(struct maker *m, struct call_desc d, uint32_t from, uint32_t to) {
     struct grammar *g = m->g;
     uint32_t i = g->n_descs;
 
@@ -137,7 +137,7 @@ void nfa_add_literal(struct maker *m, const uint8_t *bytes, size_t n, uint32_t f
     }
 }
 
-static void add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) {
+static void nfa_add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) {
     struct grammar *g = m->g;
     uint32_t i = 0;
 
@@ -182,18 +182,18 @@ static uint32_t loop_rule(struct maker *m, struct expr *atom) {
     return rule;
 }
 
-static void add_loop(struct maker *m, struct expr *atom, uint32_t min, uint32_t max, uint32_t from,
-                     uint32_t to) {
+static void nfa_add_loop(struct maker *m, struct expr *atom, uint32_t min, uint32_t max,
+                         uint32_t from, uint32_t to) {
     struct call_desc d = {
         .kind = CALL_COUNTED, .rule = loop_rule(m, atom), .min = MAX(min, 1u), .max = max};
 
     assert(min <= max && max > 0);
     if (min == 0)
         nfa_add_empty(m, from, to);
-    add_call(m, d, from, to);
+    nfa_add_call(m, d, from, to);
 }
 
-static void add_names(struct maker *m, const struct names *names, uint32_t from, uint32_t to) {
+static void nfa_add_names(struct maker *m, const struct names *names, uint32_t from, uint32_t to) {
     struct expr *atom = json_canonical_char(m->b);
 
     if (!atom)
@@ -202,7 +202,7 @@ static void add_names(struct maker *m, const struct names *names, uint32_t from,
 
     if (!names->node[0].end)
         nfa_add_empty(m, from, to);
-    add_call(m, d, from, to);
+    nfa_add_call(m, d, from, to);
 }
 
 /* Adds `min` copies of the operand, then optional copies up to `max`, or a loop if there is no
@@ -246,7 +246,7 @@ static void add_counted_call(struct maker *m, struct expr *x, uint32_t min, uint
     m->b->rule[d.rule].nullable = nullable;
     if (min == 0 || nullable)
         nfa_add_empty(m, from, to);
-    add_call(m, d, from, to);
+    nfa_add_call(m, d, from, to);
 }
 
 static void add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
@@ -256,7 +256,7 @@ static void add_repeat(struct maker *m, const struct expr *e, uint32_t from, uin
         x == m->b->shared_atom[SHARED_JSON_CHARS] || x == m->b->shared_atom[SHARED_JSON_CANONICAL];
 
     if (!m->flat && x->atom && (shared || most > ATOM_UNROLL))
-        add_loop(m, x, e->min, e->max, from, to);
+        nfa_add_loop(m, x, e->min, e->max, from, to);
     else if (!m->flat && !x->atom && most > 1 &&
              (uint64_t)most * x->size > (x->kind == EXPR_LANG ? ROUNDS_MAX : UNROLL_MAX))
         add_counted_call(m, x, e->min, e->max, from, to);
@@ -314,7 +314,7 @@ static void add_rule_call(struct maker *m, const struct expr *e, uint32_t from, 
     }
     if (m->b->rule[e->id].nullable)
         nfa_add_empty(m, from, to);
-    add_call(m, (struct call_desc){.rule = e->id}, from, to);
+    nfa_add_call(m, (struct call_desc){.rule = e->id}, from, to);
 }
 
 /* Adds a copy of @l. Its start gets a state of its own besides @from: edges of @l may lead back to
@@ -372,7 +372,8 @@ static void add_within(struct maker *m, const struct expr *e, uint32_t from, uin
     }
     if (expr_nullable(m->b, e))
         nfa_add_empty(m, from, to);
-    add_call(m, (struct call_desc){.kind = CALL_WITHIN, .rule = e->id, .max = e->max}, from, to);
+    nfa_add_call(m, (struct call_desc){.kind = CALL_WITHIN, .rule = e->id, .max = e->max}, from,
+                 to);
 }
 
 static void add_once(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
@@ -381,7 +382,7 @@ static void add_once(struct maker *m, const struct expr *e, uint32_t from, uint3
                           .min = e->min,
                           .max = e->max};
 
-    add_call(m, d, from, to);
+    nfa_add_call(m, d, from, to);
 }
 
 void nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
@@ -413,13 +414,13 @@ void nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) 
         add_rule_call(m, e, from, to);
         break;
     case EXPR_TOKEN:
-        add_token(m, e->id, from, to);
+        nfa_add_token(m, e->id, from, to);
         break;
     case EXPR_LIST:
         nfa_add_list(m, e->list, from, to);
         break;
     case EXPR_NAMES:
-        add_names(m, e->names, from, to);
+        nfa_add_names(m, e->names, from, to);
         break;
     case EXPR_ONCE:
     case EXPR_MEMBERS:

@@ -28,7 +28,7 @@
 
 #define LIST_STATES 65536
 
-static unsigned encode(uint32_t cp, uint8_t *out) {
+static unsigned nfa_encode(uint32_t cp, uint8_t *out) {
     if (cp < 0x80) {
         out[0] = (uint8_t)cp;
         return 1;
@@ -91,13 +91,13 @@ static void add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, 
 
         if (a > b)
             continue;
-        encode(b, last);
-        add_utf8(m, first, last, encode(a, first), from, to);
+        nfa_encode(b, last);
+        add_utf8(m, first, last, nfa_encode(a, first), from, to);
     }
 }
 
 /* Adds the shortest escape of a character that a JSON string cannot hold plainly. */
-static void add_escaped(struct maker *m, uint32_t cp, uint32_t from, uint32_t to) {
+static void nfa_add_escaped(struct maker *m, uint32_t cp, uint32_t from, uint32_t to) {
     char c = (char)cp;
     uint8_t *text;
     size_t n;
@@ -116,7 +116,7 @@ void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_
         }
         for (uint32_t c = lo; c <= MIN(hi, (uint32_t)'\\'); c++) {
             if (c < 0x20 || c == '"' || c == '\\')
-                add_escaped(m, c, from, to);
+                nfa_add_escaped(m, c, from, to);
         }
         static const struct cp_range PLAIN[] = {{0x20, '!'}, {'#', '['}, {']', 0x10ffff}};
 
@@ -201,7 +201,7 @@ static uint32_t insert_key(struct maker *m, uint32_t old, const struct expr *key
 }
 
 /* Adds @x from *@root, which it makes if there is none, to @to. */
-static void add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
+static void nfa_add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
     if (*root == NFA_NONE)
         *root = nfa_state(m);
     uint32_t from = nfa_state(m);
@@ -222,12 +222,12 @@ static void add_before(struct list_maker *k, uint32_t t) {
         uint32_t others = *root;
 
         *root = NFA_NONE; /* the trie of the row behind stays as it is */
-        add_branch(k->m, root, x, k->behind[t]);
+        nfa_add_branch(k->m, root, x, k->behind[t]);
         if (others != NFA_NONE)
             nfa_add_empty(k->m, *root, others);
     } else if (x && k->i >= l->n - l->n_needs) {
         assert(!l->optional[k->i]);
-        add_branch(k->m, root, x, k->behind[t]);
+        nfa_add_branch(k->m, root, x, k->behind[t]);
     } else if (x) {
         uint32_t value = nfa_state(k->m);
 
@@ -235,7 +235,7 @@ static void add_before(struct list_maker *k, uint32_t t) {
         nfa_add_sequence(k->m, x->child + 1, x->n - 1, value, k->behind[t]);
     }
     if (has_rest(l, k->i))
-        add_branch(k->m, root, l->rest, k->now[t]);
+        nfa_add_branch(k->m, root, l->rest, k->now[t]);
 }
 
 static void make_row(struct list_maker *k) {
@@ -258,7 +258,7 @@ static void make_row(struct list_maker *k) {
 
 /* Makes row k->i, or takes the states of an equal row of an earlier list: alternatives of objects
  * often end with the same members. Rows that count members are not shared. */
-static void add_row(struct list_maker *k) {
+static void nfa_add_row(struct list_maker *k) {
     const struct expr_list *l = k->l;
     bool inner = k->i < l->n;
     struct nfa_shared part = {.kind = NFA_ROW,
@@ -321,7 +321,7 @@ void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uin
     k.behind = k.now + k.top + 1;
     for (;; k.i--) {
         k.may_end = k.may_end && (k.i == l->n || l->optional[k.i]);
-        add_row(&k);
+        nfa_add_row(&k);
         if (m->b->failed || k.i == 0)
             break;
         uint32_t *swap = k.now;

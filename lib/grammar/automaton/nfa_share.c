@@ -30,7 +30,7 @@ static uint64_t hash_of_expr(const struct expr *e) {
            (e->kind == EXPR_BYTES ? bytes_hash(e->bytes, e->n) : 0);
 }
 
-static uint32_t hash_of(const struct nfa_shared *p) {
+static uint32_t nfa_share_hash(const struct nfa_shared *p) {
     uint64_t h = hash_step(p->kind, (uint64_t)p->flags << 32 | p->last);
 
     h = hash_step(h, (uint64_t)p->before << 32 | p->behind);
@@ -50,7 +50,7 @@ static bool same_part(const struct nfa_shared *p, const struct nfa_shared *q) {
 bool nfa_find_shared(struct maker *m, struct nfa_shared *part) {
     if (m->b->failed || build_work(m->b, 2) < 0)
         return false;
-    HASH_INDEX_EACH(m->shared_index, hash_of(part), i) {
+    HASH_INDEX_EACH(m->shared_index, nfa_share_hash(part), i) {
         if (same_part(&m->shared[i], part)) {
             *part = m->shared[i];
             return true;
@@ -64,7 +64,7 @@ void nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
         maker_grow(m, &m->shared, m->n_shared, &m->cap_shared, sizeof(*m->shared)) < 0)
         return;
     m->shared[m->n_shared] = *part;
-    if (hash_index_add(&m->shared_index, hash_of(part), m->n_shared++) < 0)
+    if (hash_index_add(&m->shared_index, nfa_share_hash(part), m->n_shared++) < 0)
         build_no_memory(m->b);
 }
 

@@ -28,7 +28,7 @@ struct reader {
     struct err *err;
 };
 
-static int invalid(struct err *err, const char *what) {
+static int constraint_invalid(struct err *err, const char *what) {
     return err_set_code(err, 400, "grammar_invalid", NULL, "%s", what);
 }
 
@@ -37,7 +37,7 @@ static int read_doc(yyjson_doc **out, const char *text, size_t len, size_t max, 
         return err_set_code(err, 400, "grammar_too_complex", NULL,
                             "the grammar has %zu bytes; at most %zu are allowed", len, max);
     int r = json_parse(out, text, len, YYJSON_READ_NUMBER_AS_RAW);
-    return r == -EINVAL ? invalid(err, "the grammar is not JSON") : r;
+    return r == -EINVAL ? constraint_invalid(err, "the grammar is not JSON") : r;
 }
 
 static const struct source_key {
@@ -62,7 +62,7 @@ static const struct {
     {"gemma", GRAMMAR_GEMMA},         {"call", GRAMMAR_CALL},
 };
 
-static const struct source_key *find_source(yyjson_val *node) {
+static const struct source_key *constraint_find_source(yyjson_val *node) {
     for (size_t i = 0; i < ARRAY_SIZE(SOURCES); i++) {
         if (yyjson_obj_get(node, SOURCES[i].key))
             return &SOURCES[i];
@@ -70,8 +70,8 @@ static const struct source_key *find_source(yyjson_val *node) {
     return NULL;
 }
 
-static int read_source(struct reader *r, yyjson_val *node, const struct source_key *key,
-                       grammar_part *out) {
+static int constraint_read_source(struct reader *r, yyjson_val *node, const struct source_key *key,
+                                  grammar_part *out) {
     yyjson_val *v = yyjson_obj_get(node, key->key);
     CLEANUP(freep) char *text = NULL;
     struct grammar_source src = {.kind = key->kind,
@@ -85,7 +85,7 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
     }
     if (key->kind == GRAMMAR_JSON_OBJECT) {
         if (!yyjson_is_true(v))
-            return invalid(r->err, "json_object must be true");
+            return constraint_invalid(r->err, "json_object must be true");
     } else if (key->kind == GRAMMAR_JSON_SCHEMA || key->kind == GRAMMAR_CHOICE) {
         src.text = text = yyjson_val_write(v, 0, &src.len);
         if (!text)
@@ -94,7 +94,7 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         src.text = json_text(v);
         src.len = json_len(v);
     } else {
-        return invalid(r->err, "regex, ebnf and lark must be strings");
+        return constraint_invalid(r->err, "regex, ebnf and lark must be strings");
     }
     *out = grammar_part_of(r->b, &src);
     return 0;
@@ -102,15 +102,15 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
 
 static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out);
 
-static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned depth,
-                     grammar_part *out) {
+static int constraint_read_list(struct reader *r, yyjson_val *list, bool either, unsigned depth,
+                                grammar_part *out) {
     size_t n = yyjson_arr_size(list);
     CLEANUP(freep) grammar_part *part = calloc(MAX(n, (size_t)1), sizeof(*part));
 
     if (!part)
         return -ENOMEM;
     if (!yyjson_is_arr(list) || (either && n == 0))
-        return invalid(r->err, "sequence and either must be arrays of nodes");
+        return constraint_invalid(r->err, "sequence and either must be arrays of nodes");
     JSON_EACH_AT(i, node, list) {
         TRY(read_node(r, node, depth, &part[i]));
     }
@@ -119,7 +119,7 @@ static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned d
 }
 
 /* Reads a count of a repeat, at most nine digits; *@out stays as it is where there is none. */
-static int read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
+static int constraint_read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
     const char *s = json_digits(v);
     size_t n = json_n_digits(v);
     uint32_t x = 0;
@@ -127,10 +127,10 @@ static int read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
     if (!v)
         return 0;
     if (!s || n == 0 || n > 9)
-        return invalid(r->err, "min and max must be whole numbers");
+        return constraint_invalid(r->err, "min and max must be whole numbers");
     for (size_t i = 0; i < n; i++) {
         if (s[i] < '0' || s[i] > '9')
-            return invalid(r->err, "min and max must be whole numbers");
+            return constraint_invalid(r->err, "min and max must be whole numbers");
         x = x * 10 + (uint32_t)(s[i] - '0');
     }
     *out = x;
@@ -141,12 +141,12 @@ static int read_repeat(struct reader *r, yyjson_val *node, unsigned depth, gramm
     yyjson_val *sep = yyjson_obj_get(node, "separator");
     grammar_part part, separator = GRAMMAR_NO_PART;
     uint32_t min = 0, max = GRAMMAR_NO_MAX;
-    int e = read_count(r, yyjson_obj_get(node, "min"), &min);
+    int e = constraint_read_count(r, yyjson_obj_get(node, "min"), &min);
 
     if (e == 0)
-        e = read_count(r, yyjson_obj_get(node, "max"), &max);
+        e = constraint_read_count(r, yyjson_obj_get(node, "max"), &max);
     if (e == 0 && min > max)
-        e = invalid(r->err, "min is greater than max");
+        e = constraint_invalid(r->err, "min is greater than max");
     if (e == 0)
         e = read_node(r, yyjson_obj_get(node, "repeat"), depth, &part);
     if (e == 0 && sep)
@@ -156,12 +156,12 @@ static int read_repeat(struct reader *r, yyjson_val *node, unsigned depth, gramm
     return e;
 }
 
-static int read_member(struct reader *r, yyjson_val *node, unsigned depth,
-                       struct grammar_member *out) {
+static int constraint_read_member(struct reader *r, yyjson_val *node, unsigned depth,
+                                  struct grammar_member *out) {
     yyjson_val *key = yyjson_obj_get(node, "key");
 
     if (!yyjson_is_str(key) || json_len(key) == 0)
-        return invalid(r->err, "a member of a grammar must have a string \"key\"");
+        return constraint_invalid(r->err, "a member of a grammar must have a string \"key\"");
     TRY(read_node(r, yyjson_obj_get(node, "value"), depth, &out->value));
     out->key = grammar_literal(r->b, json_text(key), json_len(key));
     out->optional = yyjson_is_true(yyjson_obj_get(node, "optional"));
@@ -177,30 +177,30 @@ static int read_members(struct reader *r, yyjson_val *node, unsigned depth, gram
     if (!m)
         return -ENOMEM;
     if (!yyjson_is_arr(list))
-        return invalid(r->err, "members must be an array");
+        return constraint_invalid(r->err, "members must be an array");
     TRY(read_node(r, yyjson_obj_get(node, "before"), depth, &before));
     JSON_EACH_AT(i, item, list) {
-        TRY(read_member(r, item, depth, &m[i]));
+        TRY(constraint_read_member(r, item, depth, &m[i]));
     }
     *out = grammar_members(r->b, m, yyjson_arr_size(list), before);
     return 0;
 }
 
 static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out) {
-    const struct source_key *source = find_source(node);
+    const struct source_key *source = constraint_find_source(node);
     yyjson_val *v;
 
     if (!yyjson_is_obj(node))
-        return invalid(r->err, "a node of a grammar must be an object");
+        return constraint_invalid(r->err, "a node of a grammar must be an object");
     if (depth == NODE_DEPTH_MAX)
         return err_set_code(r->err, 400, "grammar_too_complex", NULL,
                             "the grammar's parts are nested more than %d deep", NODE_DEPTH_MAX);
     if (source)
-        return read_source(r, node, source, out);
+        return constraint_read_source(r, node, source, out);
     if ((v = yyjson_obj_get(node, "sequence")))
-        return read_list(r, v, false, depth + 1, out);
+        return constraint_read_list(r, v, false, depth + 1, out);
     if ((v = yyjson_obj_get(node, "either")))
-        return read_list(r, v, true, depth + 1, out);
+        return constraint_read_list(r, v, true, depth + 1, out);
     if (yyjson_obj_get(node, "members"))
         return read_members(r, node, depth + 1, out);
     if (yyjson_obj_get(node, "repeat"))
@@ -213,7 +213,7 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
         *out = grammar_free_text(r->b, json_text(v), json_len(v));
         return 0;
     }
-    return invalid(r->err, "a node of the grammar has no known key");
+    return constraint_invalid(r->err, "a node of the grammar has no known key");
 }
 
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,

@@ -10,11 +10,12 @@
  * at all.
  *
  * There may be thousands of nodes, and reading the whole vocabulary from each would take too long.
- * So every token is read from the root of the trigger automaton (find_root()). From another node
- * only those tokens are looked at that are read differently (differ()): the vocabulary's trie is
- * walked from both nodes at once, and where the two readings come to the same node before either
- * has completed a trigger, they are one from there on. Nearly all meet after one byte: only bytes
- * that go on with a part of a trigger lead elsewhere than from the root (find_ahead()).
+ * So every token is read from the root of the trigger automaton (crossing_find_root()). From
+ * another node only those tokens are looked at that are read differently (differ()): the
+ * vocabulary's trie is walked from both nodes at once, and where the two readings come to the same
+ * node before either has completed a trigger, they are one from there on. Nearly all meet after one
+ * byte: only bytes that go on with a part of a trigger lead elsewhere than from the root
+ * (find_ahead()).
  *
  * The other tokens that complete a trigger are kept as well (`done`): near a limit of tokens they
  * must not come if the text that the grammar then requires is too long (ending.c).
@@ -51,7 +52,7 @@ struct search {
     int error;
 };
 
-static int add(struct search *s, struct ids *v, int32_t id) {
+static int crossing_add(struct search *s, struct ids *v, int32_t id) {
     if (!ARRAY_GROW(v->id, v->n, v->cap, 256))
         return s->error = -ENOMEM;
     if (v->n >= CROSSING_MAX)
@@ -79,11 +80,11 @@ static void try(struct search *s, uint32_t node, int32_t id) {
     if (r == 0) {
         s->longest = MAX(s->longest, grammar_bytes_left(s->state));
         grammar_rollback(s->state, 1);
-        add(s, &s->done, id);
+        crossing_add(s, &s->done, id);
     } else if (r != -EINVAL) {
         s->error = r;
     } else {
-        add(s, &s->refused, id);
+        crossing_add(s, &s->refused, id);
     }
 }
 
@@ -133,7 +134,7 @@ static void differ(struct search *s, uint32_t node, const struct trie_node *at, 
 }
 
 /* Finds the tokens that complete a trigger when they are read from @root. */
-static void find_root(struct search *s, uint32_t root) {
+static void crossing_find_root(struct search *s, uint32_t root) {
     uint32_t n = s->c->vocab->n;
 
     s->root_node = root;
@@ -146,7 +147,7 @@ static void find_root(struct search *s, uint32_t root) {
 
         triggers_feed(s->c->triggers, &node, bytes, len, &found);
         if (found)
-            add(s, &s->root, (int32_t)id);
+            crossing_add(s, &s->root, (int32_t)id);
     }
 }
 
@@ -167,11 +168,11 @@ static void try_special(struct search *s, uint32_t node) {
 static void find_special(struct search *s) {
     for (uint32_t id = 0; id < s->c->vocab->n && !s->error; id++) {
         if (s->c->vocab->is_special[id])
-            add(s, &s->special, (int32_t)id);
+            crossing_add(s, &s->special, (int32_t)id);
     }
 }
 
-static int by_id(const void *a, const void *b) {
+static int crossing_by_id(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
 
     return (x > y) - (x < y);
@@ -183,7 +184,7 @@ static void put_in_order(struct ids *v, uint32_t from) {
 
     assert(from <= v->n && v->n <= v->cap);
     if (v->n > from)
-        qsort(v->id + from, v->n - from, sizeof(*v->id), by_id);
+        qsort(v->id + from, v->n - from, sizeof(*v->id), crossing_by_id);
     for (uint32_t i = from; i < v->n; i++) {
         if (n == from || v->id[n - 1] != v->id[i])
             v->id[n++] = v->id[i];
@@ -191,7 +192,7 @@ static void put_in_order(struct ids *v, uint32_t from) {
     v->n = n;
 }
 
-static void find(struct search *s, uint32_t node) {
+static void crossing_search(struct search *s, uint32_t node) {
     uint32_t refused = s->refused.n, done = s->done.n;
 
     for (uint32_t i = 0; i < s->root.n && !s->error; i++)
@@ -210,13 +211,13 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint32_t ro
     const struct trigger_node *node = s->c->triggers->node;
 
     if (first < end)
-        find_root(s, root);
+        crossing_find_root(s, root);
     for (uint32_t i = first; i < end && !s->error; i++) {
         assert(grammar_n_accepted(s->state) == 0); /* every trial was rolled back */
         s->first[i] = s->refused.n;
         s->first_done[i] = s->done.n;
         if (!node[i].end && node[i].becomes == i) /* the output never rests at other nodes */
-            find(s, i);
+            crossing_search(s, i);
     }
 }
 

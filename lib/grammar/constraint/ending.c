@@ -13,8 +13,8 @@
  *
  * The distance to a trigger depends on how much of it the output ends with, a node of the triggers:
  * the fewest tokens that spell the rest of the trigger, or the rest of another one that begins with
- * a suffix of it. These distances are found when the constraint is compiled (find_ways()), by
- * walking the tries of triggers and vocabulary together.
+ * a suffix of it. These distances are found when the constraint is compiled (ending_find_ways()),
+ * by walking the tries of triggers and vocabulary together.
  */
 
 #include "grammar/constraint/private.h"
@@ -70,7 +70,7 @@ static void spell(struct spelling *s, uint32_t at, uint32_t node) {
             c = t[c].next;
         if (!c)
             continue;
-        assert(c > node); /* find_ways() goes backwards, so it knows the cost of c already */
+        assert(c > node); /* ending_find_ways() goes backwards, so it knows the cost of c already */
         if (s->trie->node[i].n_items)
             s->best = MIN(s->best, finish_add(cost_at(s->c, c), 1));
         if (!t[c].end && t[c].becomes == c)
@@ -99,8 +99,8 @@ static uint32_t spell_special(const struct constraint *c, uint32_t node, int32_t
 
 /* Finds the fewest tokens that lead from each of the nodes [@from, @to) along the trie to the end
  * of a trigger. Children have larger numbers than their parents, so it goes backwards. */
-static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const int32_t *special,
-                      uint32_t n_special) {
+static void ending_find_ways(struct constraint *c, uint32_t from, uint32_t to,
+                             const int32_t *special, uint32_t n_special) {
     for (uint32_t node = to; node-- > from;) {
         struct spelling s = {c, &c->vocab->trie, FINISH_NEVER};
 
@@ -131,9 +131,9 @@ static int find_triggers(struct constraint *c) {
      * trie of what begins quiet text is no way to a trigger. */
     for (uint32_t i = 0; i < t->n; i++)
         c->to_trigger[i] = FINISH_NEVER;
-    find_ways(c, 0, triggers_n_everywhere(t), special, n_special);
+    ending_find_ways(c, 0, triggers_n_everywhere(t), special, n_special);
     if (t->quiet)
-        find_ways(c, t->quiet, t->open, special, n_special);
+        ending_find_ways(c, t->quiet, t->open, special, n_special);
     return 0;
 }
 
@@ -267,7 +267,7 @@ static int need_scratch(struct constraint_state *s) {
 }
 
 /* Returns whether the required trigger has to begin now. */
-static bool is_due(const struct constraint_state *s, uint32_t after) {
+static bool ending_is_due(const struct constraint_state *s, uint32_t after) {
     const struct constraint *c = s->c;
 
     if (position_may_stop(s))
@@ -280,7 +280,7 @@ static bool is_due(const struct constraint_state *s, uint32_t after) {
 
 static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     int64_t n = mask_free(s->c, s->at.node, position_may_stop(s), bits);
-    bool due = is_due(s, after);
+    bool due = ending_is_due(s, after);
 
     if (!due && after >= s->c->longest)
         return n;

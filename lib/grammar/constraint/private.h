@@ -91,9 +91,9 @@ struct position {
     bool seen; /* a trigger was completed */
 };
 
-/* Invariants (check() in state.c): n is at most the length of `before`; without triggers the phase
- * is never FREE; at.n_accepted is the number of tokens that the grammar has accepted, and that of
- * earlier positions is no larger. */
+/* Invariants (constraint_check() in state.c): n is at most the length of `before`; without triggers
+ * the phase is never FREE; at.n_accepted is the number of tokens that the grammar has accepted, and
+ * that of earlier positions is no larger. */
 struct constraint_state {
     const struct constraint *c;
     struct grammar_state *g;

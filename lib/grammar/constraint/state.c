@@ -24,7 +24,7 @@
 
 /* Refuses a grammar that allows no token at its start, or is too ambiguous there. Later it would
  * only fail in the middle of a generation. */
-static int check_start(const struct constraint *c, struct err *err) {
+static int constraint_check_start(const struct constraint *c, struct err *err) {
     CLEANUP(freep)
     uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
@@ -58,7 +58,7 @@ int constraint_new(struct constraint **out, const struct grammar_vocab *v, const
     c->vocab = v;
     TRY(triggers_new(&c->triggers, triggers, n_triggers, err));
     TRY(constraint_compile(&c->grammar, v, grammar, n_grammar, limits, err));
-    TRY(check_start(c, err));
+    TRY(constraint_check_start(c, err));
     if (c->triggers)
         TRY(crossing_find(c, err));
     TRY(ending_find(c));
@@ -114,7 +114,7 @@ int constraint_state_new(struct constraint_state **out, const struct constraint 
     return 0;
 }
 
-static void check(const struct constraint_state *s) {
+static void constraint_check(const struct constraint_state *s) {
     const struct triggers *t = s->c->triggers;
 
     assert(s->n <= ARRAY_SIZE(s->before));
@@ -144,7 +144,7 @@ void constraint_state_reset(struct constraint_state *s) {
 
     s->at = (struct position){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
     s->n = 0;
-    check(s);
+    constraint_check(s);
 }
 
 int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src) {
@@ -281,7 +281,7 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
     }
     s->before[s->n++] = s->at;
     s->at = at;
-    check(s);
+    constraint_check(s);
     return 0;
 }
 
@@ -295,7 +295,7 @@ int constraint_rollback(struct constraint_state *s, uint32_t n) {
     TRY(grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_accepted));
     s->at = at;
     s->n -= n;
-    check(s);
+    constraint_check(s);
     return 0;
 }
 

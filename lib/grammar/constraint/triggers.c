@@ -27,7 +27,7 @@
          (6 * CONSTRAINT_TRIGGER_LEN_MAX + 24) +                                                   \
      200)
 
-static uint32_t child_of(const struct triggers *t, uint32_t node, uint8_t byte) {
+static uint32_t triggers_child(const struct triggers *t, uint32_t node, uint8_t byte) {
     uint32_t c = t->node[node].child;
 
     while (c && t->node[c].byte != byte)
@@ -38,7 +38,7 @@ static uint32_t child_of(const struct triggers *t, uint32_t node, uint8_t byte) 
 uint32_t triggers_step(const struct triggers *t, uint32_t node, uint8_t byte) {
     uint32_t c;
 
-    while (!(c = child_of(t, node, byte)) && t->node[node].fail != node)
+    while (!(c = triggers_child(t, node, byte)) && t->node[node].fail != node)
         node = t->node[node].fail;
     return c ? t->node[c].becomes : node;
 }
@@ -51,11 +51,11 @@ static uint32_t new_node(struct triggers *t, uint8_t byte, uint32_t next) {
 }
 
 /* Returns the node of @s in the trie at @root, and adds the nodes that are missing. */
-static uint32_t add(struct triggers *t, uint32_t root, const char *s, size_t len) {
+static uint32_t triggers_add(struct triggers *t, uint32_t root, const char *s, size_t len) {
     uint32_t at = root;
 
     for (size_t i = 0; i < len; i++) {
-        uint32_t c = child_of(t, at, (uint8_t)s[i]);
+        uint32_t c = triggers_child(t, at, (uint8_t)s[i]);
 
         if (!c) {
             c = new_node(t, (uint8_t)s[i], t->node[at].child);
@@ -95,7 +95,7 @@ static int link_failures(struct triggers *t, uint32_t root, uint32_t fail) {
     return 0;
 }
 
-static int invalid(struct err *err, const char *what) {
+static int triggers_invalid(struct err *err, const char *what) {
     return err_set_code(err, 400, "grammar_invalid", NULL, "%s", what);
 }
 
@@ -114,9 +114,9 @@ static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
     if (!quiet)
         return 0;
     if (!is_mark(open) || !is_mark(close) || (now && !yyjson_is_bool(now)))
-        return invalid(err,
-                       "\"quiet\" of triggers must have \"open\" and \"close\", strings of 1 to "
-                       "256 bytes, and may have \"now\", a boolean");
+        return triggers_invalid(
+            err, "\"quiet\" of triggers must have \"open\" and \"close\", strings of 1 to "
+                 "256 bytes, and may have \"now\", a boolean");
     *n_bytes += json_len(close) + 2; /* 2: the roots of the tries `quiet` and `open` */
     *n_bytes += ARRAY_SIZE(SPACE) * (json_len(open) + SPACE_MAX);
     return 0;
@@ -129,14 +129,15 @@ static yyjson_val *trigger_text(yyjson_val *v) {
 static int check_list(yyjson_val *list, struct err *err, size_t *n_bytes) {
     JSON_EACH(v, list) {
         if (!is_mark(trigger_text(v)) || (yyjson_is_obj(v) && !is_mark(yyjson_obj_get(v, "held"))))
-            return invalid(err, "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
-                                "\"held\" that are");
+            return triggers_invalid(err,
+                                    "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
+                                    "\"held\" that are");
         *n_bytes += json_len(trigger_text(v));
     }
     return 0;
 }
 
-static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
+static int triggers_check(yyjson_val *root, struct err *err, size_t *n_bytes) {
     yyjson_val *after = yyjson_obj_get(root, "after"), *start = yyjson_obj_get(root, "start");
     yyjson_val *flags[] = {yyjson_obj_get(root, "repeat"), yyjson_obj_get(root, "required")};
     size_t i;
@@ -144,14 +145,15 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
     *n_bytes = 1; /* the root of the first trie */
     if (!yyjson_is_arr(after) || yyjson_arr_size(after) == 0 ||
         yyjson_arr_size(after) > CONSTRAINT_TRIGGERS_MAX)
-        return invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
+        return triggers_invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
     if (start && (!yyjson_is_arr(start) || yyjson_arr_size(start) > CONSTRAINT_STARTS_MAX))
-        return invalid(err, "\"start\" of triggers must be an array of at most 1024");
+        return triggers_invalid(err, "\"start\" of triggers must be an array of at most 1024");
     TRY(check_list(after, err, n_bytes));
     TRY(check_list(start, err, n_bytes));
     for (i = 0; i < ARRAY_SIZE(flags); i++) {
         if (flags[i] && !yyjson_is_bool(flags[i]))
-            return invalid(err, "\"repeat\" and \"required\" of triggers must be booleans");
+            return triggers_invalid(err,
+                                    "\"repeat\" and \"required\" of triggers must be booleans");
     }
     return check_quiet(yyjson_obj_get(root, "quiet"), err, n_bytes);
 }
@@ -159,7 +161,8 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
 static int add_list(struct triggers *t, uint32_t root, yyjson_val *list) {
     JSON_EACH(v, list) {
         yyjson_val *text = trigger_text(v), *held = yyjson_obj_get(v, "held");
-        struct trigger_node *node = &t->node[add(t, root, json_text(text), json_len(text))];
+        struct trigger_node *node =
+            &t->node[triggers_add(t, root, json_text(text), json_len(text))];
 
         node->end = true;
         node->held = (uint32_t)t->held.len;
@@ -172,19 +175,19 @@ static int add_list(struct triggers *t, uint32_t root, yyjson_val *list) {
 
 /* Adds the tries `quiet` and `open`, once the trie of the triggers that count everywhere is
  * complete: failure links of `open` lead into it. */
-static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
+static int triggers_add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
     yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
     uint32_t closed = 0;
 
     if (quiet) {
         t->quiet = new_node(t, 0, 0);
-        closed = add(t, t->quiet, json_text(close), json_len(close));
+        closed = triggers_add(t, t->quiet, json_text(close), json_len(close));
     }
     t->open = new_node(t, 0, 0);
     for (size_t i = 0; quiet && i < ARRAY_SIZE(SPACE); i++) {
-        uint32_t at = add(t, t->open, SPACE[i], strlen(SPACE[i]));
+        uint32_t at = triggers_add(t, t->open, SPACE[i], strlen(SPACE[i]));
 
-        t->node[add(t, at, json_text(open), json_len(open))].becomes = t->quiet;
+        t->node[triggers_add(t, at, json_text(open), json_len(open))].becomes = t->quiet;
     }
     TRY(add_list(t, t->open, start));
     t->start = yyjson_is_true(yyjson_obj_get(quiet, "now")) ? t->quiet : t->open;
@@ -206,11 +209,11 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     }
     int r = len < TRIGGERS_TEXT_MAX ? json_parse(&doc, text, len, 0) : -EINVAL;
     if (r < 0)
-        return r == -EINVAL ? invalid(err, "the triggers are not JSON") : r;
+        return r == -EINVAL ? triggers_invalid(err, "the triggers are not JSON") : r;
     yyjson_val *root = yyjson_doc_get_root(doc);
 
-    TRY(check(root, err, &n_bytes));
-    assert(n_bytes < UINT32_MAX); /* check() limits the number and length of triggers */
+    TRY(triggers_check(root, err, &n_bytes));
+    assert(n_bytes < UINT32_MAX); /* triggers_check() limits the number and length of triggers */
     t = calloc(1, sizeof(*t));
     if (!t || !(t->node = calloc(n_bytes + 1, sizeof(*t->node))))
         return -ENOMEM;
@@ -223,7 +226,7 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     TRY(add_list(t, 0, yyjson_obj_get(root, "after")));
     TRY(link_failures(t, 0, 0));
     if (quiet || yyjson_arr_size(start))
-        TRY(add_starts(t, quiet, start));
+        TRY(triggers_add_starts(t, quiet, start));
     *out = STEAL(t);
     return 0;
 }

@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-static struct expr *make(struct build *b, enum expr_kind kind) {
+static struct expr *expr_make(struct build *b, enum expr_kind kind) {
     struct expr *e = arena_alloc(&b->arena, sizeof(*e));
 
     if (!e || b->failed || build_work(b, 1) < 0)
@@ -28,17 +28,17 @@ static uint32_t repeated_size(const struct expr *x, uint32_t min, uint32_t max) 
 }
 
 struct expr *expr_empty(struct build *b) {
-    return make(b, EXPR_EMPTY);
+    return expr_make(b, EXPR_EMPTY);
 }
 
 struct expr *expr_never(struct build *b) {
-    return make(b, EXPR_NEVER);
+    return expr_make(b, EXPR_NEVER);
 }
 
 struct expr *expr_bytes(struct build *b, const void *bytes, size_t n) {
     if (n == 0)
         return expr_empty(b);
-    struct expr *e = make(b, EXPR_BYTES);
+    struct expr *e = expr_make(b, EXPR_BYTES);
     uint8_t *copy = e ? (uint8_t *)arena_strndup(&b->arena, bytes, n) : NULL;
 
     if (!copy)
@@ -53,7 +53,7 @@ struct expr *expr_str(struct build *b, const char *s) {
 }
 
 struct expr *expr_anchor(struct build *b, char which) {
-    struct expr *e = make(b, EXPR_ANCHOR);
+    struct expr *e = expr_make(b, EXPR_ANCHOR);
 
     if (e)
         e->id = (uint32_t)which;
@@ -63,7 +63,7 @@ struct expr *expr_anchor(struct build *b, char which) {
 struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode) {
     if (set->n == 0)
         return expr_never(b);
-    struct expr *e = make(b, EXPR_CHARS);
+    struct expr *e = expr_make(b, EXPR_CHARS);
 
     if (e) {
         e->set = set;
@@ -82,8 +82,8 @@ struct expr *expr_any_char(struct build *b, enum char_mode mode) {
 
 /* Makes a sequence or alternatives of @child[0, @n). Children of kind @none are left out; a child
  * of kind @all (-1: there is no such kind) is the result alone. */
-static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
-                         struct expr *const *child, uint32_t n) {
+static struct expr *expr_join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
+                              struct expr *const *child, uint32_t n) {
     uint32_t n_kept = 0;
     struct expr *one = NULL;
 
@@ -96,8 +96,8 @@ static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind no
         }
     }
     if (n_kept < 2)
-        return n_kept ? one : make(b, none);
-    struct expr *e = make(b, kind);
+        return n_kept ? one : expr_make(b, none);
+    struct expr *e = expr_make(b, kind);
 
     if (!e)
         return NULL;
@@ -115,7 +115,7 @@ static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind no
 }
 
 struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n) {
-    return join(b, EXPR_SEQ, EXPR_EMPTY, EXPR_NEVER, child, n);
+    return expr_join(b, EXPR_SEQ, EXPR_EMPTY, EXPR_NEVER, child, n);
 }
 
 struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y) {
@@ -127,7 +127,7 @@ struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct e
 }
 
 struct expr *expr_alt(struct build *b, struct expr *const *child, uint32_t n) {
-    return join(b, EXPR_ALT, EXPR_NEVER, -1, child, n);
+    return expr_join(b, EXPR_ALT, EXPR_NEVER, -1, child, n);
 }
 
 struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y) {
@@ -145,7 +145,7 @@ struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t
         return min ? x : expr_empty(b);
     if (min == 1 && max == 1)
         return x;
-    struct expr *e = make(b, EXPR_REPEAT);
+    struct expr *e = expr_make(b, EXPR_REPEAT);
 
     if (!e || !(e->child = build_alloc(b, 1, sizeof(struct expr *))))
         return NULL;
@@ -163,7 +163,7 @@ struct expr *expr_optional(struct build *b, struct expr *x) {
 }
 
 struct expr *expr_call(struct build *b, uint32_t rule) {
-    struct expr *e = make(b, EXPR_CALL);
+    struct expr *e = expr_make(b, EXPR_CALL);
 
     assert(rule < b->n_rules);
     if (e)
@@ -181,7 +181,7 @@ struct expr *expr_rule(struct build *b, struct expr *body) {
 }
 
 struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max) {
-    struct expr *e = make(b, EXPR_WITHIN);
+    struct expr *e = expr_make(b, EXPR_WITHIN);
 
     assert(rule < b->n_rules && b->rule[rule].need);
     if (e) {
@@ -192,7 +192,7 @@ struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max) {
 }
 
 struct expr *expr_token(struct build *b, int32_t token) {
-    struct expr *e = make(b, EXPR_TOKEN);
+    struct expr *e = expr_make(b, EXPR_TOKEN);
 
     assert(token >= 0);
     if (e)

@@ -19,14 +19,14 @@ struct reader {
 
 static const struct source_escapes escapes = {"nrt\\\"[]-'/^.", "\n\r\t\\\"[]-'/^."};
 
-static struct expr *read_alternatives(struct reader *r);
+static struct expr *ebnf_read_alternatives(struct reader *r);
 
 static bool is_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_';
 }
 
-static void skip_space(struct reader *r) {
+static void ebnf_skip_space(struct reader *r) {
     while (r->in.p < r->in.end) {
         if (*r->in.p == '#') {
             while (r->in.p < r->in.end && *r->in.p != '\n')
@@ -39,7 +39,7 @@ static void skip_space(struct reader *r) {
     }
 }
 
-static size_t name_length(const struct reader *r) {
+static size_t ebnf_name_length(const struct reader *r) {
     const char *p = r->in.p;
 
     while (p < r->in.end && is_name_char(*p))
@@ -50,12 +50,12 @@ static size_t name_length(const struct reader *r) {
 /* Returns whether the reader is at `name ::=`. */
 static bool at_rule(struct reader *r) {
     const char *p = r->in.p;
-    size_t n = name_length(r);
+    size_t n = ebnf_name_length(r);
 
     if (n == 0)
         return false;
     r->in.p += n;
-    skip_space(r);
+    ebnf_skip_space(r);
     bool yes = source_skip(&r->in, "::=");
 
     r->in.p = p;
@@ -63,15 +63,15 @@ static bool at_rule(struct reader *r) {
 }
 
 /* Reads the name at the current place. Sets *@out to its entry, which is made when it is new. */
-static int read_name(struct reader *r, uint32_t *out) {
-    size_t len = name_length(r);
+static int ebnf_read_name(struct reader *r, uint32_t *out) {
+    size_t len = ebnf_name_length(r);
     int e = rulebook_take(&r->book, r->in.b, r->in.p, len, out);
 
     r->in.p += len;
     return e;
 }
 
-static struct expr *read_literal(struct reader *r) {
+static struct expr *ebnf_read_literal(struct reader *r) {
     struct build *b = r->in.b;
     struct expr_vec v = {0};
 
@@ -150,29 +150,29 @@ static struct expr *read_token(struct reader *r) {
     return expr_token(r->in.b, token);
 }
 
-static int read_count(struct reader *r, uint32_t *out) {
-    skip_space(r);
+static int ebnf_read_count(struct reader *r, uint32_t *out) {
+    ebnf_skip_space(r);
     int found = source_read_number(&r->in, out);
 
-    skip_space(r);
+    ebnf_skip_space(r);
     return found;
 }
 
 /* Reads one quantifier of *@x, if there is one. Returns whether there is. */
-static bool read_quantifier(struct reader *r, struct expr **x) {
+static bool ebnf_read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
 
-    skip_space(r); /* no other construct begins with a quantifier's characters */
+    ebnf_skip_space(r); /* no other construct begins with a quantifier's characters */
     if (source_skip(&r->in, "+")) {
         min = 1;
     } else if (source_skip(&r->in, "?")) {
         max = 1;
     } else if (source_skip(&r->in, "{")) {
-        int has_min = read_count(r, &min), has_max = 0;
+        int has_min = ebnf_read_count(r, &min), has_max = 0;
 
         max = min;
         if (has_min >= 0 && source_skip(&r->in, ",")) {
-            has_max = read_count(r, &max);
+            has_max = ebnf_read_count(r, &max);
             max = has_max ? max : NO_MAX;
         }
         if (!source_skip(&r->in, "}") || (!has_min && !has_max) || max < min)
@@ -184,17 +184,17 @@ static bool read_quantifier(struct reader *r, struct expr **x) {
     return *x != NULL;
 }
 
-static struct expr *read_item(struct reader *r) {
+static struct expr *ebnf_read_item(struct reader *r) {
     uint32_t name;
 
     if (source_skip(&r->in, "\""))
-        return read_literal(r);
+        return ebnf_read_literal(r);
     if (source_skip(&r->in, "["))
         return read_class(r);
     if (*r->in.p == '<')
         return read_token(r);
     if (source_skip(&r->in, "(")) {
-        struct expr *x = read_alternatives(r);
+        struct expr *x = ebnf_read_alternatives(r);
 
         return source_skip(&r->in, ")")
                    ? x
@@ -202,28 +202,28 @@ static struct expr *read_item(struct reader *r) {
     }
     if (source_skip(&r->in, "."))
         return expr_any_char(r->in.b, CHARS_TEXT);
-    if (name_length(r) == 0)
+    if (ebnf_name_length(r) == 0)
         return failed(
             source_invalid(&r->in, "expected a literal, a class, a group or the name of a rule"));
-    return read_name(r, &name) < 0 ? NULL : expr_call(r->in.b, r->book.entry[name].rule);
+    return ebnf_read_name(r, &name) < 0 ? NULL : expr_call(r->in.b, r->book.entry[name].rule);
 }
 
-static struct expr *read_sequence(struct reader *r) {
+static struct expr *ebnf_read_sequence(struct reader *r) {
     struct expr_vec v = {0};
 
-    for (skip_space(r); !r->in.b->failed && r->in.p < r->in.end && *r->in.p != '|' &&
-                        *r->in.p != ')' && !at_rule(r);
-         skip_space(r)) {
-        struct expr *x = read_item(r);
+    for (ebnf_skip_space(r); !r->in.b->failed && r->in.p < r->in.end && *r->in.p != '|' &&
+                             *r->in.p != ')' && !at_rule(r);
+         ebnf_skip_space(r)) {
+        struct expr *x = ebnf_read_item(r);
 
-        while (x && read_quantifier(r, &x))
+        while (x && ebnf_read_quantifier(r, &x))
             ;
         expr_vec_add(r->in.b, &v, x);
     }
     return expr_seq_of(r->in.b, &v);
 }
 
-static struct expr *read_alternatives(struct reader *r) {
+static struct expr *ebnf_read_alternatives(struct reader *r) {
     struct expr_vec v = {0};
 
     if (++r->depth > r->in.b->limits.max_depth)
@@ -231,7 +231,7 @@ static struct expr *read_alternatives(struct reader *r) {
                                         "grammar, line %zu: groups are nested more than %u deep",
                                         source_line(&r->in), r->in.b->limits.max_depth));
     do {
-        expr_vec_add(r->in.b, &v, read_sequence(r));
+        expr_vec_add(r->in.b, &v, ebnf_read_sequence(r));
     } while (!r->in.b->failed && source_skip(&r->in, "|"));
     r->depth--;
     return expr_alt_of(r->in.b, &v);
@@ -243,22 +243,22 @@ static int read_rule(struct reader *r) {
     if (!at_rule(r))
         return source_invalid(&r->in, "expected `name ::=`");
 
-    TRY(read_name(r, &name));
+    TRY(ebnf_read_name(r, &name));
     if (r->book.entry[name].defined)
         return source_invalid(&r->in, "this rule is defined twice");
     r->book.entry[name].defined = true;
-    skip_space(r);
+    ebnf_skip_space(r);
     source_skip(&r->in, "::=");
-    struct expr *body = read_alternatives(r);
+    struct expr *body = ebnf_read_alternatives(r);
 
     r->in.b->rule[r->book.entry[name].rule].body = body;
     return r->in.b->failed;
 }
 
-static struct expr *read_all(struct reader *r) {
+static struct expr *ebnf_read_all(struct reader *r) {
     int e = 0;
 
-    for (skip_space(r); e == 0 && r->in.p < r->in.end; skip_space(r))
+    for (ebnf_skip_space(r); e == 0 && r->in.p < r->in.end; ebnf_skip_space(r))
         e = read_rule(r);
     if (e < 0 || rulebook_check(&r->book, r->in.b) < 0)
         return NULL;
@@ -271,7 +271,7 @@ static struct expr *read_all(struct reader *r) {
 
 struct expr *ebnf_read(struct build *b, const char *s, size_t len) {
     struct reader r = {.in = {.b = b, .start = s, .p = s, .end = s + len}};
-    struct expr *e = read_all(&r);
+    struct expr *e = ebnf_read_all(&r);
 
     rulebook_deinit(&r.book);
     return e;

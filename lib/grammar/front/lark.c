@@ -35,10 +35,10 @@ struct reader {
 
 static const struct source_escapes escapes = {"abnrtfv\\\"'/", "\a\b\n\r\t\f\v\\\"'/"};
 
-static struct expr *read_alternatives(struct reader *r, uint32_t self);
+static struct expr *lark_read_alternatives(struct reader *r, uint32_t self);
 
 /* Skips blanks and comments, and with @lines line breaks, too. */
-static void skip_space(struct reader *r, bool lines) {
+static void lark_skip_space(struct reader *r, bool lines) {
     for (;; r->in.p++) {
         char c = source_peek(&r->in, 0);
 
@@ -53,14 +53,14 @@ static void skip_space(struct reader *r, bool lines) {
 }
 
 /* Returns whether the sequence ends here. A line that begins with `|` continues the definition. */
-static bool at_end(struct reader *r) {
-    skip_space(r, r->depth > 1);
+static bool lark_at_end(struct reader *r) {
+    lark_skip_space(r, r->depth > 1);
     char c = source_peek(&r->in, 0);
 
     if (r->over || r->in.p == r->in.end)
         return true;
     if (c == '\n' || c == '\r') {
-        skip_space(r, true);
+        lark_skip_space(r, true);
         r->over = source_peek(&r->in, 0) != '|';
         return true;
     }
@@ -78,7 +78,7 @@ static bool is_upper(char c) {
 }
 
 /* Returns the length of the name at the reader's place, or 0. */
-static size_t name_length(const struct reader *r, bool *terminal) {
+static size_t lark_name_length(const struct reader *r, bool *terminal) {
     size_t n = 0;
 
     while (source_peek(&r->in, n) == '_')
@@ -154,7 +154,7 @@ static struct expr *read_string(struct reader *r, uint32_t *only) {
     return expr_seq_of(r->in.b, &v);
 }
 
-static struct expr *read_literal(struct reader *r) {
+static struct expr *lark_read_literal(struct reader *r) {
     uint32_t lo, hi;
     struct expr *x = read_string(r, &lo);
 
@@ -200,14 +200,14 @@ static int read_counts(struct reader *r, const char *between, const char *close,
                        uint32_t *max) {
     int e = 0;
 
-    skip_space(r, false);
+    lark_skip_space(r, false);
     if (*close && source_peek(&r->in, 0) == ',')
         *min = 0;
     else
         e = source_need_number(&r->in, min);
     *max = *min;
     if (e == 0 && source_skip(&r->in, between)) {
-        skip_space(r, false);
+        lark_skip_space(r, false);
         *max = NO_MAX;
         if (!*close || source_peek(&r->in, 0) != '}')
             e = source_need_number(&r->in, max);
@@ -218,7 +218,7 @@ static int read_counts(struct reader *r, const char *between, const char *close,
 }
 
 /* Reads one quantifier of *@x, if there is one. Returns whether there is. */
-static bool read_quantifier(struct reader *r, struct expr **x) {
+static bool lark_read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
 
     if (source_skip(&r->in, "+")) {
@@ -230,7 +230,7 @@ static bool read_quantifier(struct reader *r, struct expr **x) {
     } else if (!source_skip(&r->in, "*")) {
         const char *p = r->in.p;
 
-        skip_space(r, false);
+        lark_skip_space(r, false);
         if (!source_skip(&r->in, "~")) {
             r->in.p = p;
             return false;
@@ -241,8 +241,8 @@ static bool read_quantifier(struct reader *r, struct expr **x) {
     return *x != NULL;
 }
 
-static struct expr *read_group(struct reader *r, char close) {
-    struct expr *x = read_alternatives(r, NO_RULE);
+static struct expr *lark_read_group(struct reader *r, char close) {
+    struct expr *x = lark_read_alternatives(r, NO_RULE);
 
     if (source_peek(&r->in, 0) != close)
         return failed(source_invalid(&r->in, close == ')' ? "the closing ')' is missing"
@@ -274,22 +274,22 @@ static struct expr *read_schema(struct reader *r) {
 }
 
 /* Reads one item of a sequence. In a rule, ignored text may follow a terminal. */
-static struct expr *read_item(struct reader *r) {
+static struct expr *lark_read_item(struct reader *r) {
     bool terminal = true;
     struct expr *x;
     size_t n;
 
     if (source_skip(&r->in, "("))
-        return read_group(r, ')');
+        return lark_read_group(r, ')');
     if (source_skip(&r->in, "["))
-        return read_group(r, ']');
+        return lark_read_group(r, ']');
     if (source_skip(&r->in, "\"")) {
-        x = read_literal(r);
+        x = lark_read_literal(r);
     } else if (source_peek(&r->in, 0) == '/') {
         x = read_regex(r);
     } else if (source_skip(&r->in, "%json")) {
         x = read_schema(r);
-    } else if ((n = name_length(r, &terminal)) > 0) {
+    } else if ((n = lark_name_length(r, &terminal)) > 0) {
         x = call_of(r, r->in.p, n);
         r->in.p += n;
         if (source_peek(&r->in, 0) == '{' && !strchr(" ,0123456789", source_peek(&r->in, 1)))
@@ -307,33 +307,33 @@ static struct expr *read_item(struct reader *r) {
     return terminal && !r->terminal && r->ignored ? expr_seq2(r->in.b, x, r->ignored) : x;
 }
 
-static struct expr *read_sequence(struct reader *r) {
+static struct expr *lark_read_sequence(struct reader *r) {
     struct expr_vec v = {0};
 
-    while (!r->in.b->failed && !at_end(r)) {
-        struct expr *x = read_item(r);
+    while (!r->in.b->failed && !lark_at_end(r)) {
+        struct expr *x = lark_read_item(r);
 
-        while (x && read_quantifier(r, &x))
+        while (x && lark_read_quantifier(r, &x))
             ;
         expr_vec_add(r->in.b, &v, x);
     }
     if (!r->in.b->failed && !r->over && source_skip(&r->in, "->")) { /* names a tree: no effect */
         bool terminal;
 
-        skip_space(r, false);
-        size_t n = name_length(r, &terminal);
+        lark_skip_space(r, false);
+        size_t n = lark_name_length(r, &terminal);
 
         if (n == 0 || terminal)
             return failed(source_invalid(&r->in, "a name is missing behind ->"));
         r->in.p += n;
-        if (!at_end(r))
+        if (!lark_at_end(r))
             return failed(source_invalid(&r->in, "nothing may follow the name behind ->"));
     }
     return expr_seq_of(r->in.b, &v);
 }
 
 /* Returns what follows the call of @self with which @x begins, or NULL when @x begins otherwise. */
-static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
+static struct expr *lark_tail(struct reader *r, struct expr *x, uint32_t self) {
     if (x->kind == EXPR_CALL && x->id == self)
         return expr_empty(r->in.b);
     if (x->kind == EXPR_SEQ && x->child[0]->kind == EXPR_CALL && x->child[0]->id == self)
@@ -343,7 +343,7 @@ static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
 
 /* Reads alternatives. @self: the rule whose body they are, or NO_RULE; alternatives that begin with
  * a call of it become a repetition. */
-static struct expr *read_alternatives(struct reader *r, uint32_t self) {
+static struct expr *lark_read_alternatives(struct reader *r, uint32_t self) {
     struct build *b = r->in.b;
     struct expr_vec v = {0}, tails = {0};
 
@@ -351,8 +351,8 @@ static struct expr *read_alternatives(struct reader *r, uint32_t self) {
         return failed(build_too_complex(b, "grammar, line %zu: groups are nested more than %u deep",
                                         source_line(&r->in), b->limits.max_depth));
     do {
-        struct expr *x = read_sequence(r);
-        struct expr *tail = x && self != NO_RULE ? tail_of(r, x, self) : NULL;
+        struct expr *x = lark_read_sequence(r);
+        struct expr *tail = x && self != NO_RULE ? lark_tail(r, x, self) : NULL;
 
         expr_vec_add(b, tail ? &tails : &v, tail ? tail : x);
     } while (!b->failed && !r->over && source_skip(&r->in, "|"));
@@ -372,7 +372,7 @@ static int read_definition(struct reader *r) {
     while (source_skip(&r->in, "?") || source_skip(&r->in, "!"))
         ;
     name = r->in.p;
-    if ((n = name_length(r, &r->terminal)) == 0)
+    if ((n = lark_name_length(r, &r->terminal)) == 0)
         return source_invalid(&r->in, "expected a rule, a terminal or a directive");
     r->in.p += n;
     if (source_peek(&r->in, 0) == '{' || source_peek(&r->in, 0) == '[')
@@ -382,13 +382,13 @@ static int read_definition(struct reader *r) {
         if (source_need_number(&r->in, &rule) < 0)
             return -EINVAL;
     }
-    skip_space(r, false);
+    lark_skip_space(r, false);
     if (!source_skip(&r->in, ":"))
         return source_invalid(&r->in, "expected ':'");
     r->over = false;
     if (define(r, name, n, &rule) < 0)
         return r->in.b->failed;
-    struct expr *body = read_alternatives(r, rule);
+    struct expr *body = lark_read_alternatives(r, rule);
 
     if (!r->over && r->in.p < r->in.end)
         return source_invalid(&r->in, "a bracket has no counterpart");
@@ -398,7 +398,7 @@ static int read_definition(struct reader *r) {
 
 static int import_one(struct reader *r, const char *as, size_t as_len) {
     bool terminal;
-    size_t n = name_length(r, &terminal);
+    size_t n = lark_name_length(r, &terminal);
     const char *regex = lark_common(r->in.p, n);
     uint32_t rule;
 
@@ -419,19 +419,19 @@ static int import_one(struct reader *r, const char *as, size_t as_len) {
 static int read_import(struct reader *r) {
     bool terminal;
 
-    skip_space(r, false);
+    lark_skip_space(r, false);
     if (!source_skip(&r->in, "common"))
         return source_unsupported(&r->in, "an import of anything but common is");
     if (source_skip(&r->in, ".")) {
         const char *name = r->in.p, *as = NULL;
-        size_t n = name_length(r, &terminal), as_len = 0;
+        size_t n = lark_name_length(r, &terminal), as_len = 0;
 
         r->in.p += n;
-        skip_space(r, false);
+        lark_skip_space(r, false);
         if (source_skip(&r->in, "->")) {
-            skip_space(r, false);
+            lark_skip_space(r, false);
             as = r->in.p;
-            if (!(as_len = name_length(r, &terminal)))
+            if (!(as_len = lark_name_length(r, &terminal)))
                 return source_invalid(&r->in, "a name is missing behind ->");
         }
         const char *end = r->in.p + as_len;
@@ -441,13 +441,13 @@ static int read_import(struct reader *r) {
         r->in.p = as ? end : r->in.p;
         return e;
     }
-    skip_space(r, false);
+    lark_skip_space(r, false);
     if (!source_skip(&r->in, "("))
         return source_invalid(&r->in, "expected a terminal of common");
     do {
-        skip_space(r, true);
+        lark_skip_space(r, true);
         TRY(import_one(r, NULL, 0));
-        skip_space(r, true);
+        lark_skip_space(r, true);
     } while (source_skip(&r->in, ","));
     return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "the closing ')' is missing");
 }
@@ -455,7 +455,7 @@ static int read_import(struct reader *r) {
 static int read_ignore(struct reader *r) {
     r->terminal = true;
     r->over = false;
-    return expr_vec_add(r->in.b, &r->skips, read_alternatives(r, NO_RULE));
+    return expr_vec_add(r->in.b, &r->skips, lark_read_alternatives(r, NO_RULE));
 }
 
 static int read_statement(struct reader *r) {
@@ -483,12 +483,12 @@ static int make_ignored(struct reader *r, uint32_t *rule) {
     return r->in.b->failed;
 }
 
-static struct expr *read_all(struct reader *r) {
+static struct expr *lark_read_all(struct reader *r) {
     struct build *b = r->in.b;
     uint32_t ignored;
     int e = make_ignored(r, &ignored);
 
-    for (skip_space(r, true); e == 0 && r->in.p < r->in.end; skip_space(r, true))
+    for (lark_skip_space(r, true); e == 0 && r->in.p < r->in.end; lark_skip_space(r, true))
         e = read_statement(r);
     if (e < 0 || rulebook_check(&r->book, b) < 0)
         return NULL;
@@ -508,7 +508,7 @@ static struct expr *read_all(struct reader *r) {
 
 struct expr *lark_read(struct build *b, const char *s, size_t len, enum char_mode mode) {
     struct reader r = {.in = {.b = b, .start = s, .p = s, .end = s + len}, .mode = mode};
-    struct expr *e = read_all(&r);
+    struct expr *e = lark_read_all(&r);
 
     rulebook_deinit(&r.book);
     return e;

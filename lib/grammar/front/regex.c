@@ -32,9 +32,9 @@ struct reader {
     const char *anchor; /* place of the first anchor inside an alternative; NULL: none */
 };
 
-static struct expr *read_alternatives(struct reader *r);
+static struct expr *regex_read_alternatives(struct reader *r);
 
-static bool at(const struct reader *r, char c) {
+static bool regex_at(const struct reader *r, char c) {
     return source_peek(&r->in, 0) == c;
 }
 
@@ -97,7 +97,7 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
 
 /* Reads the property in braces behind \p, or with @negate behind \P, and adds its characters. */
 static int read_property(struct reader *r, bool negate, struct cp_set *out) {
-    const char *from = r->in.p + 1, *name = from, *end = at(r, '{') ? from : r->in.end;
+    const char *from = r->in.p + 1, *name = from, *end = regex_at(r, '{') ? from : r->in.end;
     struct cp_set set = {0};
     uint32_t wanted, n;
     char text[64];
@@ -176,7 +176,7 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
 }
 
 /* Reads one end of a range in [...]. */
-static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
+static int regex_read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
     *is_class = false;
     if (!source_skip(&r->in, "\\"))
         return source_read_utf8(&r->in, cp);
@@ -188,7 +188,7 @@ static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uin
 }
 
 /* Adds the other case of each ASCII letter of @set. */
-static int fold(struct reader *r, struct cp_set *set) {
+static int regex_fold(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
     int e = 0;
 
@@ -210,7 +210,7 @@ static int fold(struct reader *r, struct cp_set *set) {
  * other case is one. */
 static int fold_all(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
-    int e = fold(r, set);
+    int e = regex_fold(r, set);
 
     for (uint32_t i = 0; i < n && e == 0; i++) {
         struct cp_range x = set->range[i];
@@ -227,10 +227,10 @@ static int read_set(struct reader *r, struct cp_set *set) {
     bool negate = source_skip(&r->in, "^"), is_class;
     uint32_t lo, hi;
 
-    while (!at(r, ']')) {
+    while (!regex_at(r, ']')) {
         if (r->in.p == r->in.end)
             return source_invalid(&r->in, "the closing ']' is missing");
-        int e = read_member(r, set, &is_class, &lo);
+        int e = regex_read_member(r, set, &is_class, &lo);
 
         if (e < 0)
             return e;
@@ -239,7 +239,7 @@ static int read_set(struct reader *r, struct cp_set *set) {
         hi = lo;
         if (r->in.end - r->in.p >= 2 && r->in.p[0] == '-' && r->in.p[1] != ']') {
             r->in.p++;
-            if ((e = read_member(r, set, &is_class, &hi)) < 0)
+            if ((e = regex_read_member(r, set, &is_class, &hi)) < 0)
                 return e;
             if (is_class || hi < lo)
                 return source_invalid(&r->in, "a range is out of order");
@@ -256,13 +256,13 @@ static int read_set(struct reader *r, struct cp_set *set) {
 }
 
 static struct expr *make_chars(struct reader *r, struct cp_set *set) {
-    if (r->options & REGEX_ANY_CASE && fold(r, set) < 0)
+    if (r->options & REGEX_ANY_CASE && regex_fold(r, set) < 0)
         return NULL;
     cp_set_normalize(set);
     return expr_chars(r->in.b, set, r->mode);
 }
 
-static struct expr *read_group(struct reader *r) {
+static struct expr *regex_read_group(struct reader *r) {
     if (source_skip(&r->in, "?")) {
         if (source_skip(&r->in, "=") || source_skip(&r->in, "!") || source_skip(&r->in, "<=") ||
             source_skip(&r->in, "<!"))
@@ -276,7 +276,7 @@ static struct expr *read_group(struct reader *r) {
             return failed(source_unsupported(&r->in, "this kind of group is"));
         }
     }
-    struct expr *x = read_alternatives(r);
+    struct expr *x = regex_read_alternatives(r);
 
     return source_skip(&r->in, ")") ? x
                                     : failed(source_invalid(&r->in, "the closing ')' is missing"));
@@ -298,7 +298,7 @@ static struct expr *read_atom(struct reader *r) {
     if (!set)
         return NULL;
     if (source_skip(&r->in, "("))
-        return read_group(r);
+        return regex_read_group(r);
     if (source_skip(&r->in, "["))
         return read_set(r, set) < 0 ? NULL : make_chars(r, set);
     if (source_skip(&r->in, ".")) {
@@ -335,7 +335,7 @@ static struct expr *quantified(struct reader *r, struct expr *x) {
         max = min;
         if (source_skip(&r->in, ",")) {
             max = NO_MAX;
-            if (!at(r, '}') && source_need_number(&r->in, &max) < 0)
+            if (!regex_at(r, '}') && source_need_number(&r->in, &max) < 0)
                 return NULL;
         }
         if (!source_skip(&r->in, "}"))
@@ -346,7 +346,7 @@ static struct expr *quantified(struct reader *r, struct expr *x) {
         return x;
     }
     source_skip(&r->in, "?");
-    if (at(r, '+') || at(r, '*'))
+    if (regex_at(r, '+') || regex_at(r, '*'))
         return failed(source_unsupported(&r->in, "a possessive quantifier is"));
     return expr_repeat(r->in.b, x, min, max);
 }
@@ -360,13 +360,13 @@ static bool at_ahead(const struct reader *r) {
            (r->in.p[2] == '=' || r->in.p[2] == '!');
 }
 
-static struct expr *read_sequence(struct reader *r) {
+static struct expr *regex_read_sequence(struct reader *r) {
     struct expr_vec v = {0};
 
     while (!at_branch_end(r)) {
         if (r->depth == 1 && at_ahead(r))
             break;
-        if (r->depth == 1 && at(r, '$') && (r->in.p + 1 == r->in.end || r->in.p[1] == '|'))
+        if (r->depth == 1 && regex_at(r, '$') && (r->in.p + 1 == r->in.end || r->in.p[1] == '|'))
             break;
         struct expr *x = read_atom(r);
 
@@ -378,15 +378,15 @@ static struct expr *read_sequence(struct reader *r) {
 
 /* Sets *@out to the parts of the sequence *@e, or to @e itself if it is no sequence. Returns their
  * number. */
-static uint32_t parts_of(struct expr **e, struct expr *const **out) {
+static uint32_t regex_parts(struct expr **e, struct expr *const **out) {
     *out = (*e)->kind == EXPR_SEQ ? (*e)->child : e;
     return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
 }
 
 /* Returns the length of the common prefix of @x and @y in characters, at most @n. */
-static uint32_t common(struct expr *x, struct expr *y, uint32_t n) {
+static uint32_t regex_common(struct expr *x, struct expr *y, uint32_t n) {
     struct expr *const *p, *const *q;
-    uint32_t n_x = parts_of(&x, &p), n_y = parts_of(&y, &q), i = 0;
+    uint32_t n_x = regex_parts(&x, &p), n_y = regex_parts(&y, &q), i = 0;
 
     while (i < MIN(MIN(n_x, n_y), n) && expr_same_chars(p[i], q[i]))
         i++;
@@ -408,21 +408,21 @@ static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, u
         if (!x)
             continue;
         for (uint32_t k = i + 1; depth < FACTOR_DEPTH && k < n; k++) {
-            uint32_t same = v[k] ? common(x, v[k], shared) : 0;
+            uint32_t same = v[k] ? regex_common(x, v[k], shared) : 0;
 
             shared = same ? same : shared;
         }
         for (uint32_t k = i; shared < NO_MAX && k < n; k++) {
-            if (!v[k] || !common(x, v[k], 1))
+            if (!v[k] || !regex_common(x, v[k], 1))
                 continue;
-            uint32_t n_parts = parts_of(&v[k], &part);
+            uint32_t n_parts = regex_parts(&v[k], &part);
 
             if (expr_vec_add(b, &rest, expr_seq(b, part + shared, n_parts - shared)) < 0)
                 return NULL;
             v[k] = NULL;
         }
         if (rest.n) {
-            parts_of(&x, &part);
+            regex_parts(&x, &part);
             x = expr_seq2(b, expr_seq(b, part, shared), alternatives(b, rest.v, rest.n, depth + 1));
         }
         if (expr_vec_add(b, &out, x) < 0 || build_work(b, n - i) < 0)
@@ -431,7 +431,7 @@ static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, u
     return expr_alt(b, out.v, out.n);
 }
 
-static struct expr *read_alternatives(struct reader *r) {
+static struct expr *regex_read_alternatives(struct reader *r) {
     struct expr_vec v = {0};
 
     if (++r->depth > r->in.b->limits.max_depth)
@@ -439,7 +439,7 @@ static struct expr *read_alternatives(struct reader *r) {
                                         "regular expression: groups are nested more than %u deep",
                                         r->in.b->limits.max_depth));
     do {
-        expr_vec_add(r->in.b, &v, read_sequence(r));
+        expr_vec_add(r->in.b, &v, regex_read_sequence(r));
     } while (!r->in.b->failed && source_skip(&r->in, "|"));
     r->depth--;
     return r->in.b->failed ? NULL : alternatives(r->in.b, v.v, v.n, 0);
@@ -488,12 +488,12 @@ static const char *group_end(const char *p, const char *end) {
 /* Reads one alternative of the top level from here to its end. *@open: any text may follow it. */
 static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
     struct build *b = r->in.b;
-    struct expr *x = read_sequence(r), *y;
+    struct expr *x = regex_read_sequence(r), *y;
 
     if (!x)
         return NULL;
     if (!at_ahead(r)) {
-        if (at(r, ')'))
+        if (regex_at(r, ')'))
             return failed(source_invalid(&r->in, "')' without '('"));
         *open = !source_skip(&r->in, "$") && !whole;
         return x;

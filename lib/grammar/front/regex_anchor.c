@@ -2,9 +2,9 @@
  * regex_anchor - takes `^` and `$` inside a regular expression out of it.
  *
  * Whether an anchor holds depends on what stands before and behind it in the whole text. So
- * resolve() makes four versions of a part: with its beginning at the beginning of the text or not
- * (@begin), and its end at the end of the text or not (@end). `^` is the empty text in one and
- * matches nothing in the other; a part without anchors is the same in all four.
+ * anchor_resolve() makes four versions of a part: with its beginning at the beginning of the text
+ * or not (@begin), and its end at the end of the text or not (@end). `^` is the empty text in one
+ * and matches nothing in the other; a part without anchors is the same in all four.
  *
  * Example: a?^b at the beginning of the text. The sequence x y with x = a? and y = ^b has these
  * alternatives (resolve_seq()):
@@ -59,7 +59,7 @@ static bool nullable(const struct build *b, const struct expr *e, bool begin, bo
     return e->kind == EXPR_SEQ ? all : any;
 }
 
-static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool end);
+static struct expr *anchor_resolve(struct context *c, struct expr *e, bool begin, bool end);
 
 static struct expr *resolve_seq(struct context *c, struct expr *const *child, uint32_t n,
                                 bool begin, bool end) {
@@ -68,20 +68,20 @@ static struct expr *resolve_seq(struct context *c, struct expr *const *child, ui
     if (n == 0)
         return expr_empty(b);
     if (n == 1)
-        return resolve(c, child[0], begin, end);
+        return anchor_resolve(c, child[0], begin, end);
     struct expr *x = child[0], *y = expr_seq(b, child + 1, n - 1);
 
     if (!y || build_work(b, (uint64_t)x->size + y->size + n) < 0)
         return NULL;
     struct expr_vec v = {0};
     bool x_plain = !has_anchor(x), y_plain = !has_anchor(y);
-    struct expr *first = resolve(c, x, begin, false);
+    struct expr *first = anchor_resolve(c, x, begin, false);
 
     expr_vec_add(b, &v, expr_seq2(b, first, resolve_seq(c, child + 1, n - 1, false, end)));
     if (!y_plain && nullable(b, x, begin, false))
         expr_vec_add(b, &v, resolve_seq(c, child + 1, n - 1, begin, end));
     if (!x_plain && nullable(b, y, false, end))
-        expr_vec_add(b, &v, resolve(c, x, begin, end));
+        expr_vec_add(b, &v, anchor_resolve(c, x, begin, end));
     if (nullable(b, x, begin, end) && nullable(b, y, begin, end))
         expr_vec_add(b, &v, expr_empty(b));
     return expr_alt_of(b, &v);
@@ -97,15 +97,16 @@ static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool
         c->counted = true;
         return expr_never(b);
     }
-    struct expr *one = resolve(c, x, begin, end), *first = resolve(c, x, begin, false);
-    struct expr *more = expr_repeat(b, resolve(c, x, false, false), 0, NO_MAX);
-    struct expr *some = expr_seq3(b, first, more, resolve(c, x, false, end));
+    struct expr *one = anchor_resolve(c, x, begin, end),
+                *first = anchor_resolve(c, x, begin, false);
+    struct expr *more = expr_repeat(b, anchor_resolve(c, x, false, false), 0, NO_MAX);
+    struct expr *some = expr_seq3(b, first, more, anchor_resolve(c, x, false, end));
 
     some = expr_alt2(b, one, some);
     return e->min ? some : expr_optional(b, some);
 }
 
-static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool end) {
+static struct expr *anchor_resolve(struct context *c, struct expr *e, bool begin, bool end) {
     struct build *b = c->b;
     struct expr_vec v = {0};
 
@@ -118,17 +119,17 @@ static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool 
     if (e->kind == EXPR_SEQ)
         return resolve_seq(c, e->child, e->n, begin, end);
     if (e->kind == EXPR_REPEAT && e->max == 1)
-        return expr_optional(b, resolve(c, e->child[0], begin, end));
+        return expr_optional(b, anchor_resolve(c, e->child[0], begin, end));
     if (e->kind == EXPR_REPEAT)
         return resolve_repeat(c, e, begin, end);
     for (uint32_t i = 0; i < e->n; i++)
-        expr_vec_add(b, &v, resolve(c, e->child[i], begin, end));
+        expr_vec_add(b, &v, anchor_resolve(c, e->child[i], begin, end));
     return expr_alt_of(b, &v);
 }
 
 struct expr *regex_resolve_anchors(struct build *b, struct expr *e, bool *counted) {
     struct context c = {.b = b};
-    struct expr *x = e ? resolve(&c, e, true, true) : NULL;
+    struct expr *x = e ? anchor_resolve(&c, e, true, true) : NULL;
 
     assert(!x || c.counted || !has_anchor(x));
     *counted = c.counted;

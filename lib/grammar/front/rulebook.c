@@ -4,7 +4,7 @@
 #include "base/try.h"
 
 /* Returns the index of the entry with this name, or HASH_INDEX_NONE if the name is unknown. */
-static uint32_t find(const struct rulebook *book, const char *s, size_t len) {
+static uint32_t rulebook_index(const struct rulebook *book, const char *s, size_t len) {
     HASH_INDEX_EACH(book->names, (uint32_t)bytes_hash(s, len), i) {
         if (book->entry[i].len == len && memcmp(book->entry[i].s, s, len) == 0)
             return i;
@@ -14,7 +14,7 @@ static uint32_t find(const struct rulebook *book, const char *s, size_t len) {
 
 int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t len,
                   uint32_t *out) {
-    uint32_t i = find(book, s, len);
+    uint32_t i = rulebook_index(book, s, len);
 
     if (i == HASH_INDEX_NONE) {
         char *text = arena_strndup(&b->arena, s, MIN(len, (size_t)100));
@@ -33,7 +33,7 @@ int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t 
 }
 
 const struct rulebook_entry *rulebook_find(const struct rulebook *book, const char *s, size_t len) {
-    uint32_t i = find(book, s, len);
+    uint32_t i = rulebook_index(book, s, len);
 
     return i == HASH_INDEX_NONE ? NULL : &book->entry[i];
 }

@@ -21,7 +21,7 @@ struct searcher {
 };
 
 /* Returns how many code points of the stop string are matched when @cp follows @i matched ones. */
-static uint32_t advance(const struct searcher *s, uint32_t i, uint32_t cp) {
+static uint32_t text_advance(const struct searcher *s, uint32_t i, uint32_t cp) {
     while (i && s->cp[i] != cp)
         i = s->fail[i - 1];
     return s->cp[i] == cp ? i + 1 : 0;
@@ -38,7 +38,7 @@ static int read_stop(struct build *b, struct searcher *s, const char *stop, size
             return build_too_complex(b, "a stop text is longer than %d characters", STOP_MAX);
     }
     for (uint32_t i = 1; i < s->n; i++)
-        s->fail[i] = advance(s, s->fail[i - 1], s->cp[i]);
+        s->fail[i] = text_advance(s, s->fail[i - 1], s->cp[i]);
     return 0;
 }
 
@@ -52,7 +52,7 @@ static void fill_rule(struct build *b, const struct searcher *s, const uint32_t 
 
     expr_vec_add(b, &v, expr_empty(b));
     for (uint32_t k = 0; k < s->n && !b->failed; k++) {
-        uint32_t next = advance(s, i, s->cp[k]);
+        uint32_t next = text_advance(s, i, s->cp[k]);
         struct cp_set *one = build_alloc(b, 1, sizeof(*one));
 
         cp_set_add(b, others, s->cp[k], s->cp[k]);

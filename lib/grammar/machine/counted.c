@@ -4,8 +4,9 @@
 
 #include "grammar/machine/machine.h"
 
-static bool step(const struct grammar *g, const struct call_desc *d, const struct state *from,
-                 uint32_t to, uint8_t byte, uint32_t *reg) {
+static bool counted_register_step(const struct grammar *g, const struct call_desc *d,
+                                  const struct state *from, uint32_t to, uint8_t byte,
+                                  uint32_t *reg) {
     if (!(from->flags & STATE_BORDER)) /* inside a character */
         return true;
     if (*reg >= d->max)
@@ -14,14 +15,15 @@ static bool step(const struct grammar *g, const struct call_desc *d, const struc
     return true;
 }
 
-static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
-                    uint32_t reg) {
+static bool counted_may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
+                            uint32_t reg) {
     return reg >= d->min;
 }
 
-static uint32_t n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
-                       uint32_t reg) {
+static uint32_t counted_n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                               uint32_t reg) {
     return d->max == NO_MAX ? NO_MAX : d->max - reg;
 }
 
-const struct register_kind REGISTER_COUNTED = {.step = step, .may_end = may_end, .n_free = n_free};
+const struct register_kind REGISTER_COUNTED = {
+    .step = counted_register_step, .may_end = counted_may_end, .n_free = counted_n_free};

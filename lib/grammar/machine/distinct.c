@@ -34,7 +34,7 @@
 #define LOOKS_OF_STEP 8    /* items that can be compared in the time of a step */
 #define UNKNOWN UINT32_MAX /* count of an item that ended in a look-ahead */
 
-static bool is_open(const struct machine *m, uint32_t node) {
+static bool distinct_is_open(const struct machine *m, uint32_t node) {
     return node && m->frame[node].call == MEMBERS_NODE;
 }
 
@@ -49,12 +49,13 @@ static uint32_t open_item(struct machine *m, uint32_t list) {
 
 /* Returns the list with one more item, which ends here; @open is the count of its frame, made by
  * open_item(). In a look-ahead the item is UNKNOWN. */
-static uint32_t add_item(struct machine *m, uint32_t open) {
+static uint32_t distinct_add_item(struct machine *m, uint32_t open) {
     struct frame at = m->frame[open];
 
     if (!m->reads)
-        return machine_push(m, is_open(m, open) ? at.parent : open, MEMBERS_NODE | 1, UNKNOWN);
-    assert(is_open(m, open) && at.count < m->n_text);
+        return machine_push(m, distinct_is_open(m, open) ? at.parent : open, MEMBERS_NODE | 1,
+                            UNKNOWN);
+    assert(distinct_is_open(m, open) && at.count < m->n_text);
     return machine_push(m, at.parent, MEMBERS_NODE | (m->n_text - at.count), at.count);
 }
 
@@ -66,14 +67,14 @@ static uint32_t first_match(const struct machine *m, uint32_t list) {
 }
 
 /* Returns the list of items before the item of @frame, or 0 if @frame is in no item. */
-static uint32_t list_of(const struct machine *m, uint32_t frame) {
+static uint32_t distinct_list(const struct machine *m, uint32_t frame) {
     for (; frame; frame = m->frame[frame].parent) {
         const struct call *c = &m->g->call[m->frame[frame].call];
 
         if (is_distinct(m->g, &m->g->desc[c->desc], c->to)) {
             uint32_t list = m->frame[frame].count;
 
-            return is_open(m, list) ? m->frame[list].parent : list;
+            return distinct_is_open(m, list) ? m->frame[list].parent : list;
         }
     }
     return 0;
@@ -81,7 +82,7 @@ static uint32_t list_of(const struct machine *m, uint32_t frame) {
 
 /* Returns the item whose text contains position @match. */
 static uint32_t item_at(const struct machine *m, uint32_t frame, uint32_t match) {
-    uint32_t node = list_of(m, frame);
+    uint32_t node = distinct_list(m, frame);
 
     while (m->frame[node].count == UNKNOWN || m->frame[node].count > match)
         node = m->frame[node].parent;
@@ -111,7 +112,7 @@ uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t match, unsign
 }
 
 /* Returns whether the item with this match, if it ends here, equals one before it. */
-static bool is_known(const struct machine *m, uint32_t frame, uint32_t match) {
+static bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t match) {
     uint32_t node = item_at(m, frame, match), begin = m->frame[node].count, n = match - begin;
 
     while (node && length_of(m, node) > n)
@@ -132,14 +133,14 @@ uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_u
     uint32_t longest = 0;
 
     *n_unknown = 0;
-    for (uint32_t node = list_of(m, frame); node; node = m->frame[node].parent) {
+    for (uint32_t node = distinct_list(m, frame); node; node = m->frame[node].parent) {
         longest = MAX(longest, length_of(m, node));
         *n_unknown += m->frame[node].count == UNKNOWN;
     }
     return longest;
 }
 
-static uint64_t times(uint64_t x, uint64_t y) {
+static uint64_t distinct_times(uint64_t x, uint64_t y) {
     return MIN(x * y, TEXTS_MAX);
 }
 
@@ -156,7 +157,7 @@ uint64_t distinct_loop_texts(const struct grammar *g, uint32_t rule, uint32_t n)
     uint64_t one = n_characters(g, &g->state[g->rule[rule].start]), all = 1;
 
     for (uint32_t i = 0; i < n && all < TEXTS_MAX && one > 1; i++)
-        all = times(all, one);
+        all = distinct_times(all, one);
     return n == NO_MAX ? TEXTS_MAX : all;
 }
 
@@ -173,7 +174,8 @@ static uint64_t n_texts_of(const struct machine *m, const struct config *c) {
     if (d->kind != CALL_COUNTED || d->max == NO_MAX)
         return TEXTS_MAX;
     if (!(s->flags & STATE_BORDER))
-        return times(g->n_texts[c->state], distinct_loop_texts(g, s->rule, d->max - c->reg));
+        return distinct_times(g->n_texts[c->state],
+                              distinct_loop_texts(g, s->rule, d->max - c->reg));
     return c->reg < d->max ? distinct_loop_texts(g, s->rule, d->max - c->reg) : 0;
 }
 
@@ -198,14 +200,14 @@ static uint64_t n_texts_from(const struct machine *m, const struct config *c) {
 /* Returns whether the item can still become a new one: whether the configurations of @s in it lead
  * to more texts than there are items before it that begin as it does. */
 static bool can_differ(const struct machine *m, const struct set *s, const struct config *c) {
-    uint32_t list = list_of(m, c->frame), node = item_at(m, c->frame, c->match), n = 0;
+    uint32_t list = distinct_list(m, c->frame), node = item_at(m, c->frame, c->match), n = 0;
     uint32_t begin = m->frame[node].count;
     uint64_t n_texts = 0;
 
     for (uint32_t i = s->begin; i < s->end && n_texts < TEXTS_MAX; i++) {
         const struct config *o = &m->config[i];
 
-        if (o->match == c->match && list_of(m, o->frame) == list)
+        if (o->match == c->match && distinct_list(m, o->frame) == list)
             n_texts = MAX(n_texts, n_texts_from(m, o));
     }
     if (n_texts == TEXTS_MAX)
@@ -260,8 +262,8 @@ static bool is_open_at(const struct machine *m, uint32_t state, uint32_t reg) {
     return m->g->span[state].others && n < members_of(m->g, state)->distinct;
 }
 
-static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
-                  uint32_t *kept, uint32_t *match) {
+static bool distinct_enter(struct machine *m, const struct config *from, const struct call_desc *d,
+                           uint32_t *kept, uint32_t *match) {
     *kept = from->reg;
     if (d->kind != CALL_ONCE)
         return true;
@@ -272,20 +274,22 @@ static bool enter(struct machine *m, const struct config *from, const struct cal
     return true;
 }
 
-static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *match) {
+static bool distinct_leave(struct machine *m, const struct call_desc *d, uint32_t state,
+                           uint32_t frame, uint32_t *reg, uint32_t *match) {
     if (d->kind != CALL_ONCE)
         return true;
-    if (*match && is_known(m, frame, *match))
+    if (*match && distinct_is_known(m, frame, *match))
         return false;
     *match = 0;
-    *reg = add_item(m, *reg);
+    *reg = distinct_add_item(m, *reg);
     return true;
 }
 
-static bool is_frame(const struct members *k) {
+static bool distinct_is_frame(const struct members *k) {
     return true;
 }
 
-const struct register_kind REGISTER_DISTINCT = {
-    .is_open = is_open_at, .enter = enter, .leave = leave, .is_frame = is_frame};
+const struct register_kind REGISTER_DISTINCT = {.is_open = is_open_at,
+                                                .enter = distinct_enter,
+                                                .leave = distinct_leave,
+                                                .is_frame = distinct_is_frame};

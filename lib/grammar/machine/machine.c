@@ -24,8 +24,8 @@
  *   and sets as it likes and truncates both arrays when it is done; the history of a request needs
  *   to keep its configurations only.
  *
- * A step takes, for each configuration, the edge of its state for the byte. enter() then computes
- * the closure of the target, all that can be reached from it without reading:
+ * A step takes, for each configuration, the edge of its state for the byte. machine_enter() then
+ * computes the closure of the target, all that can be reached from it without reading:
  *
  *     the target itself         if it has edges
  *     starts of called rules    for each call of the target: push a frame
@@ -82,16 +82,17 @@ void machine_deinit(struct machine *m) {
     *m = (struct machine){0};
 }
 
-static uint32_t bucket_of(const struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+static uint32_t machine_bucket(const struct machine *m, uint32_t parent, uint32_t call,
+                               uint32_t count) {
     uint64_t h = (parent * 0x9E3779B97F4A7C15u) ^ (call * 0xC2B2AE3D27D4EB4Fu) ^
                  (count * 0x165667B19E3779F9u);
 
     return (uint32_t)(h >> 32) & (m->n_buckets - 1);
 }
 
-static void insert(struct machine *m, uint32_t i) {
+static void machine_insert(struct machine *m, uint32_t i) {
     struct frame *f = &m->frame[i];
-    uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+    uint32_t h = machine_bucket(m, f->parent, f->call, f->count);
 
     f->next = m->bucket[h];
     m->bucket[h] = i;
@@ -100,7 +101,7 @@ static void insert(struct machine *m, uint32_t i) {
 void machine_rehash(struct machine *m) {
     memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
     for (uint32_t i = 1; i < m->n_frames; i++)
-        insert(m, i);
+        machine_insert(m, i);
 }
 
 static bool grow_frames(struct machine *m) {
@@ -119,7 +120,7 @@ static bool grow_frames(struct machine *m) {
 }
 
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
-    for (uint32_t i = m->bucket[bucket_of(m, parent, call, count)]; i != UINT32_MAX;
+    for (uint32_t i = m->bucket[machine_bucket(m, parent, call, count)]; i != UINT32_MAX;
          i = m->frame[i].next) {
         const struct frame *f = &m->frame[i];
 
@@ -135,7 +136,7 @@ uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_
 
     m->frame[i] = (struct frame){
         .parent = parent, .call = call, .count = count, .depth = m->frame[parent].depth + 1};
-    insert(m, i);
+    machine_insert(m, i);
     return i;
 }
 
@@ -145,7 +146,7 @@ void machine_forget_frames(struct machine *m, uint32_t n) {
     assert(n > 0); /* frame 0, below everything, stays */
     while (m->n_frames > n) {
         const struct frame *f = &m->frame[--m->n_frames];
-        uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+        uint32_t h = machine_bucket(m, f->parent, f->call, f->count);
 
         assert(m->bucket[h] == m->n_frames);
         m->bucket[h] = f->next;
@@ -163,24 +164,24 @@ int machine_reserve(struct machine *m, uint32_t n) {
     return 0;
 }
 
-static bool equal(const struct config *c, const struct config *d) {
+static bool machine_equal(const struct config *c, const struct config *d) {
     return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->match == d->match;
 }
 
 /* Returns the slot of @c in the table, or its free slot. */
-static uint16_t *slot_of(struct machine *m, const struct config *c) {
+static uint16_t *machine_slot(struct machine *m, const struct config *c) {
     uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
     uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->match) >> 40);
 
     while (m->seen.slot[i % SEEN_SLOTS] &&
-           !equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
+           !machine_equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
         i++;
     return &m->seen.slot[i % SEEN_SLOTS];
 }
 
 /* Returns whether @add is in the large set @out; *place is the slot to fill when it is added. */
-static bool is_seen(struct machine *m, const struct set *out, const struct config *add,
-                    uint16_t **place) {
+static bool machine_is_seen(struct machine *m, const struct set *out, const struct config *add,
+                            uint16_t **place) {
     uint32_t n = out->end - out->begin;
 
     /* Fills the table anew when this set becomes large, or when the table is of another set. */
@@ -188,10 +189,10 @@ static bool is_seen(struct machine *m, const struct set *out, const struct confi
         memset(m->seen.slot, 0, sizeof(m->seen.slot));
         m->seen.begin = out->begin;
         for (uint32_t i = 0; i < n; i++)
-            *slot_of(m, &m->config[out->begin + i]) = (uint16_t)(i + 1);
+            *machine_slot(m, &m->config[out->begin + i]) = (uint16_t)(i + 1);
         m->seen.n = n;
     }
-    *place = slot_of(m, add);
+    *place = machine_slot(m, add);
     return **place;
 }
 
@@ -202,10 +203,10 @@ static void add_config(struct machine *m, struct set *out, struct config add) {
     static_assert(SET_MAX < SEEN_SLOTS, "a table has free places");
     assert(out->end == m->n_configs); /* a set that grows is the last one */
     for (uint32_t i = out->begin; i < out->end && n < SEEN_FROM; i++) {
-        if (equal(&m->config[i], &add))
+        if (machine_equal(&m->config[i], &add))
             return;
     }
-    if (n >= SEEN_FROM && is_seen(m, out, &add, &place))
+    if (n >= SEEN_FROM && machine_is_seen(m, out, &add, &place))
         return;
     if (out->end - out->begin >= SET_MAX) {
         m->error = -E2BIG;
@@ -242,8 +243,8 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
     return true;
 }
 
-static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t match);
+static void machine_enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
+                          uint32_t frame, uint32_t match);
 
 /* Adds the starts of the rules that the first @n calls of @from's state call. */
 static void enter_calls(struct machine *m, struct set *out, const struct config *from, uint32_t n) {
@@ -252,15 +253,16 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
 
     for (uint32_t i = s->call; i < s->call + n; i++)
         if (start_call(m, from, i, &start))
-            enter(m, out, start.state, start.reg, start.frame, start.match);
+            machine_enter(m, out, start.state, start.reg, start.frame, start.match);
 }
 
 /* Adds a configuration and all that it leads to without reading: the starts of the rules that it
  * calls, and where its own rule returns to. This terminates: returns come first and lower the
  * stack, calls raise it, and no rule calls itself without reading. The last call of a state is a
- * round of the loop; the others are nested calls of enter(), at most ENTER_DEPTH of them. */
-static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t match) {
+ * round of the loop; the others are nested calls of machine_enter(), at most ENTER_DEPTH of them.
+ */
+static void machine_enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
+                          uint32_t frame, uint32_t match) {
     const struct grammar *g = m->g;
     struct config c = {state, reg, frame, match}, start;
     bool goes_on = true;
@@ -309,7 +311,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
             m->n_pruned++;
             return;
         }
-        enter(m, out, c->to, reg, f.parent, match);
+        machine_enter(m, out, c->to, reg, f.parent, match);
         return;
     }
     uint32_t n = f.count + 1;
@@ -317,19 +319,19 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     if (d->max == NO_MAX)
         n = MIN(n, d->min);
     if (n >= d->min)
-        enter(m, out, c->to, 0, f.parent, match);
+        machine_enter(m, out, c->to, 0, f.parent, match);
     if (n < d->max) {
         uint32_t again = machine_push(m, f.parent, f.call, n);
 
         if (again)
-            enter(m, out, m->g->rule[d->rule].start, 0, again, match);
+            machine_enter(m, out, m->g->rule[d->rule].start, 0, again, match);
     }
 }
 
 void machine_start(struct machine *m, struct set *out) {
     assert(m->depth == 0);
     *out = set_open(m);
-    enter(m, out, m->g->rule[m->g->start].start, 0, 0, 0);
+    machine_enter(m, out, m->g->rule[m->g->start].start, 0, 0, 0);
     out->can_end = out->can_end || m->g->nullable;
 }
 
@@ -346,7 +348,7 @@ static void follow_edge(struct machine *m, const struct config *from, unsigned s
         return;
     uint32_t match = c.match ? distinct_step(m, c.frame, c.match, symbol) : 0;
 
-    enter(m, out, to, reg, c.frame, match);
+    machine_enter(m, out, to, reg, c.frame, match);
 }
 
 static bool end_of_step(struct machine *m, struct set *out) {

@@ -60,7 +60,7 @@ struct machine {
     bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
     uint32_t n_pruned; /* configurations dropped because items must differ */
     uint64_t fuel;     /* steps left */
-    uint32_t depth;    /* nesting of enter() */
+    uint32_t depth;    /* nesting of machine_enter() */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
     struct seen seen;
     /* Refuses slow work: -EAGAIN where fuel runs out, or a token class or a shortest completion

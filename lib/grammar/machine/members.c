@@ -27,8 +27,8 @@ uint32_t members_word(const struct machine *m, const struct members *k, uint32_t
 }
 
 /* Returns whether all required members are in the set. */
-static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
-                    uint32_t reg) {
+static bool members_may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
+                            uint32_t reg) {
     const struct members *k = members_of(m->g, state);
 
     for (uint32_t w = 0; w * WORD_BITS < k->n; w++) {
@@ -39,7 +39,7 @@ static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t
 }
 
 /* Returns whether an edge of @state leads to a member that is not in the set. */
-static bool is_open(const struct machine *m, uint32_t state, uint32_t reg) {
+static bool members_is_open(const struct machine *m, uint32_t state, uint32_t reg) {
     const struct members *k = members_of(m->g, state);
     struct span s = m->g->span[state];
 
@@ -74,8 +74,8 @@ uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, u
     return reg;
 }
 
-static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
-                  uint32_t *kept, uint32_t *match) {
+static bool members_enter(struct machine *m, const struct config *from, const struct call_desc *d,
+                          uint32_t *kept, uint32_t *match) {
     *kept = from->reg;
     if (!is_member(d))
         return true;
@@ -84,16 +84,19 @@ static bool enter(struct machine *m, const struct config *from, const struct cal
     return !(word >> (d->min % WORD_BITS) & 1);
 }
 
-static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *match) {
+static bool members_leave(struct machine *m, const struct call_desc *d, uint32_t state,
+                          uint32_t frame, uint32_t *reg, uint32_t *match) {
     if (is_member(d))
         *reg = members_add(m, members_of(m->g, state), *reg, d->min);
     return true;
 }
 
-static bool is_frame(const struct members *k) {
+static bool members_is_frame(const struct members *k) {
     return k->n > WORD_BITS;
 }
 
-const struct register_kind REGISTER_MEMBERS = {
-    .is_open = is_open, .may_end = may_end, .enter = enter, .leave = leave, .is_frame = is_frame};
+const struct register_kind REGISTER_MEMBERS = {.is_open = members_is_open,
+                                               .may_end = members_may_end,
+                                               .enter = members_enter,
+                                               .leave = members_leave,
+                                               .is_frame = members_is_frame};

@@ -3,15 +3,16 @@
 
 #include "grammar/machine/machine.h"
 
-static bool step(const struct grammar *g, const struct call_desc *d, const struct state *from,
-                 uint32_t to, uint8_t byte, uint32_t *reg) {
+static bool names_register_step(const struct grammar *g, const struct call_desc *d,
+                                const struct state *from, uint32_t to, uint8_t byte,
+                                uint32_t *reg) {
     *reg = names_step(d->names, *reg, byte);
     return true;
 }
 
-static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
-                    uint32_t reg) {
+static bool names_may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
+                          uint32_t reg) {
     return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
 }
 
-const struct register_kind REGISTER_NAMES = {.step = step, .may_end = may_end};
+const struct register_kind REGISTER_NAMES = {.step = names_register_step, .may_end = names_may_end};

@@ -9,17 +9,19 @@ bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to
     return *reg + g->need[to] <= d->max;
 }
 
-static bool step(const struct grammar *g, const struct call_desc *d, const struct state *from,
-                 uint32_t to, uint8_t byte, uint32_t *reg) {
+static bool within_register_step(const struct grammar *g, const struct call_desc *d,
+                                 const struct state *from, uint32_t to, uint8_t byte,
+                                 uint32_t *reg) {
     return within_step(g, d, to, reg);
 }
 
-static uint32_t n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
-                       uint32_t reg) {
+static uint32_t within_n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                              uint32_t reg) {
     const struct state *s = &g->state[state];
     uint32_t taken = reg + !(s->flags & STATE_BORDER) + g->rule[s->rule].need;
 
     return d->max - MIN(d->max, taken);
 }
 
-const struct register_kind REGISTER_WITHIN = {.step = step, .n_free = n_free};
+const struct register_kind REGISTER_WITHIN = {.step = within_register_step,
+                                              .n_free = within_n_free};

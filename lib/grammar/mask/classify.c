@@ -25,7 +25,7 @@
  *    class. A walk of some 200 nodes, without a bit map to clear, finds out.
  *  - A shared class. Equal rules of all grammars have one class (share.c), and the loops of JSON
  *    strings have theirs from the vocabulary.
- *  - A walk (collect()): short with walk_steps(), or long with walk_tables().
+ *  - A walk (class_collect()): short with walk_steps(), or long with walk_tables().
  *
  * Threads. A compiled grammar is shared by all requests, and any thread may make a class. The array
  * g->cls has atomic pointers: two threads may make the same class at the same time, then the first
@@ -79,7 +79,7 @@ struct collector {
 };
 
 /* Adds token @id, of which the rule reads the first @depth bytes. */
-static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
+static void class_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
     uint32_t cap = k->cap_rest;
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
@@ -108,7 +108,7 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
     const struct trie_node *n = &t->node[node];
 
     for (uint32_t i = n->items; i < n->items + n->n_items && !k->too_large && !k->error; i++)
-        add_rest(k, t->item[i], depth, n_chars);
+        class_add_rest(k, t->item[i], depth, n_chars);
     for (uint32_t i = n->child; i < n->child + n->n_children && !k->too_large && !k->error; i++)
         collect_rest(k, i, depth, n_chars);
 }
@@ -132,7 +132,7 @@ static uint32_t chars_of(const struct collector *k, uint32_t node, uint32_t dept
     return n;
 }
 
-static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static bool class_visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     struct collector *k = w->arg;
     const struct trie_node *n = &w->trie->node[node];
     bool loop = k->g->state[k->state].flags & STATE_LOOP;
@@ -211,7 +211,7 @@ static void begin_walk(struct collector *k) {
 
 /* Reads all tokens from @from. A short walk suffices for most states; with @wide it is known that
  * it does not, and left out. */
-static int collect(struct collector *k, const struct set *from, bool wide) {
+static int class_collect(struct collector *k, const struct set *from, bool wide) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
 
@@ -251,7 +251,7 @@ static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
 }
 
 /* Returns whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
-static bool is_wide(const struct grammar *g, uint32_t q) {
+static bool class_is_wide(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
 
     for (unsigned k = 1; k < TEXT_KINDS; k++) { /* not of digits: there are few such tokens */
@@ -280,12 +280,13 @@ static bool is_cheap(struct collector *k, const struct set *from) {
     return false;
 }
 
-/* Makes the class of a state; @wide: is_wide() holds for it. Returns what class_new() returns. */
-static int make(struct collector *k, const struct set *from, bool wide) {
+/* Makes the class of a state; @wide: class_is_wide() holds for it. Returns what class_new()
+ * returns. */
+static int class_make(struct collector *k, const struct set *from, bool wide) {
     k->c->bits = k->walk.bits = calloc(grammar_vocab_n_words(k->g->vocab), sizeof(uint32_t));
     if (!k->c->bits)
         return -ENOMEM;
-    TRY(collect(k, from, wide));
+    TRY(class_collect(k, from, wide));
     TRY(keep_rest(k));
     return make_sparse(k);
 }
@@ -324,12 +325,12 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     k.walk = (struct walk){.m = &m,
                            .trie = &g->vocab->trie,
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
-                           .visit = follow ? visit : NULL,
+                           .visit = follow ? class_visit : NULL,
                            .ends = follow,
                            .arg = &k};
-    bool wide = is_wide(g, state);
+    bool wide = class_is_wide(g, state);
 
-    r = !wide && is_cheap(&k, &s) ? 1 : make(&k, &s, wide);
+    r = !wide && is_cheap(&k, &s) ? 1 : class_make(&k, &s, wide);
     *work = work_done(&k);
     machine_deinit(&m);
     free(k.rest);
@@ -376,13 +377,13 @@ static bool may_have_class(const struct grammar *g, uint32_t q) {
 }
 
 /* Returns the place of the class of @q that all grammars with its rule share, or NULL. */
-static _Atomic(struct token_class *) *place_of(const struct grammar *g, uint32_t q) {
+static _Atomic(struct token_class *) *class_place(const struct grammar *g, uint32_t q) {
     uint32_t rule = g->state[q].rule;
 
     return g->places[rule] ? &g->places[rule][q - g->rule[rule].start] : NULL;
 }
 
-static bool take_room(const struct grammar *g, size_t bytes) {
+static bool class_take_room(const struct grammar *g, size_t bytes) {
     _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
     size_t left = atomic_load(room);
 
@@ -396,8 +397,9 @@ static bool take_room(const struct grammar *g, size_t bytes) {
 /* Stores @c (NULL: the state needs no class) at @place, where all grammars find it, and takes it
  * over. Returns what is there then, which may be the class that another thread stored first; NULL,
  * with @c as it was, if the memory for shared classes is used up. */
-static struct token_class *publish(const struct grammar *g, _Atomic(struct token_class *) *place,
-                                   struct token_class *c) {
+static struct token_class *class_publish(const struct grammar *g,
+                                         _Atomic(struct token_class *) *place,
+                                         struct token_class *c) {
     struct token_class *there = NULL;
 
     assert(!c || (!c->shared && c->bytes > 0));
@@ -412,7 +414,7 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
 }
 
 /* Stores the class of @q. Returns false if another thread was first. */
-static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c) {
+static bool class_set(const struct grammar *g, uint32_t q, struct token_class *c) {
     struct token_class *there = NULL;
 
     return atomic_compare_exchange_strong(&g->cls[q], &there, c) ||
@@ -423,7 +425,7 @@ static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c
  * counts. Returns 0; -E2BIG or -ENOMEM if the state has no class for that reason; -EAGAIN, only
  * with @quick, if making it would take long. */
 static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *work) {
-    _Atomic(struct token_class *) *place = place_of(g, q);
+    _Atomic(struct token_class *) *place = class_place(g, q);
     struct token_class *c = NULL, *known = place ? atomic_load(place) : NULL;
     int r = known ? 0 : 1;
 
@@ -432,16 +434,16 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
     if (r == -EAGAIN)
         return r;
     if (!known && place && r != -ENOMEM) {
-        known = publish(g, place, c);
-        c = known ? NULL : c; /* publish() took @c over, or freed it */
+        known = class_publish(g, place, c);
+        c = known ? NULL : c; /* class_publish() took @c over, or freed it */
     }
-    if (!known && c && !take_room(g, c->bytes)) {
+    if (!known && c && !class_take_room(g, c->bytes)) {
         class_free(c);
         c = NULL;
     }
     if (!known)
         known = c ? c : &no_class;
-    if (!set_class(g, q, known) && c) {
+    if (!class_set(g, q, known) && c) {
         atomic_fetch_add((_Atomic size_t *)(uintptr_t)&g->class_room, c->bytes);
         class_free(c);
     }
@@ -450,14 +452,15 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
 
 bool class_is_open(const struct grammar *g, uint32_t q) {
     return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
-           !(g->state[q].flags & STATE_LOOP) && !is_wide(g, q);
+           !(g->state[q].flags & STATE_LOOP) && !class_is_wide(g, q);
 }
 
 bool class_is_missing(const struct grammar *g, uint32_t q) {
-    _Atomic(struct token_class *) *place = place_of(g, q);
+    _Atomic(struct token_class *) *place = class_place(g, q);
 
     return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
-           !(g->state[q].flags & STATE_LOOP) && is_wide(g, q) && !(place && atomic_load(place));
+           !(g->state[q].flags & STATE_LOOP) && class_is_wide(g, q) &&
+           !(place && atomic_load(place));
 }
 
 bool class_is_long(const struct grammar *g, uint32_t q) {
@@ -471,13 +474,13 @@ bool class_is_long(const struct grammar *g, uint32_t q) {
 }
 
 void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
-    assert(may_have_class(g, q) && !is_wide(g, q));
+    assert(may_have_class(g, q) && !class_is_wide(g, q));
     bool none = n_visited <= CHEAP_VISITS;
-    _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;
+    _Atomic(struct token_class *) *place = none ? class_place(g, q) : NULL;
     struct token_class *expected = NULL, *c = none ? &no_class : &once_walked;
 
     if (place)
-        c = publish(g, place, NULL);
+        c = class_publish(g, place, NULL);
     atomic_compare_exchange_strong(&g->cls[q], &expected, c);
 }
 
@@ -510,9 +513,9 @@ void classes_free(struct grammar *g) {
     free(g->places);
 }
 
-static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
+static bool class_has_wide(const struct grammar *g, const struct auto_rule *r) {
     for (uint32_t q = r->start; q < r->start + r->n_states; q++) {
-        if (!g->cls[q] && is_wide(g, q))
+        if (!g->cls[q] && class_is_wide(g, q))
             return true;
     }
     return false;
@@ -549,13 +552,13 @@ static int make_all(struct build *b, struct grammar *g) {
 
 /* Returns whether @q is in a loop or before white space: its class is small, but making it takes
  * longer than a mask should. */
-static bool is_small(const struct grammar *g, uint32_t q) {
+static bool class_is_small(const struct grammar *g, uint32_t q) {
     return (g->state[q].flags & (STATE_BORDER | STATE_LOOP)) == (STATE_BORDER | STATE_LOOP) ||
            state_next(g, &g->state[q], '\n') != NO_STATE;
 }
 
 /* Makes the class of @q if @g has room. Returns false if there is no room for further classes. */
-static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *work) {
+static bool class_prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *work) {
     *work = 0;
     return atomic_load(&g->class_room) >= least && job_pause() == 0 &&
            make_class(g, q, false, work) != -ENOMEM;
@@ -565,7 +568,8 @@ void grammar_prepare(const struct grammar *g) {
     static const struct {
         bool (*has)(const struct grammar *, uint32_t);
         uint32_t node, more; /* work of a node of its walk, and besides */
-    } WHICH[] = {{is_slow, 1, WIDE_WORK}, {is_wide, 1, WIDE_WORK}, {is_small, 4, SMALL_WORK}};
+    } WHICH[] = {
+        {is_slow, 1, WIDE_WORK}, {class_is_wide, 1, WIDE_WORK}, {class_is_small, 4, SMALL_WORK}};
     size_t least = atomic_load(&g->class_room) / 2;
 
     for (unsigned i = 0; i < ARRAY_SIZE(WHICH); i++) {
@@ -578,7 +582,7 @@ void grammar_prepare(const struct grammar *g) {
 
             if (first != (k < g->n_states) || (c && c != &once_walked) || !WHICH[i].has(g, q))
                 continue;
-            if (!prepare(g, q, least, &of_class))
+            if (!class_prepare(g, q, least, &of_class))
                 return;
             work += of_class * WHICH[i].node + WHICH[i].more;
         }
@@ -612,7 +616,7 @@ int automaton_classify(struct build *b, struct grammar *g) {
     g->class_room = room;
     g->bytes += room;
     for (uint32_t i = 0; i < g->n_rules; i++) {
-        if (has_wide(g, &g->rule[i]))
+        if (class_has_wide(g, &g->rule[i]))
             g->places[i] = share_places(g->vocab->share, g, i, g->counted[i]);
     }
     if (b->is_schema)

@@ -4,9 +4,9 @@
  * Dates, identifiers and URLs are the same patterns in every schema, and their states are those
  * whose classes take longest to make. As long as a rule calls no other, its classes depend on
  * nothing but the vocabulary, the states of the rule and the bytes that may follow it. These,
- * written one behind the other, are the key of the rule (write_key()). A hash table leads from the
- * key to an array with one pointer for each state; all grammars with an equal rule use that array.
- * The hash only nominates a rule, the bytes of the key decide.
+ * written one behind the other, are the key of the rule (share_write_key()). A hash table leads
+ * from the key to an array with one pointer for each state; all grammars with an equal rule use
+ * that array. The hash only nominates a rule, the bytes of the key decide.
  *
  * Rules are never removed, since a grammar may be using them, and their memory is limited. A
  * grammar that is compiled when the memory is used up has classes of its own. So what one client
@@ -129,7 +129,7 @@ size_t share_bytes(const struct share *s) {
 
 /* Writes the key of @rule: the bytes that may follow it, and the flags and edges of its states,
  * with targets counted from the rule's start. Returns false if the rule cannot be shared. */
-static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
+static bool share_write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
     const struct auto_rule *r = &g->rule[rule];
     int e = buf_add(key, &r->follow, sizeof(r->follow));
 
@@ -154,7 +154,7 @@ static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, b
     return e == 0;
 }
 
-static struct shared_rule *find(struct shared_rule *r, const struct buf *key, uint64_t hash) {
+static struct shared_rule *share_find(struct shared_rule *r, const struct buf *key, uint64_t hash) {
     while (r && (r->hash != hash || r->n_key != key->len || memcmp(r->key, key->data, r->n_key)))
         r = r->next;
     return r;
@@ -186,13 +186,14 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
 
     assert(rule < g->n_rules);
     buf_init(&key, KEY_MAX);
-    if (!write_key(&key, g, rule, counted)) {
+    if (!share_write_key(&key, g, rule, counted)) {
         buf_deinit(&key);
         return NULL;
     }
     uint64_t hash = bytes_hash(key.data, key.len);
     _Atomic(struct shared_rule *) *bucket = &s->bucket[hash % BUCKETS];
-    struct shared_rule *first = atomic_load(bucket), *r = find(first, &key, hash), *made = NULL;
+    struct shared_rule *first = atomic_load(bucket), *r = share_find(first, &key, hash),
+                       *made = NULL;
 
     if (!r)
         r = made = rule_new(s, &key, hash, g->rule[rule].n_states);
@@ -200,7 +201,7 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
         made->next = first;
         if (atomic_compare_exchange_weak(bucket, &first, made))
             break;
-        r = find(first, &key, hash); /* another thread may have been first */
+        r = share_find(first, &key, hash); /* another thread may have been first */
         if (!r)
             r = made;
     }

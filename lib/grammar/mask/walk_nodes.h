@@ -27,7 +27,7 @@ static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t 
 }
 
 /* Returns whether no item of [first, last) is needed. */
-static inline bool is_idle(const struct walk *w, uint32_t first, uint32_t last) {
+static inline bool node_is_idle(const struct walk *w, uint32_t first, uint32_t last) {
     if (first == last)
         return true;
     uint32_t i = first / 64, end = (last - 1) / 64;
@@ -47,7 +47,7 @@ static inline bool is_idle_child(const struct walk *w, const struct trie_node *n
                                  uint32_t last) {
     const struct trie_node *child = &w->trie->node[n->child + i];
 
-    return w->need && is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
+    return w->need && node_is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
 }
 
 /* Sets the items [first, last) of the trie in the walk's bit map, if it has one. */
@@ -61,8 +61,8 @@ static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
 }
 
 /* Accepts the items [first, last) below a node of which @s reads all texts. */
-static inline void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                        uint32_t depth) {
+static inline void node_take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                             uint32_t depth) {
     if (w->take) {
         w->take(w, first, last, s, depth);
         return;
@@ -71,7 +71,7 @@ static inline void take(struct walk *w, uint32_t first, uint32_t last, const str
 }
 
 /* Handles a reached node. Returns whether to visit its children. */
-static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static inline bool node_reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
 
     w->n_visited++;

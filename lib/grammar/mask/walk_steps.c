@@ -28,8 +28,8 @@
  * They apply only where the sets are not needed (needs_no_sets()): a walk whose visit() looks at
  * each set, or whose items must differ, takes the general way.
  *
- * Subtrees of which a state reads all texts are taken as a whole (reads_all(), is_within()), and
- * subtrees without a needed token are skipped (is_idle_child()).
+ * Subtrees of which a state reads all texts are taken as a whole (reads_all(), steps_is_within()),
+ * and subtrees without a needed token are skipped (is_idle_child()).
  */
 
 #include "grammar/mask/walk_nodes.h"
@@ -46,15 +46,15 @@ static void steps_below(struct walk *w, uint32_t node, uint32_t last, const stru
 
 /* Goes on at child @i of @n, which the set @next has reached. @last: the end of the items below
  * @n. */
-static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
-                             const struct set *next, uint32_t depth) {
+static inline void steps_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
+                              const struct set *next, uint32_t depth) {
     const struct trie_node *child = &w->trie->node[n->child + i];
     uint32_t end = i + 1 < n->n_children ? child[1].items : last;
 
-    if (!reach(w, n->child + i, next, depth + 1))
+    if (!node_reach(w, n->child + i, next, depth + 1))
         return;
     if (reads_all(w, next, child->kind, child->height))
-        take(w, child->items + child->n_items, end, next, depth + 1);
+        node_take(w, child->items + child->n_items, end, next, depth + 1);
     else
         steps_below(w, n->child + i, end, next, depth + 1);
 }
@@ -125,7 +125,7 @@ static bool next_readable(struct readable *r) {
 }
 
 /* Returns the bytes of the edges of @s. */
-static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
+static struct byte_set steps_bytes(const struct machine *m, const struct set *s) {
     struct byte_set set = {{0}};
     uint32_t before = NO_STATE;
 
@@ -141,13 +141,13 @@ static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
 }
 
 /* Returns whether @state reads all texts below @n without leaving its rule. */
-static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
+static bool steps_is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
     return (w->kinds >> n->kind & 1) && n->height <= FREE_CHARS_MAX &&
            w->m->g->free_chars[state][n->kind] >= n->height;
 }
 
 /* Returns whether @s is in the middle of a rule, so that its edges alone decide where it leads. */
-static bool is_plain(const struct state *s) {
+static bool steps_is_plain(const struct state *s) {
     return s->n_edges && !(s->flags & (STATE_ACCEPT | STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
 }
 
@@ -185,11 +185,11 @@ static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, ui
     const struct state *s = &w->m->g->state[to];
     struct machine *m = w->m;
     struct set next;
-    enum calls calls = is_plain(s) ? calls_at(w, s, child) : CALLS_BESIDE;
+    enum calls calls = steps_is_plain(s) ? calls_at(w, s, child) : CALLS_BESIDE;
 
     if (calls == CALLS_BESIDE) {
         if (machine_follow(m, stacks, child->byte, to, &next))
-            step_into(w, n, i, last, &next, depth);
+            steps_into(w, n, i, last, &next, depth);
         m->n_configs = next.begin;
         return;
     }
@@ -199,7 +199,7 @@ static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, ui
     set_items(w, child->items, child->items + child->n_items);
     if (w->blind && !w->visit(w, n->child + i, NULL, depth + 1))
         return;
-    if (is_within(w, child, to)) {
+    if (steps_is_within(w, child, to)) {
         set_items(w, child->items + child->n_items, end);
         return;
     }
@@ -236,7 +236,7 @@ struct loop {
 };
 
 /* Returns whether the loop may end in one of the configurations when the least count is @reg. */
-static bool may_end(const struct loop *k, uint32_t reg) {
+static bool steps_may_end(const struct loop *k, uint32_t reg) {
     for (uint32_t i = 0; i < k->n; i++) {
         if (k->more[i] <= k->desc->max - reg &&
             k->kind->may_end(NULL, k->desc, 0, reg + k->more[i]))
@@ -273,14 +273,14 @@ static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uin
     set_items(w, child->items, child->items + child->n_items);
     if ((w->blind && !w->visit(w, n->child + i, NULL, depth + 1)) || !child->n_children)
         return;
-    if (is_within(w, child, to) &&
+    if (steps_is_within(w, child, to) &&
         (!k->kind->n_free || k->kind->n_free(w->m->g, d, to, reg) >= child->height)) {
         set_items(w, child->items + child->n_items, end);
         return;
     }
     loop_below(w, child, end, to, reg, k, depth + 1);
     if ((w->m->g->state[to].flags & STATE_ACCEPT) && has_child_of(w, child, &k->bytes) &&
-        may_end(k, reg) && !has_stopped(w))
+        steps_may_end(k, reg) && !has_stopped(w))
         steps_below(w, n->child + i, end, &k->behind, depth + 1);
 }
 
@@ -337,7 +337,7 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
     uint32_t least = find_readings(m, from, i, &k);
 
     machine_leave(m, &k.behind, 0, c.frame, 0);
-    k.bytes = bytes_of(m, &k.behind);
+    k.bytes = steps_bytes(m, &k.behind);
     start = &m->g->state[m->g->rule[s->rule].start];
     bool apart = !w->visit || w->blind || !k.behind.can_end;
 
@@ -362,7 +362,7 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
         struct set next;
 
         if (machine_follow(m, from, w->trie->node[n->child + r.i].byte, r.to, &next))
-            step_into(w, n, r.i, last, &next, depth);
+            steps_into(w, n, r.i, last, &next, depth);
         m->n_configs = next.begin;
     }
 }
@@ -437,7 +437,7 @@ static bool part_at_once(const struct machine *m, const struct set *from) {
 
     for (uint32_t i = from->begin, j; i < from->end; i++) {
         struct set one = {.begin = i, .end = i + 1};
-        struct byte_set bytes = bytes_of(m, &one);
+        struct byte_set bytes = steps_bytes(m, &one);
 
         for (j = from->begin; m->config[j].state != m->config[i].state; j++) {
         }
@@ -454,7 +454,7 @@ static void steps_together(struct walk *w, uint32_t node, uint32_t last, const s
                            uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     bool many = n->n_children >= MANY_CHILDREN;
-    struct byte_set some = many ? bytes_of(w->m, from) : (struct byte_set){{0}};
+    struct byte_set some = many ? steps_bytes(w->m, from) : (struct byte_set){{0}};
 
     for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
         uint8_t byte = w->trie->node[n->child + i].byte;
@@ -463,7 +463,7 @@ static void steps_together(struct walk *w, uint32_t node, uint32_t last, const s
         if ((many && !byte_set_has(&some, byte)) || is_idle_child(w, n, i, last))
             continue;
         if (machine_step(w->m, from, byte, &next))
-            step_into(w, n, i, last, &next, depth);
+            steps_into(w, n, i, last, &next, depth);
         w->m->n_configs = next.begin;
     }
 }

@@ -15,9 +15,9 @@
  *
  * Sets are numbered as they are found. The first time that a byte is read from a set, the machine
  * computes the successor (find_step()) and the table next[set][byte] remembers it, for all bytes
- * that take the same edges at once (find_range()). From then on a node costs one look-up, some
- * 2 ns, and fuel is spent only on new sets. In a rule that calls no other (plain_rule()) a set is a
- * single state, and states number themselves without hashing.
+ * that take the same edges at once (tables_find_range()). From then on a node costs one look-up,
+ * some 2 ns, and fuel is spent only on new sets. In a rule that calls no other (plain_rule()) a set
+ * is a single state, and states number themselves without hashing.
  *
  * Two shortcuts avoid most of the nodes:
  *
@@ -48,7 +48,7 @@ enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a se
 /* A numbered set and what is known of it. @free_chars: for each kind, the length up to which all
  * texts of the kind are read. @visit_bytes: text_bit() of the bytes for which visit() is called
  * where they occur below a node. @watched: a node that this set reaches needs reach_place(), since
- * visit() or take() may have to be called, or nothing is read from the set. */
+ * visit() or node_take() may have to be called, or nothing is read from the set. */
 struct known_set {
     struct set set;
     uint64_t visit_bytes;
@@ -68,7 +68,7 @@ struct tables {
     uint64_t *reached;  /* bits by item, of the current walk; NULL without bits */
 };
 
-static uint32_t hash_of(const struct machine *m, const struct set *s) {
+static uint32_t tables_hash(const struct machine *m, const struct set *s) {
     uint64_t h = s->can_end;
 
     for (uint32_t i = s->begin; i < s->end; i++) {
@@ -82,13 +82,13 @@ static uint32_t hash_of(const struct machine *m, const struct set *s) {
     return (uint32_t)(h >> 32);
 }
 
-static bool equal(const struct machine *m, const struct set *x, const struct set *y) {
+static bool tables_equal(const struct machine *m, const struct set *x, const struct set *y) {
     return x->can_end == y->can_end && x->end - x->begin == y->end - y->begin &&
            memcmp(m->config + x->begin, m->config + y->begin,
                   (x->end - x->begin) * sizeof(*m->config)) == 0;
 }
 
-static bool grow(struct tables *t) {
+static bool tables_grow(struct tables *t) {
     uint32_t cap = t->cap ? t->cap * 2 : SETS_FIRST;
 
     if (!array_resize(&t->set, cap, sizeof(*t->set)) ||
@@ -100,7 +100,7 @@ static bool grow(struct tables *t) {
     return true;
 }
 
-static void find_free_chars(const struct walk *w, struct known_set *known) {
+static void tables_find_free(const struct walk *w, struct known_set *known) {
     const struct machine *m = w->m;
     uint32_t before = NO_STATE; /* state of the preceding configuration, unless its stack matters */
 
@@ -125,10 +125,10 @@ static void find_free_chars(const struct walk *w, struct known_set *known) {
 }
 
 /* Returns whether there is room for one more set; otherwise sets the machine's error. */
-static bool has_room(struct tables *t) {
+static bool tables_has_room(struct tables *t) {
     if (t->n == SETS_MAX)
         t->w->m->error = -E2BIG;
-    return !t->w->m->error && (t->n < t->cap || grow(t));
+    return !t->w->m->error && (t->n < t->cap || tables_grow(t));
 }
 
 static uint32_t add_set(struct tables *t, const struct set *s) {
@@ -139,20 +139,20 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
                                       .visit_bytes = s->can_end && t->w->visit ? t->w->ends : 0,
                                       .watched = t->w->take || (t->w->visit && !t->w->ends) ||
                                                  s->begin == s->end};
-    find_free_chars(t->w, &t->set[t->n]);
+    tables_find_free(t->w, &t->set[t->n]);
     return t->n++;
 }
 
 /* Returns the number of @s, the last set of the machine, which is removed there if it is known. */
-static uint32_t number_of(struct tables *t, const struct set *s) {
+static uint32_t tables_number(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
 
-    if (!has_room(t))
+    if (!tables_has_room(t))
         return 0;
-    uint32_t hash = hash_of(m, s);
+    uint32_t hash = tables_hash(m, s);
 
     HASH_INDEX_EACH(t->numbers, hash, i) {
-        if (equal(m, s, &t->set[i].set)) {
+        if (tables_equal(m, s, &t->set[i].set)) {
             m->n_configs = s->begin;
             return i;
         }
@@ -173,7 +173,7 @@ static uint32_t number_of_state(struct tables *t, uint32_t state) {
 
     if (*number)
         return *number - 1u;
-    if (!has_room(t) || machine_reserve(m, 1) < 0)
+    if (!tables_has_room(t) || machine_reserve(m, 1) < 0)
         return 0;
     if (s->n_edges)
         m->config[m->n_configs++] = (struct config){.state = state};
@@ -184,8 +184,8 @@ static uint32_t number_of_state(struct tables *t, uint32_t state) {
 }
 
 /* Sets *@lo and *@hi to a range around @byte whose bytes all lead from @s to the same set. */
-static void find_range(const struct machine *m, const struct set *s, uint8_t byte, unsigned *lo,
-                       unsigned *hi) {
+static void tables_find_range(const struct machine *m, const struct set *s, uint8_t byte,
+                              unsigned *lo, unsigned *hi) {
     uint32_t before = NO_STATE;
 
     *lo = m->g->n_texts ? byte : 0;
@@ -219,14 +219,14 @@ static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
     uint16_t to = STEP_DEAD;
     unsigned lo, hi;
 
-    find_range(m, &s, byte, &lo, &hi);
+    tables_find_range(m, &s, byte, &lo, &hi);
     if (plain != NO_STATE) {
         uint32_t state = state_next(m->g, &m->g->state[plain], byte);
 
         if (state != NO_STATE)
             to = (uint16_t)(STEP_SETS + number_of_state(t, state));
     } else if (machine_step(m, &s, byte, &next)) {
-        to = (uint16_t)(STEP_SETS + number_of(t, &next));
+        to = (uint16_t)(STEP_SETS + tables_number(t, &next));
     } else {
         m->n_configs = next.begin;
     }
@@ -244,7 +244,7 @@ struct place {
 
 /* Returns the end of the items at and below child @i of a node; @end is behind its last sibling,
  * whose items end at @last. */
-static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
+static inline uint32_t tables_end(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
     return i + 1 < end ? t->node[i + 1].items : last;
 }
 
@@ -326,7 +326,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
         }
         uint32_t at = i++, to = next[node[at].byte];
 
-        if (needs && is_idle(w, node[at].items, end_of(trie, at, end, last)))
+        if (needs && node_is_idle(w, node[at].items, tables_end(trie, at, end, last)))
             continue;
         if (to < STEP_SETS) {
             if (to == STEP_UNKNOWN)
@@ -335,7 +335,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             if (w->m->error)
                 break;
             if (to == STEP_DEAD) {
-                leave_out(t, node[at].items, end_of(trie, at, end, last));
+                leave_out(t, node[at].items, tables_end(trie, at, end, last));
                 continue;
             }
         }
@@ -344,14 +344,14 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
 
         n_visited++;
         if (s->watched || (below[at] & s->visit_bytes)) {
-            struct place p = {&node[at], below[at], end_of(trie, at, end, last), depth};
+            struct place p = {&node[at], below[at], tables_end(trie, at, end, last), depth};
 
             on = reach_place(t, &p, to - STEP_SETS);
             next = t->next[from];
         }
         if (!on)
             continue;
-        uint32_t on_last = end_of(trie, at, end, last);
+        uint32_t on_last = tables_end(trie, at, end, last);
 
         assert(n_stack < ARRAY_SIZE(stack));
         if (i < end)
@@ -427,7 +427,7 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
 
     memcpy(m->config + copy.begin, m->config + s->begin, n * sizeof(*m->config));
     m->n_configs += n;
-    return number_of(t, &copy);
+    return tables_number(t, &copy);
 }
 
 /* Returns the rule in which every set reached from @from is a single state, or NULL. The rule has

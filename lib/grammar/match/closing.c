@@ -88,7 +88,7 @@ size_t closing_memory(const struct closing *k) {
 /* ---- bytes */
 
 /* Returns the bytes from behind the rule of @frame to the end of the text. */
-static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
+static uint32_t closing_bytes_behind(struct closing *k, uint32_t frame) {
     struct machine *m = k->m;
 
     if (frame == 0)
@@ -117,18 +117,18 @@ static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
         reg = 0;
     }
     n = finish_add(n, finish_rest(m, to, reg, above));
-    n = finish_add(n, bytes_behind(k, f.parent));
+    n = finish_add(n, closing_bytes_behind(k, f.parent));
     k->behind[frame] = n + 1;
     return n;
 }
 
-static uint32_t nearest(struct closing *k, const struct set *s, struct config *out);
+static uint32_t closing_nearest(struct closing *k, const struct set *s, struct config *out);
 
 /* Returns the bytes that are left behind one step of @c by @symbol, and sets *@next to the nearest
  * configuration there. 0: the text may end there, and *@next is not set. FINISH_NEVER: there is no
  * path. */
-static uint32_t follow(struct closing *k, const struct config *c, unsigned symbol,
-                       struct config *next) {
+static uint32_t closing_follow(struct closing *k, const struct config *c, unsigned symbol,
+                               struct config *next) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs, n = FINISH_NEVER;
     struct set from = set_open(m), to;
@@ -138,7 +138,7 @@ static uint32_t follow(struct closing *k, const struct config *c, unsigned symbo
     m->config[m->n_configs++] = *c;
     from.end = m->n_configs;
     if (machine_step(m, &from, symbol, &to) && !m->error)
-        n = to.can_end ? 0 : nearest(k, &to, next);
+        n = to.can_end ? 0 : closing_nearest(k, &to, next);
     m->n_configs = n_configs;
     return n;
 }
@@ -163,7 +163,7 @@ static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsig
                 if (byte_set_has(&next, (uint8_t)x) != with)
                     continue;
                 struct config behind;
-                uint32_t n = finish_add(follow(k, c, x, &behind), 1);
+                uint32_t n = finish_add(closing_follow(k, c, x, &behind), 1);
 
                 *symbol = n < best ? x : *symbol;
                 best = MIN(best, n);
@@ -201,13 +201,13 @@ static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *
     if (n < FINISH_NEVER && c->match)
         n = bytes_to_differ(k, c, symbol);
     else if (n < FINISH_NEVER)
-        n = finish_add(n, bytes_behind(k, c->frame));
+        n = finish_add(n, closing_bytes_behind(k, c->frame));
     return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, doubt(k, c->frame));
 }
 
 /* Sets *@out to the first configuration of @s with the fewest bytes to its end. Returns these
  * bytes. */
-static uint32_t nearest(struct closing *k, const struct set *s, struct config *out) {
+static uint32_t closing_nearest(struct closing *k, const struct set *s, struct config *out) {
     uint32_t best = FINISH_NEVER;
     unsigned symbol;
 
@@ -226,12 +226,12 @@ static uint32_t nearest(struct closing *k, const struct set *s, struct config *o
 uint32_t closing_bytes(struct closing *k, const struct set *at) {
     struct config c;
 
-    return at->can_end ? 0 : nearest(k, at, &c);
+    return at->can_end ? 0 : closing_nearest(k, at, &c);
 }
 
 /* ---- tokens */
 
-static uint32_t hash_of(const struct config *c) {
+static uint32_t closing_hash(const struct config *c) {
     uint64_t h = (c->state * 0x9E3779B97F4A7C15u) ^ (c->reg * 0xC2B2AE3D27D4EB4Fu) ^
                  (c->frame * 0x165667B19E3779F9u) ^ (c->match * 0x27D4EB2F165667C5u);
 
@@ -239,8 +239,8 @@ static uint32_t hash_of(const struct config *c) {
 }
 
 /* Returns the node of @c, or NO_NODE. */
-static uint32_t find(const struct closing *k, const struct config *c) {
-    HASH_INDEX_EACH(k->nodes, hash_of(c), i) {
+static uint32_t closing_find(const struct closing *k, const struct config *c) {
+    HASH_INDEX_EACH(k->nodes, closing_hash(c), i) {
         const struct config *at = &k->node[i].at;
 
         if (at->state == c->state && at->reg == c->reg && at->frame == c->frame &&
@@ -252,7 +252,7 @@ static uint32_t find(const struct closing *k, const struct config *c) {
 
 static bool add_node(struct closing *k, const struct config *c, unsigned symbol) {
     if (!ARRAY_GROW(k->node, k->n_nodes, k->cap_nodes, 32) ||
-        hash_index_add(&k->nodes, hash_of(c), k->n_nodes) < 0)
+        hash_index_add(&k->nodes, closing_hash(c), k->n_nodes) < 0)
         return false;
     k->node[k->n_nodes++] = (struct node){*c, NO_NODE, FINISH_NEVER, symbol};
     return true;
@@ -264,7 +264,7 @@ static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     return node == NO_NODE ? 0 : k->node[node].tokens;
 }
 
-static uint32_t child_of(const struct trie *t, uint32_t node, unsigned byte) {
+static uint32_t closing_child(const struct trie *t, uint32_t node, unsigned byte) {
     uint32_t lo = t->node[node].child, end = lo + t->node[node].n_children, hi = end;
 
     while (lo < hi) {
@@ -287,7 +287,7 @@ static void each_token(struct closing *k, uint32_t node,
     uint32_t at = 0;
 
     while (node != NO_NODE && k->node[node].symbol < TOKEN_SYMBOL) {
-        at = child_of(t, at, k->node[node].symbol);
+        at = closing_child(t, at, k->node[node].symbol);
         node = k->node[node].next;
         if (!at)
             return;
@@ -304,7 +304,7 @@ static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
 
 /* Returns the fewest tokens of the path of @c. */
 static uint32_t tokens_from(struct closing *k, const struct config *c) {
-    uint32_t first = k->n_nodes, next = NO_NODE, rest = 1, known = find(k, c);
+    uint32_t first = k->n_nodes, next = NO_NODE, rest = 1, known = closing_find(k, c);
     struct config at = *c;
     unsigned symbol;
 
@@ -321,15 +321,16 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
     uint64_t fuel = k->m->fuel;
 
     k->m->fuel = PATH_FUEL;
-    for (; rest > 0 && rest < FINISH_NEVER && find(k, &at) == NO_NODE; bytes--) {
+    for (; rest > 0 && rest < FINISH_NEVER && closing_find(k, &at) == NO_NODE; bytes--) {
         bytes_from(k, &at, &symbol);
-        rest = bytes && add_node(k, &at, symbol) ? follow(k, &at, symbol, &at) : FINISH_NEVER;
+        rest =
+            bytes && add_node(k, &at, symbol) ? closing_follow(k, &at, symbol, &at) : FINISH_NEVER;
     }
     k->m->fuel = fuel;
     if (k->m->error == -E2BIG)
         k->m->error = 0;
     if (rest > 0 && rest < FINISH_NEVER)
-        next = find(k, &at);
+        next = closing_find(k, &at);
     for (uint32_t i = k->n_nodes; i-- > first; next = i) {
         struct node *n = &k->node[i];
 
@@ -364,7 +365,7 @@ static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
 
     machine_leave(m, &s, 0, frame, 0);
     if (!s.can_end)
-        n = nearest(k, &s, &c) < FINISH_NEVER ? tokens_from(k, &c) : FINISH_NEVER;
+        n = closing_nearest(k, &s, &c) < FINISH_NEVER ? tokens_from(k, &c) : FINISH_NEVER;
     m->n_configs = n_configs;
     return n;
 }
@@ -473,7 +474,7 @@ bool closing_begin(struct closing *k, struct machine *m, const struct set *at, u
 /* Notes that some token did not fit, so that closing_add_plan() has to add the shortest completion,
  * and finds the paths from the present position. These are made before those behind tokens, so that
  * they always find room among the nodes. */
-static void plan(struct closing *k) {
+static void closing_plan(struct closing *k) {
     k->refused = true;
     if (!k->planned)
         closing_distance(k, &k->at);
@@ -483,7 +484,7 @@ static void plan(struct closing *k) {
 bool closing_fits(struct closing *k, const struct set *s) {
     if (closing_bytes(k, s) <= k->left)
         return true;
-    plan(k);
+    closing_plan(k);
     return k->n_nodes < NODES_ASIDE && closing_distance(k, s) <= k->left;
 }
 
@@ -493,7 +494,7 @@ bool closing_fits_inside(struct closing *k, const struct set *s) {
     for (uint32_t i = s->begin; i < s->end; i++) {
         struct config c = k->m->config[i];
         const struct call_desc *d = desc_of(k->m, c.frame);
-        uint32_t n = finish_add(k->f->rest_max, bytes_behind(k, c.frame));
+        uint32_t n = finish_add(k->f->rest_max, closing_bytes_behind(k, c.frame));
 
         if ((g->state[c.state].flags & STATE_LOOP) && d)
             n = finish_add(n, d->kind == CALL_NAMES ? k->f->escape_max[d->names - g->names]
@@ -507,9 +508,9 @@ bool closing_fits_inside(struct closing *k, const struct set *s) {
 bool closing_class_fits(struct closing *k, const struct config *c) {
     uint32_t reach = reach_from(k, c);
 
-    if (finish_add(reach, bytes_behind(k, c->frame)) <= k->left)
+    if (finish_add(reach, closing_bytes_behind(k, c->frame)) <= k->left)
         return true;
-    plan(k);
+    closing_plan(k);
     return finish_add(reach, tokens_behind(k, c->frame)) <= k->left;
 }
 
@@ -532,7 +533,7 @@ static void allow_byte(struct closing *k, const struct config *c, struct planned
 
     if (bytes >= FINISH_NEVER || symbol >= TOKEN_SYMBOL)
         return;
-    uint32_t at = child_of(p->trie, 0, symbol);
+    uint32_t at = closing_child(p->trie, 0, symbol);
 
     if (at)
         allow(p, &p->trie->node[at], bytes - 1);
@@ -546,7 +547,7 @@ bool closing_add_plan(struct closing *k, uint32_t *bits) {
         return false;
     for (uint32_t i = k->at.begin; i < k->at.end; i++) {
         struct config c = k->m->config[i];
-        uint32_t node = find(k, &c);
+        uint32_t node = closing_find(k, &c);
 
         if (node == NO_NODE) {
             allow_byte(k, &c, &p);

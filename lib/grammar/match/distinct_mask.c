@@ -5,12 +5,12 @@
  * before it, and a look-ahead does not know the text of an item that ends in it (distinct.c). Two
  * corrections follow.
  *
- * Tokens that repeat an item (settle()). Example: after `["ab","a` the token `b"` would repeat the
- * first item. Only texts that go on as an earlier item does can repeat it. So the bytes with which
- * earlier items go on are followed from here into the trie, with the machine, which refuses what
- * repeats an item; the tokens at the nodes on these ways are set or cleared anew. Where the machine
- * has dropped a configuration on the way, all that is below is settled anew, since a class may have
- * allowed it for that configuration.
+ * Tokens that repeat an item (distinct_settle_below()). Example: after `["ab","a` the token `b"`
+ * would repeat the first item. Only texts that go on as an earlier item does can repeat it. So the
+ * bytes with which earlier items go on are followed from here into the trie, with the machine,
+ * which refuses what repeats an item; the tokens at the nodes on these ways are set or cleared
+ * anew. Where the machine has dropped a configuration on the way, all that is below is settled
+ * anew, since a class may have allowed it for that configuration.
  *
  * Tokens with the ends of two items (double_fits()), as `1,1,`. The second item might equal the
  * first one of the token, whose text a look-ahead does not record. There are few such tokens
@@ -59,8 +59,8 @@ static bool doubtful(const struct machine *m, const struct set *s, struct byte_s
 
 /* Settles the tokens below @node, which the set @s has reached: those behind a doubtful byte, or
  * @all. */
-static void settle(struct settling *k, const struct trie_node *node, const struct set *s,
-                   bool all) {
+static void distinct_settle_below(struct settling *k, const struct trie_node *node,
+                                  const struct set *s, bool all) {
     struct machine *m = k->m;
     struct byte_set bytes = {{0}};
 
@@ -84,7 +84,7 @@ static void settle(struct settling *k, const struct trie_node *node, const struc
                 mask_set(k->mask, k->trie->item[t]);
         }
         if (ok)
-            settle(k, n, &next, all || m->n_pruned != n_pruned);
+            distinct_settle_below(k, n, &next, all || m->n_pruned != n_pruned);
         m->n_configs = next.begin;
     }
 }
@@ -117,7 +117,7 @@ void distinct_settle(struct machine *m, const struct set *at, struct closing *cl
         mask->n = bits_count(mask->bits, mask->n_words);
         mask->counted = true;
     }
-    settle(&k, &k.trie->node[0], at, false);
+    distinct_settle_below(&k, &k.trie->node[0], at, false);
     for (uint32_t i = 0; i < g->n_doubles && !m->error; i++) {
         uint32_t id = g->doubles[i];
 

@@ -41,7 +41,7 @@
 #define PASSES 100
 
 /* Sets f->next[] from the tokens that are a single byte. */
-static void find_bytes(struct finish *f, const struct trie *t) {
+static void finish_find_bytes(struct finish *f, const struct trie *t) {
     const struct trie_node *root = &t->node[0];
     struct byte_set is = {{0}};
 
@@ -274,7 +274,7 @@ static bool relax_slot(struct grammar *g, uint32_t q) {
 }
 
 /* Relaxes the paths of state @q. Returns whether one has become shorter. */
-static bool relax(struct grammar *g, uint32_t q) {
+static bool finish_relax(struct grammar *g, uint32_t q) {
     struct finish *f = g->finish;
     const struct state *s = &g->state[q];
     struct path *w = &f->path[q];
@@ -402,7 +402,7 @@ static int find_paths(struct build *b, struct grammar *g) {
         for (uint32_t i = 0; i < g->n_members; i++)
             look_behind(g, &g->finish->members[i]);
         for (uint32_t q = g->n_states; q-- > 0;)
-            changed |= relax(g, q);
+            changed |= finish_relax(g, q);
         r = build_work(b, (g->n_states + g->n_edges + g->n_calls) / 4);
     }
     for (uint32_t i = 0; i < g->n_members; i++)
@@ -421,7 +421,7 @@ int finish_new(struct build *b, struct grammar *g) {
         return build_no_memory(b);
     for (uint32_t q = 0; q < g->n_states; q++)
         f->path[q] = (struct path){FINISH_NEVER, FINISH_NEVER, 0};
-    find_bytes(f, &b->vocab->trie);
+    finish_find_bytes(f, &b->vocab->trie);
     int r = find_members(b, g);
 
     if (r == 0)

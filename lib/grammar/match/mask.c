@@ -4,8 +4,8 @@
  * A mask is the union, over the configurations of the current set, of the tokens that each
  * can read. grammar_mask_within() (state.c) makes it in this order:
  *
- *  1. find_classes(): the token class of each configuration's state (class.h), where the state has
- *     one. A class answers for most of the vocabulary with a bit map.
+ *  1. matcher_find_classes(): the token class of each configuration's state (class.h), where the
+ *     state has one. A class answers for most of the vocabulary with a bit map.
  *  2. apply_class(): ORs the bit map into the mask, and settles the tokens that leave the rule by
  *     walking what they add with the real stack (class_apply()). Configurations that differ only in
  *     a count are applied together.
@@ -85,7 +85,7 @@ static void find_ends(struct applied *a) {
 }
 
 /* Returns whether @bytes can be read in a rule that counts characters. */
-static bool reads(const struct applied *a, const uint8_t *bytes, size_t len) {
+static bool mask_reads(const struct applied *a, const uint8_t *bytes, size_t len) {
     const struct grammar *g = a->g;
     uint32_t q = a->at->state, reg = a->least;
 
@@ -101,7 +101,7 @@ static bool reads(const struct applied *a, const uint8_t *bytes, size_t len) {
 }
 
 /* Returns whether the rule may end at the end of rest[@i]. */
-static bool may_end(const struct applied *a, uint32_t i) {
+static bool mask_may_end(const struct applied *a, uint32_t i) {
     const struct rest_token *rest = &a->c->rest[i];
 
     if (a->desc->kind == CALL_COUNTED)
@@ -110,7 +110,7 @@ static bool may_end(const struct applied *a, uint32_t i) {
     const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)rest->id, &len);
 
     if (a->desc->kind == CALL_WITHIN)
-        return reads(a, bytes, rest->len);
+        return mask_reads(a, bytes, rest->len);
     if (!byte_set_has(&a->name, rest->first))
         return true;
     uint32_t node = a->at->reg;
@@ -127,7 +127,7 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     if (n->n_items && a->closing && !closing_fits(a->closing, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
-        if (a->ends || may_end(a, w->trie->item[i]))
+        if (a->ends || mask_may_end(a, w->trie->item[i]))
             mask_set(a->mask, a->c->rest[w->trie->item[i]].id);
     }
     return true;
@@ -160,7 +160,7 @@ static void add_read(struct machine *m, const struct applied *a, uint32_t id, ui
     const uint8_t *bytes = vocab_bytes(v, (int32_t)id, &len);
 
     if (n <= a->most ||
-        (!(is_text && n > chars) && (!m->quick || machine_spend(m)) && reads(a, bytes, len)))
+        (!(is_text && n > chars) && (!m->quick || machine_spend(m)) && mask_reads(a, bytes, len)))
         mask_set(a->mask, id);
 }
 

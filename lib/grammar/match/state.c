@@ -185,7 +185,7 @@ struct visitor {
 };
 #define KNOWN 512
 
-static bool is_within(const struct visitor *v, const struct set *s) {
+static bool matcher_is_within(const struct visitor *v, const struct set *s) {
     struct answer *a = v->known ? &v->known[s->begin % KNOWN] : NULL;
 
     if (!a)
@@ -209,7 +209,7 @@ static bool visit_within(struct walk *w, uint32_t node, const struct set *s, uin
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
 
-    if (n->n_items && !is_within(v, s))
+    if (n->n_items && !matcher_is_within(v, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
         mask_set(v->mask, w->trie->item[i]);
@@ -358,8 +358,8 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
 }
 
-/* A mask being made for the set @at. find_classes() sets at most one of undecided, deferred and
- * expensive for a configuration; its cls is NULL then. */
+/* A mask being made for the set @at. matcher_find_classes() sets at most one of undecided, deferred
+ * and expensive for a configuration; its cls is NULL then. */
 struct making {
     struct grammar_state *s;
     struct set at, others; /* others: the configurations without a class */
@@ -398,7 +398,7 @@ static void defer_expensive(struct making *k) {
 
 /* Finds the classes of the configurations. Makes at most one class that needs a long walk: the
  * remaining configurations without a class share one further walk, whatever their number. */
-static void find_classes(struct making *k) {
+static void matcher_find_classes(struct making *k) {
     struct machine *m = &k->s->m;
     bool made = false;
 
@@ -550,7 +550,7 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         m->quick = false;
         return -ENOMEM;
     }
-    find_classes(&k);
+    matcher_find_classes(&k);
     list_others(&k);
     for (uint32_t i = 0; i < k.at.end - k.at.begin; i++)
         apply_class(&k, i);

@@ -144,7 +144,7 @@ bool kinds_is_text(const uint8_t *s, size_t len) {
 }
 
 /* Returns the rows of @rows from which @byte leads to one of @next. */
-static uint32_t rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
+static uint32_t kinds_rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
     uint32_t before = 0;
 
     for (unsigned i = 0; i < ROWS; i++) {
@@ -156,7 +156,7 @@ static uint32_t rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
     return before;
 }
 
-static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
+static uint8_t kinds_kind_of(uint16_t bytes, uint32_t rows) {
     uint8_t kind = 0;
 
     while (kind < ASCII_KINDS && (bytes & ~KIND_BYTES[kind]))
@@ -185,10 +185,10 @@ int trie_find_kinds(struct trie *t) {
         rows[i] = UINT32_MAX;
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
-            rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
+            rows[i] = kinds_rows_before(rows[i], t->node[k].byte, rows[k]);
             t->below[i] |= text_bit(t->node[k].byte) | t->below[k];
         }
-        n->kind = kind_of(bytes[i], rows[i]);
+        n->kind = kinds_kind_of(bytes[i], rows[i]);
         n->height = n->kind == KIND_NONE ? UINT8_MAX : n->height;
     }
     return 0;

@@ -40,8 +40,8 @@ static size_t count_nodes(const struct trie_string *v, uint32_t n) {
 }
 
 /* Adds v[lo, hi), whose first @depth bytes are equal and lead to @node. */
-static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32_t hi,
-                uint32_t depth, uint32_t node) {
+static int trie_fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32_t hi,
+                     uint32_t depth, uint32_t node) {
     uint32_t first = lo, child = t->n;
 
     t->node[node].items = t->n_items;
@@ -62,7 +62,7 @@ static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32
         while (end < hi && v[end].bytes[depth] == v[i].bytes[depth])
             end++;
 
-        TRY(fill(t, v, i, end, depth + 1, child));
+        TRY(trie_fill(t, v, i, end, depth + 1, child));
         uint8_t chars = (t->node[child].byte & 0xc0) != 0x80;
 
         t->node[node].height =
@@ -86,7 +86,7 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
     t->node = calloc(count_nodes(v, k), sizeof(*t->node));
     t->item = malloc(MAX(k, 1u) * sizeof(*t->item));
     t->n = 1;
-    int r = t->node && t->item ? fill(t, v, 0, k, 0, 0) : -ENOMEM;
+    int r = t->node && t->item ? trie_fill(t, v, 0, k, 0, 0) : -ENOMEM;
 
     assert(r < 0 || (t->n == count_nodes(v, k) && t->n_items == k));
     if (r < 0)

@@ -12,7 +12,7 @@
 
 #define INDEX_FROM 8u
 
-static uint64_t mix(uint64_t h) {
+static uint64_t dict_mix(uint64_t h) {
     h ^= h >> 32;
     h *= 0xd6e8feb86659fd93ull;
     h ^= h >> 32;
@@ -20,17 +20,17 @@ static uint64_t mix(uint64_t h) {
     return h ^ h >> 32;
 }
 
-static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
-    uint64_t h = mix(seed ^ len), w;
+static uint64_t dict_hash_bytes(const char *p, size_t len, uint64_t seed) {
+    uint64_t h = dict_mix(seed ^ len), w;
 
     for (; len >= 8; p += 8, len -= 8) {
         memcpy(&w, p, 8);
-        h = mix(h ^ w);
+        h = dict_mix(h ^ w);
     }
     w = 0;
     if (len)
         memcpy(&w, p, len);
-    return mix(h ^ w);
+    return dict_mix(h ^ w);
 }
 
 /* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. */
@@ -39,9 +39,9 @@ static uint64_t hash_number(struct value v, uint64_t seed) {
     wide w;
 
     if (value_whole(v, &w))
-        return mix(seed ^ (uint64_t)w);
+        return dict_mix(seed ^ (uint64_t)w);
     memcpy(&bits, &v.f, 8);
-    return mix(seed ^ bits);
+    return dict_mix(seed ^ bits);
 }
 
 /* Hashes a key: equal values have equal hashes within a rendering. Lists and dicts can change, so
@@ -52,7 +52,7 @@ static int hash_value(struct render *rd, struct value v, uint64_t *out) {
     TRY(render_charge(rd, 1));
     switch (v.type) {
     case V_STR:
-        *out = hash_bytes(v.s->data, v.s->len, h);
+        *out = dict_hash_bytes(v.s->data, v.s->len, h);
         return render_charge_bytes(rd, v.s->len);
     case V_BOOL:
     case V_INT:
@@ -68,7 +68,7 @@ static int hash_value(struct render *rd, struct value v, uint64_t *out) {
             uint64_t part;
 
             TRY(hash_value(rd, v.seq->v[i], &part));
-            h = mix(h ^ part);
+            h = dict_mix(h ^ part);
         }
         render_leave(rd);
         *out = h;
@@ -77,10 +77,10 @@ static int hash_value(struct render *rd, struct value v, uint64_t *out) {
         break;
     case V_UNDEFINED:
     case V_NONE:
-        *out = mix(h ^ v.type);
+        *out = dict_mix(h ^ v.type);
         return 0;
     default:
-        *out = mix(h ^ (uintptr_t)v.dict);
+        *out = dict_mix(h ^ (uintptr_t)v.dict);
         return 0;
     }
     return render_fail(rd, "unhashable type: '%s'", value_type_name(v));
@@ -97,7 +97,7 @@ struct dict *dict_new(struct render *rd, uint32_t cap) {
     return d;
 }
 
-static int same_key(struct render *rd, struct value a, struct value b, bool *out) {
+static int dict_same_key(struct render *rd, struct value a, struct value b, bool *out) {
     if (a.type == V_STR && b.type == V_STR) {
         size_t n = a.s->len;
 
@@ -117,7 +117,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
     assert(d->n <= d->cap);
     if (!d->index) {
         for (uint32_t i = 0; i < d->n; i++) {
-            TRY(same_key(rd, d->e[i].key, key, &same));
+            TRY(dict_same_key(rd, d->e[i].key, key, &same));
             if (same) {
                 *at = i;
                 return 1;
@@ -132,7 +132,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
         TRY(render_charge(rd, 1));
         if (d->e[i].hash != hash)
             continue;
-        TRY(same_key(rd, d->e[i].key, key, &same));
+        TRY(dict_same_key(rd, d->e[i].key, key, &same));
         if (same) {
             *at = i;
             return 1;
@@ -173,7 +173,7 @@ static int build_index(struct render *rd, struct dict *d) {
     return 0;
 }
 
-static int grow(struct render *rd, struct dict *d) {
+static int dict_grow(struct render *rd, struct dict *d) {
     uint32_t cap = MAX(d->cap * 2, 4u);
     struct dict_entry *e;
 
@@ -204,7 +204,7 @@ int dict_set(struct render *rd, struct dict *d, struct value key, struct value v
         d->e[at].value = v;
         return 0;
     }
-    if (d->n >= d->cap && grow(rd, d))
+    if (d->n >= d->cap && dict_grow(rd, d))
         return -1;
     assert(d->n < d->cap && (d->index || d->n <= INDEX_FROM));
     d->e[d->n++] = (struct dict_entry){key, v, hash};

@@ -91,7 +91,7 @@ static int assign_attr(struct render *rd, const struct node *target, struct valu
 
 /* Binds the name, the namespace attribute or the tuple of names @target in the innermost scope.
  * Unpacks like Python: the number of values must be exact, nested targets are possible. */
-static int assign(struct render *rd, const struct node *target, struct value v) {
+static int eval_assign(struct render *rd, const struct node *target, struct value v) {
     struct value *items;
     uint32_t n;
 
@@ -107,7 +107,7 @@ static int assign(struct render *rd, const struct node *target, struct value v) 
         return render_fail(rd, "%s values to unpack (expected %u)",
                            n < target->list.n ? "not enough" : "too many", target->list.n);
     for (const struct node *t = target->list.first; t; t = t->next) {
-        TRY(assign(rd, t, *items++));
+        TRY(eval_assign(rd, t, *items++));
     }
     return 0;
 }
@@ -138,7 +138,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
 }
 
 /* Writes the str() of an expression; strings, which most are, directly. */
-static int print(struct render *rd, const struct node *n) {
+static int eval_print(struct render *rd, const struct node *n) {
     struct value v;
 
     TRY(eval_expr(rd, n->sub.a, &v));
@@ -163,8 +163,8 @@ static int branch(struct render *rd, const struct node *n) {
 }
 
 /* Removes from @items those for which the loop's condition does not hold. */
-static int filter_items(struct render *rd, const struct node *n, struct value **items,
-                        uint32_t *count) {
+static int eval_filter_items(struct render *rd, const struct node *n, struct value **items,
+                             uint32_t *count) {
     struct value *kept = render_alloc(rd, *count, sizeof(*kept));
     struct scope *outer = rd->scope, *scope = scope_new(rd, outer);
     uint32_t k = 0;
@@ -175,7 +175,7 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
     for (uint32_t i = 0; i < *count; i++) {
         struct value test;
 
-        if (assign(rd, n->loop.target, (*items)[i]) || eval_expr(rd, n->loop.test, &test))
+        if (eval_assign(rd, n->loop.target, (*items)[i]) || eval_expr(rd, n->loop.test, &test))
             return -1;
         if (value_truth(test))
             kept[k++] = (*items)[i];
@@ -216,7 +216,7 @@ static int turn_begin(struct render *rd, const struct node *n, struct loop *loop
     if (n->loop.named &&
         scope_set(rd, scope, rd->t->sym_loop, (struct value){.type = V_LOOP, .loop = loop}))
         return -1;
-    return assign(rd, n->loop.target, loop_at(loop, loop->i));
+    return eval_assign(rd, n->loop.target, loop_at(loop, loop->i));
 }
 
 /* Runs the turns of a loop. The scope of a turn is used again for the next one, unless a macro that
@@ -271,7 +271,7 @@ static int loop_begin(struct render *rd, const struct node *n, struct value over
         return 0;
     }
     TRY(value_items(rd, over, &loop->items, &loop->n));
-    return n->loop.test ? filter_items(rd, n, &loop->items, &loop->n) : 0;
+    return n->loop.test ? eval_filter_items(rd, n, &loop->items, &loop->n) : 0;
 }
 
 /* Runs the loop @n over the items of @over, in the innermost scope. */
@@ -353,7 +353,7 @@ static int apply_filter(struct render *rd, const struct node *filter, struct val
 
 /* Runs a set statement. In a set block, a break leaves the loop around the block and drops its
  * text, so positive results are passed on. */
-static int set(struct render *rd, const struct node *n) {
+static int eval_set(struct render *rd, const struct node *n) {
     struct value v;
     int r = n->type == N_SET ? eval_expr(rd, n->set.value, &v) : eval_capture(rd, n->set.body, &v);
 
@@ -361,7 +361,7 @@ static int set(struct render *rd, const struct node *n) {
         return r;
     if (n->type == N_SET_BLOCK && apply_filter(rd, n->set.filter, &v))
         return -1;
-    return assign(rd, n->set.target, v);
+    return eval_assign(rd, n->set.target, v);
 }
 
 static int filter_block(struct render *rd, const struct node *n) {
@@ -399,7 +399,7 @@ static int with_block(struct render *rd, const struct node *n) {
         rd->scope = outer;
         TRY(eval_expr(rd, value, &v));
         rd->scope = inner;
-        TRY(assign(rd, t, v));
+        TRY(eval_assign(rd, t, v));
     }
     rd->scope = inner;
     int r = eval_block(rd, n->set.body);
@@ -459,14 +459,14 @@ static int statement(struct render *rd, const struct node *n) {
     case N_TEXT:
         return sink_add_str(rd, rd->out, n->constant.s);
     case N_OUTPUT:
-        return print(rd, n);
+        return eval_print(rd, n);
     case N_IF:
         return branch(rd, n);
     case N_FOR:
         return run_loop(rd, n);
     case N_SET:
     case N_SET_BLOCK:
-        return set(rd, n);
+        return eval_set(rd, n);
     case N_MACRO:
         TRY(make_macro(rd, n->macro.def, &v));
         return scope_set(rd, rd->scope, n->macro.def->sym, v);

@@ -109,7 +109,7 @@ static int concat(struct render *rd, const struct node *n, struct value *out) {
 
 /* Evaluates a chain like a < b <= c. Each operand is evaluated once, up to the first comparison
  * that fails. */
-static int compare(struct render *rd, const struct node *n, struct value *out) {
+static int eval_compare(struct render *rd, const struct node *n, struct value *out) {
     struct value a, b;
     bool holds = true;
 
@@ -144,7 +144,7 @@ static int condition(struct render *rd, const struct node *n, struct value *out)
     return 0;
 }
 
-static int sign(struct render *rd, const struct node *n, struct value *out) {
+static int eval_sign(struct render *rd, const struct node *n, struct value *out) {
     struct value v;
 
     TRY(eval_expr(rd, n->sub.a, &v));
@@ -178,7 +178,7 @@ static int item(struct render *rd, const struct node *n, struct value *out) {
     return operator_item(rd, obj, key, out);
 }
 
-static int slice(struct render *rd, const struct node *n, struct value *out) {
+static int eval_slice(struct render *rd, const struct node *n, struct value *out) {
     const struct node *bounds[3] = {n->sub.b, n->sub.c, n->sub.d};
     struct value obj, bound[3];
 
@@ -377,11 +377,25 @@ static int negation(struct render *rd, const struct node *n, struct value *out) 
 typedef int (*eval_fn)(struct render *rd, const struct node *n, struct value *out);
 
 static const eval_fn EVAL[] = {
-    [N_NAME] = lookup,     [N_LIST] = make_seq, [N_TUPLE] = make_seq, [N_DICT] = make_dict,
-    [N_ATTR] = attr,       [N_ITEM] = item,     [N_SLICE] = slice,    [N_CALL] = call,
-    [N_FILTER] = filter,   [N_TEST] = test,     [N_BINARY] = binary,  [N_CONCAT] = concat,
-    [N_COMPARE] = compare, [N_AND] = logic,     [N_OR] = logic,       [N_NOT] = negation,
-    [N_NEG] = sign,        [N_POS] = sign,      [N_COND] = condition,
+    [N_NAME] = lookup,
+    [N_LIST] = make_seq,
+    [N_TUPLE] = make_seq,
+    [N_DICT] = make_dict,
+    [N_ATTR] = attr,
+    [N_ITEM] = item,
+    [N_SLICE] = eval_slice,
+    [N_CALL] = call,
+    [N_FILTER] = filter,
+    [N_TEST] = test,
+    [N_BINARY] = binary,
+    [N_CONCAT] = concat,
+    [N_COMPARE] = eval_compare,
+    [N_AND] = logic,
+    [N_OR] = logic,
+    [N_NOT] = negation,
+    [N_NEG] = eval_sign,
+    [N_POS] = eval_sign,
+    [N_COND] = condition,
 };
 
 int eval_expr(struct render *rd, const struct node *n, struct value *out) {

@@ -9,7 +9,8 @@
 #include "base/try.h"
 #include "text/template/builtin.h"
 
-static int items_of(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
+static int filters_items_of(struct render *rd, const struct call *c, struct value **v,
+                            uint32_t *n) {
     return value_items(rd, c->self, v, n) || render_charge(rd, *n) ? -1 : 0;
 }
 
@@ -32,7 +33,7 @@ static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32
  * empty list. */
 static int items_or_none(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
     *n = 0;
-    return value_truth(c->self) ? items_of(rd, c, v, n) : 0;
+    return value_truth(c->self) ? filters_items_of(rd, c, v, n) : 0;
 }
 
 /* Implements default(): stands in for an undefined value, and with a true second argument for any
@@ -122,7 +123,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     const struct tstr *sep;
     uint32_t n;
 
-    if (items_of(rd, c, &items, &n))
+    if (filters_items_of(rd, c, &items, &n))
         return -1;
     parts = items;
     if (c->a[1].type != V_MISSING && !(parts = render_alloc(rd, n, sizeof(*parts))))
@@ -138,7 +139,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
 }
 
 /* Implements items(): the pairs of a dict; an undefined value has none. */
-static int filter_items(struct render *rd, const struct call *c, struct value *out) {
+static int filters_dict_items(struct render *rd, const struct call *c, struct value *out) {
     const struct dict *d = c->self.dict;
     struct seq *s;
 
@@ -184,7 +185,7 @@ static int filter_reverse(struct render *rd, const struct call *c, struct value 
 
     if (c->self.type == V_STR)
         return operator_slice(rd, c->self, bound, out);
-    if (items_of(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, items, n, out))
+    if (filters_items_of(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, items, n, out))
         return -1;
     for (uint32_t i = 0; i < n; i++)
         out->seq->v[i] = items[n - 1 - i];
@@ -192,7 +193,7 @@ static int filter_reverse(struct render *rd, const struct call *c, struct value 
 }
 
 /* Makes the key by which values are sorted and compared: without case unless asked otherwise. */
-static int fold(struct render *rd, struct value v, bool sensitive, struct value *out) {
+static int filters_fold(struct render *rd, struct value v, bool sensitive, struct value *out) {
     *out = v;
     return v.type == V_STR && !sensitive ? text_case(rd, v.s, CASE_LOWER, out) : 0;
 }
@@ -204,7 +205,7 @@ int builtin_keys(struct render *rd, const struct value *items, uint32_t n, struc
     *out = keys;
     for (uint32_t i = 0; keys && i < n; i++) {
         if (builtin_attribute(rd, items[i], path, &keys[i]) ||
-            fold(rd, keys[i], sensitive, &keys[i]))
+            filters_fold(rd, keys[i], sensitive, &keys[i]))
             return -1;
     }
     return keys ? 0 : -1;
@@ -215,7 +216,7 @@ static int filter_sort(struct render *rd, const struct call *c, struct value *ou
     struct value *items, *keys;
     uint32_t n;
 
-    if (items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ||
+    if (filters_items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ||
         builtin_keys(rd, items, n, c->a[2], value_truth(c->a[1]), &keys))
         return -1;
     return value_sort(rd, out->seq->v, keys, n, value_truth(c->a[0]));
@@ -227,7 +228,7 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
 
     if (c->self.type != V_DICT)
         return render_fail(rd, "dictsort wants a dict, not '%s'", value_type_name(c->self));
-    TRY(filter_items(rd, c, &pairs));
+    TRY(filters_dict_items(rd, c, &pairs));
     pairs.seq->kind = SEQ_LIST;
     TRY(builtin_keys(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]),
                      &keys));
@@ -241,7 +242,7 @@ static int filter_extreme(struct render *rd, const struct call *c, struct value 
     struct value *items, *keys;
     uint32_t n, best = 0;
 
-    if (items_of(rd, c, &items, &n) ||
+    if (filters_items_of(rd, c, &items, &n) ||
         builtin_keys(rd, items, n, c->a[1], value_truth(c->a[0]), &keys))
         return -1;
     for (uint32_t i = 1; i < n; i++) {
@@ -338,7 +339,7 @@ const struct builtin FILTERS_SEQ[] = {
     {"default", "default_value boolean", 0, filter_default, 0, 0},
     {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0, BUILTIN_MAKES_SEQ},
     {"first", "", 0, filter_first, 0, BUILTIN_READS_SEQ},
-    {"items", "", 0, filter_items, 0, BUILTIN_MAKES_SEQ},
+    {"items", "", 0, filters_dict_items, 0, BUILTIN_MAKES_SEQ},
     {"join", "d attribute", 0, filter_join, 0, BUILTIN_READS_SEQ},
     {"last", "", 0, filter_last, 0, BUILTIN_READS_SEQ},
     {"length", "", 0, filter_length, 0, BUILTIN_READS_SEQ},

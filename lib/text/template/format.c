@@ -84,7 +84,7 @@ static int add_int(struct render *rd, struct sink *k, struct value v) {
 
 /* Returns whether repr() leaves @cp unescaped: it is no control, format, separator or unassigned
  * character. */
-static bool printable(uint32_t cp) {
+static bool format_printable(uint32_t cp) {
     static const uint32_t hidden = 1u << UTF8PROC_CATEGORY_CN | 1u << UTF8PROC_CATEGORY_CC |
                                    1u << UTF8PROC_CATEGORY_CF | 1u << UTF8PROC_CATEGORY_CS |
                                    1u << UTF8PROC_CATEGORY_CO | 1u << UTF8PROC_CATEGORY_ZS |
@@ -126,7 +126,7 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
 
-        if (printable(cp) && cp != '\\' && (cp != '\'' || doubled))
+        if (format_printable(cp) && cp != '\\' && (cp != '\'' || doubled))
             continue;
         if (sink_add_part(rd, k, s, done, i) || add_escape(rd, k, cp, tstr_user_at(s, i)))
             return -1;

@@ -113,13 +113,13 @@ static void number_group(char *digits, char grouping, size_t size) {
     }
 }
 
-static uint64_t magnitude(wide w) {
+static uint64_t format_spec_magnitude(wide w) {
     return (uint64_t)(w < 0 ? -w : w);
 }
 
 /* Writes an integer with the type d, b, o, x, X or c. */
 static int integer_text(struct render *rd, const struct field *f, wide w, struct number_text *t) {
-    uint64_t u = magnitude(w);
+    uint64_t u = format_spec_magnitude(w);
     char type = f->type ? f->type : 'd';
     size_t n = 0;
 

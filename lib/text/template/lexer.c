@@ -44,7 +44,7 @@ int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) {
 }
 
 /* Appends a token. The list of tokens is not in the arena, since it is freed after parsing. */
-static struct token *push(struct lexer *lx, uint8_t type) {
+static struct token *lexer_push(struct lexer *lx, uint8_t type) {
     struct token_list *l = lx->out;
 
     assert(l->n <= l->cap && (l->n == 0 || l->t[l->n - 1].line <= lx->line));
@@ -57,7 +57,7 @@ static struct token *push(struct lexer *lx, uint8_t type) {
 }
 
 static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len) {
-    struct token *t = push(lx, type);
+    struct token *t = lexer_push(lx, type);
 
     if (!t)
         return -EINVAL;
@@ -67,20 +67,20 @@ static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len
 }
 
 /* Advances to @to and counts lines. */
-static void advance(struct lexer *lx, size_t to) {
+static void lexer_advance(struct lexer *lx, size_t to) {
     assert(to >= lx->pos && to <= lx->len);
     for (; lx->pos < to; lx->pos++)
         lx->line += lx->src[lx->pos] == '\n';
 }
 
-static bool at(const struct lexer *lx, size_t pos, const char *what) {
+static bool lexer_at(const struct lexer *lx, size_t pos, const char *what) {
     size_t n = strlen(what);
 
     assert(pos <= lx->len);
     return n <= lx->len - pos && memcmp(lx->src + pos, what, n) == 0;
 }
 
-static size_t skip_space(const struct lexer *lx, size_t pos) {
+static size_t lexer_skip_space(const struct lexer *lx, size_t pos) {
     size_t w;
 
     while (pos < lx->len && tstr_is_space(tstr_decode(lx->src, lx->len, pos, &w)))
@@ -91,27 +91,27 @@ static size_t skip_space(const struct lexer *lx, size_t pos) {
 /* Returns the end of a tag whose end mark @end begins at @pos (perhaps after a sign), with the
  * white space that it removes; 0 when no tag ends there. */
 static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool trim, bool plus) {
-    if (lx->src[pos] == '-' && at(lx, pos + 1, end))
-        return skip_space(lx, pos + 3);
-    if (plus && lx->src[pos] == '+' && at(lx, pos + 1, end))
+    if (lx->src[pos] == '-' && lexer_at(lx, pos + 1, end))
+        return lexer_skip_space(lx, pos + 3);
+    if (plus && lx->src[pos] == '+' && lexer_at(lx, pos + 1, end))
         return pos + 3;
-    if (!at(lx, pos, end))
+    if (!lexer_at(lx, pos, end))
         return 0;
-    return pos + 2 + (trim && at(lx, pos + 2, "\n"));
+    return pos + 2 + (trim && lexer_at(lx, pos + 2, "\n"));
 }
 
 /* Leaves a tag and adds the token @type for its end; T_TEXT: a comment, which has no token. */
 static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     assert(end > lx->pos && end <= lx->len);
-    if (type != T_TEXT && !push(lx, type))
+    if (type != T_TEXT && !lexer_push(lx, type))
         return -EINVAL;
-    advance(lx, end);
+    lexer_advance(lx, end);
     lx->line_starting = lx->src[end - 1] == '\n';
     return 0;
 }
 
 /* Emits the text [lx->pos, end) before a tag with @sign. */
-static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
+static int lexer_add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
     struct tstr s = {.data = lx->src + lx->pos, .len = end - lx->pos};
     size_t b = 0, e = s.len;
 
@@ -121,12 +121,12 @@ static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
         const char *nl = memrchr(s.data, '\n', s.len);
         size_t line = nl ? (size_t)(nl - s.data) + 1 : 0;
 
-        if ((line > 0 || lx->line_starting) && skip_space(lx, lx->pos + line) >= end)
+        if ((line > 0 || lx->line_starting) && lexer_skip_space(lx, lx->pos + line) >= end)
             e = line;
     }
     if (e && push_string(lx, T_TEXT, s.data, e))
         return -EINVAL;
-    advance(lx, end);
+    lexer_advance(lx, end);
     return 0;
 }
 
@@ -151,7 +151,7 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     uint16_t op = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(OPERATORS2); i++) {
-        if (at(lx, lx->pos, OPERATORS2[i]))
+        if (lexer_at(lx, lx->pos, OPERATORS2[i]))
             op = LEX2(OPERATORS2[i][0], OPERATORS2[i][1]);
     }
     if (!op && strchr("+-/*%~[](){}><=.:|,;", c))
@@ -169,7 +169,7 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
         if (!*n_open || open[--*n_open] != c)
             return lexer_fail(lx->err, lx->line, "unexpected '%c'", c);
     }
-    struct token *t = push(lx, T_OP);
+    struct token *t = lexer_push(lx, T_OP);
 
     if (!t)
         return -EINVAL;
@@ -179,7 +179,7 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
 }
 
 /* Returns whether @c can be in a name. Bytes above ASCII count as letters. */
-static bool is_name(char c) {
+static bool lexer_is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
 
@@ -212,7 +212,7 @@ static int lex_integer(struct lexer *lx) {
             __builtin_add_overflow(n, (uint64_t)digit, &n))
             return lexer_fail(lx->err, lx->line, "an integer has more than 64 bits");
     }
-    struct token *t = push(lx, T_INT);
+    struct token *t = lexer_push(lx, T_INT);
 
     if (!t)
         return -EINVAL;
@@ -240,7 +240,7 @@ static int lex_number(struct lexer *lx) {
 
     if (after_dot)
         return lex_integer(lx);
-    if (at(lx, end, ".") && digit_at(lx, end + 1))
+    if (lexer_at(lx, end, ".") && digit_at(lx, end + 1))
         end = skip_digits(lx, end + 1);
     if (end < lx->len && (lx->src[end] == 'e' || lx->src[end] == 'E')) {
         size_t e = end + 1;
@@ -258,7 +258,7 @@ static int lex_number(struct lexer *lx) {
     digits[n] = 0;
     if (lx->pos < end)
         return lexer_fail(lx->err, lx->line, "a number has too many digits");
-    struct token *t = push(lx, T_FLOAT);
+    struct token *t = lexer_push(lx, T_FLOAT);
 
     if (!t)
         return -EINVAL;
@@ -343,14 +343,14 @@ static int lex_string(struct lexer *lx) {
         p += 1 + used;
     }
     TRY(push_string(lx, T_STRING, s, n));
-    advance(lx, end + 1);
+    lexer_advance(lx, end + 1);
     return 0;
 }
 
 static int lex_name(struct lexer *lx) {
     size_t begin = lx->pos;
 
-    while (lx->pos < lx->len && is_name(lx->src[lx->pos]))
+    while (lx->pos < lx->len && lexer_is_name(lx->src[lx->pos]))
         lx->pos++;
     return push_string(lx, T_NAME, lx->src + begin, lx->pos - begin);
 }
@@ -362,7 +362,7 @@ static int lex_code(struct lexer *lx, bool block) {
     uint32_t line = lx->line;
 
     for (;;) {
-        advance(lx, skip_space(lx, lx->pos));
+        lexer_advance(lx, lexer_skip_space(lx, lx->pos));
         if (lx->pos >= lx->len)
             return lexer_fail(lx->err, line, "the tag is not closed");
         char c = lx->src[lx->pos];
@@ -374,7 +374,7 @@ static int lex_code(struct lexer *lx, bool block) {
             return close_tag(lx, block ? T_BLOCK_END : T_PRINT_END, end);
         if (isdigit((unsigned char)c))
             r = lex_number(lx);
-        else if (is_name(c))
+        else if (lexer_is_name(c))
             r = lex_name(lx);
         else if (c == '\'' || c == '"')
             r = lex_string(lx);
@@ -388,8 +388,8 @@ static int lex_code(struct lexer *lx, bool block) {
 /* Returns the place behind the white space and @word that begin at @pos, and the white space behind
  * it; 0: there is something else. */
 static size_t word_end(const struct lexer *lx, size_t pos, const char *word) {
-    pos = skip_space(lx, pos);
-    return at(lx, pos, word) ? skip_space(lx, pos + strlen(word)) : 0;
+    pos = lexer_skip_space(lx, pos);
+    return lexer_at(lx, pos, word) ? lexer_skip_space(lx, pos + strlen(word)) : 0;
 }
 
 /* Reads `{% raw %}`, whose inside begins at @inside, and its text up to `{% endraw %}`, in which
@@ -414,7 +414,7 @@ static int lex_raw(struct lexer *lx, size_t inside) {
         if (end && end < lx->len && (stop = tag_end(lx, end, "%}", true, true)))
             break;
     }
-    TRY(add_text(lx, p, inside > p + 2 ? lx->src[p + 2] : 0, true));
+    TRY(lexer_add_text(lx, p, inside > p + 2 ? lx->src[p + 2] : 0, true));
     TRY(close_tag(lx, T_TEXT, stop));
     return 1;
 }
@@ -436,19 +436,19 @@ static int lex_piece(struct lexer *lx) {
         p++;
     }
     if (p >= lx->len)
-        return add_text(lx, lx->len, '+', false);
+        return lexer_add_text(lx, lx->len, '+', false);
     char kind = lx->src[p + 1];
     char sign =
         p + 2 < lx->len && (lx->src[p + 2] == '-' || lx->src[p + 2] == '+') ? lx->src[p + 2] : 0;
     size_t inside = p + 2 + (sign != 0);
 
-    if (add_text(lx, p, sign, kind != '{'))
+    if (lexer_add_text(lx, p, sign, kind != '{'))
         return -EINVAL;
     int raw = kind == '%' ? lex_raw(lx, inside) : 0;
 
     if (raw)
         return MIN(raw, 0);
-    if (kind != '#' && !push(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN))
+    if (kind != '#' && !lexer_push(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN))
         return -EINVAL;
     lx->pos = inside;
     lx->line_starting = false;
@@ -458,7 +458,7 @@ static int lex_piece(struct lexer *lx) {
 }
 
 /* Copies the source with CRLF and CR as LF, and without one newline at the end. */
-static char *normalise(const char *source, size_t len, struct arena *arena, size_t *n) {
+static char *lexer_normalise(const char *source, size_t len, struct arena *arena, size_t *n) {
     char *s = arena_alloc(arena, len + 1);
     size_t k = 0;
 
@@ -480,7 +480,7 @@ int lexer_run(const char *source, size_t len, struct arena *arena, struct token_
               struct err *err) {
     struct lexer lx = {.line = 1, .line_starting = true, .arena = arena, .out = tokens, .err = err};
 
-    lx.src = normalise(source, len, arena, &lx.len);
+    lx.src = lexer_normalise(source, len, arena, &lx.len);
     if (!lx.src)
         return lexer_fail(err, 1, "the template needs too much memory");
     while (lx.pos < lx.len) {
@@ -489,5 +489,5 @@ int lexer_run(const char *source, size_t len, struct arena *arena, struct token_
         if (r)
             return r;
     }
-    return push(&lx, T_END) ? 0 : -EINVAL;
+    return lexer_push(&lx, T_END) ? 0 : -EINVAL;
 }

@@ -19,8 +19,8 @@ static int str_strip(struct render *rd, const struct call *c, struct value *out)
     return text_strip(rd, c->self.s, c->a[0], c->how & LEFT, c->how & RIGHT, out);
 }
 
-static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, size_t begin,
-                     size_t end) {
+static int method_add_slice(struct render *rd, struct seq *list, const struct tstr *s, size_t begin,
+                            size_t end) {
     const struct tstr *part = tstr_slice(rd, s, begin, end);
 
     return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)) ? -1 : 0;
@@ -39,10 +39,10 @@ static int split_words(struct render *rd, const struct tstr *s, int64_t max, str
         size_t begin = i;
 
         if (max-- == 0)
-            return add_slice(rd, list, s, begin, s->len);
+            return method_add_slice(rd, list, s, begin, s->len);
         while (i < s->len && !tstr_is_space(tstr_decode(s->data, s->len, i, &w)))
             i += w;
-        TRY(add_slice(rd, list, s, begin, i));
+        TRY(method_add_slice(rd, list, s, begin, i));
     }
 }
 
@@ -53,10 +53,10 @@ static int split_at(struct render *rd, const struct tstr *s, const struct tstr *
 
     assert(sep->len > 0); /* the search for an empty separator would not advance */
     while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
-        TRY(add_slice(rd, list, s, begin, at));
+        TRY(method_add_slice(rd, list, s, begin, at));
         begin = at + sep->len;
     }
-    return add_slice(rd, list, s, begin, s->len);
+    return method_add_slice(rd, list, s, begin, s->len);
 }
 
 static int str_split(struct render *rd, const struct call *c, struct value *out) {
@@ -243,10 +243,10 @@ static int rsplit_at(struct render *rd, const struct tstr *s, const struct tstr 
         TRY(find_last(rd, s, sep, 0, end, &at));
         if (at == SIZE_MAX)
             break;
-        TRY(add_slice(rd, list, s, at + sep->len, end));
+        TRY(method_add_slice(rd, list, s, at + sep->len, end));
         end = at;
     }
-    return add_slice(rd, list, s, 0, end);
+    return method_add_slice(rd, list, s, 0, end);
 }
 
 /* Splits at white space from the right. What is left after @max cuts keeps its white space, but for
@@ -303,7 +303,7 @@ static int str_splitlines(struct render *rd, const struct call *c, struct value 
     for (size_t pos = 0, next; pos < s->len; pos = next) {
         size_t end = text_line_end(s, pos, &next);
 
-        TRY(add_slice(rd, list, s, pos, value_truth(c->a[0]) ? next : end));
+        TRY(method_add_slice(rd, list, s, pos, value_truth(c->a[0]) ? next : end));
     }
     *out = value_seq(list);
     return 0;
@@ -328,8 +328,8 @@ static int str_partition(struct render *rd, const struct call *c, struct value *
     else
         end = at + sep->len;
     *out = value_seq(list);
-    return add_slice(rd, list, s, 0, at) || add_slice(rd, list, s, at, end) ||
-                   add_slice(rd, list, s, end, s->len)
+    return method_add_slice(rd, list, s, 0, at) || method_add_slice(rd, list, s, at, end) ||
+                   method_add_slice(rd, list, s, end, s->len)
                ? -1
                : 0;
 }

@@ -8,7 +8,7 @@
 #include "text/template/render.h"
 
 /* Fails with Python's wording, which users search for. */
-static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
+static int operator_unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
     assert(op < ARRAY_SIZE(names));
@@ -24,7 +24,8 @@ static int64_t wrap_index(int64_t i, int64_t n) {
 
 /* Repeats a string. The memory is reserved first, so that a huge factor fails before anything is
  * copied. */
-static int repeat(struct render *rd, struct value a, struct value times, struct value *out) {
+static int operator_repeat(struct render *rd, struct value a, struct value times,
+                           struct value *out) {
     wide n = MAX(value_wide(times), (wide)0);
 
     if (a.type == V_STR) {
@@ -210,12 +211,12 @@ int operator_binary(struct render *rd, uint8_t op, struct value a, struct value 
     if (op == OP_ADD && list_a && list_b && a.seq->kind == b.seq->kind)
         return join_seqs(rd, a.seq, b.seq, out);
     if (op == OP_MUL && (list_a || a.type == V_STR) && value_is_int(b))
-        return repeat(rd, a, b, out);
+        return operator_repeat(rd, a, b, out);
     if (op == OP_MUL && (list_b || b.type == V_STR) && value_is_int(a))
-        return repeat(rd, b, a, out);
+        return operator_repeat(rd, b, a, out);
     if (b.type == V_UNDEFINED)
         return value_fail_undefined(rd, b);
-    return unsupported(rd, op, a, b);
+    return operator_unsupported(rd, op, a, b);
 }
 
 int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out) {

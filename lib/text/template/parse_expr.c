@@ -29,8 +29,8 @@ static int parse_primary(struct parser *p, struct node **out);
 static int parse_postfix(struct parser *p, struct node *n, struct node **out);
 
 /* Makes a node with up to two operands. */
-static int join(struct parser *p, uint8_t type, uint8_t op, uint32_t line, struct node *a,
-                struct node *b, struct node **out) {
+static int parse_join(struct parser *p, uint8_t type, uint8_t op, uint32_t line, struct node *a,
+                      struct node *b, struct node **out) {
     struct node *n = parser_node(p, type, line);
 
     assert(a);
@@ -52,7 +52,7 @@ static int parse_not(struct parser *p, struct node **out) {
     if (parser_enter(p) || parse_not(p, &a))
         return -EINVAL;
     p->depth--;
-    return join(p, N_NOT, 0, line, a, NULL, out);
+    return parse_join(p, N_NOT, 0, line, a, NULL, out);
 }
 
 /* Parses operands that @word separates (`and`, `or`), and makes a node of @type for each pair. */
@@ -65,7 +65,7 @@ static int parse_chain(struct parser *p, const char *word, uint8_t type,
         const struct node *unknown = p->unknown;
         struct node *b;
 
-        if (operand(p, &b) || join(p, type, 0, line, *out, b, out))
+        if (operand(p, &b) || parse_join(p, type, 0, line, *out, b, out))
             return -EINVAL;
         p->unknown = unknown; /* the second operand may never be evaluated */
     }
@@ -230,7 +230,7 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
         else
             r = parse_unary(p, true, out);
 
-        if (r || (left && join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
+        if (r || (left && parse_join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
             return -EINVAL;
     }
 }
@@ -303,7 +303,7 @@ static int parse_unary(struct parser *p, bool filters, struct node **out) {
         if (parser_enter(p) || parse_unary(p, false, &a))
             return -EINVAL;
         p->depth--;
-        TRY(join(p, minus ? N_NEG : N_POS, 0, line, a, NULL, out));
+        TRY(parse_join(p, minus ? N_NEG : N_POS, 0, line, a, NULL, out));
     } else if (parse_primary(p, out)) {
         return -EINVAL;
     }

@@ -513,7 +513,7 @@ static int parse_statement(struct parser *p, struct node **out) {
     return parser_unexpected(p, "the name of a tag");
 }
 
-static bool at_end(const struct parser *p, const char *const *ends) {
+static bool parser_at_end(const struct parser *p, const char *const *ends) {
     for (; ends && *ends; ends++) {
         if (parser_is_name(p, *ends))
             return true;
@@ -563,7 +563,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
             break;
         case T_BLOCK_BEGIN:
             p->tok++;
-            if (at_end(p, ends))
+            if (parser_at_end(p, ends))
                 return 0;
             r = parse_statement(p, out);
             break;

@@ -63,7 +63,8 @@ struct template *template_free(struct template *t) {
     return NULL;
 }
 
-static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out);
+static int render_convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
+                          struct value *out);
 
 /* Converts an array or object, which is marked as a whole if it comes from the user (see
  * tojson.c). */
@@ -76,7 +77,7 @@ static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t d
         return -1;
     s->user = user;
     for (yyjson_val *m; (m = yyjson_arr_iter_next(&it)); s->n++) {
-        TRY(convert(rd, m, user, depth, &s->v[s->n]));
+        TRY(render_convert(rd, m, user, depth, &s->v[s->n]));
     }
     *out = value_seq(s);
     return 0;
@@ -95,7 +96,7 @@ static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t 
         const struct tstr *key = tstr_new(rd, json_text(k), json_len(k), user);
         struct value v;
 
-        if (!key || convert(rd, yyjson_obj_iter_get_val(k), user, depth, &v) ||
+        if (!key || render_convert(rd, yyjson_obj_iter_get_val(k), user, depth, &v) ||
             dict_set(rd, d, value_str(key), v))
             return -1;
     }
@@ -103,7 +104,8 @@ static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t 
     return 0;
 }
 
-static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out) {
+static int render_convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
+                          struct value *out) {
     if (depth >= VALUE_NESTING_MAX)
         return render_fail(rd, "the variables are nested too deep");
     switch (yyjson_get_type(j)) {
@@ -138,7 +140,7 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
 }
 
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out) {
-    return convert(rd, j, user, 0, out);
+    return render_convert(rd, j, user, 0, out);
 }
 
 /* Removes the mark of the user's text from roles that are plain words: the template may make a
@@ -233,7 +235,7 @@ static int load_globals(struct render *rd, yyjson_val *vars, const struct templa
 
         if (!j || !s->read)
             continue;
-        TRY(convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]));
+        TRY(render_convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]));
         if (tstr_is(s->name, "messages") &&
             (trust_roles(rd, rd->globals[i]) || trust_contents(rd, rd->globals[i], opts)))
             return -1;
@@ -242,7 +244,8 @@ static int load_globals(struct render *rd, yyjson_val *vars, const struct templa
 }
 
 /* Gives the caller the text and its marks. */
-static int deliver(struct render *rd, const struct sink *k, size_t max, struct rendered *out) {
+static int render_deliver(struct render *rd, const struct sink *k, size_t max,
+                          struct rendered *out) {
     struct text_range *user = NULL;
 
     if (k->n_marks) {
@@ -315,7 +318,7 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
     if (r)
         r = rd.overflow ? -E2BIG : -EINVAL;
     else
-        r = deliver(&rd, rd.out, max, out);
+        r = render_deliver(&rd, rd.out, max, out);
     arena_deinit(&rd.arena);
     return r;
 }

@@ -31,7 +31,7 @@ int builtin_string(struct render *rd, struct value v, const struct tstr **out) {
 }
 
 /* Makes the result of an operation on @s; it is safe if @s is. */
-static int finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
+static int text_finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
     const struct tstr *s = sink_take(rd, k);
 
     if (s && safe)
@@ -107,7 +107,7 @@ int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, stru
             return -1;
         inside = word_goes_on(mode, cp);
     }
-    return finish(rd, k, s->safe, out);
+    return text_finish(rd, k, s->safe, out);
 }
 
 /* Replaces @from by @to, at most @count times; negative: everywhere. An empty @from is found before
@@ -138,12 +138,12 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
         return 0;
     }
     TRY(sink_add_part(rd, k, s, done, s->len));
-    return finish(rd, k, s->safe, out);
+    return text_finish(rd, k, s->safe, out);
 }
 
 /* Returns 1 if @chars, a set of characters, has this one, 0 if not, or a failure, since searching a
  * long set costs fuel. */
-static int is_one_of(struct render *rd, const struct tstr *chars, const char *p, size_t w) {
+static int text_is_one_of(struct render *rd, const struct tstr *chars, const char *p, size_t w) {
     struct tstr c = {.data = p, .len = w};
 
     TRY(render_charge(rd, 1 + chars->len / 64));
@@ -161,7 +161,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
         tstr_trim(s, left, right, &begin, &end);
     while (set && left && begin < end) {
         tstr_decode(s->data, end, begin, &w);
-        r = is_one_of(rd, set, s->data + begin, w);
+        r = text_is_one_of(rd, set, s->data + begin, w);
         if (r <= 0)
             break;
         begin += w;
@@ -171,7 +171,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
 
         while (last > begin && ((unsigned char)s->data[last] & 0xc0) == 0x80 && end - last < 4)
             last--;
-        r = is_one_of(rd, set, s->data + last, end - last);
+        r = text_is_one_of(rd, set, s->data + last, end - last);
         if (r <= 0)
             break;
         end = last;
@@ -199,7 +199,7 @@ int text_join(struct render *rd, const struct tstr *sep, const struct value *v, 
         if (render_charge(rd, 1) || (i && sink_add_str(rd, k, sep)) || format_str(rd, k, v[i]))
             return -1;
     }
-    return finish(rd, k, false, out);
+    return text_finish(rd, k, false, out);
 }
 
 static int digit(char c) {

@@ -102,7 +102,7 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
 }
 
 /* Writes a key. JSON has only strings as keys, so numbers, bools and None are spelled. */
-static int write_key(struct writer *w, struct value key) {
+static int tojson_write_key(struct writer *w, struct value key) {
     const struct tstr *s;
     struct writer plain = *w;
 
@@ -138,7 +138,7 @@ static int write_object(struct writer *w, const struct dict *d, uint32_t depth) 
         return -1;
     for (uint32_t i = 0; i < d->n; i++) {
         if ((i && sink_add_str(w->rd, w->k, w->comma)) || new_line(w, depth) ||
-            write_key(w, e[i].key) || sink_add_str(w->rd, w->k, w->colon) ||
+            tojson_write_key(w, e[i].key) || sink_add_str(w->rd, w->k, w->colon) ||
             write_value(w, e[i].value, depth))
             return -1;
     }

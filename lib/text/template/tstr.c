@@ -100,7 +100,7 @@ const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe)
 }
 
 /* Returns whether @s is the whole content of its sink, so that it can grow in place. */
-static bool continues(const struct tstr *s) {
+static bool tstr_continues(const struct tstr *s) {
     const struct sink *k = s->tail;
 
     assert(!k || k->data != s->data || k->len >= s->len); /* a sink only grows */
@@ -122,7 +122,7 @@ const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const st
 
     if (!b->len && a->safe == safe)
         return a;
-    if (!continues(a)) {
+    if (!tstr_continues(a)) {
         k = sink_new(rd);
         if (!k || sink_reserve(rd, k, a->len + b->len) || sink_add_str(rd, k, a))
             return NULL;
@@ -282,7 +282,7 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
 }
 
 /* Adds a mark; marks that touch become one. */
-static int add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
+static int tstr_add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
     assert(begin < end && k->n_marks <= k->cap_marks);
     assert(!k->n_marks || begin >= k->marks[k->n_marks - 1].begin);
     if (k->n_marks && k->marks[k->n_marks - 1].end >= begin) {
@@ -309,7 +309,7 @@ int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bo
         return 0;
     if (sink_reserve(rd, k, len) || render_charge_bytes(rd, len))
         return -1;
-    if ((user || k->all_user) && add_mark(rd, k, k->len, k->len + len))
+    if ((user || k->all_user) && tstr_add_mark(rd, k, k->len, k->len + len))
         return -1;
     assert(k->cap - k->len >= len);
     memcpy(k->data + k->len, data, len);
@@ -334,9 +334,9 @@ int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_
     for (uint32_t i = first_mark(s, begin); i < s->n_marks && s->marks[i].begin < end; i++) {
         size_t from = MAX(s->marks[i].begin, begin), to = MIN(s->marks[i].end, end);
 
-        TRY(add_mark(rd, k, at + from - begin, at + to - begin));
+        TRY(tstr_add_mark(rd, k, at + from - begin, at + to - begin));
     }
-    if (k->all_user && add_mark(rd, k, at, at + end - begin))
+    if (k->all_user && tstr_add_mark(rd, k, at, at + end - begin))
         return -1;
     memcpy(k->data + at, s->data + begin, end - begin);
     k->len += end - begin;

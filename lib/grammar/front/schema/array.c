@@ -5,8 +5,8 @@
  * `contains`. Some item must fit a further schema. With one such schema the array is: any items,
  * one that fits, any items (array_containing()). With several the expression is built from the left
  * and remembers which of the schemas are still to be met, a bit set `left`: the next item may fit
- * any subset of them, and the rest of the array has the others left (item_of()). Rests are shared
- * by their `left`, so there are 2^n of them.
+ * any subset of them, and the rest of the array has the others left (array_item()). Rests are
+ * shared by their `left`, so there are 2^n of them.
  *
  * `uniqueItems`. A few listed values become all orders of different ones (differing()), or members
  * in any order (members.c); other items are compared while the text is read (machine/distinct.c).
@@ -122,7 +122,7 @@ struct containing {
 static struct expr *items_behind(struct containing *c, uint32_t left);
 
 /* Returns one item that fits at least one schema of @left, and the items behind it. */
-static struct expr *item_of(struct containing *c, uint32_t left) {
+static struct expr *array_item(struct containing *c, uint32_t left) {
     struct build *b = c->s->b;
     struct expr_vec v = {0};
 
@@ -145,7 +145,7 @@ static struct expr *items_behind(struct containing *c, uint32_t left) {
     if (c->made[left] || b->failed)
         return c->made[left];
     if (left)
-        others = schema_share(c->s, expr_seq3(b, others, comma, item_of(c, left)));
+        others = schema_share(c->s, expr_seq3(b, others, comma, array_item(c, left)));
     return c->made[left] = others;
 }
 
@@ -162,7 +162,7 @@ static struct expr *array_containing_all(struct schema *s, const struct facets *
                 ? "at most four contains are supported for one array"
                 : "two contains are not supported together with minItems or maxItems"));
     c.any = schema_share(s, item_value(s, f, 0, 0));
-    struct expr *one = item_of(&c, (1u << f->n_contains) - 1);
+    struct expr *one = array_item(&c, (1u << f->n_contains) - 1);
 
     return expr_seq2(b, expr_repeat(b, expr_seq2(b, c.any, json_comma(b)), 0, NO_MAX), one);
 }

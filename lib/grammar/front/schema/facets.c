@@ -121,7 +121,7 @@ static int take_type(struct schema *s, struct facets *f, struct place at, size_t
     return 0;
 }
 
-static int add_values(struct schema *s, struct facets *f, struct place at, bool is_const) {
+static int facets_add_values(struct schema *s, struct facets *f, struct place at, bool is_const) {
     assert(is_const || yyjson_is_arr(at.v));
     if (build_grow(s->b, &f->value_is_const, f->n_values, &f->cap_consts, 4,
                    sizeof(*f->value_is_const)) < 0)
@@ -133,14 +133,14 @@ static int add_values(struct schema *s, struct facets *f, struct place at, bool 
 static int take_enum(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one value");
-    return add_values(s, f, at, false);
+    return facets_add_values(s, f, at, false);
 }
 
 static int take_const(struct schema *s, struct facets *f, struct place at, size_t how) {
-    return add_values(s, f, at, true);
+    return facets_add_values(s, f, at, true);
 }
 
-static int add_text(struct schema *s, struct facets *f, struct place at, int kind) {
+static int facets_add_text(struct schema *s, struct facets *f, struct place at, int kind) {
     for (uint32_t i = 0; i < f->n_text; i++) {
         if ((int)f->text[i].kind == kind && yyjson_equals(f->text[i].at.v, at.v))
             return 0;
@@ -155,12 +155,12 @@ static int add_text(struct schema *s, struct facets *f, struct place at, int kin
 static int take_pattern(struct schema *s, struct facets *f, struct place at, size_t how) {
     if (!yyjson_is_str(at.v))
         return schema_invalid(s, at.path, "this must be a string");
-    return add_text(s, f, at, TEXT_PATTERN);
+    return facets_add_text(s, f, at, TEXT_PATTERN);
 }
 
 /* Formats of numbers are ranges or have no effect; lower_string() handles the formats of
  * strings. */
-static int take_format(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_take_format(struct schema *s, struct facets *f, struct place at, size_t how) {
     static const struct {
         const char *name, *min, *max;
     } INTS[] = {
@@ -199,7 +199,7 @@ static int take_format(struct schema *s, struct facets *f, struct place at, size
     if (r <= 0)
         return r;
     f->implied |= T_STRING;
-    return add_text(s, f, at, TEXT_FORMAT);
+    return facets_add_text(s, f, at, TEXT_FORMAT);
 }
 
 static int take_multiple(struct schema *s, struct facets *f, struct place at, size_t negated) {
@@ -229,7 +229,7 @@ static int take_not_multiple(struct schema *s, struct facets *f, struct place at
 /* Reads a word of logic.c that negates the pattern, format or enum to which its value refers. */
 static int take_not_text(struct schema *s, struct facets *f, struct place at, size_t kind) {
     TRY(schema_target(s, at, &at));
-    return add_text(s, f, at, (int)kind);
+    return facets_add_text(s, f, at, (int)kind);
 }
 
 /* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
@@ -337,7 +337,7 @@ static int check_prefix(struct schema *s, struct facets *f, struct place at, siz
     return yyjson_is_arr(at.v) ? 0 : schema_invalid(s, at.path, "this must be an array of schemas");
 }
 
-static int refuse(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_refuse(struct schema *s, struct facets *f, struct place at, size_t how) {
     return schema_unsupported(s, at.path, "this keyword is not supported");
 }
 
@@ -347,10 +347,10 @@ static int check_inner_id(struct schema *s, struct facets *f, struct place at, s
     if (at.path->up == s->root_path || (json_len(at.v) > 0 && json_text(at.v)[0] == '#') ||
         !s->has_refs || !schema_has_refs(s, f->part.v))
         return 0;
-    return refuse(s, f, at, how);
+    return facets_refuse(s, f, at, how);
 }
 
-static int pass(struct schema *s, struct facets *f, struct place at, size_t how) {
+static int facets_pass(struct schema *s, struct facets *f, struct place at, size_t how) {
     return 0; /* the translation of objects, arrays or choices reads this keyword itself */
 }
 
@@ -368,50 +368,50 @@ static const struct keyword {
     {OWN "notPattern", take_not_text, T_STRING, TEXT_NOT_PATTERN},
     {OWN "some", take_some, T_OBJECT, 0},
     {"$id", check_inner_id, 0, 0},
-    {"$dynamicRef", refuse, 0, 0},
-    {"$recursiveRef", refuse, 0, 0},
-    {"$ref", pass, 0, 0},
-    {"additionalItems", pass, 0, 0},
-    {"additionalProperties", pass, T_OBJECT, 0},
-    {"allOf", pass, 0, 0},
-    {"anyOf", pass, 0, 0},
+    {"$dynamicRef", facets_refuse, 0, 0},
+    {"$recursiveRef", facets_refuse, 0, 0},
+    {"$ref", facets_pass, 0, 0},
+    {"additionalItems", facets_pass, 0, 0},
+    {"additionalProperties", facets_pass, T_OBJECT, 0},
+    {"allOf", facets_pass, 0, 0},
+    {"anyOf", facets_pass, 0, 0},
     {"const", take_const, 0, 0},
     {"contains", take_contains, T_ARRAY, 0},
-    {"dependencies", pass, T_OBJECT, 0},
-    {"dependentRequired", pass, T_OBJECT, 0},
-    {"dependentSchemas", pass, T_OBJECT, 0},
-    {"disallow", refuse, 0, 0},
-    {"divisibleBy", refuse, 0, 0},
-    {"else", pass, 0, 0},
+    {"dependencies", facets_pass, T_OBJECT, 0},
+    {"dependentRequired", facets_pass, T_OBJECT, 0},
+    {"dependentSchemas", facets_pass, T_OBJECT, 0},
+    {"disallow", facets_refuse, 0, 0},
+    {"divisibleBy", facets_refuse, 0, 0},
+    {"else", facets_pass, 0, 0},
     {"enum", take_enum, 0, 0},
     {"exclusiveMaximum", take_bound, T_INT | T_REAL, EXCLUSIVE},
     {"exclusiveMinimum", take_bound, T_INT | T_REAL, LOWER | EXCLUSIVE},
-    {"extends", refuse, 0, 0},
-    {"format", take_format, 0, 0},
-    {"if", pass, 0, 0},
-    {"items", pass, T_ARRAY, 0},
-    {"maxContains", pass, 0, 0},
+    {"extends", facets_refuse, 0, 0},
+    {"format", facets_take_format, 0, 0},
+    {"if", facets_pass, 0, 0},
+    {"items", facets_pass, T_ARRAY, 0},
+    {"maxContains", facets_pass, 0, 0},
     {"maxItems", take_max, T_ARRAY, offsetof(struct facets, max_items)},
     {"maxLength", take_max, T_STRING, offsetof(struct facets, max_length)},
     {"maxProperties", take_max, T_OBJECT, offsetof(struct facets, max_members)},
     {"maximum", take_bound, T_INT | T_REAL, 0},
-    {"minContains", pass, 0, 0},
+    {"minContains", facets_pass, 0, 0},
     {"minItems", take_min, T_ARRAY, offsetof(struct facets, min_items)},
     {"minLength", take_min, T_STRING, offsetof(struct facets, min_length)},
     {"minProperties", take_min, T_OBJECT, offsetof(struct facets, min_members)},
     {"minimum", take_bound, T_INT | T_REAL, LOWER},
     {"multipleOf", take_multiple, T_INT | T_REAL, 0},
-    {"not", pass, 0, 0},
-    {"oneOf", pass, 0, 0},
+    {"not", facets_pass, 0, 0},
+    {"oneOf", facets_pass, 0, 0},
     {"pattern", take_pattern, T_STRING, 0},
     {"patternProperties", expect_object, T_OBJECT, 0},
     {"prefixItems", check_prefix, T_ARRAY, 0},
     {"properties", expect_object, T_OBJECT, 0},
-    {"propertyNames", pass, T_OBJECT, 0},
+    {"propertyNames", facets_pass, T_OBJECT, 0},
     {"required", check_required, T_OBJECT, 0},
-    {"then", pass, 0, 0},
+    {"then", facets_pass, 0, 0},
     {"type", take_type, 0, 0},
-    {"unevaluatedItems", refuse, 0, 0},
+    {"unevaluatedItems", facets_refuse, 0, 0},
     {"unevaluatedProperties", take_unevaluated, T_OBJECT, 0},
     {"uniqueItems", take_unique, T_ARRAY, 0},
 };
@@ -427,10 +427,10 @@ static const struct keyword *find_keyword(const char *name) {
 bool keyword_constrains(const char *key) {
     const struct keyword *word = find_keyword(key);
 
-    return word && (word->take != pass || word->implies);
+    return word && (word->take != facets_pass || word->implies);
 }
 
-static bool is_one_of(const char *const *names, const char *name) {
+static bool facets_is_one_of(const char *const *names, const char *name) {
     while (name && *names && strcmp(*names, name) != 0)
         names++;
     return name && *names;
@@ -448,12 +448,12 @@ void keywords_forget_nulls(yyjson_val *v, bool is_map, uint32_t depth) {
     JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key);
 
-        if (!is_map && is_one_of(VALUES, name) && (name[0] != 'e' || !yyjson_is_null(value)))
+        if (!is_map && facets_is_one_of(VALUES, name) && (name[0] != 'e' || !yyjson_is_null(value)))
             continue;
         if (!is_map && yyjson_is_null(value) && find_keyword(name))
             yyjson_set_str(key, "null"); /* a word that no draft defines */
         else
-            keywords_forget_nulls(value, !is_map && is_one_of(MAPS, name), depth - 1);
+            keywords_forget_nulls(value, !is_map && facets_is_one_of(MAPS, name), depth - 1);
     }
 }
 

@@ -54,7 +54,7 @@ struct quoted_lang {
     const struct lang *from, *lang;
 };
 
-static const struct lang *quoted(struct schema *s, const struct lang *from) {
+static const struct lang *keys_quoted(struct schema *s, const struct lang *from) {
     struct quoted_lang *q = s->quoted;
 
     while (q && build_work(s->b, 1) == 0 && q->from != from)
@@ -71,7 +71,7 @@ static const struct lang *quoted(struct schema *s, const struct lang *from) {
     return q->lang;
 }
 
-static int add_rule(struct keys *k, struct key_rule rule) {
+static int keys_add_rule(struct keys *k, struct key_rule rule) {
     if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
@@ -84,7 +84,7 @@ static int add_rule(struct keys *k, struct key_rule rule) {
 static const struct lang *pattern_lang(struct schema *s, struct place at) {
     const struct lang *l = text_lang(s, &(struct text_rule){at, TEXT_PATTERN});
 
-    return l ? quoted(s, l) : NULL;
+    return l ? keys_quoted(s, l) : NULL;
 }
 
 /* Returns an expression for the names that satisfy the @n schemas @v, as keys. */
@@ -110,7 +110,7 @@ static const struct lang *names_lang(struct schema *s, struct place names) {
     struct place v[2] = {names, {yyjson_obj_get(s->own_types, "string"), names.path}};
     const struct lang *keys = lang_of(s->b, names_value(s, v, 2));
     const struct lang *all = keys ? lang_strings(s->b) : NULL;
-    const struct lang *in[2] = {all ? quoted(s, all) : NULL, keys};
+    const struct lang *in[2] = {all ? keys_quoted(s, all) : NULL, keys};
 
     return lang_meet(s->b, in, 2, NULL, 0);
 }
@@ -126,7 +126,7 @@ static const struct lang *declared_lang(struct schema *s, struct place part) {
     return lang_of(s->b, expr_alt_of(s->b, &list));
 }
 
-static int add_some(struct keys *k, uint32_t i) {
+static int keys_add_some(struct keys *k, uint32_t i) {
     struct schema *s = k->s;
     struct place at = k->f->some[i], of, match = schema_at(s, at, "match"),
                  unlike = schema_at(s, at, "unlike");
@@ -143,17 +143,17 @@ static int add_some(struct keys *k, uint32_t i) {
         rule.lang = names_lang(s, of);
     else
         rule.lang = declared_lang(s, of);
-    if (add_rule(k, rule) < 0 || match.v || unlike.v)
+    if (keys_add_rule(k, rule) < 0 || match.v || unlike.v)
         return s->b->failed;
     JSON_MEMBERS(key, v, yyjson_obj_get(of.v, "patternProperties")) {
         rule.lang = pattern_lang(s, (struct place){key, of.path});
-        if (add_rule(k, rule) < 0)
+        if (keys_add_rule(k, rule) < 0)
             break;
     }
     return s->b->failed;
 }
 
-static int add_part(struct keys *k, uint32_t i) {
+static int keys_add_part(struct keys *k, uint32_t i) {
     struct place at = k->f->parts->v[i];
     struct place patterns = schema_at(k->s, at, "patternProperties");
     struct place names = schema_at(k->s, at, "propertyNames");
@@ -164,14 +164,15 @@ static int add_part(struct keys *k, uint32_t i) {
 
         k->plain = false;
         if (r == 0)
-            r = add_rule(k, (struct key_rule){.lang = pattern_lang(k->s, (struct place){key, path}),
-                                              .kind = KEY_PATTERN,
-                                              .part = i,
-                                              .value = {v, path}});
+            r = keys_add_rule(
+                k, (struct key_rule){.lang = pattern_lang(k->s, (struct place){key, path}),
+                                     .kind = KEY_PATTERN,
+                                     .part = i,
+                                     .value = {v, path}});
     }
     if (r == 0 && names.v && !yyjson_is_true(names.v)) {
         k->plain = false;
-        r = add_rule(k, (struct key_rule){.lang = names_lang(k->s, names), .kind = KEY_MUST});
+        r = keys_add_rule(k, (struct key_rule){.lang = names_lang(k->s, names), .kind = KEY_MUST});
     }
     return r;
 }
@@ -185,18 +186,18 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
         return build_no_memory(s->b);
     *k = (struct keys){.s = s, .f = f, .plain = f->n_some == 0};
     for (uint32_t i = 0; r == 0 && i < f->parts->n; i++)
-        r = add_part(k, i);
+        r = keys_add_part(k, i);
     for (uint32_t i = 0; r == 0 && i < f->n_some; i++)
-        r = add_some(k, i);
+        r = keys_add_some(k, i);
     k->unruled = k->plain;
     if (s->b->notation != NOTATION_JSON) {
         k->plain = false;
         all = lang_keys(s->b);
     } else if (!k->plain) {
-        all = quoted(s, all);
+        all = keys_quoted(s, all);
     }
     if (r == 0 && !k->plain)
-        r = add_rule(k, (struct key_rule){.lang = all, .kind = KEY_FORM});
+        r = keys_add_rule(k, (struct key_rule){.lang = all, .kind = KEY_FORM});
     return r;
 }
 
@@ -402,7 +403,8 @@ static int make_classes(const struct keys *k, const struct lang *const *in, uint
 
 /* Returns the classes of @k and @declared, and makes them when they are new. NULL: the build has
  * failed. */
-static const struct key_classes *find_classes(const struct keys *k, const struct lang *declared) {
+static const struct key_classes *keys_find_classes(const struct keys *k,
+                                                   const struct lang *declared) {
     struct schema *s = k->s;
     const struct lang *in[LANG_MAX];
     struct key_classes *c = s->key_classes;
@@ -455,7 +457,7 @@ struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct
         return class_member(k, 0, plain_key, (struct place){0});
     if (k->unruled && !allows_undeclared(k))
         return NULL;
-    const struct key_classes *c = find_classes(k, declared);
+    const struct key_classes *c = keys_find_classes(k, declared);
 
     for (uint32_t i = 0; c && !b->failed && i < c->n; i++) {
         struct expr *m =

@@ -54,7 +54,7 @@ struct writer {
 
 /* ---- values */
 
-static yyjson_mut_val *number(struct writer *w, int64_t n) {
+static yyjson_mut_val *logic_number(struct writer *w, int64_t n) {
     char text[24];
 
     snprintf(text, sizeof(text), "%lld", (long long)n);
@@ -87,8 +87,8 @@ static yyjson_mut_val *not_ref(struct writer *w, struct place p) {
     return o;
 }
 
-static yyjson_mut_val *pair(struct writer *w, const char *key, yyjson_mut_val *x,
-                            yyjson_mut_val *y) {
+static yyjson_mut_val *logic_pair(struct writer *w, const char *key, yyjson_mut_val *x,
+                                  yyjson_mut_val *y) {
     yyjson_mut_val *o = yyjson_mut_obj(w->d), *list = yyjson_mut_arr(w->d);
 
     yyjson_mut_arr_append(list, x);
@@ -97,7 +97,7 @@ static yyjson_mut_val *pair(struct writer *w, const char *key, yyjson_mut_val *x
     return o;
 }
 
-static yyjson_mut_val *key_of(struct writer *w, yyjson_val *name) {
+static yyjson_mut_val *logic_key(struct writer *w, yyjson_val *name) {
     return yyjson_mut_strncpy(w->d, json_text(name), json_len(name));
 }
 
@@ -108,18 +108,18 @@ static yyjson_mut_val *with_member(struct writer *w, yyjson_val *name, yyjson_mu
 
     yyjson_mut_obj_add_bool(w->d, o, OWN, true);
     yyjson_mut_obj_add_str(w->d, o, "type", "object");
-    yyjson_mut_obj_add(members, key_of(w, name), value);
+    yyjson_mut_obj_add(members, logic_key(w, name), value);
     yyjson_mut_obj_add_val(w->d, o, "properties", members);
     if (required) {
         yyjson_mut_val *list = yyjson_mut_arr(w->d);
 
-        yyjson_mut_arr_append(list, key_of(w, name));
+        yyjson_mut_arr_append(list, logic_key(w, name));
         yyjson_mut_obj_add_val(w->d, o, "required", list);
     }
     return o;
 }
 
-static yyjson_mut_val *add_typed(struct writer *w, const char *type) {
+static yyjson_mut_val *logic_add_typed(struct writer *w, const char *type) {
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(w->d, w->alts);
 
     yyjson_mut_obj_add_bool(w->d, o, OWN, true);
@@ -129,10 +129,10 @@ static yyjson_mut_val *add_typed(struct writer *w, const char *type) {
 
 /* Adds an alternative: values of @type for which the keyword at @at does not hold, written with the
  * word @own. */
-static void add_own(struct writer *w, struct place at, const char *type, const char *own) {
+static void logic_add_own(struct writer *w, struct place at, const char *type, const char *own) {
     uint32_t k = target(w, at);
 
-    yyjson_mut_obj_add_uint(w->d, add_typed(w, type), own, k);
+    yyjson_mut_obj_add_uint(w->d, logic_add_typed(w, type), own, k);
 }
 
 static void add_types(struct writer *w, unsigned types) {
@@ -146,7 +146,7 @@ static void add_types(struct writer *w, unsigned types) {
     for (size_t i = 0; i < ARRAY_SIZE(NAMES); i++) {
         if ((types & NAMES[i].types) != NAMES[i].types)
             continue;
-        add_typed(w, NAMES[i].name);
+        logic_add_typed(w, NAMES[i].name);
         types &= ~NAMES[i].types;
     }
 }
@@ -181,7 +181,7 @@ static void not_properties(struct writer *w, struct place at) {
 /* Adds the numbers that differ from the sorted numbers @v[0, @n): x < a, a < x < b, b < x. */
 static void not_numbers(struct writer *w, yyjson_val **v, size_t n) {
     for (size_t i = 0; i <= n; i++) {
-        yyjson_mut_val *o = add_typed(w, "number");
+        yyjson_mut_val *o = logic_add_typed(w, "number");
 
         if (i > 0)
             yyjson_mut_obj_add_val(w->d, o, "exclusiveMinimum",
@@ -221,7 +221,8 @@ static void not_shapes(struct writer *w, struct place at, bool one, bool objects
             yyjson_mut_arr_append(all, not_ref(w, shape));
     }
     if (n_shapes)
-        yyjson_mut_obj_add_val(w->d, add_typed(w, objects ? "object" : "array"), "allOf", all);
+        yyjson_mut_obj_add_val(w->d, logic_add_typed(w, objects ? "object" : "array"), "allOf",
+                               all);
 }
 
 static void not_values(struct writer *w, struct place at, bool one) {
@@ -261,7 +262,7 @@ static void not_values(struct writer *w, struct place at, bool one) {
     if (yes != no)
         yyjson_mut_obj_add_bool(w->d, yyjson_mut_arr_add_obj(w->d, w->alts), "const", no);
     if (types & T_STRING)
-        add_own(w, at, "string", OWN "notEnum");
+        logic_add_own(w, at, "string", OWN "notEnum");
 }
 
 static int not_count(struct writer *w, struct place at, const char *type, const char *other,
@@ -270,46 +271,47 @@ static int not_count(struct writer *w, struct place at, const char *type, const 
     int r = count_read(w->s, at, &n);
 
     if (r == 0 && (n > 0 || step > 0))
-        yyjson_mut_obj_add_val(w->d, add_typed(w, type), other, number(w, (int64_t)n + step));
+        yyjson_mut_obj_add_val(w->d, logic_add_typed(w, type), other,
+                               logic_number(w, (int64_t)n + step));
     return r;
 }
 
 static void not_bound(struct writer *w, struct place at, const char *other) {
     if (yyjson_is_raw(at.v))
-        yyjson_mut_obj_add_val(w->d, add_typed(w, "number"), other,
+        yyjson_mut_obj_add_val(w->d, logic_add_typed(w, "number"), other,
                                yyjson_val_mut_copy(w->d, at.v));
 }
 
 /* Adds objects with a member whose value does not fit @value (any value, if that is absent) and
  * whose name @of describes. @how: "match", it matches the pattern @of; "unlike", it does not fit
  * the schema @of; "outside", the object schema @of does not mention it (keys.c). */
-static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
+static void logic_add_some(struct writer *w, const char *how, struct place of, struct place value) {
     yyjson_mut_val *some = yyjson_mut_obj(w->d);
 
     yyjson_mut_obj_add_uint(w->d, some, how, target(w, of));
     yyjson_mut_obj_add_val(w->d, some, "value",
                            value.v ? not_ref(w, value) : yyjson_mut_bool(w->d, true));
-    yyjson_mut_obj_add_val(w->d, add_typed(w, "object"), OWN "some", some);
+    yyjson_mut_obj_add_val(w->d, logic_add_typed(w, "object"), OWN "some", some);
 }
 
 static void not_patterns(struct writer *w, struct place at) {
     JSON_MEMBERS(name, v, at.v) {
         const struct path *path = schema_path(w->s, at.path, json_text(name), json_len(name));
 
-        add_some(w, "match", (struct place){name, path}, (struct place){v, path});
+        logic_add_some(w, "match", (struct place){name, path}, (struct place){v, path});
     }
 }
 
 static void not_items(struct writer *w, struct place at, size_t n_before) {
     if (yyjson_is_arr(at.v)) {
         for (size_t i = 0; i < yyjson_arr_size(at.v) && w->error == 0; i++) {
-            yyjson_mut_val *o = add_typed(w, "array"), *list = yyjson_mut_arr(w->d);
+            yyjson_mut_val *o = logic_add_typed(w, "array"), *list = yyjson_mut_arr(w->d);
 
             build_work(w->s->b, i * VALUE_WORK);
             for (size_t k = 0; k < i; k++)
                 yyjson_mut_arr_append(list, yyjson_mut_bool(w->d, true));
             yyjson_mut_arr_append(list, not_ref(w, schema_item(w->s, at, i)));
-            yyjson_mut_obj_add_val(w->d, o, "minItems", number(w, (int64_t)i + 1));
+            yyjson_mut_obj_add_val(w->d, o, "minItems", logic_number(w, (int64_t)i + 1));
             yyjson_mut_obj_add_val(w->d, o, "prefixItems", list);
         }
         return;
@@ -317,7 +319,7 @@ static void not_items(struct writer *w, struct place at, size_t n_before) {
     if (n_before)
         w->dropped = true;
     else
-        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "contains", not_ref(w, at));
+        yyjson_mut_obj_add_val(w->d, logic_add_typed(w, "array"), "contains", not_ref(w, at));
 }
 
 static void not_choice(struct writer *w, struct place at, bool one) {
@@ -330,8 +332,8 @@ static void not_choice(struct writer *w, struct place at, bool one) {
         yyjson_mut_arr_append(list, not_ref(w, p));
         for (size_t k = 0; one && k < i && w->error == 0; k++) {
             build_work(w->s->b, 4 * VALUE_WORK);
-            yyjson_mut_arr_append(w->alts,
-                                  pair(w, "allOf", ref(w, p), ref(w, schema_item(w->s, at, k))));
+            yyjson_mut_arr_append(
+                w->alts, logic_pair(w, "allOf", ref(w, p), ref(w, schema_item(w->s, at, k))));
         }
     }
     yyjson_mut_obj_add_val(w->d, o, "allOf", list);
@@ -347,9 +349,9 @@ static void not_if(struct writer *w, struct place p) {
                  other = schema_at(w->s, p, "else");
 
     if (cond.v && then.v)
-        yyjson_mut_arr_append(w->alts, pair(w, "allOf", ref(w, cond), not_ref(w, then)));
+        yyjson_mut_arr_append(w->alts, logic_pair(w, "allOf", ref(w, cond), not_ref(w, then)));
     if (cond.v && other.v)
-        yyjson_mut_arr_append(w->alts, pair(w, "allOf", not_ref(w, cond), not_ref(w, other)));
+        yyjson_mut_arr_append(w->alts, logic_pair(w, "allOf", not_ref(w, cond), not_ref(w, other)));
 }
 
 static const char *const DEPENDENCIES[] = {"dependencies", "dependentRequired", "dependentSchemas"};
@@ -367,22 +369,22 @@ static void not_dependencies(struct writer *w, struct place at) {
         struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
         if (yyjson_is_obj(v) || yyjson_is_bool(v))
-            yyjson_mut_arr_append(w->alts,
-                                  pair(w, "allOf", with_member(w, name, yes, true), not_ref(w, p)));
+            yyjson_mut_arr_append(
+                w->alts, logic_pair(w, "allOf", with_member(w, name, yes, true), not_ref(w, p)));
         else if (yyjson_is_str(v))
-            yyjson_mut_arr_append(w->alts, pair(w, "allOf", with_member(w, name, yes, true),
-                                                with_member(w, v, no, false)));
+            yyjson_mut_arr_append(w->alts, logic_pair(w, "allOf", with_member(w, name, yes, true),
+                                                      with_member(w, v, no, false)));
         JSON_EACH(other, v) {
             if (yyjson_is_str(other))
                 yyjson_mut_arr_append(
                     w->alts,
-                    pair(w, "allOf", with_member(w, name, yyjson_mut_bool(w->d, true), true),
-                         with_member(w, other, yyjson_mut_bool(w->d, false), false)));
+                    logic_pair(w, "allOf", with_member(w, name, yyjson_mut_bool(w->d, true), true),
+                               with_member(w, other, yyjson_mut_bool(w->d, false), false)));
         }
     }
 }
 
-static bool has(struct writer *w, const char *key) {
+static bool logic_has(struct writer *w, const char *key) {
     return yyjson_obj_get(w->at.v, key) != NULL;
 }
 
@@ -399,7 +401,7 @@ static void not_format(struct writer *w, struct place at) {
     if (known == 0 && !(w->s->b->flags & GRAMMAR_ANY_FORMAT))
         known = -1;
     if (known > 0)
-        add_own(w, at, "string", OWN "notFormat");
+        logic_add_own(w, at, "string", OWN "notFormat");
     w->dropped = w->dropped || known < 0;
 }
 
@@ -434,15 +436,15 @@ static void not_condition(struct writer *w, struct place at) {
 }
 
 static void not_additional(struct writer *w, struct place at) {
-    add_some(w, "outside", w->at, at);
+    logic_add_some(w, "outside", w->at, at);
 }
 
 static void not_names(struct writer *w, struct place at) {
-    add_some(w, "unlike", at, (struct place){0});
+    logic_add_some(w, "unlike", at, (struct place){0});
 }
 
 static void not_all_items(struct writer *w, struct place at) {
-    not_items(w, at, has(w, "prefixItems"));
+    not_items(w, at, logic_has(w, "prefixItems"));
 }
 
 static void not_first_items(struct writer *w, struct place at) {
@@ -451,18 +453,18 @@ static void not_first_items(struct writer *w, struct place at) {
 
 /* Adds the arrays without any such item; with a number of them, the contrary is dropped. */
 static void not_contains(struct writer *w, struct place at) {
-    if (has(w, "minContains") || has(w, "maxContains"))
+    if (logic_has(w, "minContains") || logic_has(w, "maxContains"))
         w->dropped = true;
     else
-        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
+        yyjson_mut_obj_add_val(w->d, logic_add_typed(w, "array"), "items", not_ref(w, at));
 }
 
 static void not_pattern(struct writer *w, struct place at) {
-    add_own(w, at, "string", OWN "notPattern");
+    logic_add_own(w, at, "string", OWN "notPattern");
 }
 
 static void not_multiple(struct writer *w, struct place at) {
-    add_own(w, at, "number", OWN "notMultiple");
+    logic_add_own(w, at, "number", OWN "notMultiple");
 }
 
 /* Adds the numbers below @at. In old drafts exclusiveMinimum is a switch of minimum. */
@@ -578,8 +580,8 @@ static yyjson_mut_val *write_if(struct writer *w) {
     yyjson_mut_val *yes = then.v ? ref(w, then) : yyjson_mut_bool(w->d, true);
     yyjson_mut_val *no = other.v ? ref(w, other) : yyjson_mut_bool(w->d, true);
 
-    return pair(w, "anyOf", pair(w, "allOf", ref(w, cond), yes),
-                pair(w, "allOf", not_ref(w, cond), no));
+    return logic_pair(w, "anyOf", logic_pair(w, "allOf", ref(w, cond), yes),
+                      logic_pair(w, "allOf", not_ref(w, cond), no));
 }
 
 static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *name,
@@ -591,15 +593,15 @@ static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *
         yyjson_mut_val *list = yyjson_mut_obj_get(with, "required");
 
         if (yyjson_is_str(p.v))
-            yyjson_mut_arr_append(list, key_of(w, p.v));
+            yyjson_mut_arr_append(list, logic_key(w, p.v));
         JSON_EACH(other, p.v) {
             if (yyjson_is_str(other))
-                yyjson_mut_arr_append(list, key_of(w, other));
+                yyjson_mut_arr_append(list, logic_key(w, other));
         }
     } else {
-        with = pair(w, "allOf", with, ref(w, p));
+        with = logic_pair(w, "allOf", with, ref(w, p));
     }
-    yyjson_mut_arr_append(all, pair(w, "anyOf", without, with));
+    yyjson_mut_arr_append(all, logic_pair(w, "anyOf", without, with));
 }
 
 static yyjson_mut_val *write_dependencies(struct writer *w) {
@@ -634,8 +636,8 @@ static yyjson_mut_val *write_const(struct writer *w) {
     bool object = yyjson_is_obj(w->at.v);
 
     JSON_MEMBERS(key, v, w->at.v) {
-        yyjson_mut_obj_add(members, key_of(w, key), constant(w, v));
-        yyjson_mut_arr_append(list, key_of(w, key));
+        yyjson_mut_obj_add(members, logic_key(w, key), constant(w, v));
+        yyjson_mut_arr_append(list, logic_key(w, key));
     }
     JSON_EACH(v, w->at.v) yyjson_mut_arr_append(list, constant(w, v));
     yyjson_mut_obj_add_str(w->d, o, "type", object ? "object" : "array");
@@ -643,8 +645,10 @@ static yyjson_mut_val *write_const(struct writer *w) {
     if (object) {
         yyjson_mut_obj_add_val(w->d, o, "properties", members);
     } else {
-        yyjson_mut_obj_add_val(w->d, o, "minItems", number(w, (int64_t)yyjson_arr_size(w->at.v)));
-        yyjson_mut_obj_add_val(w->d, o, "maxItems", number(w, (int64_t)yyjson_arr_size(w->at.v)));
+        yyjson_mut_obj_add_val(w->d, o, "minItems",
+                               logic_number(w, (int64_t)yyjson_arr_size(w->at.v)));
+        yyjson_mut_obj_add_val(w->d, o, "maxItems",
+                               logic_number(w, (int64_t)yyjson_arr_size(w->at.v)));
     }
     yyjson_mut_obj_add_bool(w->d, o, object ? "additionalProperties" : "items", false);
     return o;

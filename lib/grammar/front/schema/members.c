@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_key(const void *x, const void *y) {
+static int members_by_key(const void *x, const void *y) {
     const struct keyed *a = x, *b = y;
     int c = memcmp(a->key, b->key, MIN(a->key_len, b->key_len));
 
@@ -29,7 +29,7 @@ static struct expr *once(struct build *b, struct expr *e, uint32_t number, uint3
     return e;
 }
 
-static struct expr *member(struct build *b, const struct keyed *k, uint32_t number) {
+static struct expr *members_nth(struct build *b, const struct keyed *k, uint32_t number) {
     struct expr *key = expr_bytes(b, k->key, k->key_len);
     struct expr *value = once(b, k->value, number, k->key_len + (k->between != NULL));
 
@@ -84,10 +84,10 @@ struct expr *members_unordered(struct schema *s, struct keyed *v, uint32_t n, st
     assert(n > 0 && n <= MEMBERS_MAX);
     if (!must || build_work(b, n * 8ull) < 0)
         return NULL;
-    qsort(v, n, sizeof(*v), by_key);
+    qsort(v, n, sizeof(*v), members_by_key);
     for (uint32_t i = 0; !b->failed && i < n; i++) {
         must[i / 32] |= (uint32_t)v[i].must << i % 32;
-        expr_vec_add(b, &item, member(b, &v[i], i));
+        expr_vec_add(b, &item, members_nth(b, &v[i], i));
     }
     if (rest)
         expr_vec_add(b, &item, once(b, rest, NO_MAX, 0));

@@ -84,7 +84,7 @@ static uint64_t common_divisor(uint64_t x, uint64_t y) {
 
 /* Sets *@x to the least common multiple of *@x and @y; an operand of 0 is ignored. Returns false if
  * the result has more than 64 bits. */
-static bool join(uint64_t *x, uint64_t y) {
+static bool multiple_join(uint64_t *x, uint64_t y) {
     if (*x == 0 || y == 0) {
         *x = *x ? *x : y;
         return true;
@@ -153,13 +153,13 @@ static int read_condition(struct schema *s, const struct facets *f, struct condi
         is->step = POWER[is->digits];
     for (uint32_t i = 0; i < f->n_multiples; i++) {
         n[i] *= POWER[is->digits - digits[i]];
-        if (!f->multiple[i].negated && !join(&is->step, n[i]))
+        if (!f->multiple[i].negated && !multiple_join(&is->step, n[i]))
             is->large = true;
     }
     for (uint32_t i = 0; !is->large && i < f->n_multiples; i++) {
         if (!f->multiple[i].negated)
             continue;
-        is->large = !join(&n[i], is->step);
+        is->large = !multiple_join(&n[i], is->step);
         is->never = is->never || (!is->large && n[i] == is->step);
         if (!is->large)
             exclude(is, n[i], i);
@@ -213,7 +213,7 @@ static bool alike(const struct multiple_maker *m, uint32_t x, uint32_t y) {
  * remainders that differ by n / gcd(n, 10) lead to the same remainder by every digit, so they are
  * equivalent if both fulfil the condition or neither does; the same argument is repeated with the
  * smaller modulus. Remainders that are not found here may still be equivalent. */
-static void find_same(struct multiple_maker *m) {
+static void multiple_find_same(struct multiple_maker *m) {
     uint32_t apart = m->n;
 
     for (uint32_t r = 0; r < m->n; r++)
@@ -255,7 +255,7 @@ static void add_whole(struct multiple_maker *m, uint32_t r, bool zero) {
         add_digits(m, r, whole, false, '0');
 }
 
-static void add_states(struct multiple_maker *m) {
+static void multiple_add_states(struct multiple_maker *m) {
     uint32_t N = m->n, k = m->k, whole = 3, frac = whole + N, total = frac + (MAX(k, 1u) + 1) * N;
 
     for (uint32_t q = 0; q < total; q++) {
@@ -291,7 +291,7 @@ static uint32_t remainders(const struct condition *is) {
     bool fits = !is->large && is->step;
 
     for (uint32_t i = 0; fits && i < is->n_no; i++)
-        fits = join(&n, is->no[i]);
+        fits = multiple_join(&n, is->no[i]);
     return fits && n <= MULTIPLE_STATES / (rows + 1) ? (uint32_t)n : 0;
 }
 
@@ -308,7 +308,7 @@ static const struct lang *remainders_lang(struct build *b, const struct conditio
         return failed(build_no_memory(b));
     if (!l || build_work(b, m.n * 40ull) < 0)
         return NULL;
-    find_same(&m);
+    multiple_find_same(&m);
     for (uint32_t i = 0; i < m.n; i++)
         n_same += same[i] == i;
     size_t most = 36 + n_same * (11 + MAX(m.k, 1u) * 10ull);
@@ -317,7 +317,7 @@ static const struct lang *remainders_lang(struct build *b, const struct conditio
     m.edge = build_alloc(b, most, sizeof(*m.edge));
     if (!m.state || !m.edge)
         return NULL;
-    add_states(&m);
+    multiple_add_states(&m);
     assert(m.n_edges <= most);
     *l = (struct lang){total, m.n_edges, m.state, m.edge};
     return build_work(b, total + most) < 0 ? NULL : l;
@@ -386,7 +386,7 @@ static const struct lang *exact_numbers(struct schema *s, const struct facets *f
 }
 
 /* Returns whether the remainders are few compared with the whole numbers of the range. */
-static bool is_wide(const struct facets *f, uint32_t n) {
+static bool multiple_is_wide(const struct facets *f, uint32_t n) {
     uint32_t digits = MAX(f->lower.x.n_int, f->upper.x.n_int);
 
     return !f->lower.set || !f->upper.set || digits > MULTIPLE_DIGITS || POWER[digits] > n;
@@ -398,7 +398,7 @@ static struct expr *number_product(struct schema *s, const struct facets *f,
                                    const struct condition *is) {
     const struct lang *in[LANG_MAX] = {exact_numbers(s, f, is)}, *not_in[LANG_MAX];
     uint32_t n = 1, n_not = 0;
-    bool joined = remainders(is) && is_wide(f, remainders(is));
+    bool joined = remainders(is) && multiple_is_wide(f, remainders(is));
 
     if (joined)
         in[n++] = remainders_lang(s->b, is);
@@ -421,8 +421,8 @@ static bool same_condition(const struct condition *x, const struct condition *y)
            x->n_no == y->n_no && memcmp(x->no, y->no, x->n_no * sizeof(*x->no)) == 0;
 }
 
-static const struct number_rule *find_rule(struct build *b, const struct facets *f,
-                                           const struct condition *is) {
+static const struct number_rule *multiple_find_rule(struct build *b, const struct facets *f,
+                                                    const struct condition *is) {
     const struct number_rule *r = b->numbers;
 
     for (; r && build_work(b, 1) == 0; r = r->next) {
@@ -434,8 +434,8 @@ static const struct number_rule *find_rule(struct build *b, const struct facets 
 }
 
 /* Makes the rule of these numbers with @body. Returns a call of the rule. */
-static struct expr *add_rule(struct build *b, const struct facets *f, const struct condition *is,
-                             struct expr *body) {
+static struct expr *multiple_add_rule(struct build *b, const struct facets *f,
+                                      const struct condition *is, struct expr *body) {
     struct number_rule *r = build_alloc(b, 1, sizeof(*r));
     struct expr *call = r ? expr_rule(b, body) : NULL;
 
@@ -457,7 +457,7 @@ struct expr *lower_number(struct schema *s, const struct facets *f) {
 
     if (read_condition(s, f, &is) < 0)
         return NULL;
-    const struct number_rule *known = find_rule(b, f, &is);
+    const struct number_rule *known = multiple_find_rule(b, f, &is);
 
     if (known)
         return expr_call(b, known->rule);
@@ -466,5 +466,6 @@ struct expr *lower_number(struct schema *s, const struct facets *f) {
     struct expr *e =
         f->n_multiples || !(f->types & T_INT) ? number_product(s, f, &is) : number_range(b, f);
 
-    return !e || e->kind == EXPR_CALL || e->size <= INLINE_MAX ? e : add_rule(b, f, &is, e);
+    return !e || e->kind == EXPR_CALL || e->size <= INLINE_MAX ? e
+                                                               : multiple_add_rule(b, f, &is, e);
 }

@@ -6,9 +6,9 @@
  *     two digits:    2 [5-9]  |  [3-9] [0-9]
  *     three digits:  [1-2] [0-9] [0-9]  |  3 (0 [0-9] | 1 0)
  *
- * between() does that for numbers of equal length, whole_range() for all lengths. Fractions go on
- * behind the point as long as the digits equal those of a bound (fraction_from()). Below zero the
- * same is done with the bounds exchanged.
+ * number_between() does that for numbers of equal length, whole_range() for all lengths. Fractions
+ * go on behind the point as long as the digits equal those of a bound (fraction_from()). Below zero
+ * the same is done with the bounds exchanged.
  *
  * Integers are exact up to DECIMAL_DIGITS digits. Other numbers with a bound are written without
  * exponent. Beside an exclusive bound they have so few digits that a JSON reader which rounds to
@@ -114,7 +114,7 @@ int decimal_compare(const struct decimal *x, const struct decimal *y) {
 
 /* ---- expressions of digits */
 
-static struct expr *digits(struct build *b, char lo, char hi) {
+static struct expr *number_digits(struct build *b, char lo, char hi) {
     struct cp_set *set = build_alloc(b, 1, sizeof(*set));
 
     if (lo > hi)
@@ -129,25 +129,27 @@ static struct expr *digits(struct build *b, char lo, char hi) {
 }
 
 static struct expr *any_digits(struct build *b, uint32_t min, uint32_t max) {
-    return expr_repeat(b, digits(b, '0', '9'), min, max);
+    return expr_repeat(b, number_digits(b, '0', '9'), min, max);
 }
 
 /* Returns an expression for the strings of @n digits from @lo to @hi. NULL: there is no such
  * bound. */
-static struct expr *between(struct build *b, const char *lo, const char *hi, uint32_t n) {
+static struct expr *number_between(struct build *b, const char *lo, const char *hi, uint32_t n) {
     if (n == 0 || (!lo && !hi))
         return any_digits(b, n, n);
     assert(!lo || !hi || memcmp(lo, hi, n) <= 0);
     char a = lo ? lo[0] : '0', z = hi ? hi[0] : '9';
 
     if (lo && hi && a == z)
-        return expr_seq2(b, digits(b, a, a), between(b, lo + 1, hi + 1, n - 1));
+        return expr_seq2(b, number_digits(b, a, a), number_between(b, lo + 1, hi + 1, n - 1));
     struct expr *low =
-        lo ? expr_seq2(b, digits(b, a, a), between(b, lo + 1, NULL, n - 1)) : expr_never(b);
+        lo ? expr_seq2(b, number_digits(b, a, a), number_between(b, lo + 1, NULL, n - 1))
+           : expr_never(b);
     struct expr *high =
-        hi ? expr_seq2(b, digits(b, z, z), between(b, NULL, hi + 1, n - 1)) : expr_never(b);
+        hi ? expr_seq2(b, number_digits(b, z, z), number_between(b, NULL, hi + 1, n - 1))
+           : expr_never(b);
     struct expr *middle =
-        expr_seq2(b, digits(b, (char)(a + (lo != NULL)), (char)(z - (hi != NULL))),
+        expr_seq2(b, number_digits(b, (char)(a + (lo != NULL)), (char)(z - (hi != NULL))),
                   any_digits(b, n - 1, n - 1));
 
     return expr_alt(b, (struct expr *[]){low, middle, high}, 3);
@@ -174,7 +176,7 @@ static void add_one(struct whole *w) {
 }
 
 /* Subtracts one; @w must not be zero. */
-static void take_one(struct whole *w) {
+static void number_take_one(struct whole *w) {
     uint32_t i = w->n;
 
     assert(w->n > 0);
@@ -210,7 +212,8 @@ static struct expr *whole_range(struct build *b, const struct whole *lo, const s
         least[0] = '1';
         const char *from = n == lo->n ? lo->digit : least;
 
-        if (expr_vec_add(b, &v, between(b, from, hi && n == hi->n ? hi->digit : NULL, n)) < 0)
+        if (expr_vec_add(b, &v, number_between(b, from, hi && n == hi->n ? hi->digit : NULL, n)) <
+            0)
             return NULL;
     }
     return expr_alt(b, v.v, v.n);
@@ -241,7 +244,7 @@ static struct expr *integers(struct build *b, const struct limit *lo, const stru
     if (hi->set && hi->x.n_frac == 0 && hi->strict) {
         if (to.n == 0)
             return expr_never(b);
-        take_one(&to);
+        number_take_one(&to);
     }
     return whole_range(b, &from, hi->set ? &to : NULL);
 }
@@ -286,19 +289,20 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
     if (may_stop && expr_vec_add(b, &v, expr_empty(b)) < 0)
         return NULL;
     if (at_lo && at_hi && a == z) {
-        if (expr_vec_add(b, &v,
-                         expr_seq2(b, digits(b, a, a), fraction_from(f, i + 1, true, true))) < 0)
+        if (expr_vec_add(
+                b, &v, expr_seq2(b, number_digits(b, a, a), fraction_from(f, i + 1, true, true))) <
+            0)
             return NULL;
         return expr_alt(b, v.v, v.n);
     }
     if (a <= z || !at_lo || !at_hi) {
-        struct expr *low = at_lo
-                               ? expr_seq2(b, digits(b, a, a), fraction_from(f, i + 1, true, false))
-                               : expr_never(b);
-        struct expr *high =
-            at_hi ? expr_seq2(b, digits(b, z, z), fraction_from(f, i + 1, false, true))
+        struct expr *low =
+            at_lo ? expr_seq2(b, number_digits(b, a, a), fraction_from(f, i + 1, true, false))
                   : expr_never(b);
-        struct expr *middle = expr_seq2(b, digits(b, (char)(a + at_lo), (char)(z - at_hi)),
+        struct expr *high =
+            at_hi ? expr_seq2(b, number_digits(b, z, z), fraction_from(f, i + 1, false, true))
+                  : expr_never(b);
+        struct expr *middle = expr_seq2(b, number_digits(b, (char)(a + at_lo), (char)(z - at_hi)),
                                         any_digits(b, 0, most - MIN(i + 1, most)));
 
         if (expr_vec_add(b, &v, low) < 0 || expr_vec_add(b, &v, middle) < 0 ||
@@ -335,7 +339,7 @@ static struct expr *reals(struct build *b, const struct limit *lo, const struct 
 
     add_one(&from);
     if (hi->set)
-        take_one(&to);
+        number_take_one(&to);
     struct expr *middle = expr_seq2(b, whole_range(b, &from, hi->set ? &to : NULL),
                                     fraction(b, lo, hi, false, false));
 
@@ -344,7 +348,7 @@ static struct expr *reals(struct build *b, const struct limit *lo, const struct 
 
 /* ---- both signs */
 
-static struct limit magnitude(const struct bound *x) {
+static struct limit number_magnitude(const struct bound *x) {
     struct limit l = {.set = x->set, .strict = x->strict, .x = x->x};
 
     l.x.negative = false;
@@ -353,8 +357,8 @@ static struct limit magnitude(const struct bound *x) {
 
 struct expr *number_range(struct build *b, const struct facets *f) {
     bool whole = !(f->types & T_REAL);
-    struct limit zero = {.set = true}, none = {0}, lo = magnitude(&f->lower),
-                 hi = magnitude(&f->upper);
+    struct limit zero = {.set = true}, none = {0}, lo = number_magnitude(&f->lower),
+                 hi = number_magnitude(&f->upper);
     struct expr *(*range)(struct build *, const struct limit *, const struct limit *) =
         whole ? integers : reals;
 

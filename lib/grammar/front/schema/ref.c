@@ -39,7 +39,7 @@ static long read_step(const char *s, size_t len, char *out, size_t *used) {
 }
 
 /* Returns a member of @v; NULL if there is none. Charges for those before it, which are passed. */
-static yyjson_val *step_into(struct schema *s, yyjson_val *v, const char *key, size_t len) {
+static yyjson_val *ref_step_into(struct schema *s, yyjson_val *v, const char *key, size_t len) {
     size_t index = 0;
 
     if (yyjson_is_obj(v)) {
@@ -76,7 +76,7 @@ static bool is_text(yyjson_val *v, const char *text, size_t len) {
 
 /* Returns whether @v names itself @name ("#node") by "$anchor", or in old drafts by "$id" or
  * "id". */
-static bool has_name(yyjson_val *v, const char *name, size_t len) {
+static bool ref_has_name(yyjson_val *v, const char *name, size_t len) {
     return is_text(yyjson_obj_get(v, "$anchor"), name + 1, len - 1) ||
            is_text(yyjson_obj_get(v, "$id"), name, len) ||
            is_text(yyjson_obj_get(v, "id"), name, len);
@@ -88,7 +88,7 @@ static int named_target(struct schema *s, struct place ref, const char *name, si
 
     /* Visits all values of the document, which lie one behind the other. */
     for (yyjson_val *v = s->root; v < end; v++) {
-        if (!yyjson_is_obj(v) || !has_name(v, name, len))
+        if (!yyjson_is_obj(v) || !ref_has_name(v, name, len))
             continue;
         if (found)
             return schema_unsupported(s, ref.path, "'%.*s' is defined twice", (int)MIN(len, 80u),
@@ -171,7 +171,7 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
                 "the JSON pointer is malformed: \"~\" stands before 0 or 1, and %% "
                 "before two hexadecimal digits");
         out->path = step_path(s, *out, p + i + 1, used, key, (size_t)n);
-        out->v = step_into(s, out->v, key, (size_t)n);
+        out->v = ref_step_into(s, out->v, key, (size_t)n);
         if (!out->v)
             return schema_invalid(s, ref.path, "'%.80s' does not exist in this schema", p);
         i += 1 + used;

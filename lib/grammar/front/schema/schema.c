@@ -8,10 +8,10 @@
  *  1. parts_expand() lists what applies: this schema and A, and all to which they lead by $ref and
  *     allOf. Negations, conditions and dependencies are rewritten (logic.c) and expanded, too. An
  *     anyOf or oneOf is noted as a choice.
- *  2. lower() multiplies the choices out: lower_choice() makes one list for each branch of the
- *     first one, here with {"required": ["x"]} and with {"required": ["y"]} as a third part, and
- *     calls lower() for each. The branches of a oneOf that may both match exclude each other
- *     (exclude_others()).
+ *  2. schema_lower() multiplies the choices out: lower_choice() makes one list for each branch of
+ *     the first one, here with {"required": ["x"]} and with {"required": ["y"]} as a third part,
+ *     and calls schema_lower() for each. The branches of a oneOf that may both match exclude each
+ *     other (exclude_others()).
  *  3. Without a choice left, facets_gather() merges the keywords of all parts, and each type that
  *     they allow is translated: lower_object(), lower_array(), ... These call schema_value() again
  *     for a member or item, with the list of all schemas that the parts have for it.
@@ -159,8 +159,8 @@ int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, s
     return build_work(s->b, 1);
 }
 
-static int add_choice(struct schema *s, struct parts *out, struct place at, bool one,
-                      const struct open *open) {
+static int schema_add_choice(struct schema *s, struct parts *out, struct place at, bool one,
+                             const struct open *open) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one schema");
     int r =
@@ -176,26 +176,28 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
     return 0;
 }
 
-static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up);
+static int schema_expand(struct schema *s, struct parts *out, struct place p,
+                         const struct open *up);
 
 /* Expands not, if and dependencies, which logic.c rewrites as plainer schemas. */
 static int expand_logic(struct schema *s, struct parts *out, struct place p,
                         const struct open *open) {
     struct place not = schema_at(s, p, "not"), d;
 
-    if (not .v && (logic_not(s, not, &d) < 0 || expand(s, out, d, open) < 0))
+    if (not .v && (logic_not(s, not, &d) < 0 || schema_expand(s, out, d, open) < 0))
         return s->b->failed;
     if (yyjson_obj_get(p.v, "if") && (yyjson_obj_get(p.v, "then") || yyjson_obj_get(p.v, "else")) &&
-        (logic_if(s, p, &d) < 0 || expand(s, out, d, open) < 0))
+        (logic_if(s, p, &d) < 0 || schema_expand(s, out, d, open) < 0))
         return s->b->failed;
     if ((yyjson_obj_get(p.v, "dependencies") || yyjson_obj_get(p.v, "dependentRequired") ||
          yyjson_obj_get(p.v, "dependentSchemas")) &&
         logic_dependencies(s, p, &d) == 0)
-        expand(s, out, d, open);
+        schema_expand(s, out, d, open);
     return s->b->failed;
 }
 
-static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up) {
+static int schema_expand(struct schema *s, struct parts *out, struct place p,
+                         const struct open *up) {
     struct build *b = s->b;
     struct open *open = build_alloc(b, 1, sizeof(*open));
     struct place ref, all, any, one;
@@ -227,7 +229,8 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
     if (places_add(s, &out->v, &out->n, &out->cap, p) < 0)
         return b->failed;
     ref = schema_at(s, p, "$ref");
-    if (ref.v && (schema_resolve(s, ref, &ref) < 0 || expand(s, out, ref, open) < 0 || s->old_refs))
+    if (ref.v &&
+        (schema_resolve(s, ref, &ref) < 0 || schema_expand(s, out, ref, open) < 0 || s->old_refs))
         return b->failed;
     all = schema_at(s, p, "allOf");
     any = schema_at(s, p, "anyOf");
@@ -235,21 +238,21 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
     if (all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
         return schema_invalid(s, all.path, "this must be an array of at least one schema");
     for (size_t i = 0; i < yyjson_arr_size(all.v); i++) {
-        if (expand(s, out, schema_item(s, all, i), open) < 0)
+        if (schema_expand(s, out, schema_item(s, all, i), open) < 0)
             return b->failed;
     }
     if (any.v)
-        add_choice(s, out, any, false, open);
+        schema_add_choice(s, out, any, false, open);
     if (one.v)
-        add_choice(s, out, one, true, open);
+        schema_add_choice(s, out, one, true, open);
     return b->failed ? b->failed : expand_logic(s, out, p, open);
 }
 
 int parts_expand(struct schema *s, struct parts *out, struct place p) {
-    return expand(s, out, p, NULL);
+    return schema_expand(s, out, p, NULL);
 }
 
-static int copy_parts(struct schema *s, struct parts *to, const struct parts *from) {
+static int schema_copy_parts(struct schema *s, struct parts *to, const struct parts *from) {
     int r = 0;
 
     *to = (struct parts){.never = from->never, .n_roots = from->n_roots, .n = from->n};
@@ -260,7 +263,7 @@ static int copy_parts(struct schema *s, struct parts *to, const struct parts *fr
     memcpy(to->v, from->v, from->n * sizeof(*to->v));
     r = build_work(s->b, from->n);
     for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
-        r = add_choice(s, to, from->choice[i].at, from->choice[i].one, from->choice[i].open);
+        r = schema_add_choice(s, to, from->choice[i].at, from->choice[i].one, from->choice[i].open);
     return r;
 }
 
@@ -292,7 +295,7 @@ static struct expr *lower_constant(struct schema *s, const struct facets *f, str
     struct facets both;
     struct place shape;
 
-    if (copy_parts(s, &parts, f->parts) < 0 || logic_const(s, value, &shape) < 0 ||
+    if (schema_copy_parts(s, &parts, f->parts) < 0 || logic_const(s, value, &shape) < 0 ||
         places_add(s, &parts.v, &parts.n, &parts.cap, shape) < 0 ||
         facets_gather(s, &parts, &both) < 0)
         return NULL;
@@ -327,7 +330,7 @@ static struct expr *lower_values(struct schema *s, const struct facets *f) {
     return expr_alt_of(s->b, &v);
 }
 
-static struct expr *lower(struct schema *s, struct parts *parts);
+static struct expr *schema_lower(struct schema *s, struct parts *parts);
 
 /* Makes the branches of a oneOf exclude each other: where branch i and another one may both match,
  * the negation of the other is added to branch i. */
@@ -352,7 +355,7 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
                 continue;
             r = logic_not(s, schema_item(s, c.at, k), &other);
             if (r == 0)
-                r = expand(s, &branch[i], other, c.open);
+                r = schema_expand(s, &branch[i], other, c.open);
         }
     }
     return MIN(r, 0);
@@ -372,20 +375,20 @@ static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
     for (uint32_t i = 0; r == 0 && i < n; i++) {
         r = build_work(s->b, i + parts->n);
         if (r == 0)
-            r = copy_parts(s, &branch[i], parts);
+            r = schema_copy_parts(s, &branch[i], parts);
         if (r == 0)
-            r = expand(s, &branch[i], schema_item(s, c.at, i), c.open);
+            r = schema_expand(s, &branch[i], schema_item(s, c.at, i), c.open);
         if (r == 0 && c.one)
             r = facets_gather(s, &branch[i], &facets[i]);
     }
     if (r == 0 && c.one)
         r = exclude_others(s, branch, facets, n, c);
     for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = expr_vec_add(s->b, &v, lower(s, &branch[i]));
+        r = expr_vec_add(s->b, &v, schema_lower(s, &branch[i]));
     return expr_alt_of(s->b, &v);
 }
 
-static struct expr *lower(struct schema *s, struct parts *parts) {
+static struct expr *schema_lower(struct schema *s, struct parts *parts) {
     struct facets f;
 
     if (parts->never)
@@ -497,7 +500,7 @@ struct expr *schema_value(struct schema *s, const struct place *given, uint32_t 
         if (parts_expand(s, &parts, v[i]) < 0)
             return NULL;
     }
-    struct expr *e = lower(s, &parts);
+    struct expr *e = schema_lower(s, &parts);
 
     assert(s->depth > 0 && !m->body);
     s->depth--;

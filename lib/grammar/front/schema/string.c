@@ -105,7 +105,7 @@ static const struct {
     {"hostname", LABEL "(\\." LABEL "){0,3}", ANY_HOST},
 };
 
-static uint32_t times(uint32_t n, uint32_t k) {
+static uint32_t string_times(uint32_t n, uint32_t k) {
     uint64_t x = (uint64_t)n * k;
 
     if (!n || !k)
@@ -119,7 +119,7 @@ static uint32_t plus(uint32_t a, uint32_t b) {
 
 /* Sets *@min and *@max to the least and the largest number of characters of a text of @e, which was
  * made from a regular expression. */
-static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
+static void string_count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     uint32_t lo, hi;
 
     if (e->atom) {
@@ -129,7 +129,7 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     *min = 0;
     *max = e->kind == EXPR_LANG ? NO_MAX : 0; /* a product of a look-ahead: not known */
     for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++) {
-        count_chars(e->child[i], &lo, &hi);
+        string_count_chars(e->child[i], &lo, &hi);
         if (e->kind == EXPR_SEQ) {
             *min = plus(*min, lo);
             *max = plus(*max, hi);
@@ -139,9 +139,9 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
         }
     }
     if (e->kind == EXPR_REPEAT) {
-        count_chars(e->child[0], &lo, &hi);
-        *min = times(lo, e->min);
-        *max = times(hi, e->max);
+        string_count_chars(e->child[0], &lo, &hi);
+        *min = string_times(lo, e->min);
+        *max = string_times(hi, e->max);
     }
     assert(*min <= *max);
 }
@@ -152,7 +152,7 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
 static bool limit_length(struct build *b, const struct facets *f, struct expr **e) {
     uint32_t lo, hi;
 
-    count_chars(*e, &lo, &hi);
+    string_count_chars(*e, &lo, &hi);
     if (lo >= f->min_length && hi <= f->max_length)
         return true;
     if ((*e)->kind != EXPR_REPEAT || !(*e)->child[0]->atom)
@@ -171,7 +171,7 @@ struct string_rule {
     uint8_t kind, notation;
 };
 
-static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
+static struct string_rule *string_find_rule(struct schema *s, const struct facets *f) {
     const struct text_rule *t = &f->text[0];
     const char *text = json_text(t->at.v);
     size_t len = json_len(t->at.v);
@@ -186,7 +186,7 @@ static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
 }
 
 /* Makes the rule of @f with @body. Returns a call of the rule. */
-static struct expr *add_rule(struct schema *s, const struct facets *f, struct expr *body) {
+static struct expr *string_add_rule(struct schema *s, const struct facets *f, struct expr *body) {
     struct build *b = s->b;
     yyjson_val *v = f->text[0].at.v;
     struct string_rule *r = build_alloc(b, 1, sizeof(*r));
@@ -273,7 +273,7 @@ static struct expr *read_pattern(struct schema *s, struct place at, unsigned opt
     return failed(build_too_complex(b, "%s", why.message));
 }
 
-static const char *find_format(const char *name, bool wide) {
+static const char *string_find_format(const char *name, bool wide) {
     for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
         if (strcmp(name, FORMATS[i].name) == 0)
             return wide ? FORMATS[i].wide : FORMATS[i].regex;
@@ -286,24 +286,25 @@ int format_contrary(yyjson_val *v) {
 
     if (!name)
         return -1;
-    if (!find_format(name, false)) /* a number format or an annotation */
+    if (!string_find_format(name, false)) /* a number format or an annotation */
         return strstr(name, "int") ? -1 : 0;
-    return find_format(name, true) ? 1 : -1;
+    return string_find_format(name, true) ? 1 : -1;
 }
 
 int format_known(struct schema *s, struct place at) {
     const char *name = json_cstr(at.v);
 
-    if (find_format(name, false))
+    if (string_find_format(name, false))
         return 1;
     return s->b->flags & GRAMMAR_ANY_FORMAT
                ? 0
                : schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
 }
 
-static struct expr *read_text(struct schema *s, const struct text_rule *t, unsigned options) {
+static struct expr *string_read_text(struct schema *s, const struct text_rule *t,
+                                     unsigned options) {
     if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT)
-        return regex_of(s->b, find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT),
+        return regex_of(s->b, string_find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT),
                         json_mode(s->b));
     return read_pattern(s, t->at, options);
 }
@@ -357,7 +358,7 @@ const struct lang *text_lang(struct schema *s, const struct text_rule *t) {
     *m = (struct lang_memo){
         .next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind, .mode = json_mode(s->b)};
     m->lang = t->kind == TEXT_NOT_ENUM ? values_lang(s, t->at.v)
-                                       : lang_of(s->b, read_text(s, t, REGEX_CANONICAL));
+                                       : lang_of(s->b, string_read_text(s, t, REGEX_CANONICAL));
     if (m->lang)
         s->langs = m;
     return m->lang;
@@ -427,16 +428,16 @@ static bool may_stand(const struct build *b, const struct expr *e) {
 /* Makes the strings of a single pattern or format as an expression, in which repetitions may be
  * counters. NULL: the build has failed, or its lengths take a product. */
 static struct expr *lower_text(struct schema *s, const struct facets *f) {
-    const struct string_rule *rule = find_rule(s, f);
+    const struct string_rule *rule = string_find_rule(s, f);
 
     if (build_work(s->b, 1) < 0)
         return NULL;
     if (rule)
         return expr_call(s->b, rule->rule);
-    struct expr *e = read_text(s, &f->text[0], 0);
+    struct expr *e = string_read_text(s, &f->text[0], 0);
 
     return e && may_stand(s->b, e) && limit_length(s->b, f, &e)
-               ? add_rule(s, f, json_quoted(s->b, e))
+               ? string_add_rule(s, f, json_quoted(s->b, e))
                : NULL;
 }
 
@@ -518,6 +519,6 @@ struct expr *lower_string(struct schema *s, const struct facets *f) {
         return e;
     e = json_quoted(s->b, strings_expr(s, f));
     if (one)
-        return add_rule(s, f, e);
+        return string_add_rule(s, f, e);
     return expr_rule(s->b, e);
 }

@@ -63,7 +63,7 @@ static int number_in(const struct facets *f, yyjson_val *v) {
            (high < 0 || (high == 0 && !f->upper.strict));
 }
 
-static uint32_t count_chars(yyjson_val *v) {
+static uint32_t values_count_chars(yyjson_val *v) {
     const char *s = json_text(v);
     uint32_t n = 0;
 
@@ -72,7 +72,7 @@ static uint32_t count_chars(yyjson_val *v) {
     return n;
 }
 
-static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
+static bool values_listed(const struct facets *f, uint32_t i, yyjson_val *v) {
     if (f->value_is_const[i])
         return same_value(f->value[i].v, v);
     JSON_EACH(item, f->value[i].v) {
@@ -114,7 +114,7 @@ static int admits_shape(struct schema *s, const struct facets *f, struct place v
         return r == 1 && f->n_multiples ? multiples_admit(s, f, value.v) : r;
     }
     if (type == T_STRING) {
-        uint32_t n = count_chars(value.v);
+        uint32_t n = values_count_chars(value.v);
 
         if (n < f->min_length || n > f->max_length)
             return 0;
@@ -133,12 +133,13 @@ int facets_admit(struct schema *s, const struct facets *f, struct place value) {
         /* The value comes from list 0, which therefore needs no search. */
         if (i == 0)
             continue;
-        r = build_work(s->b, n) < 0 ? -EINVAL : listed(f, i, value.v);
+        r = build_work(s->b, n) < 0 ? -EINVAL : values_listed(f, i, value.v);
     }
     return r;
 }
 
-static void add_item(struct schema *s, yyjson_val *key, yyjson_val *item, struct expr_vec *e) {
+static void values_add_item(struct schema *s, yyjson_val *key, yyjson_val *item,
+                            struct expr_vec *e) {
     if (s->b->failed)
         return;
     expr_vec_add(s->b, e, e->n > 1 ? json_comma(s->b) : json_space(s->b));
@@ -157,8 +158,8 @@ static struct expr *collection_expr(struct schema *s, yyjson_val *v) {
         return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
                                         s->b->limits.max_depth));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
-    JSON_MEMBERS(key, item, v) add_item(s, key, item, &e);
-    JSON_EACH(item, v) add_item(s, NULL, item, &e);
+    JSON_MEMBERS(key, item, v) values_add_item(s, key, item, &e);
+    JSON_EACH(item, v) values_add_item(s, NULL, item, &e);
     expr_vec_add(s->b, &e, json_space(s->b));
     expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
     s->depth--;
@@ -215,13 +216,14 @@ static int values_disjoint(struct schema *s, const struct facets *x, const struc
         if (!out && (type & (T_INT | T_REAL)))
             out = number_in(y, v.v) == 0;
         if (!out && type == T_STRING)
-            out = count_chars(v.v) < y->min_length || count_chars(v.v) > y->max_length;
+            out =
+                values_count_chars(v.v) < y->min_length || values_count_chars(v.v) > y->max_length;
         for (uint32_t k = 0; !out && k < y->n_values; k++) {
             size_t m = y->value_is_const[k] ? 1 : yyjson_arr_size(y->value[k].v);
 
             if (build_work(s->b, m) < 0)
                 return -EINVAL;
-            out = !listed(y, k, v.v);
+            out = !values_listed(y, k, v.v);
         }
         if (!out)
             return 0;
