@@ -286,8 +286,7 @@ static int tenants_row(struct reading *r, const char *name, struct row **out) {
 static int tenants_on_pair(void *ctx, const char *section, const char *name, const char *value,
                            struct err *err) {
     struct reading *r = ctx;
-
-    struct row *row;
+    struct row *row = NULL;
 
     r->err = err;
     TRY(tenants_row(r, section, &row));
