@@ -13,7 +13,7 @@ import sys
 
 import measure
 
-MOST = 30
+MOST = 11
 # One interface for several instruction sets: a name in each of these files is one name.
 ONE_FILE = re.compile(r"engine/cpu/vec_\w+\.h")
 NO_NAME = re.compile(r"main|alignas|void|_\w+|[A-Z0-9_]+")  # what measure.functions() takes for a name, and macros
