@@ -116,19 +116,21 @@ def test_a_model_that_a_request_waits_for_is_loaded_whatever_the_operator_unload
     flags = [flag if flag != "120M" else "60M" for flag in FLAGS]
     with folder_of("ab") as folder, Weftd("--models-dir", folder, "--load-wait-ms", "120000", "--hang-timeout-ms", "600000", *flags, model="") as d:
         begun = threading.Event()
+        ask(d, "a", 2)
+        worker = models(d)["a"]["worker"]["pid"]  # asked for now: a stream takes a tenth of a second
 
         def waits():
             assert begun.wait(LIMIT_S)
-            os.kill(models(d)["a"]["worker"]["pid"], signal.SIGSTOP)  # its stream does not end before it is looked at
+            os.kill(worker, signal.SIGSTOP)  # its stream does not end before it is looked at
             ask(d, "b", 2)
 
         def operator():
             wait_state(d, "b", "queued")
             assert d.admin_request("POST", "/models/b/unload")[0] == 200
             assert states(d)["b"] == "queued", states(d)
-            os.kill(models(d)["a"]["worker"]["pid"], signal.SIGCONT)
+            os.kill(worker, signal.SIGCONT)
 
-        parallel([lambda: stream(d, "a", 1000, begun), waits, operator])
+        parallel([lambda: stream(d, "a", 1500, begun), waits, operator])
 
 
 def test_a_tenants_many_models_do_not_drive_out_anothers():
