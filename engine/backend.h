@@ -88,7 +88,7 @@ struct be_opts {
     const struct host_experts_ops *host_experts; /* set if has_host_part(shape) */
 };
 
-/* What a backend has for a kind of op. The reference backend has only run. */
+/* Functions of a backend for a kind of op. The reference backend has only run. */
 struct op_code {
     /* Computes the op. NULL: not supported; models with such an op are refused. */
     int (*run)(struct step *s, const struct model_op *op);

@@ -58,7 +58,7 @@
     X(CSA_OUT, csa_out, "condensed keys", products)                                                \
     X(LOGITS, logits, NULL, logits)
 
-/* What an op costs a row of the batch. */
+/* Cost of an op for a row of the batch. */
 struct op_cost {
     uint64_t read; /* bytes of weights that are read for a token */
     uint64_t in;   /* values of the widest input of its products */

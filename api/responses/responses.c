@@ -140,7 +140,7 @@ bool responses_is_native(const struct writer *w, const struct output_run *run) {
     return t && t->native;
 }
 
-/* What a client knows an item by: its type, and the prefix of its id. */
+/* Names by which a client knows an item: its type, and the prefix of its id. */
 struct item_kind {
     const char *type, *prefix;
 };

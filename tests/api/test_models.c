@@ -455,7 +455,7 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     stop();
 }
 
-/* Its head, which would say so otherwise, is sent while the model is loaded. */
+/* The head, which would say so otherwise, is sent while the model is loaded. */
 Test(models, what_is_not_enforced_is_told_in_the_first_event) {
 #define LOOSE "{'type':'object','properties':{'a':{'type':'string','pattern':'\\\\bx'}}}"
 #define LOOSE_RESPONSE                                                                             \

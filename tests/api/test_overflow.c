@@ -11,9 +11,9 @@
 
 #define N_CONTEXT 512
 
-/* What coding agents look for in an error, without regard to case: the one of their patterns that
- * is to find ours (pi 0.73, opencode 1.18, Cline 3.0, Codex 0.171, Claude Code 2.1). Those that use
- * several APIs look for the same words in all of them. */
+/* Patterns that coding agents look for in an error, without regard to case: of each agent the one
+ * that is to find ours (pi 0.73, opencode 1.18, Cline 3.0, Codex 0.171, Claude Code 2.1). Agents
+ * that use several APIs look for the same words in all of them. */
 static const struct {
     const char *agent, *path, *pattern;
 } seen[] = {
@@ -37,7 +37,7 @@ static const struct {
     {"llama-server's", "/completion", "exceed_context_size_error.*n_prompt_tokens.*n_ctx"},
 };
 
-/* What pi, opencode and Cline take for a limit of the rate, which they look for first. */
+/* Pattern by which pi, opencode and Cline recognise a rate limit; they look for it first. */
 #define RATE_LIMIT "rate[ _-]?limit|per[ _-]?minute|too many requests|throttling error|unavailable:"
 
 /* Writes a body for @path whose text is @n times "word ". */
