@@ -347,7 +347,9 @@ static grammar_part part_combine(struct grammar_builder *b, const grammar_part *
         return k.part;
     for (size_t i = 0; i < n && !b->b.failed; i++)
         expr_vec_add(&b->b, &v, compose_part_at(b, part[i]));
-    return part_keep(b, &k, either ? expr_alt_of(&b->b, &v) : expr_seq_of(&b->b, &v));
+    if (either)
+        return part_keep(b, &k, expr_alt_of(&b->b, &v));
+    return part_keep(b, &k, expr_seq_of(&b->b, &v));
 }
 
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n) {

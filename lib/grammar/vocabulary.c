@@ -19,7 +19,12 @@ static int vocabulary_add_loop(struct grammar_vocab *v, struct share *s, enum sh
     uint32_t root;
 
     build_init(&b, NULL, NULL, NULL);
-    struct expr *atom = which == SHARED_JSON_CHARS ? json_char(&b) : json_canonical_char(&b);
+    struct expr *atom;
+
+    if (which == SHARED_JSON_CHARS)
+        atom = json_char(&b);
+    else
+        atom = json_canonical_char(&b);
     int r = build_rule(&b, NULL, &root);
 
     if (r == 0) {

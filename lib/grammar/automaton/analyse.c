@@ -32,6 +32,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 
 #define FOLLOW_PASSES 16
 
@@ -296,23 +297,23 @@ static int automaton_find_bytes(struct build *b, struct grammar *g, const uint32
     CLEANUP(freep) struct last_call *calls = malloc((g->n_calls + 1ull) * sizeof(*calls));
     struct last_calls last = {.v = calls};
     bool changed = true;
-    int r = calls ? build_work(b, g->n_states / 4 + g->n_calls * 4ull) : build_no_memory(b);
 
-    if (r < 0)
-        return r;
+    if (!calls)
+        return build_no_memory(b);
+    TRY(build_work(b, g->n_states / 4 + g->n_calls * 4ull));
     for (uint32_t i = 0; i < g->n_rules; i++)
         g->rule[order[i]].first = automaton_first(g, g->rule[order[i]].start);
     find_follow(g, &last);
     assert(last.n <= g->n_calls);
-    for (int pass = 0; r == 0 && changed && pass < FOLLOW_PASSES; pass++) {
+    for (int pass = 0; changed && pass < FOLLOW_PASSES; pass++) {
         changed = spread_follow(g, &last);
-        r = build_work(b, last.n * 2ull);
+        TRY(build_work(b, last.n * 2ull));
     }
     /* If the passes did not suffice, any byte may follow: a superset is always right, it only makes
      * token classes larger. */
     for (uint32_t i = 0; changed && i < g->n_rules; i++)
         memset(&g->rule[i].follow, 0xff, sizeof(g->rule[i].follow));
-    return r;
+    return 0;
 }
 
 static void find_plain(struct grammar *g) {

@@ -269,7 +269,10 @@ static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint3
         for (int k = 0; k < 2; k++) {
             if (maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point)) < 0)
                 return;
-            s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
+            if (k == 0)
+                s->point[n++] = lo_of(&s->out[i]);
+            else
+                s->point[n++] = hi_of(&s->out[i]) + 1u;
         }
     }
     dfa_sort(s->point, n, sizeof(*s->point), by_number);

@@ -389,10 +389,12 @@ static const struct lang *texts_without_stop(struct build *b) {
 const struct lang *lang_strings(struct build *b) {
     const struct lang **l = &b->strings_lang[b->notation];
 
-    if (!*l)
-        *l = b->notation == NOTATION_JSON
-                 ? lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX))
-                 : texts_without_stop(b);
+    if (*l)
+        return *l;
+    if (b->notation == NOTATION_JSON)
+        *l = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX));
+    else
+        *l = texts_without_stop(b);
     return *l;
 }
 
@@ -444,9 +446,11 @@ const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) 
 struct expr *lang_expr(struct build *b, const struct lang *l) {
     if (!l)
         return NULL;
-    struct expr *e = l->n ? expr_empty(b) : expr_never(b);
+    if (l->n == 0)
+        return expr_never(b);
+    struct expr *e = expr_empty(b);
 
-    if (e && l->n) {
+    if (e) {
         e->kind = EXPR_LANG;
         e->lang = l;
         e->size = l->n;
@@ -497,34 +501,39 @@ struct expr *lang_within(struct build *b, const struct lang *l, uint32_t max) {
     return expr_within(b, rule, max);
 }
 
+/* Returns the language of the states and edges of @g, with as few states as possible. @empty: the
+ * empty text belongs to it. NULL: the build has failed. */
+static const struct lang *lang_from_states(struct build *b, const struct grammar *g, bool empty) {
+    CLEANUP(freep) struct lang_state *state = calloc(MAX(g->n_states, 1u), sizeof(*state));
+
+    if (!state)
+        return failed(build_no_memory(b));
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        assert(s->n_calls == 0);
+        state[q] = (struct lang_state){s->edge, s->n_edges, s->flags & STATE_ACCEPT ? 1 : 0};
+    }
+    if (empty)
+        state[0].accepts = 1;
+    struct lang made = {g->n_states, g->n_edges, state, g->edge};
+
+    if (lang_merge(b, &made) < 0)
+        return NULL;
+    return lang_keep(b, &made);
+}
+
 const struct lang *lang_of(struct build *b, const struct expr *e) {
     struct grammar g = {0};
     struct maker m = {.b = b, .g = &g, .flat = true};
-    struct lang_state *state = NULL;
     const struct lang *l = NULL;
 
     if (!e)
         return NULL;
     if (e->kind == EXPR_LANG)
         return e->lang;
-    int r = dfa_flat(&m, e);
-
-    state = r == 0 ? calloc(MAX(g.n_states, 1u), sizeof(*state)) : NULL;
-    for (uint32_t q = 0; state && q < g.n_states; q++) {
-        const struct state *s = &g.state[q];
-
-        assert(s->n_calls == 0);
-        state[q] = (struct lang_state){s->edge, s->n_edges, s->flags & STATE_ACCEPT ? 1 : 0};
-    }
-    if (state && expr_nullable(b, e))
-        state[0].accepts = 1;
-    struct lang made = {g.n_states, g.n_edges, state, g.edge};
-
-    if (r == 0)
-        r = state ? lang_merge(b, &made) : build_no_memory(b);
-    if (r == 0)
-        l = lang_keep(b, &made);
-    free(state);
+    if (dfa_flat(&m, e) == 0)
+        l = lang_from_states(b, &g, expr_nullable(b, e));
     maker_free(&m);
     free(g.state);
     free(g.edge);

@@ -114,7 +114,10 @@ static int constraint_read_list(struct reader *r, yyjson_val *list, bool either,
     JSON_EACH_AT(i, node, list) {
         TRY(read_node(r, node, depth, &part[i]));
     }
-    *out = either ? grammar_either(r->b, part, n) : grammar_sequence(r->b, part, n);
+    if (either)
+        *out = grammar_either(r->b, part, n);
+    else
+        *out = grammar_sequence(r->b, part, n);
     return 0;
 }
 

@@ -241,8 +241,12 @@ struct expr *json_space(struct build *b) {
 
     if (b->notation == NOTATION_CALL)
         return expr_empty(b);
-    if (!*e)
-        *e = compact ? expr_empty(b) : make_space(b);
+    if (*e)
+        return *e;
+    if (compact)
+        *e = expr_empty(b);
+    else
+        *e = make_space(b);
     return *e;
 }
 
@@ -252,9 +256,12 @@ struct expr *json_colon_space(struct build *b) {
 
     if (b->notation == NOTATION_GEMMA || b->notation == NOTATION_CALL)
         return expr_empty(b);
-    if (!*e)
-        *e = expr_seq2(b, expr_str(b, ":"),
-                       compact ? expr_empty(b) : expr_optional(b, expr_str(b, " ")));
+    if (*e)
+        return *e;
+    if (compact)
+        *e = expr_str(b, ":");
+    else
+        *e = expr_seq2(b, expr_str(b, ":"), expr_optional(b, expr_str(b, " ")));
     return *e;
 }
 

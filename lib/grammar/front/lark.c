@@ -86,7 +86,9 @@ static size_t lark_name_length(const struct reader *r, bool *terminal) {
     *terminal = source_peek(&r->in, n) >= 'A' && source_peek(&r->in, n) <= 'Z';
     if (!*terminal && !(source_peek(&r->in, n) >= 'a' && source_peek(&r->in, n) <= 'z'))
         return 0;
-    while (*terminal ? is_upper(source_peek(&r->in, n)) : is_lower(source_peek(&r->in, n)))
+    bool (*may_follow)(char) = *terminal ? is_upper : is_lower;
+
+    while (may_follow(source_peek(&r->in, n)))
         n++;
     return n;
 }
@@ -263,10 +265,10 @@ static struct expr *read_schema(struct reader *r) {
     size_t len = yyjson_doc_get_read_size(doc);
 
     yyjson_doc_free(doc);
+    if (e == -ENOMEM)
+        return failed(build_no_memory(r->in.b));
     if (e < 0)
-        return failed(e == -ENOMEM
-                          ? build_no_memory(r->in.b)
-                          : source_invalid(&r->in, "a JSON Schema is missing behind %json"));
+        return failed(source_invalid(&r->in, "a JSON Schema is missing behind %json"));
     if (r->terminal || r->mode != CHARS_TEXT)
         return failed(source_unsupported(&r->in, "%json in a terminal or inside a string is"));
     r->in.p += len;
@@ -297,12 +299,11 @@ static struct expr *lark_read_item(struct reader *r) {
     } else {
         char c = source_peek(&r->in, 0);
 
+        if (c == '<' || c == '%' || c == '&' || c == '~')
+            return failed(source_unsupported(
+                &r->in, "special tokens, %regex, %lark, & and ~ of terminals are"));
         return failed(
-            c == '<' || c == '%' || c == '&' || c == '~'
-                ? source_unsupported(&r->in,
-                                     "special tokens, %regex, %lark, & and ~ of terminals are")
-                : source_invalid(&r->in,
-                                 "expected a string, a regular expression, a group or a name"));
+            source_invalid(&r->in, "expected a string, a regular expression, a group or a name"));
     }
     return terminal && !r->terminal && r->ignored ? expr_seq2(r->in.b, x, r->ignored) : x;
 }

@@ -314,8 +314,12 @@ static struct expr *read_atom(struct reader *r) {
         return failed(source_invalid(&r->in, "the quantifier has nothing to repeat"));
     if (*r->in.p == '^' || *r->in.p == '$')
         return read_anchor(r);
-    int e = source_skip(&r->in, "\\") ? read_escape(r, set, &is_class, &cp)
-                                      : source_read_utf8(&r->in, &cp);
+    int e;
+
+    if (source_skip(&r->in, "\\"))
+        e = read_escape(r, set, &is_class, &cp);
+    else
+        e = source_read_utf8(&r->in, &cp);
 
     if (e < 0 || (!is_class && cp_set_add(r->in.b, set, cp, cp) < 0))
         return NULL;
@@ -450,9 +454,10 @@ static struct expr *anything(struct reader *r) {
 
     if (r->mode == CHARS_TEXT)
         c = expr_any_char(r->in.b, CHARS_TEXT);
+    else if (r->options & REGEX_CANONICAL)
+        c = json_canonical_char(r->in.b);
     else
-        c = r->options & REGEX_CANONICAL ? json_canonical_char(r->in.b)
-                                         : json_char_unshared(r->in.b);
+        c = json_char_unshared(r->in.b);
     return expr_repeat(r->in.b, c, 0, NO_MAX);
 }
 
@@ -498,7 +503,7 @@ static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
         *open = !source_skip(&r->in, "$") && !whole;
         return x;
     }
-    bool not = r->in.p[2] == '!';
+    bool negative = r->in.p[2] == '!';
     const char *end = group_end(r->in.p, r->in.end), *from = r->in.p + 3;
 
     if (!end)
@@ -519,8 +524,10 @@ static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
         return failed(source_unsupported(&r->in, "an anchor beside look-ahead is"));
     }
     l = lang_of(b, y);
-    l = not ? lang_meet(b, &l, 1, &ahead, 1)
-            : lang_meet(b, (const struct lang *[]){l, ahead}, 2, NULL, 0);
+    if (negative)
+        l = lang_meet(b, &l, 1, &ahead, 1);
+    else
+        l = lang_meet(b, (const struct lang *[]){l, ahead}, 2, NULL, 0);
     return expr_seq2(b, x, lang_expr(b, l));
 }
 

@@ -112,8 +112,13 @@ static struct expr *anchor_resolve(struct context *c, struct expr *e, bool begin
 
     if (b->failed || build_work(b, 4 + (uint64_t)e->size) < 0)
         return NULL;
-    if (e->kind == EXPR_ANCHOR)
-        return (e->id == '^' ? begin : end) ? expr_empty(b) : expr_never(b);
+    if (e->kind == EXPR_ANCHOR) {
+        bool holds = e->id == '^' ? begin : end;
+
+        if (holds)
+            return expr_empty(b);
+        return expr_never(b);
+    }
     if (!has_anchor(e))
         return e;
     if (e->kind == EXPR_SEQ)

@@ -209,8 +209,12 @@ int automaton_free_chars(struct build *b, struct grammar *g) {
                          .row = malloc(n * ROWS),
                          .some = malloc(n * sizeof(uint32_t)),
                          .when = calloc(n, 1)};
-    int e =
-        r.run && r.other && r.row && r.some && r.when ? find_free_chars(b, &r) : build_no_memory(b);
+    int e;
+
+    if (r.run && r.other && r.row && r.some && r.when)
+        e = find_free_chars(b, &r);
+    else
+        e = build_no_memory(b);
 
     g->free_chars = (uint8_t(*)[TEXT_KINDS])r.run;
     g->bytes += n * sizeof(lanes);

@@ -73,7 +73,10 @@ static struct expr *array_items(struct schema *s, const struct facets *f, uint32
     tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
     for (uint32_t i = MIN(n_prefix, max); tail && i-- > 0;) {
         x = item_value(s, f, i, 0);
-        tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
+        if (i)
+            tail = expr_seq3(b, comma, x, tail);
+        else
+            tail = expr_seq2(b, x, tail);
         if (i && i >= min)
             tail = expr_optional(b, tail);
     }
@@ -207,9 +210,10 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
             return 0;
         seen[v->n] = p.v;
         /* A number has only the spelling of the schema, so that equal values are equal texts. */
-        expr_vec_add(s->b, v,
-                     yyjson_is_raw(p.v) ? expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v))
-                                        : value_expr(s, p.v));
+        if (yyjson_is_raw(p.v))
+            expr_vec_add(s->b, v, expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v)));
+        else
+            expr_vec_add(s->b, v, value_expr(s, p.v));
     }
     return s->b->failed ? s->b->failed : 1;
 }
@@ -225,7 +229,12 @@ static struct expr *differing(struct build *b, const struct expr_vec *v, uint32_
     if (made[had] || b->failed)
         return made[had];
     for (uint32_t i = 0; m > 0 && i < v->n; i++) {
-        struct expr *comma = had ? json_comma(b) : expr_empty(b);
+        struct expr *comma;
+
+        if (had)
+            comma = json_comma(b);
+        else
+            comma = expr_empty(b);
 
         if (had >> i & 1)
             continue;
@@ -256,12 +265,18 @@ static struct expr *distinct_item(struct schema *s, const struct facets *f) {
 
         if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
             return NULL; /* with negative numbers, -0 would be a second spelling of 0 */
-        expr_vec_add(b, &v, bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT));
+        if (bounds)
+            expr_vec_add(b, &v, number_range(b, f));
+        else
+            expr_vec_add(b, &v, regex_of(b, INTEGER, CHARS_TEXT));
     }
     if ((f->types & T_STRING) && f->min_length <= f->max_length) {
-        struct expr *e = f->n_text
-                             ? lang_expr(b, facets_lang(s, f))
-                             : expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
+        struct expr *e;
+
+        if (f->n_text)
+            e = lang_expr(b, facets_lang(s, f));
+        else
+            e = expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
 
         expr_vec_add(b, &v, json_quoted(b, e));
     }
@@ -370,11 +385,16 @@ struct expr *lower_array(struct schema *s, const struct facets *f) {
     else if (f->n_contains && n_prefix)
         return failed(schema_unsupported(s, f->contains[0].path,
                                          "is not supported together with schemas by position"));
+    else if (f->n_contains > 1)
+        items = array_containing_all(s, f);
     else if (f->n_contains)
-        items = f->n_contains > 1 ? array_containing_all(s, f) : array_containing(s, f);
+        items = array_containing(s, f);
     else if (f->max_items)
         items = array_items(s, f, n_prefix);
-    items = items ? expr_seq2(b, items, json_space(b)) : expr_empty(b);
+    if (items)
+        items = expr_seq2(b, items, json_space(b));
+    else
+        items = expr_empty(b);
     if (min == 0)
         items = expr_optional(b, items);
     return expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")},

@@ -210,7 +210,7 @@ static void not_shapes(struct writer *w, struct place at, bool one, bool objects
     for (size_t i = 0; i < n && w->error == 0; i++) {
         struct place v = {one ? at.v : yyjson_arr_get(at.v, i), at.path}, shape;
 
-        if (objects ? !yyjson_is_obj(v.v) : !yyjson_is_arr(v.v))
+        if ((objects && !yyjson_is_obj(v.v)) || (!objects && !yyjson_is_arr(v.v)))
             continue;
         if (n_shapes++ == SHAPES_MAX) {
             w->dropped = true;
@@ -289,8 +289,10 @@ static void logic_add_some(struct writer *w, const char *how, struct place of, s
     yyjson_mut_val *some = yyjson_mut_obj(w->d);
 
     yyjson_mut_obj_add_uint(w->d, some, how, target(w, of));
-    yyjson_mut_obj_add_val(w->d, some, "value",
-                           value.v ? not_ref(w, value) : yyjson_mut_bool(w->d, true));
+    if (value.v)
+        yyjson_mut_obj_add_val(w->d, some, "value", not_ref(w, value));
+    else
+        yyjson_mut_obj_add_bool(w->d, some, "value", true);
     yyjson_mut_obj_add_val(w->d, logic_add_typed(w, "object"), OWN "some", some);
 }
 
@@ -574,11 +576,16 @@ static void write_not(struct writer *w) {
 
 /* ---- if and dependencies */
 
+static yyjson_mut_val *ref_or_true(struct writer *w, struct place p) {
+    if (p.v)
+        return ref(w, p);
+    return yyjson_mut_bool(w->d, true);
+}
+
 static yyjson_mut_val *write_if(struct writer *w) {
     struct place cond = schema_at(w->s, w->at, "if"), then = schema_at(w->s, w->at, "then"),
                  other = schema_at(w->s, w->at, "else");
-    yyjson_mut_val *yes = then.v ? ref(w, then) : yyjson_mut_bool(w->d, true);
-    yyjson_mut_val *no = other.v ? ref(w, other) : yyjson_mut_bool(w->d, true);
+    yyjson_mut_val *yes = ref_or_true(w, then), *no = ref_or_true(w, other);
 
     return logic_pair(w, "anyOf", logic_pair(w, "allOf", ref(w, cond), yes),
                       logic_pair(w, "allOf", not_ref(w, cond), no));

@@ -20,7 +20,10 @@ static int members_by_key(const void *x, const void *y) {
 /* Makes a call of @e that is read as member @number, behind a key of @key_len bytes. NO_MAX: it is
  * none of the numbered members and may come any number of times. */
 static struct expr *once(struct build *b, struct expr *e, uint32_t number, uint32_t key_len) {
-    e = e->kind == EXPR_CALL && !b->rule[e->id].nullable ? expr_call(b, e->id) : expr_rule(b, e);
+    if (e->kind == EXPR_CALL && !b->rule[e->id].nullable)
+        e = expr_call(b, e->id);
+    else
+        e = expr_rule(b, e);
     if (e) {
         e->kind = EXPR_ONCE;
         e->min = number;

@@ -463,8 +463,12 @@ struct expr *lower_number(struct schema *s, const struct facets *f) {
         return expr_call(b, known->rule);
     if (is.never)
         return expr_never(b);
-    struct expr *e =
-        f->n_multiples || !(f->types & T_INT) ? number_product(s, f, &is) : number_range(b, f);
+    struct expr *e;
+
+    if (f->n_multiples || !(f->types & T_INT))
+        e = number_product(s, f, &is);
+    else
+        e = number_range(b, f);
 
     return !e || e->kind == EXPR_CALL || e->size <= INLINE_MAX ? e
                                                                : multiple_add_rule(b, f, &is, e);

@@ -142,12 +142,16 @@ static struct expr *number_between(struct build *b, const char *lo, const char *
 
     if (lo && hi && a == z)
         return expr_seq2(b, number_digits(b, a, a), number_between(b, lo + 1, hi + 1, n - 1));
-    struct expr *low =
-        lo ? expr_seq2(b, number_digits(b, a, a), number_between(b, lo + 1, NULL, n - 1))
-           : expr_never(b);
-    struct expr *high =
-        hi ? expr_seq2(b, number_digits(b, z, z), number_between(b, NULL, hi + 1, n - 1))
-           : expr_never(b);
+    struct expr *low, *high;
+
+    if (lo)
+        low = expr_seq2(b, number_digits(b, a, a), number_between(b, lo + 1, NULL, n - 1));
+    else
+        low = expr_never(b);
+    if (hi)
+        high = expr_seq2(b, number_digits(b, z, z), number_between(b, NULL, hi + 1, n - 1));
+    else
+        high = expr_never(b);
     struct expr *middle =
         expr_seq2(b, number_digits(b, (char)(a + (lo != NULL)), (char)(z - (hi != NULL))),
                   any_digits(b, n - 1, n - 1));
@@ -296,12 +300,16 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
         return expr_alt(b, v.v, v.n);
     }
     if (a <= z || !at_lo || !at_hi) {
-        struct expr *low =
-            at_lo ? expr_seq2(b, number_digits(b, a, a), fraction_from(f, i + 1, true, false))
-                  : expr_never(b);
-        struct expr *high =
-            at_hi ? expr_seq2(b, number_digits(b, z, z), fraction_from(f, i + 1, false, true))
-                  : expr_never(b);
+        struct expr *low, *high;
+
+        if (at_lo)
+            low = expr_seq2(b, number_digits(b, a, a), fraction_from(f, i + 1, true, false));
+        else
+            low = expr_never(b);
+        if (at_hi)
+            high = expr_seq2(b, number_digits(b, z, z), fraction_from(f, i + 1, false, true));
+        else
+            high = expr_never(b);
         struct expr *middle = expr_seq2(b, number_digits(b, (char)(a + at_lo), (char)(z - at_hi)),
                                         any_digits(b, 0, most - MIN(i + 1, most)));
 
@@ -333,9 +341,12 @@ static struct expr *reals(struct build *b, const struct limit *lo, const struct 
         return expr_seq2(b, whole_range(b, &from, &from), fraction(b, lo, hi, true, true));
     struct expr *first =
         expr_seq2(b, whole_range(b, &from, &from), fraction(b, lo, hi, true, false));
-    struct expr *last =
-        hi->set ? expr_seq2(b, whole_range(b, &to, &to), fraction(b, lo, hi, false, true))
-                : expr_never(b);
+    struct expr *last;
+
+    if (hi->set)
+        last = expr_seq2(b, whole_range(b, &to, &to), fraction(b, lo, hi, false, true));
+    else
+        last = expr_never(b);
 
     add_one(&from);
     if (hi->set)
@@ -362,8 +373,10 @@ struct expr *number_range(struct build *b, const struct facets *f) {
     struct expr *(*range)(struct build *, const struct limit *, const struct limit *) =
         whole ? integers : reals;
 
+    if (!f->lower.set && !f->upper.set && whole)
+        return json_integer(b);
     if (!f->lower.set && !f->upper.set)
-        return whole ? json_integer(b) : json_number(b);
+        return json_number(b);
     bool lo_below = !lo.set || f->lower.x.negative, hi_below = hi.set && f->upper.x.negative;
     struct expr *minus = expr_never(b), *plus = expr_never(b);
 

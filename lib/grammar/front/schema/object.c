@@ -431,8 +431,10 @@ struct expr *lower_object(struct schema *s, const struct facets *f) {
         keys_name(keys, names.v[i].s, names.v[i].len, &o.rules[i]);
     if (b->failed)
         return NULL;
-    o.rest = keys_plain(keys, names.n) ? keys_rest(keys, NULL, other_key(s, &names), o.some)
-                                       : keys_rest(keys, declared_names(&o), NULL, o.some);
+    if (keys_plain(keys, names.n))
+        o.rest = keys_rest(keys, NULL, other_key(s, &names), o.some);
+    else
+        o.rest = keys_rest(keys, declared_names(&o), NULL, o.some);
     if (b->failed || choose_witness(&o, 0, &v) < 0)
         return NULL;
     struct expr *e = expr_alt_of(b, &v);

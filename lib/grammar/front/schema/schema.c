@@ -321,9 +321,10 @@ static struct expr *lower_values(struct schema *s, const struct facets *f) {
         int r = facets_admit(s, f, value);
         bool shape = yyjson_is_ctn(value.v) && (f->implied & value_type(value.v));
 
-        if (r > 0)
-            r = expr_vec_add(s->b, &v,
-                             shape ? lower_constant(s, f, value) : value_expr(s, value.v));
+        if (r > 0 && shape)
+            r = expr_vec_add(s->b, &v, lower_constant(s, f, value));
+        else if (r > 0)
+            r = expr_vec_add(s->b, &v, value_expr(s, value.v));
         if (r < 0)
             return NULL;
     }
@@ -337,28 +338,32 @@ static struct expr *schema_lower(struct schema *s, struct parts *parts);
 static int exclude_others(struct schema *s, struct parts *branch, const struct facets *facets,
                           uint32_t n, struct choice c) {
     CLEANUP(freep) bool *meet = calloc((size_t)n * n + 1, sizeof(*meet));
-    int r = meet ? build_work(s->b, (uint64_t)n * n) : build_no_memory(s->b);
 
-    for (uint32_t i = 0; r >= 0 && i < n; i++) {
-        for (uint32_t k = i + 1; r >= 0 && k < n; k++) {
+    if (!meet)
+        return build_no_memory(s->b);
+    TRY(build_work(s->b, (uint64_t)n * n));
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = i + 1; k < n; k++) {
             if (branch[i].never || branch[k].never)
                 continue;
-            r = facets_disjoint(s, &facets[i], &facets[k], 0);
+            int r = facets_disjoint(s, &facets[i], &facets[k], 0);
+
+            if (r < 0)
+                return r;
             meet[i * n + k] = meet[k * n + i] = r == 0;
         }
     }
-    for (uint32_t i = 0; r >= 0 && i < n; i++) {
-        for (uint32_t k = 0; r >= 0 && k < n; k++) {
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < n; k++) {
             struct place other;
 
             if (!meet[i * n + k])
                 continue;
-            r = logic_not(s, schema_item(s, c.at, k), &other);
-            if (r == 0)
-                r = schema_expand(s, &branch[i], other, c.open);
+            TRY(logic_not(s, schema_item(s, c.at, k), &other));
+            TRY(schema_expand(s, &branch[i], other, c.open));
         }
     }
-    return MIN(r, 0);
+    return 0;
 }
 
 /* Multiplies out the first anyOf or oneOf: makes one alternative for each branch, each of which has
@@ -444,7 +449,12 @@ static const char *rule_name(struct schema *s, const struct path *path) {
  * list that is still in progress refers to itself; schema_value() then completes the rule. */
 static struct expr *call_memo(struct schema *s, struct memo *m) {
     if (m->rule == NO_RULE) {
-        int r = m->body ? build_rule_of(s->b, m->body, &m->rule) : build_rule(s->b, NULL, &m->rule);
+        int r;
+
+        if (m->body)
+            r = build_rule_of(s->b, m->body, &m->rule);
+        else
+            r = build_rule(s->b, NULL, &m->rule);
 
         if (r < 0)
             return NULL;
@@ -570,7 +580,12 @@ struct expr *schema_read(struct build *b, const char *text, size_t len) {
         s.n_nots++;
     s.has_refs = memmem(text, len, "\"$ref\"", 6) || memmem(text, len, "\\u", 2);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
-    struct expr *e = s.memo && own ? read_root(&s) : failed(build_no_memory(b));
+    struct expr *e;
+
+    if (s.memo && own)
+        e = read_root(&s);
+    else
+        e = failed(build_no_memory(b));
 
     logic_deinit(&s);
     free(s.paths);

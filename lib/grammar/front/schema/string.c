@@ -357,8 +357,10 @@ const struct lang *text_lang(struct schema *s, const struct text_rule *t) {
         return NULL;
     *m = (struct lang_memo){
         .next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind, .mode = json_mode(s->b)};
-    m->lang = t->kind == TEXT_NOT_ENUM ? values_lang(s, t->at.v)
-                                       : lang_of(s->b, string_read_text(s, t, REGEX_CANONICAL));
+    if (t->kind == TEXT_NOT_ENUM)
+        m->lang = values_lang(s, t->at.v);
+    else
+        m->lang = lang_of(s->b, string_read_text(s, t, REGEX_CANONICAL));
     if (m->lang)
         s->langs = m;
     return m->lang;
@@ -372,9 +374,10 @@ static const struct lang *facets_meet(struct schema *s, const struct facets *f, 
 
     if (f->n_text > LANG_MAX - 2)
         return failed(build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2));
-    in[n++] = f->min_length || f->max_length != NO_MAX
-                  ? lang_strings_of(s->b, f->min_length, f->max_length)
-                  : lang_strings(s->b);
+    if (f->min_length || f->max_length != NO_MAX)
+        in[n++] = lang_strings_of(s->b, f->min_length, f->max_length);
+    else
+        in[n++] = lang_strings(s->b);
     for (uint32_t i = 0; !s->b->failed && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
 

@@ -142,7 +142,10 @@ static void values_add_item(struct schema *s, yyjson_val *key, yyjson_val *item,
                             struct expr_vec *e) {
     if (s->b->failed)
         return;
-    expr_vec_add(s->b, e, e->n > 1 ? json_comma(s->b) : json_space(s->b));
+    if (e->n > 1)
+        expr_vec_add(s->b, e, json_comma(s->b));
+    else
+        expr_vec_add(s->b, e, json_space(s->b));
     if (key) {
         expr_vec_add(s->b, e, json_key(s->b, json_text(key), json_len(key)));
         expr_vec_add(s->b, e, json_colon_space(s->b));
