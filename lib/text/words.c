@@ -131,14 +131,19 @@ static int merge_word(struct words *w, const char *s, size_t len) {
         return -EMSGSIZE;
     if (whole != TOKEN_NONE)
         return tokens_add(w->out, (int32_t)whole);
-    r = t->kind == KIND_BYTES ? split_bytes(w, s, len) : split_chars(w, s, len);
+    if (t->kind == KIND_BYTES)
+        r = split_bytes(w, s, len);
+    else
+        r = split_chars(w, s, len);
     if (r == 0)
         r = merger_run(&w->merger, &t->pairs);
     for (size_t i = 0; i < w->merger.n && r == 0; i++) {
         const struct symbol *sym = &w->merger.sym[i];
 
-        r = sym->id < t->vocab.n ? tokens_add(w->out, (int32_t)sym->id)
-                                 : words_add_unknown(w, s, sym->len);
+        if (sym->id < t->vocab.n)
+            r = tokens_add(w->out, (int32_t)sym->id);
+        else
+            r = words_add_unknown(w, s, sym->len);
         s += sym->len;
     }
     assert(r < 0 || s == end); /* every byte is read once */
@@ -253,7 +258,12 @@ static int encode_chars(struct words *w, const char *s, size_t len) {
 }
 
 int words_encode(struct words *w, const char *text, size_t len) {
-    int r = w->t->kind == KIND_BYTES ? encode_bytes(w, text, len) : encode_chars(w, text, len);
+    int r;
+
+    if (w->t->kind == KIND_BYTES)
+        r = encode_bytes(w, text, len);
+    else
+        r = encode_chars(w, text, len);
 
     w->after_special = false;
     return r;

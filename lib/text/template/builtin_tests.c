@@ -51,7 +51,12 @@ static int test_name(struct render *rd, const struct call *c, struct value *out)
 
     if (v.type == V_DICT || (v.type == V_SEQ && v.seq->kind != SEQ_TUPLE))
         return render_fail(rd, "unhashable type: '%s'", value_type_name(v));
-    *out = value_bool(v.type == V_STR && (c->how ? filter_find(v.s) : test_find(v.s)));
+    if (v.type != V_STR)
+        *out = value_bool(false);
+    else if (c->how)
+        *out = value_bool(filter_find(v.s));
+    else
+        *out = value_bool(test_find(v.s));
     return 0;
 }
 

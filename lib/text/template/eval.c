@@ -355,7 +355,12 @@ static int apply_filter(struct render *rd, const struct node *filter, struct val
  * text, so positive results are passed on. */
 static int eval_set(struct render *rd, const struct node *n) {
     struct value v;
-    int r = n->type == N_SET ? eval_expr(rd, n->set.value, &v) : eval_capture(rd, n->set.body, &v);
+    int r;
+
+    if (n->type == N_SET)
+        r = eval_expr(rd, n->set.value, &v);
+    else
+        r = eval_capture(rd, n->set.body, &v);
 
     if (r)
         return r;

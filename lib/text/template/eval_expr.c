@@ -157,7 +157,9 @@ static int eval_sign(struct render *rd, const struct node *n, struct value *out)
     if (!value_is_int(v))
         return render_fail(rd, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+',
                            value_type_name(v));
-    return value_from_wide(rd, n->type == N_NEG ? -value_wide(v) : value_wide(v), out);
+    wide number = value_wide(v);
+
+    return value_from_wide(rd, n->type == N_NEG ? -number : number, out);
 }
 
 static int binary(struct render *rd, const struct node *n, struct value *out) {

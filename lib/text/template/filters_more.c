@@ -253,7 +253,9 @@ static int filter_round(struct render *rd, const struct call *c, struct value *o
 
     if (!isfinite(scaled) || unit == 0 || !isfinite(unit))
         return render_fail(rd, "cannot convert float infinity to integer");
-    *out = value_float((up ? ceil(scaled) : floor(scaled)) / unit);
+    double (*to_whole)(double) = up ? ceil : floor;
+
+    *out = value_float(to_whole(scaled) / unit);
     return 0;
 }
 

@@ -109,7 +109,9 @@ static int filter_last(struct render *rd, const struct call *c, struct value *ou
     if (value_is_seq(v, SEQ_GENERATOR))
         return render_fail(rd, "'generator' object is not reversible");
     if (v.type == V_SEQ) {
-        *out = v.seq->n ? seq_at(v.seq, v.seq->n - 1) : value_undefined(NULL, V_MISSING);
+        *out = value_undefined(NULL, V_MISSING);
+        if (v.seq->n)
+            *out = seq_at(v.seq, v.seq->n - 1);
         return 0;
     }
     TRY(value_items(rd, v, &items, &n));
@@ -248,9 +250,10 @@ static int filter_extreme(struct render *rd, const struct call *c, struct value 
     for (uint32_t i = 1; i < n; i++) {
         bool better;
 
-        if (c->how ? value_less(rd, keys[best], keys[i], ">", &better)
-                   : value_less(rd, keys[i], keys[best], "<", &better))
-            return -1;
+        if (c->how)
+            TRY(value_less(rd, keys[best], keys[i], ">", &better));
+        else
+            TRY(value_less(rd, keys[i], keys[best], "<", &better));
         if (better)
             best = i;
     }

@@ -71,8 +71,11 @@ static int field_step(struct braces *b, const struct tstr *field, size_t *i, str
     *i = end + item;
     if (!item)
         return operator_attr(b->rd, *v, name, v);
-    return operator_item(b->rd, *v,
-                         whole_number(name, &number) ? value_int(number) : value_str(name), v);
+    struct value key = value_str(name);
+
+    if (whole_number(name, &number))
+        key = value_int(number);
+    return operator_item(b->rd, *v, key, v);
 }
 
 /* Evaluates the field [begin, end) of @fmt. */

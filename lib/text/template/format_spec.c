@@ -422,10 +422,11 @@ static int percent_number(struct render *rd, struct sink *k, struct field *f, st
     struct number_text t = {0};
     bool whole = strchr("diuoxX", f->type) != NULL, decimal = strchr("diu", f->type) != NULL;
 
+    if (!value_is_number(v) && decimal)
+        return render_fail(rd, "%%%c format: a real number is required, not %s", f->type,
+                           value_type_name(v));
     if (!value_is_number(v))
-        return decimal ? render_fail(rd, "%%%c format: a real number is required, not %s", f->type,
-                                     value_type_name(v))
-                       : render_fail(rd, "must be real number, not %s", value_type_name(v));
+        return render_fail(rd, "must be real number, not %s", value_type_name(v));
     if (whole && !decimal && v.type == V_FLOAT)
         return render_fail(rd, "%%%c format: an integer is required, not float", f->type);
     if (whole) {

@@ -147,8 +147,12 @@ static int list_index(struct render *rd, const struct call *c, struct value *out
     TRY(list_search(rd, s, 0, c->a[0], &at));
     if (at == s->n)
         return render_fail(rd, "the element is not in the list");
-    *out = c->how ? value_none() : value_int(at);
-    return c->how ? remove_at(rd, s, at, &removed) : 0;
+    if (!c->how) {
+        *out = value_int(at);
+        return 0;
+    }
+    *out = value_none();
+    return remove_at(rd, s, at, &removed);
 }
 
 static int list_copy(struct render *rd, const struct call *c, struct value *out) {

@@ -179,8 +179,10 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
             f = a / b;
         else if (op == OP_MOD)
             f = m == 0 ? copysign(0, b) : m;
+        else if (a == m)
+            f = copysign(0, a / b);
         else
-            f = a == m ? copysign(0, a / b) : floor((a - m) / b + 0.5);
+            f = floor((a - m) / b + 0.5);
     }
     *out = value_float(f);
     return 0;
@@ -241,7 +243,10 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
     case CMP_GT:
         return value_less(rd, b, a, ">", out);
     default: /* <= and >= are not the contrary of > and <: with NaN all four are false */
-        r = op == CMP_LE ? value_less(rd, b, a, "<=", out) : value_less(rd, a, b, ">=", out);
+        if (op == CMP_LE)
+            r = value_less(rd, b, a, "<=", out);
+        else
+            r = value_less(rd, a, b, ">=", out);
         flip = true;
         if ((a.type == V_FLOAT && isnan(a.f)) || (b.type == V_FLOAT && isnan(b.f)))
             *out = true;
@@ -331,6 +336,12 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
     return undefined_item(rd, obj, key, out);
 }
 
+static struct value loop_neighbour(const struct loop *l, const struct tstr *name, int64_t i) {
+    if (i < 0 || i >= l->n)
+        return value_undefined(name, V_LOOP);
+    return loop_at(l, (uint32_t)i);
+}
+
 /* Gets an attribute of the variable `loop`. Returns 1 if there is such an attribute. Outside the
  * range of the loop (previtem of the first turn) its value is undefined. */
 static int loop_attr(const struct loop *l, const struct tstr *name, struct value *out) {
@@ -355,9 +366,9 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "depth0"))
         *out = value_int(l->depth);
     else if (tstr_is(name, "previtem"))
-        *out = i > 0 ? loop_at(l, (uint32_t)i - 1) : value_undefined(name, V_LOOP);
+        *out = loop_neighbour(l, name, i - 1);
     else if (tstr_is(name, "nextitem"))
-        *out = i + 1 < n ? loop_at(l, (uint32_t)i + 1) : value_undefined(name, V_LOOP);
+        *out = loop_neighbour(l, name, i + 1);
     else
         return 0;
     return 1;

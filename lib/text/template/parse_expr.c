@@ -153,7 +153,12 @@ static int parse_tuple(struct parser *p, unsigned how, bool brackets, struct nod
 int parse_expr(struct parser *p, unsigned how, struct node **out) {
     TRY(parser_enter(p));
     uint32_t depth = p->depth, conditional = p->conditional;
-    int r = how & PARSE_TUPLE ? parse_tuple(p, how, false, out) : parse_one(p, how, out);
+    int r;
+
+    if (how & PARSE_TUPLE)
+        r = parse_tuple(p, how, false, out);
+    else
+        r = parse_one(p, how, out);
 
     /* Asserts that nesting is balanced; after an error parsing stops. */
     assert(r || (p->depth == depth && p->conditional == conditional));
@@ -672,6 +677,12 @@ static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     return parser_expect_name(p, &a->attr.name);
 }
 
+static bool at_targets_end(struct parser *p, bool brackets) {
+    if (brackets)
+        return parser_is_op(p, ')');
+    return at_tuple_end(p, false);
+}
+
 /* Parses targets that commas separate; behind a bracket they end at `)`. */
 static int parse_targets(struct parser *p, bool attr, bool brackets, struct node **out) {
     struct node *tuple = parser_node(p, N_TUPLE, p->tok->line), **end;
@@ -680,7 +691,7 @@ static int parse_targets(struct parser *p, bool attr, bool brackets, struct node
         return -EINVAL;
     end = &tuple->list.first;
     do {
-        if (tuple->list.n && (brackets ? parser_is_op(p, ')') : at_tuple_end(p, false)))
+        if (tuple->list.n && at_targets_end(p, brackets))
             break;
         TRY(parse_one_target(p, attr, end));
         end = &(*end)->next;

@@ -43,8 +43,10 @@ static int text_finish(struct render *rd, struct sink *k, bool safe, struct valu
 enum { TO_LOWER, TO_UPPER, TO_TITLE };
 
 static uint32_t change_case(uint32_t cp, int to) {
+    if (cp < 0x80 && to == TO_LOWER)
+        return (uint32_t)tolower((int)cp);
     if (cp < 0x80)
-        return (uint32_t)(to == TO_LOWER ? tolower((int)cp) : toupper((int)cp));
+        return (uint32_t)toupper((int)cp);
     if (cp >= 0x110000)
         return cp;
     if (to == TO_LOWER)

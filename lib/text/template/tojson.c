@@ -164,7 +164,12 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
 
         TRY(render_enter(w->rd));
         w->k->all_user += user;
-        int r = v.type == V_SEQ ? write_array(w, v, depth + 1) : write_object(w, v.dict, depth + 1);
+        int r;
+
+        if (v.type == V_SEQ)
+            r = write_array(w, v, depth + 1);
+        else
+            r = write_object(w, v.dict, depth + 1);
 
         assert(r || w->k->all_user >= user); /* inner values have undone their increments */
         w->k->all_user -= user;

@@ -166,8 +166,12 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     case V_SEQ:
     case V_DICT: {
         TRY(render_enter(rd));
-        int r = a.type == V_SEQ ? equal_seqs(rd, a.seq, b.seq, out)
-                                : equal_dicts(rd, a.dict, b.dict, out);
+        int r;
+
+        if (a.type == V_SEQ)
+            r = equal_seqs(rd, a.seq, b.seq, out);
+        else
+            r = equal_dicts(rd, a.dict, b.dict, out);
 
         render_leave(rd);
         return r;
