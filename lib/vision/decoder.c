@@ -152,8 +152,12 @@ static int decoder_move_bytes(int socket, bool out, void *data, size_t n, int64_
             return -ETIMEDOUT;
         if (poll(&p, 1, (int)MIN(left, (int64_t)INT_MAX)) < 0 && errno != EINTR)
             return -errno;
-        ssize_t r = out ? send(socket, (char *)data + at, n - at, MSG_NOSIGNAL | MSG_DONTWAIT)
-                        : recv(socket, (char *)data + at, n - at, MSG_DONTWAIT);
+        ssize_t r;
+
+        if (out)
+            r = send(socket, (char *)data + at, n - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        else
+            r = recv(socket, (char *)data + at, n - at, MSG_DONTWAIT);
         if (r > 0)
             at += (size_t)r;
         else if (r == 0 || (errno != EAGAIN && errno != EINTR))

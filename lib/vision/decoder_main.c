@@ -93,8 +93,12 @@ static bool confine_child(void) {
 /* Reads or writes @n bytes. Returns false if the caller has closed the socket. */
 static bool decoder_main_move_bytes(int fd, bool out, void *data, size_t n) {
     for (size_t at = 0; at < n;) {
-        ssize_t r =
-            out ? write(fd, (char *)data + at, n - at) : read(fd, (char *)data + at, n - at);
+        ssize_t r;
+
+        if (out)
+            r = write(fd, (char *)data + at, n - at);
+        else
+            r = read(fd, (char *)data + at, n - at);
 
         if (r > 0)
             at += (size_t)r;
