@@ -40,7 +40,12 @@ static void *disk_io_run(void *arg) {
     bool stops = false;
 
     while (!stops || !list_empty(&t->turns)) {
-        struct mbox_link *mail = list_empty(&t->turns) ? mbox_wait(&t->to) : mbox_receive(&t->to);
+        struct mbox_link *mail;
+
+        if (list_empty(&t->turns))
+            mail = mbox_wait(&t->to);
+        else
+            mail = mbox_receive(&t->to);
 
         if (mail) {
             struct disk_io *new = CONTAINER_OF(mail, struct disk_io, mail);

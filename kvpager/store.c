@@ -379,8 +379,10 @@ int store_go_on(struct store_io *io) {
     uint64_t at = store_offset(s, io->slot) + BLOCK + io->done;
     const uint8_t *bytes = (const uint8_t *)(io->to ? io->to : io->from) + io->done;
 
-    TRY(io->to ? store_read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
-               : write_all(s->fd, bytes, n, at));
+    if (io->to)
+        TRY(store_read_all(s->fd, (uint8_t *)io->to + io->done, n, at));
+    else
+        TRY(write_all(s->fd, bytes, n, at));
     XXH3_128bits_update(io->hash, bytes, n);
     io->done += n;
     return io->done < store_bytes(s, io->slot) ? STORE_MORE : end_io(io);

@@ -24,6 +24,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "base/try.h"
 #include "scheduler/batch.h"
 #include "scheduler/constrain.h"
 #include "scheduler/late.h"
@@ -568,5 +569,6 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
     for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !d->info->n_block && !BUGGIFY(draft_cut); n++)
         e = drafter_next(d, running, n);
     drafter_give_back(d, running);
-    return e < 0 ? e : clock_now(d->opts.clock) - begin;
+    TRY(e);
+    return clock_now(d->opts.clock) - begin;
 }

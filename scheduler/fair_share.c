@@ -227,7 +227,9 @@ static bool stands_before(const struct fair_item *a, const struct fair_item *b) 
 }
 
 static bool before(const struct fair_item *a, const struct fair_item *b) {
-    return fair_is_due(a) != fair_is_due(b) ? fair_is_due(a) : stands_before(a, b);
+    if (fair_is_due(a) != fair_is_due(b))
+        return fair_is_due(a);
+    return stands_before(a, b);
 }
 
 /* Makes a list of each tenant's items, the first to be admitted first, from fair_tenant.head

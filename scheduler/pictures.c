@@ -367,7 +367,9 @@ static void pictures_learn(struct pictures *p, uint64_t work, int64_t ns) {
 const struct request *pictures_payer(const struct pictures *p) {
     uint32_t index;
 
-    return p->now ? pictures_waiter(p, p->now) : next_of(p, PICTURE_PIXELS, &index);
+    if (p->now)
+        return pictures_waiter(p, p->now);
+    return next_of(p, PICTURE_PIXELS, &index);
 }
 
 int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **failed,

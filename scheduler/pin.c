@@ -109,7 +109,9 @@ bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant) {
     const struct pauses *p = known_pauses(t, session);
     const struct pause *all = p ? &p->after[PAUSE_AFTER_ANY] : NULL;
 
-    return all && all->n_ended >= PIN_TURNS_MIN ? comes_back(all) : others_come_back(t, tenant);
+    if (all && all->n_ended >= PIN_TURNS_MIN)
+        return comes_back(all);
+    return others_come_back(t, tenant);
 }
 
 /* ---- keeping ---- */

@@ -177,7 +177,10 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     bool whole = p->whole || r->whole;
     if (whole && plan_lag(r) > p->max_rows - w->rows)
         return;
-    n = whole ? plan_lag(r) : fit_time(w, r, 1, n, w->limit_ns);
+    if (whole)
+        n = plan_lag(r);
+    else
+        n = fit_time(w, r, 1, n, w->limit_ns);
     if (plan_pages_to_take(p, r, n) > w->available && !whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))

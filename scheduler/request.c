@@ -549,7 +549,6 @@ static int take_pictures(struct request *r, const struct submit *m, const struct
 
 static int request_fill(struct request *r, const struct submit *m, const struct sched_view *v) {
     uint64_t room = MIN(v->info->max_context, (uint64_t)v->n_slots + 1);
-    int e;
 
     r->tokens = malloc((m->n_tokens + GROW_MIN) * sizeof(*r->tokens));
     if (!r->tokens)
@@ -560,16 +559,14 @@ static int request_fill(struct request *r, const struct submit *m, const struct 
     r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
-    if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0 ||
-        (e = allowed_new(&r->allowed, m, v->info->n_vocab)) < 0)
-        return e;
+    TRY(copy_lists(r, m));
+    TRY(new_stops(r, m));
+    TRY(allowed_new(&r->allowed, m, v->info->n_vocab));
     request_set_param(r, m);
-    if ((e = set_samplers(r, m, v->info->n_vocab)) < 0)
-        return e;
-    if ((e = take_pictures(r, m, v)) < 0)
-        return e;
-    if (!v->no_sharing && (e = hash_pages(r, v->page_tokens)) < 0)
-        return e;
+    TRY(set_samplers(r, m, v->info->n_vocab));
+    TRY(take_pictures(r, m, v));
+    if (!v->no_sharing)
+        TRY(hash_pages(r, v->page_tokens));
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
         r->want_prompt_lp = m->n_prompt - 1;
         r->prompt_lp = calloc(m->n_prompt, sizeof(*r->prompt_lp));

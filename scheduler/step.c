@@ -199,7 +199,8 @@ int step_seal(struct sched *s, struct batch *t) {
         s->stats.mask_ns_total += (uint64_t)(clock_now(s->clock) - begin);
         s->stats.n_masks += t->n_masks;
     }
-    return e < 0 ? e : engine_seal(s->engine, t->b.step);
+    TRY(e);
+    return engine_seal(s->engine, t->b.step);
 }
 
 static int step_launch_batch(struct sched *s, struct batch *t, int64_t now) {
@@ -227,9 +228,9 @@ int step_copies(struct sched *s) {
     p->shape = (struct cost_shape){0};
     p->expect_ns = 0;
     t->draft_ns = 0;
-    int e = step_build(s, t);
-    if (e < 0 || t->b.n_before == 0)
-        return e < 0 ? e : 1;
+    TRY(step_build(s, t));
+    if (t->b.n_before == 0)
+        return 1;
     return step_launch_batch(s, t, clock_now(s->clock));
 }
 

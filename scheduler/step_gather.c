@@ -173,8 +173,10 @@ static void step_look_up(struct sched *s, struct request *r, struct plan_req *q,
         s->n_launched < r->seen_step + STEP_LOOK_AGAIN) {
         q->unfit = true;
     } else {
-        m = s->states.on ? states_match(&s->states, r)
-                         : request_match(r, s->pager, q->n_share, s->view.page_tokens);
+        if (s->states.on)
+            m = states_match(&s->states, r);
+        else
+            m = request_match(r, s->pager, q->n_share, s->view.page_tokens);
         r->seen_hit = m.n_tokens;
         r->seen_step = s->n_launched + 1;
         q->n_idle = m.n_idle;
