@@ -137,310 +137,141 @@ static void take_from_bucket(kv_page page) {
 
 static struct list stray;
 
+/* A row of the functions below, which are lists: row @i does the statements, and writes the line
+ * that the check of invariants must print then. */
+#define DAMAGE(text, page, ...)                                                                    \
+    if (i == n++) {                                                                                \
+        __VA_ARGS__;                                                                               \
+        say(text, page);                                                                           \
+        return true;                                                                               \
+    }
+
 /* Does damage @i to pages and sequences. Returns false if there is no such damage. */
 static bool damage(int i) {
-    switch (i) {
-    case 0:
-        at(unused)->state = PAGE_STATES;
-        say("1 broken: no such state", unused);
-        break;
-    case 1:
-        list_push_back(&p->pool.free, &at(own)->link);
-        say("1 broken: held, but in a list", own);
-        break;
-    case 2:
-        p->pool.n_in[PAGE_FREE]++;
-        say("1 broken: counts of states do not add up", KV_NO_PAGE);
-        break;
-    case 3:
-        at(first)->refs++;
-        say("2 broken: references do not add up", first);
-        break;
-    case 4:
-        list_remove(&at(unused)->link);
-        at(unused)->state = PAGE_OWNED;
-        say("2 broken: references do not fit the state", unused);
-        break;
-    case 5:
-        bare->page[bare->n_pages++] = own;
-        at(own)->refs++;
-        say("2 broken: references do not fit the state", own);
-        break;
-    case 6:
-        at(first)->pinned++;
-        say("2 broken: pinned references do not add up", first);
-        break;
-    case 7:
-        p->stats.n_pinned++;
-        say("2 broken: pinned pages do not add up", KV_NO_PAGE);
-        break;
-    case 8:
-        s->n_published--;
-        say("3 broken: published is not what is committed and full", KV_NO_PAGE);
-        break;
-    case 9:
-        s->pinned = true;
-        say("3 broken: a pinned sequence has pages of its own", KV_NO_PAGE);
-        break;
-    case 10:
-        at(first)->state = PAGE_CACHED;
-        say("3 broken: a committed full page is not shared", first);
-        break;
-    case 11:
-        at(own)->state = PAGE_SHARED;
-        say("4 broken: a page that will be written is not owned", own);
-        break;
-    case 12:
-        at(first)->isolation.key[15]++;
-        say("5 broken: a page of another isolation key", first);
-        break;
-    case 13:
-        at(leaf)->isolation.key[15]++;
-        say("5 broken: a parent of another isolation key", leaf);
-        break;
-    case 14:
-        at(leaf)->key.low64++;
-        say("5 broken: a key is not the hash of parent and tokens", leaf);
-        break;
-    case 15:
-        at(leaf)->key.high64++;
-        say("5 broken: a key is not the hash of parent and tokens", leaf);
-        break;
-    case 16:
-        pool_tokens(&p->pool, at(leaf))[T - 1]++;
-        say("5 broken: a key is not the hash of parent and tokens", leaf);
-        break;
-    case 17:
-        take_from_bucket(leaf);
-        say("5 broken: a published page is not found", leaf);
-        break;
-    case 18:
-        s->n_committed = 3 * T + 1;
-        say("7 broken: a sequence is longer than its pages", KV_NO_PAGE);
-        break;
-    case 19:
-        s->n_pages = MAX_TOKENS / T + 1;
-        say("7 broken: a sequence is longer than its pages", KV_NO_PAGE);
-        break;
-    case 20:
-        s->page[2] = PAGES;
-        say("7 broken: no such page in a table", PAGES);
-        break;
-    case 21:
-        at(second)->parent = KV_NO_PAGE;
-        say("7 broken: a page's parent is not the page before it", second);
-        break;
-    case 22:
-        p->stats.n_seqs++;
-        say("7 broken: sequences do not add up", KV_NO_PAGE);
-        break;
-    case 23:
-        kv_pager_forget_snapshot(p, OF_LEAF);
-        at(leaf)->parent = unused;
-        say("7 broken: a published page without its parent", leaf);
-        break;
-    case 24:
-        list_push_front(&p->pool.free, &stray);
-        say("8 broken: a list holds something else", KV_NO_PAGE);
-        break;
-    case 25:
-        list_remove(&at(leaf)->link);
-        list_push_back(&p->pool.free, &at(leaf)->link);
-        say("8 broken: a page in the wrong list", leaf);
-        break;
-    case 26:
-        at(unused)->link.prev = &stray;
-        say("8 broken: a page in the wrong list", unused);
-        break;
-    case 27:
-        list_remove(&at(unused)->link);
-        say("8 broken: a list does not hold all pages of its state", KV_NO_PAGE);
-        break;
-    case 28:
-        list_remove(&at(leaf)->link);
-        say("8 broken: a list does not hold all pages of its state", KV_NO_PAGE);
-        break;
-    case 29:
-        make_ring(&p->pool.free);
-        say("8 broken: a list does not hold all pages of its state", KV_NO_PAGE);
-        break;
-    case 30:
-        list_remove(&at(leaf)->link);
-        list_push_back(&p->evict.idle, &at(leaf)->link);
-        say("8 broken: a parent would be evicted before its child", root);
-        break;
-    case 31:
-        at(root)->n_children++;
-        say("8 broken: children do not add up", root);
-        break;
-    default:
-        return false;
-    }
-    return true;
+    int n = 0;
+
+    DAMAGE("1 broken: no such state", unused, at(unused)->state = PAGE_STATES);
+    DAMAGE("1 broken: held, but in a list", own, list_push_back(&p->pool.free, &at(own)->link));
+    DAMAGE("1 broken: counts of states do not add up", KV_NO_PAGE, p->pool.n_in[PAGE_FREE]++);
+    DAMAGE("2 broken: references do not add up", first, at(first)->refs++);
+    DAMAGE("2 broken: references do not fit the state", unused, list_remove(&at(unused)->link);
+           at(unused)->state = PAGE_OWNED);
+    DAMAGE("2 broken: references do not fit the state", own, bare->page[bare->n_pages++] = own;
+           at(own)->refs++);
+    DAMAGE("2 broken: pinned references do not add up", first, at(first)->pinned++);
+    DAMAGE("2 broken: pinned pages do not add up", KV_NO_PAGE, p->stats.n_pinned++);
+    DAMAGE("3 broken: published is not what is committed and full", KV_NO_PAGE, s->n_published--);
+    DAMAGE("3 broken: a pinned sequence has pages of its own", KV_NO_PAGE, s->pinned = true);
+    DAMAGE("3 broken: a committed full page is not shared", first, at(first)->state = PAGE_CACHED);
+    DAMAGE("4 broken: a page that will be written is not owned", own, at(own)->state = PAGE_SHARED);
+    DAMAGE("5 broken: a page of another isolation key", first, at(first)->isolation.key[15]++);
+    DAMAGE("5 broken: a parent of another isolation key", leaf, at(leaf)->isolation.key[15]++);
+    DAMAGE("5 broken: a key is not the hash of parent and tokens", leaf, at(leaf)->key.low64++);
+    DAMAGE("5 broken: a key is not the hash of parent and tokens", leaf, at(leaf)->key.high64++);
+    DAMAGE("5 broken: a key is not the hash of parent and tokens", leaf,
+           pool_tokens(&p->pool, at(leaf))[T - 1]++);
+    DAMAGE("5 broken: a published page is not found", leaf, take_from_bucket(leaf));
+    DAMAGE("7 broken: a sequence is longer than its pages", KV_NO_PAGE, s->n_committed = 3 * T + 1);
+    DAMAGE("7 broken: a sequence is longer than its pages", KV_NO_PAGE,
+           s->n_pages = MAX_TOKENS / T + 1);
+    DAMAGE("7 broken: no such page in a table", PAGES, s->page[2] = PAGES);
+    DAMAGE("7 broken: a page's parent is not the page before it", second,
+           at(second)->parent = KV_NO_PAGE);
+    DAMAGE("7 broken: sequences do not add up", KV_NO_PAGE, p->stats.n_seqs++);
+    DAMAGE("7 broken: a published page without its parent", leaf,
+           kv_pager_forget_snapshot(p, OF_LEAF);
+           at(leaf)->parent = unused);
+    DAMAGE("8 broken: a list holds something else", KV_NO_PAGE,
+           list_push_front(&p->pool.free, &stray));
+    DAMAGE("8 broken: a page in the wrong list", leaf, list_remove(&at(leaf)->link);
+           list_push_back(&p->pool.free, &at(leaf)->link));
+    DAMAGE("8 broken: a page in the wrong list", unused, at(unused)->link.prev = &stray);
+    DAMAGE("8 broken: a list does not hold all pages of its state", KV_NO_PAGE,
+           list_remove(&at(unused)->link));
+    DAMAGE("8 broken: a list does not hold all pages of its state", KV_NO_PAGE,
+           list_remove(&at(leaf)->link));
+    DAMAGE("8 broken: a list does not hold all pages of its state", KV_NO_PAGE,
+           make_ring(&p->pool.free));
+    DAMAGE("8 broken: a parent would be evicted before its child", root,
+           list_remove(&at(leaf)->link);
+           list_push_back(&p->evict.idle, &at(leaf)->link));
+    DAMAGE("8 broken: children do not add up", root, at(root)->n_children++);
+    return false;
 }
 
 static bool damage_snapshots(int i) {
-    switch (i) {
-    case 0:
-        p->snapshot[OF_SECOND].before++;
-        say("6 broken: a snapshot that does not know the one before it", second);
-        break;
-    case 1:
-        p->snapshot[OF_LEAF].n_saves -= T;
-        say("6 broken: a snapshot that does not know the one before it", leaf);
-        break;
-    case 2:
-        p->snapshot[OF_HOST].taken = true;
-        say("6 broken: a snapshot that is taken, or passes, and a page's of the peer", 4);
-        break;
-    case 3:
-        host->snapshot[OF_SECOND].page = 4;
-        say("6 broken: a snapshot that is taken, or passes, and a page's of the peer", 4);
-        break;
-    case 4:
-        host->snapshot[OF_FIRST].page = 4;
-        say("6 broken: a snapshot of two prefixes", first);
-        break;
-    case 5:
-        at(own)->snapshot = OF_FIRST;
-        say("6 broken: a page with a snapshot that is not its own", own);
-        break;
-    case 6:
-        at(second)->snapshot = SNAPSHOTS;
-        say("6 broken: a page with a snapshot that is not its own", second);
-        break;
-    case 7:
-        at(second)->snapshot = OF_LEAF;
-        say("6 broken: a page with a snapshot that is not its own", second);
-        break;
-    case 8:
-        p->snapshot[OF_FIRST].taken = true;
-        say("6 broken: a snapshot that is taken and a page's", KV_NO_PAGE);
-        break;
-    case 9:
-        p->snapshot[TAKEN].n_held++;
-        say("6 broken: a snapshot that is held and no page's", KV_NO_PAGE);
-        break;
-    case 10:
-        p->snapshot[OF_FIRST].passing = s;
-        say("6 broken: a passing snapshot that no sequence knows", KV_NO_PAGE);
-        break;
-    case 11:
-        p->snapshot[OF_SECOND].passing = NULL;
-        p->snapshot[TAKEN].passing = s;
-        s->passing = TAKEN;
-        say("6 broken: a passing snapshot that no sequence knows", KV_NO_PAGE);
-        break;
-    case 12:
-        bare->passing = OF_FIRST;
-        say("6 broken: a sequence's passing snapshot is not its own", KV_NO_PAGE);
-        break;
-    case 13:
-        p->stats.n_snapshots++;
-        say("6 broken: snapshots do not add up", KV_NO_PAGE);
-        break;
-    case 14:
-        p->snapshot[TAKEN] = (struct kv_snapshot){.page = root, .n_saves = T};
-        say("6 broken: snapshots do not add up", KV_NO_PAGE);
-        break;
-    case 15:
-        s->state = NO_STATE;
-        say("9 broken: a sequence with a wrong state slot", KV_NO_PAGE);
-        break;
-    case 16:
-        s->state = STATES;
-        say("9 broken: a sequence with a wrong state slot", KV_NO_PAGE);
-        break;
-    case 17:
-        pinned->state = p->free_state[0];
-        say("9 broken: a sequence with a wrong state slot", KV_NO_PAGE);
-        break;
-    case 18:
-        p->free_state[0] = bare->state;
-        say("9 broken: a sequence's state slot is free", KV_NO_PAGE);
-        break;
-    case 19:
-        bare->state = s->state;
-        say("9 broken: two sequences have one state slot", KV_NO_PAGE);
-        break;
-    case 20:
-        p->stats.n_states++;
-        say("9 broken: state slots do not add up", KV_NO_PAGE);
-        break;
-    default:
-        return false;
-    }
-    return true;
+    int n = 0;
+
+    DAMAGE("6 broken: a snapshot that does not know the one before it", second,
+           p->snapshot[OF_SECOND].before++);
+    DAMAGE("6 broken: a snapshot that does not know the one before it", leaf,
+           p->snapshot[OF_LEAF].n_saves -= T);
+    DAMAGE("6 broken: a snapshot that is taken, or passes, and a page's of the peer", 4,
+           p->snapshot[OF_HOST].taken = true);
+    DAMAGE("6 broken: a snapshot that is taken, or passes, and a page's of the peer", 4,
+           host->snapshot[OF_SECOND].page = 4);
+    DAMAGE("6 broken: a snapshot of two prefixes", first, host->snapshot[OF_FIRST].page = 4);
+    DAMAGE("6 broken: a page with a snapshot that is not its own", own,
+           at(own)->snapshot = OF_FIRST);
+    DAMAGE("6 broken: a page with a snapshot that is not its own", second,
+           at(second)->snapshot = SNAPSHOTS);
+    DAMAGE("6 broken: a page with a snapshot that is not its own", second,
+           at(second)->snapshot = OF_LEAF);
+    DAMAGE("6 broken: a snapshot that is taken and a page's", KV_NO_PAGE,
+           p->snapshot[OF_FIRST].taken = true);
+    DAMAGE("6 broken: a snapshot that is held and no page's", KV_NO_PAGE,
+           p->snapshot[TAKEN].n_held++);
+    DAMAGE("6 broken: a passing snapshot that no sequence knows", KV_NO_PAGE,
+           p->snapshot[OF_FIRST].passing = s);
+    DAMAGE("6 broken: a passing snapshot that no sequence knows", KV_NO_PAGE,
+           p->snapshot[OF_SECOND].passing = NULL;
+           p->snapshot[TAKEN].passing = s; s->passing = TAKEN);
+    DAMAGE("6 broken: a sequence's passing snapshot is not its own", KV_NO_PAGE,
+           bare->passing = OF_FIRST);
+    DAMAGE("6 broken: snapshots do not add up", KV_NO_PAGE, p->stats.n_snapshots++);
+    DAMAGE("6 broken: snapshots do not add up", KV_NO_PAGE,
+           p->snapshot[TAKEN] = (struct kv_snapshot){.page = root, .n_saves = T});
+    DAMAGE("9 broken: a sequence with a wrong state slot", KV_NO_PAGE, s->state = NO_STATE);
+    DAMAGE("9 broken: a sequence with a wrong state slot", KV_NO_PAGE, s->state = STATES);
+    DAMAGE("9 broken: a sequence with a wrong state slot", KV_NO_PAGE,
+           pinned->state = p->free_state[0]);
+    DAMAGE("9 broken: a sequence's state slot is free", KV_NO_PAGE, p->free_state[0] = bare->state);
+    DAMAGE("9 broken: two sequences have one state slot", KV_NO_PAGE, bare->state = s->state);
+    DAMAGE("9 broken: state slots do not add up", KV_NO_PAGE, p->stats.n_states++);
+    return false;
 }
 
 static bool damage_windows(int i) {
     struct windows *w = &p->windows;
     kv_page held = at(second)->window, idle = at(root)->window;
+    int n = 0;
 
-    switch (i) {
-    case 0:
-        s->n_behind--;
-        say("10 broken: a sequence holds others than the window pages that it reads", KV_NO_PAGE);
-        break;
-    case 1:
-        at(second)->window = KV_NO_PAGE;
-        say("10 broken: a window page that is read is not there", second);
-        break;
-    case 2:
-        at(second)->window = WINDOWS;
-        say("10 broken: a page with a window page that is not its own", second);
-        break;
-    case 3:
-        at(second)->window = idle;
-        say("10 broken: a page with a window page that is not its own", second);
-        break;
-    case 4:
-        w->at[held].refs++;
-        say("10 broken: references of a window page do not add up", second);
-        break;
-    case 5:
-        list_push_front(&w->free, &stray);
-        say("10 broken: a list of window pages holds something else", KV_NO_PAGE);
-        break;
-    case 6:
-        list_remove(&w->at[idle].link);
-        list_push_front(&w->free, &w->at[idle].link);
-        say("10 broken: a window page in the wrong list", root);
-        break;
-    case 7:
-        list_push_front(&w->passed, &w->at[held].link);
-        say("10 broken: a window page in the wrong list", second);
-        break;
-    case 8:
-        w->free.next->next->prev = &stray;
-        say("10 broken: a window page in the wrong list", KV_NO_PAGE);
-        break;
-    case 9:
-        w->n_free++;
-        say("10 broken: free window pages do not add up", KV_NO_PAGE);
-        break;
-    case 10:
-        list_pop_front(&w->free);
-        w->n_free--;
-        say("10 broken: free window pages do not add up", KV_NO_PAGE);
-        break;
-    case 11:
-        w->n_idle++;
-        say("10 broken: idle window pages do not add up", KV_NO_PAGE);
-        break;
-    case 12:
-        list_remove(&w->at[idle].link);
-        w->n_idle--;
-        say("10 broken: idle window pages do not add up", KV_NO_PAGE);
-        break;
-    case 13:
-        make_ring(&w->free);
-        say("10 broken: a list of window pages holds something else", KV_NO_PAGE);
-        break;
-    default:
-        return false;
-    }
-    return true;
+    DAMAGE("10 broken: a sequence holds others than the window pages that it reads", KV_NO_PAGE,
+           s->n_behind--);
+    DAMAGE("10 broken: a window page that is read is not there", second,
+           at(second)->window = KV_NO_PAGE);
+    DAMAGE("10 broken: a page with a window page that is not its own", second,
+           at(second)->window = WINDOWS);
+    DAMAGE("10 broken: a page with a window page that is not its own", second,
+           at(second)->window = idle);
+    DAMAGE("10 broken: references of a window page do not add up", second, w->at[held].refs++);
+    DAMAGE("10 broken: a list of window pages holds something else", KV_NO_PAGE,
+           list_push_front(&w->free, &stray));
+    DAMAGE("10 broken: a window page in the wrong list", root, list_remove(&w->at[idle].link);
+           list_push_front(&w->free, &w->at[idle].link));
+    DAMAGE("10 broken: a window page in the wrong list", second,
+           list_push_front(&w->passed, &w->at[held].link));
+    DAMAGE("10 broken: a window page in the wrong list", KV_NO_PAGE,
+           w->free.next->next->prev = &stray);
+    DAMAGE("10 broken: free window pages do not add up", KV_NO_PAGE, w->n_free++);
+    DAMAGE("10 broken: free window pages do not add up", KV_NO_PAGE, list_pop_front(&w->free);
+           w->n_free--);
+    DAMAGE("10 broken: idle window pages do not add up", KV_NO_PAGE, w->n_idle++);
+    DAMAGE("10 broken: idle window pages do not add up", KV_NO_PAGE, list_remove(&w->at[idle].link);
+           w->n_idle--);
+    DAMAGE("10 broken: a list of window pages holds something else", KV_NO_PAGE,
+           make_ring(&w->free));
+    return false;
 }
 
 /* Checks that the check of a pager with damage @i ends the process with the right line. Returns
