@@ -99,6 +99,20 @@ def missing_files(page):
                 yield f"{page.path}:{at}: {path}: no such file"
 
 
+@functools.cache
+def functions_of_sources():
+    """Returns all names in front of a bracket in what is compiled, scripts and tests."""
+    text = "\n".join(p.read_text(errors="replace") for f in ("lib", "kvpager", "engine", "scheduler", "api", "daemon", "cmd", "tests", "web")
+                     for p in (ROOT / f).rglob("*") if p.suffix in (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".js", ".mjs"))
+    return set(re.findall(r"\b([a-z_]\w*)\(", text))
+
+
+def missing_functions(page):
+    for at, span in page.spans():
+        if (m := re.fullmatch(r"([a-z_]\w*)\(\)", span)) and m[1] not in functions_of_sources():
+            yield f"{page.path}:{at}: {span}: no such function"
+
+
 def commands_in(text):
     """Yields (program, words) of each command of our programs in shell text."""
     text = text.replace("\\\n", " ")
@@ -174,7 +188,7 @@ def test_the_checks_can_fail():
     """each check finds a mistake in a page made for it"""
     long, good = "x" * 121, Page("docs/good.md", "# A\n\n## B c, `d`\n")
     bad = Page("docs/bad.md", f"# T\n\n{long}\n\n| {long} |\n\n[a](none.md) [b](good.md#nothing) [c](good.md#b-c-d) `[x](y)`\n\n"
-               "See `api/nothing.c` and `api/server.c`.\n\n```sh\nsudo weftd --nothing 1 | cat\nweftctl nothing\n```\n\n```ini\n[model]\nmodle = x\n```\n\n"
+               f"See `api/nothing.c` and `api/server.c`, `absent_{'one'}()` and `writer_serve()`.\n\n```sh\nsudo weftd --nothing 1 | cat\nweftctl nothing\n```\n\n```ini\n[model]\nmodle = x\n```\n\n"
                "Run `weftd --kv-typ f16`. Metric `weft_nothing_total` and `weft_steps_total`.\n" + "\n" * 300)
     pages = {"docs/good.md": good, "docs/bad.md": bad}
     assert good.anchors() == {"a", "b-c-d"}
@@ -184,6 +198,7 @@ def test_the_checks_can_fail():
     inner = Page("docs/README.md", "# T\n\n[a](#t) [b](#u)\n")
     assert [m.split(": ")[1] for m in bad_links(inner, {"docs/README.md": inner})] == ["#u"]
     assert [m for m in missing_files(bad)] == ["docs/bad.md:9: api/nothing.c: no such file"]
+    assert [m for m in missing_functions(bad)] == [f"docs/bad.md:9: absent_{'one'}(): no such function"]
     assert len(list(bad_options(bad))) == 3, list(bad_options(bad))
     assert len(list(bad_keys(bad))) == 1
     assert len(list(bad_metrics(bad, {"weft_steps_total"}))) == 1
@@ -220,6 +235,11 @@ def test_every_page_is_in_the_index():
 def test_source_files_exist():
     """every source file that a page names exists"""
     none_of([m for p in all_pages() for m in missing_files(p)])
+
+
+def test_functions_exist():
+    """every function that a page names exists"""
+    none_of([m for p in all_pages() if p.path != "CHANGELOG.md" for m in missing_functions(p)])
 
 
 def test_options_exist():
