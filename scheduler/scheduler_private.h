@@ -67,7 +67,6 @@ struct sched {
     struct msg_stats stats; /* counters since the start */
 };
 
-/* Returns the number of steps in flight. */
 static inline uint32_t sched_n_in_flight(const struct sched *s) {
     return (uint32_t)(s->n_launched - s->n_waited);
 }

@@ -10,6 +10,7 @@ cycle       modules that stand in an include cycle inside their top folder; x.c,
 over 100    lines of more than 100 columns, comments too
 bare        functions that a header declares without a contract: no comment beside the declaration, and none above it or
             above the group of lines that it is in. One contract is enough for a name that headers of a folder repeat.
+            Names and types that say all need none (PLAIN): bool x_is_full(x), uint32_t x_n_pages(x), x_free, x_deinit.
 
 Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
 lines or a file over 1,500, more functions without a contract than BARE allows, more escaped quotes in tests than QUOTES. Without FOLDER the product's folders are
@@ -37,6 +38,10 @@ ASSERT = re.compile(r"\bassert\s*\(")
 SPACE = re.compile(r'^(?:extern\s+""|namespace\b.*)$', re.S)
 NAME = re.compile(r"([A-Za-z_]\w*)\s*\(")
 MACROS = re.compile(r"^(?:[A-Z_]{3,}\([^()]*\)\s*)+")
+# The whole declaration of a question, a count or an end, with one object as its only parameter
+PLAIN = re.compile(
+    r"(?:static inline )?(?:bool \w+_(?:is|has)_\w+|(?:uint32_t|uint64_t|size_t) \w+_n_\w+|void \w+_deinit|struct (\w+) \*\1_free)"
+    r"\((?:const )?struct \w+ \*\w+\)$")
 # f( or MACRO(f)(, not (*f)(
 DECLARED = re.compile(r"\b(?:[A-Z_]{3,}\()?(?!__attribute__)(?=\w*[a-z])([A-Za-z_]\w*)(?:\)\s*)?\((?!\s*\*)")
 
@@ -119,7 +124,7 @@ def declared(lines, bare):
         name = DECLARED.search(head)
         if not name or "=" in head[: name.start()] or re.match(r"typedef\b|\w*assert\b", head, re.I):
             continue
-        has = any("/*" in s for s in lines[first:last + 1])
+        has = PLAIN.match(" ".join(head.split())) is not None or any("/*" in s for s in lines[first:last + 1])
         at = first
         while not has and at > 0 and lines[at - 1].strip():
             at -= 1
