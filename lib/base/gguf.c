@@ -7,9 +7,9 @@
  * lie in the order of the directory, each tensor padded to the alignment: overlap and gaps are then
  * impossible, and only the last end has to be compared with the end of the file.
  *
- * The whole file is mapped. Once its header has been read, the pages of the header are replaced by
- * a private copy at the same address, so pointers into the header stay valid even if the file
- * changes.
+ * The whole file is mapped. The cursor reads the header into private pages that replace those of
+ * the mapping at the same address, so pointers into the header stay valid even if the file changes,
+ * and no file that is cut off meanwhile ends the process.
  */
 
 #include "base/gguf_private.h"
@@ -28,6 +28,7 @@
 /* least bytes of a key: length, one byte of a name, type, one byte of a value */
 #define KV_MIN 14
 #define TENSOR_MIN 33
+#define READ_MIN 65536 /* bytes of a file that are read at once */
 
 /* Maps @fd, which the shard takes over also on failure. */
 static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
@@ -67,22 +68,61 @@ static size_t page_up(size_t n) {
     return round_up(n, (size_t)sysconf(_SC_PAGESIZE));
 }
 
-/* Replaces the first @n bytes of the mapping, which end at a page or the file's end, by a copy of
- * them in private memory. Returns 0 or -ENOMEM. */
-static int make_private(struct gguf_shard *s, size_t n) {
-    assert(n > 0 && n <= s->mapped);
+/* Reads @n bytes of the file from @at. Returns 0, -EAGAIN if the file ends before, or -errno. */
+static int read_all(int fd, uint8_t *out, size_t n, size_t at) {
+    while (n > 0) {
+        ssize_t got = pread(fd, out, n, (off_t)at);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -errno;
+        if (got == 0)
+            return -EAGAIN;
+        out += got;
+        at += (size_t)got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* Reads twice as much as is there, so that the header costs few calls and mappings. */
+int gguf_shard_read(struct gguf_shard *s, size_t end) {
+    if (end <= s->copied)
+        return 0;
+    size_t from = s->copied, to = MAX(end, MAX(2 * from, (size_t)READ_MIN));
+    size_t n = MIN(page_up(to), s->size) - from;
     void *copy = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (copy == MAP_FAILED)
         return -ENOMEM;
-    memcpy(copy, s->map, n);
-    mprotect(copy, n, PROT_READ);
-    if (mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)s->map) ==
-        MAP_FAILED) {
+    int r = read_all(s->fd, copy, n, from);
+
+    if (r == 0)
+        mprotect(copy, n, PROT_READ);
+    if (r == 0 && mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED,
+                         (void *)(uintptr_t)(s->map + from)) == MAP_FAILED)
+        r = -ENOMEM;
+    if (r < 0) {
         munmap(copy, n);
-        return -ENOMEM;
+        return r;
     }
-    s->copied = n;
+    s->copied = from + n;
+    return 0;
+}
+
+/* Maps the file again where more of it was read than its first @n bytes. Returns 0 or -ENOMEM. */
+static int forget_rest(struct gguf_shard *s, size_t n) {
+    size_t keep = MIN(page_up(n), s->size);
+
+    if (keep < s->copied) {
+        void *at = (void *)(uintptr_t)(s->map + keep);
+
+        if (mmap(at, s->copied - keep, PROT_READ, MAP_PRIVATE | MAP_FIXED, s->fd, (off_t)keep) ==
+            MAP_FAILED)
+            return -ENOMEM;
+    }
+    s->copied = keep;
     return 0;
 }
 
@@ -149,7 +189,7 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
     *out = def;
     if (!kv || gguf_meta_u32(m, key, out) == 0)
         return 0;
-    return gguf_cursor_fail_at(c, (size_t)((const uint8_t *)kv->key.data - c->base),
+    return gguf_cursor_fail_at(c, (size_t)((const uint8_t *)kv->key.data - c->file->map),
                                "key '%s': must be a number in range", key);
 }
 
@@ -192,9 +232,8 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
     struct gguf_shard *s = &g->shard[i];
     struct gguf_meta other = {0}, *m = i == 0 ? &g->meta : &other;
     struct gguf_cursor c = {
-        .base = s->map,
+        .file = s,
         .end = MIN(s->size, GGUF_HEADER_MAX - g->header_bytes),
-        .file_size = s->size,
         .shard = i,
         .n_shards = *n_shards,
         .err = err,
@@ -215,9 +254,9 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
     if (r == 0)
         r = parse_directory(g, &c, m, n_tensors);
     if (r == 0)
-        r = make_private(s, MIN(page_up(c.at), s->size));
+        r = forget_rest(s, c.at);
     if (r == 0 && shard_has_changed(s)) {
-        err_set(err, 0, NULL, "the file was changed while it was read");
+        err_set(err, 0, NULL, GGUF_CHANGED);
         r = -EAGAIN;
     }
     g->header_bytes += c.at;
@@ -370,7 +409,7 @@ int gguf_copy_data(struct gguf *g) {
     int r;
 
     for (uint32_t i = 0; i < g->n_shards; i++)
-        if ((r = make_private(&g->shard[i], g->shard[i].size)) != 0)
+        if ((r = gguf_shard_read(&g->shard[i], g->shard[i].size)) != 0)
             return r;
     return 0;
 }

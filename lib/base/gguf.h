@@ -10,9 +10,9 @@
  * bytes. Both processes read the file; the weights are only touched by the worker. The layout is
  * that of the specification in ggml's docs/gguf.md.
  *
- * A file can change under its reader. The accessors of metadata return private copies of the
- * headers. The tensors' data is mapped: an owner that keeps the file open after loading unmaps the
- * data or makes it private, and until then handles SIGBUS, which a truncated file causes.
+ * A file can change under its reader. The headers are read into private memory. The tensors' data
+ * is mapped: an owner that keeps the file open after loading unmaps the data or makes it private,
+ * and who reads the data before handles SIGBUS, which a truncated file causes.
  */
 
 #include <stdbool.h>
@@ -110,7 +110,8 @@ int gguf_open(struct gguf **out, const char *path, struct err *err);
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
 /* Unmaps the tensors' data: tensor.data becomes NULL, all other members stay valid. */
 void gguf_drop_data(struct gguf *g);
-/* Copies the tensors' data to private memory, at the same addresses. Returns 0 or -ENOMEM. */
+/* Reads the tensors' data into private memory, at the same addresses. Returns 0, -ENOMEM, -EAGAIN
+ * if a file has become shorter, or -errno. */
 int gguf_copy_data(struct gguf *g);
 /* Returns true if a file was written to or truncated since it was opened. A file that was replaced
  * by a rename has not changed, because the old file is still open. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <endian.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,16 +23,22 @@ int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt,
 }
 
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what) {
-    assert(c->at <= c->end && c->end <= c->file_size);
+    assert(c->at <= c->end && c->end <= c->file->size);
     if (n > gguf_cursor_remaining(c)) {
-        if (c->end < c->file_size)
+        if (c->end < c->file->size)
             return gguf_cursor_fail_at(c, c->at,
                                        "%s makes the header larger than its limit of %u MiB", what,
                                        GGUF_HEADER_MAX >> 20);
         return gguf_cursor_fail_at(c, c->at, "%s needs %zu bytes, the file has %zu more" GGUF_WHOLE,
                                    what, n, gguf_cursor_remaining(c));
     }
-    *out = c->base + c->at;
+    int r = gguf_shard_read(c->file, c->at + n);
+
+    if (r < 0) {
+        err_set(c->err, 0, NULL, "%s", r == -EAGAIN ? GGUF_CHANGED : strerror(-r));
+        return r;
+    }
+    *out = c->file->map + c->at;
     c->at += n;
     return 0;
 }

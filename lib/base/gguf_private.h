@@ -16,6 +16,7 @@
  * indexes. */
 /* End of messages about files that are shorter than their headers claim. */
 #define GGUF_WHOLE ": was it copied or downloaded whole?"
+#define GGUF_CHANGED "the file was changed while it was read"
 
 #define GGUF_HEADER_MAX (32u << 20)
 #define GGUF_KV_MAX 65536u
@@ -24,14 +25,30 @@
 #define GGUF_NAME_MAX 63u /* most bytes of a tensor's name */
 #define GGUF_KEY_MAX 1024u
 
-/* Reads the header of one shard, never past @end. The offset in a message is @at, the position in
- * the file. */
+/* A file of the model. Invariants: copied <= mapped <= size; copied is a multiple of the
+ * page size, or the size. */
+struct gguf_shard {
+    int fd;
+    /* the first `copied` bytes are private, the rest is mapped from the file */
+    const uint8_t *map;
+    size_t size, mapped, copied; /* bytes of the file; mapped bytes; mapped bytes in private
+                                  * memory */
+    struct timespec changed;     /* time of the file's last change when it was opened */
+    /* offsets of the end of the directory and of the begin of the tensors' data */
+    size_t header_end, data_start;
+};
+
+/* Makes at least the first @end bytes private. They are read from the file and not through its
+ * mapping, so that a file that is cut off meanwhile is an error and no signal. Returns 0, or -ENOMEM
+ * or another error of the system, -EAGAIN if the file has become shorter. */
+int gguf_shard_read(struct gguf_shard *s, size_t end);
+
+/* Reads the header of @file, never past @end. The offset in a message is @at, the position in the
+ * file. An @end before the file's own is the limit on headers. */
 struct gguf_cursor {
-    const uint8_t *base;
+    struct gguf_shard *file;
     size_t at, end;
-    /* end < file_size: the limit on headers ends the reading before the file does */
-    size_t file_size;
-    uint32_t shard, n_shards;
+    uint32_t shard, n_shards; /* the file's number in the model */
     struct err *err;
 };
 
@@ -43,9 +60,9 @@ static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
 /* Returns -EINVAL with err "offset @at: ..." and the number of the shard. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
 
-/* The functions below read at the cursor and advance it. They return 0, or -EINVAL with the
- * cursor's err filled and *out unchanged. @what names the item for the message. gguf_cursor_take()
- * returns a pointer to @n bytes of the file, without a copy. */
+/* The functions below read at the cursor and advance it. They return 0, -EINVAL, or an error of
+ * gguf_shard_read(), with the cursor's err filled and *out unchanged. @what names the item for the
+ * message. gguf_cursor_take() returns a pointer to @n bytes of the file, which are private. */
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
@@ -109,18 +126,6 @@ size_t gguf_scalar_bytes(uint32_t type);
 bool gguf_number_read(enum gguf_type type, const uint8_t *p, enum gguf_type as, void *out);
 /* Reads a number like gguf_u32(). */
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
-
-/* A file of the model. Invariant: copied <= mapped <= size once its header was read. */
-struct gguf_shard {
-    int fd;
-    /* the first `copied` bytes are private, the rest is mapped from the file */
-    const uint8_t *map;
-    size_t size, mapped, copied; /* bytes of the file; mapped bytes; mapped bytes in private
-                                  * memory */
-    struct timespec changed;     /* time of the file's last change when it was opened */
-    /* offsets of the end of the directory and of the begin of the tensors' data */
-    size_t header_end, data_start;
-};
 
 /* Invariants: header_bytes <= GGUF_HEADER_MAX; the index has tensor[0 .. n_tensors), whose data lie
  * inside their shards. */

@@ -674,6 +674,43 @@ Test(gguf, what_was_read_stays_when_the_file_changes) {
     }
 }
 
+/* Opens the model @n times; a signal ends the process, which no caller of gguf_open() survives. */
+static void open_often(int n) {
+    for (int i = 0; i < n; i++) {
+        CLEANUP(gguf_freep) struct gguf *g = NULL;
+        struct err err = {0};
+
+        if (gguf_open(&g, in_dir("m.gguf"), &err) == 0)
+            gguf_drop_data(g);
+    }
+    _exit(0);
+}
+
+Test(gguf, a_file_that_is_cut_off_while_it_is_read_is_refused) {
+    enum { N_WORDS = 200000 };
+    CLEANUP(freep) const char **words = calloc(N_WORDS, sizeof(*words));
+    struct gguf_writer w;
+    int status = 0;
+
+    for (int i = 0; i < N_WORDS; i++)
+        words[i] = "a word of a vocabulary";
+    small_model(&w);
+    gw_strings(&w, "a.vocabulary", N_WORDS, words);
+    gw_finish(&w);
+    int fd = open(in_dir("m.gguf"), O_RDWR | O_CREAT, 0600);
+    pid_t reader = fork();
+
+    if (reader == 0)
+        open_often(200);
+    while (waitpid(reader, &status, WNOHANG) == 0) {
+        cr_assert_eq(ftruncate(fd, 0), 0);
+        cr_assert_eq(pwrite(fd, w.file.data, w.file.len, 0), (ssize_t)w.file.len);
+    }
+    close(fd);
+    gw_deinit(&w);
+    cr_expect(WIFEXITED(status), "signal %d", WTERMSIG(status));
+}
+
 Test(gguf, a_change_of_any_part_is_seen) {
     for (int i = 0; i < 2; i++) {
         CLEANUP(gguf_freep) struct gguf *g = NULL;
