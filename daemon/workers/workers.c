@@ -32,6 +32,11 @@
 #define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
+#define SETTLED_MS 5000 /* a worker that has served for this long has not died early */
+/* Deaths in a row of workers that died early whose next worker is started at once. A request that
+ * ends each of its workers is refused before (FAULTS_MAX in gen.c). */
+#define EARLY_DEATHS 4
+#define EARLY_BACKOFF_MAX_MS 5000
 #define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
 #define LOAD_TRIES 3         /* failed starts after which requests are refused */
 #define RETRY_MIN_MS 1000    /* shortest Retry-After for clients, in ms */
@@ -178,6 +183,7 @@ static void kill_worker(struct workers *w, const char *why) {
     if (!w->process_open)
         return;
     log_event(WLOG_WARN, "worker_killed", "pid=%d reason=%s", w->process.pid, quoted(why).s);
+    w->killed = true;
     uv_process_kill(&w->process, SIGKILL);
 }
 
@@ -228,6 +234,7 @@ static void workers_on_ready(struct workers *w, const struct msg_ready *m) {
     workers_set_state(w, WORKERS_SERVING);
     forget_failures(w);
     w->progress_ns = clock_now(w->opts.clock);
+    w->ready_ns = w->progress_ns;
     w->weights = where[m->weights];
     workers_confirm_weights(w);
     log_event(WLOG_INFO, "worker_ready",
@@ -409,6 +416,17 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
         faults_write(&record, w->opts.config->fault_dir, w->n_deaths, path, size);
 }
 
+/* Sets the pause before the next worker, where this one has served: what ends workers as soon as
+ * they compute, such as a limit of memory, may last, and each start costs a load. */
+static void note_age(struct workers *w) {
+    int64_t age_ns = clock_now(w->opts.clock) - w->ready_ns;
+
+    w->n_early = age_ns < SETTLED_MS * INT64_C(1000000) ? w->n_early + 1 : 0;
+    w->backoff_ms = 0;
+    if (w->n_early > EARLY_DEATHS)
+        w->backoff_ms = MIN(100u << MIN(w->n_early - EARLY_DEATHS - 1, 10u), EARLY_BACKOFF_MAX_MS);
+}
+
 /* Handles the end of the worker. Its requests are submitted again when the next one serves. */
 static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
@@ -426,8 +444,12 @@ static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal)
         workers_release_weights(w, w->state == WORKERS_LOADING);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
-    if (served)
+    if (w->served && signal == SIGKILL && !w->killed)
+        snprintf(w->refusal, sizeof(w->refusal), "killed: is there enough memory?");
+    if (served) {
         w->down_ns = clock_now(w->opts.clock);
+        note_age(w);
+    }
     if (w->state == WORKERS_LOADING || w->state == WORKERS_SERVING) {
         workers_set_state(w, WORKERS_DOWN);
         w->n_deaths++;
@@ -502,6 +524,7 @@ int workers_start(struct workers *w) {
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
     w->was_ready = false;
+    w->killed = false;
     w->killed_for_hang = false;
     w->open_sent = false;
     w->progress_step = 0;
@@ -540,7 +563,8 @@ static void on_restart(uv_timer_t *t) {
         on_failed_start(w);
 }
 
-/* Starts a worker at once after one that served, and with growing pauses while none serves. */
+/* Starts a worker at once after one that served, and with growing pauses while none serves or each
+ * dies early. */
 void workers_schedule_restart(struct workers *w) {
     uint32_t ms = w->backoff_ms;
 

@@ -44,9 +44,9 @@ struct workers {
     struct expert_file experts;
     uv_process_t process;
     uv_timer_t watch, restart;
-    bool process_open, killed_for_hang;
-    bool open_sent;    /* OPEN was sent to the present worker */
-    bool leaving_disk; /* on_disk_left() must be called */
+    bool process_open, killed, killed_for_hang; /* killed: by the front */
+    bool open_sent;                             /* OPEN was sent to the present worker */
+    bool leaving_disk;                          /* on_disk_left() must be called */
     struct worker_chan chan;
     enum workers_next next;
     struct worker_chan next_chan; /* channel to the next daemon (workers_away.c) */
@@ -57,11 +57,13 @@ struct workers {
     struct crash_page *crash_page;
     struct flight *flight; /* recorder of this worker and its predecessors */
     int64_t started_ns;    /* time when the process was started */
+    int64_t ready_ns;      /* time when it began to serve */
     int64_t progress_ns;   /* time of the last change of its step count */
     int64_t watched_ns;    /* time of the last check */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
     uint32_t n_failed; /* starts in a row that failed */
+    uint32_t n_early;  /* deaths in a row of workers that had just begun to serve */
     int64_t down_ns;   /* time when the last serving worker was lost */
     bool file_changed; /* the change of the file was logged */
     struct faults faults;

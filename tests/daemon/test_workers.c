@@ -241,6 +241,27 @@ Test(workers, one_that_dies_is_replaced_at_once, .timeout = 60) {
     expect_told(""); /* the model was served before */
 }
 
+/* Serves with the present worker, ends it when it has served for @ms, and returns how long the next
+ * one was waited for, in ms of the loop. */
+static uint64_t wait_after(uint64_t ms) {
+    serve();
+    machine.ns += (int64_t)ms * 1000000;
+    uint64_t begin = uv_now(&world.loop);
+
+    kill_and_wait(SIGKILL, true);
+    return uv_now(&world.loop) - begin;
+}
+
+Test(workers, those_that_die_as_soon_as_they_serve_are_replaced_with_pauses, .timeout = 60) {
+    for (int i = 0; i < 5; i++)
+        wait_after(4999);
+    cr_expect_geq(wait_after(4999), 150, "the sixth death");
+    cr_expect_geq(wait_after(4999), 350, "the seventh death");
+    wait_after(5000);
+    cr_expect_lt(wait_after(4999), 300, "one has settled");
+    cr_expect_eq(stats().n_deaths, 9);
+}
+
 Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
     kill_and_wait(SIGTERM, true);
     kill_and_wait(SIGTERM, true);
