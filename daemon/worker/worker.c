@@ -35,7 +35,9 @@
 #define FLUSH_NS INT64_C(2000000000)
 #define LEAVE_NS INT64_C(5000000000)
 #define WARM_UP_TOKENS 8u
-#define CPU_NICE 5    /* nice value of threads that compute; compiling threads have a higher one */
+#define CPU_NICE 5 /* nice value of threads that compute; compiling threads have a higher one */
+#define OOM_ABOVE_FRONT                                                                            \
+    100               /* thousandths of the memory that a worker counts as larger for the kernel */
 #define MAX_BYPASS 8u /* times that a waiting request may be overtaken */
 /* Host memory for the disk tier if none was configured, but at most the size of the KV cache: pages
  * pass through it on their way to the disk. */
@@ -718,6 +720,21 @@ static int worker_run(struct worker *w, int n_shards) {
     return WORKER_LOST;
 }
 
+/* Offers the worker where the kernel ends a process because memory is short: the front replaces it
+ * and continues its streams, which end with the front. */
+static void die_before_front(void) {
+    FILE *f = fopen("/proc/self/oom_score_adj", "r+e");
+    int adj;
+
+    if (!f)
+        return;
+    if (fscanf(f, "%d", &adj) == 1) {
+        rewind(f);
+        fprintf(f, "%d", MIN(adj + OOM_ABOVE_FRONT, 1000));
+    }
+    fclose(f);
+}
+
 int worker_main(int argc, char **argv) {
     struct worker w = {0};
 
@@ -729,6 +746,7 @@ int worker_main(int argc, char **argv) {
     /* with a limit on sizes of files, weights are not kept and the worker continues */
     signal(SIGXFSZ, SIG_IGN);
     sigbus_exit_with(WORKER_CUT_OFF, "");
+    die_before_front();
     log_init(log_told_level(), "worker");
     if (sandbox_worker() < 0)
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
