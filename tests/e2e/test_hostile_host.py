@@ -11,8 +11,9 @@ import tempfile
 import threading
 import time
 
-from test_models import ask, folder_of, states
-from weftd import LIMIT_S, Skip, Weftd, main, synth, wait_until
+from test_manage import FILES, PULLED, need_curl, post
+from test_models import ask, folder_of
+from weftd import LIMIT_S, Skip, Weftd, main, random_tokens, synth, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
@@ -124,6 +125,103 @@ def test_models_that_others_rewrite_are_read_again():
                     t.join(LIMIT_S)
             assert d.process.poll() is None, d.log
             wait_until("the files are whole", lambda: d.request("POST", "/v1/completions", {"model": "large-3", "prompt": [5, 6], "max_tokens": 1})[0] == 200)
+
+
+class Disk:
+    """A small file system of its own; .fill() takes all its room and .free() gives that back."""
+
+    def __init__(self, n_bytes):
+        self.folder = tempfile.mkdtemp(prefix="weft-e2e-")
+        self.filler = pathlib.Path(self.folder, "filler")
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "none", self.folder], capture_output=True).returncode:
+            os.rmdir(self.folder)
+            raise Skip("tmpfs cannot be mounted here")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", self.folder], check=True)
+        os.rmdir(self.folder)
+
+    def path(self, name):
+        path = os.path.join(self.folder, name)
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def fill(self):
+        with open(self.filler, "ab", buffering=0) as f:
+            for n in (1 << 16, 1 << 12, 1):
+                try:
+                    while True:
+                        f.write(b"x" * n)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC, error
+
+    def free(self):
+        self.filler.unlink()
+
+
+def store(d, text):
+    status, _, answer = d.request("POST", "/v1/responses", {"model": "a", "input": text, "max_output_tokens": 4})
+    assert status == 200, answer
+    return answer["id"]
+
+
+def is_there(d, response):
+    return d.request("GET", "/v1/responses/" + response)[0] == 200
+
+
+def test_a_disk_that_is_full_fails_what_writes_and_nothing_else():
+    """State, prefixes, recordings, presets and pulls on one disk. Each says that it has no room, none loses what was there,
+    and each goes on when there is room."""
+    need_curl()
+    full = threading.Event()
+    large = {name: data + b"1" * (16 << 20) for name, data in FILES.items()}  # more than the disk has
+    with Disk(96 << 20) as disk, folder_of("a") as models, fake_hub.Hub(large) as hub:
+        home, presets = disk.path("home"), disk.path("presets")
+        shutil.copy(os.path.join(models, "a.gguf"), home)
+        state = os.path.join(disk.path("state"), "state.db")
+        flags = ("--models-dir", home, "--models", presets, "--allow-pull", "*", "--state-file", state, "--fault-dir", disk.path("faults"), "--kv-disk",
+                 disk.path("kv"), "--kv-disk-size", "8M", "--kv-memory", "16M", *FLAGS)
+        env = {"HOME": home, "HF_ENDPOINT": hub.url}
+        with Weftd(*flags, env=env, model="") as d:
+            expected, kept = ask(d, "a"), store(d, "before")
+            assert post(d, "/api/create", {"model": "old", "from": "a", "system": "one", "stream": False})[0] == 200
+            wait_until("the row", lambda: os.path.getsize(state) > 0 and not os.path.exists(state + "-journal"))
+            hub.faults["cdn"] = [fake_hub.held(1 << 20, full)]
+            pulled = []
+            pull = threading.Thread(target=lambda: pulled.append(post(d, "/api/pull", {"model": f"{PULLED}:Q8_0"})), daemon=True)
+            pull.start()
+            wait_until("a part of the file", lambda: list(pathlib.Path(home).rglob("*.part")))
+            disk.fill()
+            full.set()
+            pull.join(LIMIT_S)
+            assert pulled[0][0] == 200 and "o space left" in pulled[0][1][-1]["error"], pulled
+            disk.fill()
+            status, answer = post(d, "/api/create", {"model": "new", "from": "a", "system": "two", "stream": False})
+            assert status == 500 and "No space left" in answer["error"], answer
+            status, lines = post(d, "/api/pull", {"model": f"{PULLED}:Q4_K_M"})
+            assert status == 200 and "0 B free" in lines[-1]["error"], lines
+            status, _, late = d.request("POST", "/v1/conversations", {"items": [{"role": "user", "content": "x" * 500000}]})
+            assert status == 200 and is_there(d, kept), late
+            d.kill_worker()
+            assert ask(d, "a") == expected and ask(d, "old")
+            wait_until("the recording", lambda: " fault_not_written " in d.log)
+            wait_until("the state", lambda: " state_file " in d.log)
+            assert d.health() == 200
+            disk.free()
+            assert post(d, "/api/create", {"model": "new", "from": "a", "system": "two", "stream": False})[0] == 200
+            assert post(d, "/api/pull", {"model": f"{PULLED}:Q4_K_M", "stream": False}) == (200, {"status": "success"})
+            last = store(d, "after")
+            wait_until("the worker", lambda: d.kill_worker() and ask(d, "a") == expected)
+            wait_until("the next recording", lambda: os.listdir(disk.path("faults")))
+            d.process.terminate()
+            assert d.process.wait(LIMIT_S) == 0, d.log
+        with Weftd(*flags, env=env, model="") as d:
+            assert is_there(d, kept) and is_there(d, last), d.log
+            assert d.request("GET", "/v1/conversations/" + late["id"])[2] == late
+            assert ask(d, "new") and ask(d, "old") and ask(d, "a") == expected
 
 
 main(globals())
