@@ -11,6 +11,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "base/hash_index.h"
+#include "text/charsmap.h"
 #include "text/pretok.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -205,11 +206,7 @@ int merger_run(struct merger *m, const struct pairs *p);
 
 /* Data of KIND_UNIGRAM (unigram.c). */
 struct unigram {
-    uint8_t
-        /* precompiled_charsmap: the size of the trie, its units, strings; NULL: there is none */
-        *map;
-    uint32_t n_units, n_strings; /* n_strings: bytes of the strings, the last of which is 0 */
-    const char *strings;
+    struct charsmap map;
     float *score;     /* [vocab.n] scores */
     uint32_t *sorted; /* [n_sorted] tokens into which text is cut, sorted by their bytes */
     uint32_t n_sorted;

@@ -4,9 +4,7 @@
  * greatest sum of scores is taken (Viterbi). A character that begins no token is unknown, with a
  * score below all others; neighbouring unknown characters become one token.
  *
- * The map (precompiled_charsmap) is a double-array trie of byte strings, each with the offset of
- * its replacement in a pool of strings behind the trie. The longest string that matches is
- * replaced. The map comes from the file, so every index is checked where it is used.
+ * Of the strings of the map (charsmap.h) the longest that matches is replaced.
  *
  * Sums are computed as SentencePiece does, with a float for each position, so that sums which are
  * equal there are equal here; of equal sums the one with the longest last token wins. Tokens are
@@ -34,35 +32,6 @@ struct step {
 };
 
 /* ---- the file ---- */
-
-/* Reads the map from the file. Returns 0, -ENOMEM or -EINVAL with @err. */
-static int unigram_read_map(struct unigram *u, const struct gguf *g, struct err *err) {
-    static const char key[] = "tokenizer.ggml.precompiled_charsmap";
-    const struct gguf_array *a = gguf_array(g, key);
-    uint64_t n = a ? gguf_array_n(a) : 0;
-    uint32_t trie_bytes = 0;
-
-    if (!a)
-        return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
-    if (n == 0)
-        return 0;
-    if (n < 4 || n > UINT32_MAX)
-        return err_set(err, 0, NULL, "%s is not an array of bytes", key);
-    u->map = malloc(n);
-    if (!u->map)
-        return -ENOMEM;
-    if (gguf_array_read(a, GGUF_U8, 0, n, u->map) < n &&
-        gguf_array_read(a, GGUF_I8, 0, n, u->map) < n)
-        return err_set(err, 0, NULL, "%s is not an array of bytes", key);
-    for (unsigned i = 0; i < 4; i++)
-        trie_bytes |= (uint32_t)u->map[i] << 8 * i;
-    if (trie_bytes % 4 || trie_bytes > n - 4 || u->map[n - 1] != 0)
-        return err_set(err, 0, NULL, "%s has no trie of strings", key);
-    u->n_units = trie_bytes / 4;
-    u->strings = (const char *)u->map + 4 + trie_bytes;
-    u->n_strings = (uint32_t)(n - 4 - trie_bytes);
-    return 0;
-}
 
 static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *err) {
     struct unigram *u = &t->unigram;
@@ -99,68 +68,26 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
     TRY(read_scores(t, g, err));
-    return unigram_read_map(&t->unigram, g, err);
+    return charsmap_load(&t->unigram.map, g, err);
 }
 
 void unigram_deinit(struct unigram *u) {
-    free(u->map);
+    charsmap_deinit(&u->map);
     free(u->score);
     free(u->sorted);
 }
 
 /* ---- normalising ---- */
 
-static uint32_t unigram_unit_at(const struct unigram *u, uint32_t i) {
-    const uint8_t *p = u->map + 4 + (size_t)i * 4;
-
-    assert(i < u->n_units);
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-/* Returns the offset from a unit to its children. */
-static uint32_t children(uint32_t unit) {
-    return unit >> 10 << ((unit & 1u << 9) >> 6);
-}
-
-/* Finds the longest string of the map with which @s begins. Returns its length, 0 for none, and its
- * *@value. */
-static size_t find_in_map(const struct unigram *u, const char *s, size_t len, uint32_t *value) {
-    size_t longest = 0;
-
-    if (u->n_units == 0)
-        return 0;
-    uint32_t at = children(unigram_unit_at(u, 0));
-    for (size_t i = 0; i < len; i++) {
-        uint8_t c = (uint8_t)s[i];
-
-        at ^= c;
-        if (at >= u->n_units)
-            break;
-        uint32_t unit = unigram_unit_at(u, at);
-        if ((unit & (1u << 31 | 0xFF)) != c)
-            break;
-        at ^= children(unit);
-        if (at >= u->n_units)
-            break;
-        if (unit & 1u << 8) {
-            longest = i + 1;
-            *value = unigram_unit_at(u, at) & ~(1u << 31);
-        }
-    }
-    return longest;
-}
-
 /* Normalizes the beginning of @s to *@out, which lives as long as both. Returns the bytes
  * consumed. */
 static size_t normal_prefix(const struct unigram *u, const char *s, size_t len,
                             struct gguf_str *out) {
-    uint32_t value = 0, cp;
-    size_t n = find_in_map(u, s, len, &value);
+    uint32_t cp;
+    size_t n = charsmap_find(&u->map, s, len, false, out);
 
-    if (n && value < u->n_strings) {
-        *out = (struct gguf_str){.data = u->strings + value, .len = strlen(u->strings + value)};
+    if (n)
         return n;
-    }
     n = unicode_decode(s, s + len, &cp);
     *out = (struct gguf_str){.data = s, .len = n};
     if (cp != UNICODE_INVALID)
