@@ -17,7 +17,8 @@
 #include <utf8proc.h>
 #include "base/try.h"
 
-#define DECOMPOSED_MAX 8 /* most code points that one is decomposed to; 4 in Unicode */
+/* most code points that one is decomposed to: 4 in Unicode, 18 with UTF8PROC_COMPAT */
+#define DECOMPOSED_MAX 32
 
 /* Code points between two boundaries; n <= cap. */
 struct stretch {
@@ -96,8 +97,9 @@ static void order(struct stretch *s) {
     }
 }
 
-/* Appends the normal form of @text, which is valid UTF-8. */
-static int add_normalised(struct stretch *s, const char *text, size_t len, struct buf *out) {
+/* Appends the normal form of @text, which is valid UTF-8. @how: options of utf8proc. */
+static int add_normalised(struct stretch *s, const char *text, size_t len, unsigned how,
+                          struct buf *out) {
     utf8proc_ssize_t n;
     int boundary;
 
@@ -107,8 +109,10 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
 
         i += unicode_decode(text + i, text + len, &cp);
         TRY(stretch_reserve(s, DECOMPOSED_MAX));
-        n = utf8proc_decompose_char((utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
-                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+        n = utf8proc_decompose_char(
+            (utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
+            (utf8proc_option_t)((how & ~(unsigned)UTF8PROC_COMPOSE) | UTF8PROC_DECOMPOSE),
+            &boundary);
         if (n < 1 || n > DECOMPOSED_MAX) {
             s->cp[s->n] = (int32_t)cp; /* utf8proc does not know the code point */
             n = 1;
@@ -117,7 +121,9 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     }
     order(s);
     assert(s->n <= s->cap);
-    n = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)s->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    n = (utf8proc_ssize_t)s->n;
+    if (how & UTF8PROC_COMPOSE)
+        n = utf8proc_normalize_utf32(s->cp, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     assert(n >= 0 && (size_t)n <= s->n); /* utf8proc normalises in place */
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char c[4];
@@ -184,7 +190,7 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
 
         assert(done <= start && start <= at && at <= end);
         TRY(buf_add(out, text + done, start - done));
-        TRY(add_normalised(&s, text + start, end - start, out));
+        TRY(add_normalised(&s, text + start, end - start, UTF8PROC_STABLE | UTF8PROC_COMPOSE, out));
         done = end;
         at = find_unstable(text, done, len, &start);
     }
@@ -192,6 +198,50 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
     if (!*changed) {
         out->len = before;
         out->data[before] = 0;
+    }
+    return 0;
+}
+
+/* Returns the bytes of the stretch at the start of @text, len > 0, that is normalised by itself: its
+ * first character and those behind it up to the next one of ASCII, which never combines with a
+ * character before it; or up to a byte that is not UTF-8. */
+static size_t stretch_bytes(const char *text, size_t len) {
+    uint32_t cp;
+    size_t at = unicode_decode(text, text + len, &cp);
+
+    while (at < len && cp != UNICODE_INVALID && (uint8_t)text[at] >= 0x80) {
+        unsigned n = unicode_decode(text + at, text + len, &cp);
+
+        if (cp == UNICODE_INVALID)
+            break;
+        at += n;
+    }
+    return at;
+}
+
+int unicode_normal(const char *text, size_t len, enum unicode_form form, struct buf *out) {
+    static const unsigned how[] = {
+        [UNICODE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+        [UNICODE_NFD] = UTF8PROC_STABLE,
+        [UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_COMPOSE,
+        [UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_COMPAT,
+    };
+    CLEANUP(stretch_deinit) struct stretch s = {0};
+    bool changed;
+
+    if (form == UNICODE_NFC) {
+        TRY(unicode_nfc(text, len, out, &changed));
+        return changed ? 0 : buf_add(out, text, len);
+    }
+    for (size_t i = 0, n; i < len; i += n) {
+        uint32_t cp;
+
+        n = stretch_bytes(text + i, len - i);
+        unicode_decode(text + i, text + len, &cp);
+        if (cp == UNICODE_INVALID || (n == 1 && cp < 0x80))
+            TRY(buf_add(out, text + i, n));
+        else
+            TRY(add_normalised(&s, text + i, n, how[form], out));
     }
     return 0;
 }

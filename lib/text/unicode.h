@@ -58,3 +58,9 @@ unsigned unicode_encode(uint32_t cp, char out[4]);
  * is in NFC already and nothing was appended. Takes linear time. Returns 0, -ENOMEM or
  * -EMSGSIZE. */
 int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);
+
+/* Normal forms of Unicode Standard Annex 15. */
+enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
+/* Appends @text in @form to @out; bytes that are not UTF-8 stay unchanged. Takes linear time.
+ * Returns 0, -ENOMEM or -EMSGSIZE. */
+int unicode_normal(const char *text, size_t len, enum unicode_form form, struct buf *out);
