@@ -84,6 +84,18 @@ const struct pretok *pretok_find(struct gguf_str name) {
     return NULL;
 }
 
+const struct pretok *pretok_like(const struct pretok *rules) {
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        const struct pretok *p = &table[i];
+
+        if (memcmp(p->stage, rules->stage, sizeof(p->stage)) == 0 && p->letter == rules->letter &&
+            p->digits == rules->digits && p->no_tail == rules->no_tail &&
+            p->suffix == rules->suffix && p->han == rules->han)
+            return p;
+    }
+    return NULL;
+}
+
 void pretok_list(char *out, size_t size) {
     struct buf b = {.max = size - 1};
 

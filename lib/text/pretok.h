@@ -37,6 +37,9 @@ struct pretok {
 
 /* Returns the row with the name @name; NULL: there is none. */
 const struct pretok *pretok_find(struct gguf_str name);
+/* Returns the first row that cuts as @rules do, whatever its names, whole_words, add_bos and nfc;
+ * NULL: there is none. */
+const struct pretok *pretok_like(const struct pretok *rules);
 /* Writes the first name of each row, separated by commas, to @out, for messages. */
 void pretok_list(char *out, size_t size);
 
