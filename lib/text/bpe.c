@@ -8,6 +8,8 @@
 #include <string.h>
 #include "base/try.h"
 
+/* Finds the rules that the file names. They are also those of the whole tokenizer, unless the file
+ * has a normaliser of its own. */
 static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.pre";
     struct gguf_str name;
@@ -28,6 +30,10 @@ static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *er
         shown[n] = 0;
         return err_set(err, 0, NULL, "pre-tokenizer \"%s\" is not supported; known are: %s", shown,
                        known);
+    }
+    if (!t->published) {
+        t->whole_words = t->pretok->whole_words;
+        t->nfc = t->pretok->nfc;
     }
     return 0;
 }
@@ -78,7 +84,7 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_array *merges = gguf_array(g, key);
 
-    if (t->kind == KIND_BYTES)
+    if (t->kind == KIND_BYTES || (t->published && gguf_has(g, "tokenizer.ggml.pre")))
         TRY(load_pretok(t, g, err));
     if (!merges || gguf_array_type(merges) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,

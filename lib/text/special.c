@@ -51,7 +51,8 @@ static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep"
 #define END_DUPLICATES_MAX 64
 
 /* most ends: one id for each text, one for each key, their duplicates, and one that is set later */
-#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_DUPLICATES_MAX + 1)
+#define END_IDS_MAX                                                                                \
+    (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + END_DUPLICATES_MAX + HF_ENDS_MAX + 1)
 
 /* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
 static int special_read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
@@ -130,6 +131,7 @@ static void add_end_text(struct special_ids *s, struct vocab *v, const char *tex
     uint32_t id = special_find_text(v, text);
 
     if (id == TOKEN_NONE || v->type[id] == TOKEN_BYTE ||
+        (s->published && vocab_is_mergeable(v, id)) ||
         (strcmp(text, "</s>") == 0 && special_has(v, "<|tool_response>")))
         return;
     v->type[id] = TOKEN_CONTROL;
@@ -189,11 +191,30 @@ static int read_fim(struct special_ids *s, const struct gguf *g, uint32_t n_voca
     return 0;
 }
 
+/* Adds the ends that a published file lists. */
+static int read_ends(struct special_ids *s, const struct gguf *g, uint32_t n_vocab,
+                     struct err *err) {
+    const struct gguf_array *a = gguf_array(g, HF_KEY_ENDS);
+    uint32_t ids[HF_ENDS_MAX];
+    uint64_t n = a ? gguf_array_n(a) : 0;
+
+    if (n > HF_ENDS_MAX || gguf_array_read(a, GGUF_U32, 0, n, ids) != n)
+        return err_set(err, 0, NULL, "%s is not an array of at most %d ids", HF_KEY_ENDS,
+                       HF_ENDS_MAX);
+    for (uint64_t i = 0; i < n; i++) {
+        if (ids[i] >= n_vocab)
+            return err_set(err, 0, NULL, "%s[%u] is not a token id below %u", HF_KEY_ENDS,
+                           (unsigned)i, n_vocab);
+        special_add_end(s, (int32_t)ids[i]);
+    }
+    return 0;
+}
+
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err) {
     int32_t id;
 
-    *s = (struct special_ids){.add_bos = add_bos};
+    *s = (struct special_ids){.add_bos = add_bos, .published = gguf_has(g, HF_KEY_STEPS)};
     s->end = reallocarray(NULL, END_IDS_MAX, sizeof(*s->end));
     if (!s->end)
         return -ENOMEM;
@@ -210,6 +231,7 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
         if (!is_end_of_message(v, id))
             special_add_end(s, id);
     }
+    TRY(read_ends(s, g, v->n, err));
     return add_end_duplicates(s, v, err);
 }
 

@@ -31,13 +31,14 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
                    "%s is not supported; supported are gpt2, llama, gemma4, bert and t5", key);
 }
 
-/* Finds the tokens <0x00> to <0xFF>, which spell single bytes. */
+/* Finds the tokens <0x00> to <0xFF>, which spell single bytes. Those of a published tokenizer have
+ * their type. */
 static void find_fallback(struct tokenizer *t) {
     for (unsigned b = 0; b < 256; b++) {
         char text[8];
 
         snprintf(text, sizeof(text), "<0x%02X>", b);
-        t->byte_token[b] = vocab_find(&t->vocab, text, 6);
+        t->byte_token[b] = t->published ? TOKEN_NONE : vocab_find(&t->vocab, text, 6);
     }
     /* A token of another type may have the same text. */
     for (uint32_t id = 0; id < t->vocab.n; id++) {
@@ -51,7 +52,9 @@ static void find_fallback(struct tokenizer *t) {
 static void find_replacement(struct tokenizer *t) {
     const char *text = t->kind == KIND_BYTES ? "\xC3\xAF\xC2\xBF\xC2\xBD" : "\xEF\xBF\xBD";
 
-    t->replacement = vocab_find(&t->vocab, text, strlen(text));
+    t->replacement = TOKEN_NONE;
+    if (!t->published)
+        t->replacement = vocab_find(&t->vocab, text, strlen(text));
     if (t->replacement >= t->vocab.n || !vocab_is_mergeable(&t->vocab, t->replacement))
         t->replacement = TOKEN_NONE;
     if (t->replacement == TOKEN_NONE && t->special.unk >= 0)
@@ -115,10 +118,32 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
         TRY(spm_load(t, g, err));
     else
         TRY(bpe_load(t, g, err));
-    if (t->kind == KIND_CHARS)
+    if (t->kind == KIND_CHARS && !t->published)
         t->special.add_bos = true; /* the rule for Gemma 4, although some files deny it */
     find_fallback(t);
     find_glued(t);
+    return 0;
+}
+
+/* Reads the rules that only files of hf_tokenizer.c have. */
+static int load_published(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    const struct gguf_array *flags = gguf_array(g, HF_KEY_FLAGS);
+
+    t->published = gguf_has(g, HF_KEY_STEPS);
+    if (!t->published)
+        return 0;
+    TRY(steps_load(&t->steps, g, HF_KEY_STEPS, err));
+    TRY(special_read_flag(g, HF_KEY_WHOLE_WORDS, &t->whole_words, err));
+    TRY(special_read_flag(g, HF_KEY_FUSE_UNKNOWN, &t->fuse_unknown, err));
+    TRY(special_read_flag(g, HF_KEY_CUT_MARKS, &t->cut_marks, err));
+    if (!flags)
+        return 0;
+    t->flags = malloc(t->vocab.n);
+    if (!t->flags)
+        return -ENOMEM;
+    if (gguf_array_n(flags) != t->vocab.n ||
+        gguf_array_read(flags, GGUF_U8, 0, t->vocab.n, t->flags) != t->vocab.n)
+        return err_set(err, 0, NULL, "%s has not one small number for each token", HF_KEY_FLAGS);
     return 0;
 }
 
@@ -129,6 +154,7 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
         return -ENOMEM;
     TRY(read_kind(t, g, err));
     TRY(vocab_load(&t->vocab, g, err));
+    TRY(load_published(t, g, err));
     if (t->kind == KIND_BYTES)
         TRY(bpe_load(t, g, err));
     else if (t->kind == KIND_PIECES)
@@ -152,6 +178,8 @@ struct tokenizer *tokenizer_free(struct tokenizer *t) {
         free(t->markers.id);
         free(t->special.end);
         unigram_deinit(&t->unigram);
+        steps_deinit(&t->steps);
+        free(t->flags);
         free(t);
     }
     return NULL;
@@ -166,6 +194,29 @@ struct marker_scan {
     const struct text_range *user;
     size_t n_user;
 };
+
+/* Returns whether the character at @s < @end is one of a word (\w). */
+static bool in_word(const char *s, const char *end) {
+    unsigned n;
+
+    return *s == '_' || unicode_class_at(s, end, &n) & (UC_LETTER | UC_MARK | UC_NUMBER);
+}
+
+/* Returns whether marker @id, @n bytes at @at, may be there: some are no part of a longer word. */
+static bool stands_free(const struct marker_scan *s, size_t at, size_t n, uint32_t id) {
+    const char *end = s->text + s->len, *before = s->text + at;
+
+    if (!s->t->flags || !(s->t->flags[id] & TOKEN_SINGLE_WORD))
+        return true;
+    if (at + n < s->len && in_word(before + n, end))
+        return false;
+    while (before > s->text && s->text + at - before < 4) {
+        before--;
+        if (((uint8_t)*before & 0xC0) != 0x80)
+            return !in_word(before, s->text + at);
+    }
+    return true;
+}
 
 /* Returns the position of the first marker at or after @at, with its length in *@n and its id in
  * *@id; the length of the text if there is none. */
@@ -188,8 +239,9 @@ static size_t tokenizer_find_marker(struct marker_scan *s, size_t at, size_t *n,
         if (s->special && s->n_user)
             trusted = s->user->begin > at ? MIN(trusted, s->user->begin - at) : 0;
         *n = markers_match(m, &s->t->vocab, s->text + at, s->len - at, trusted, id);
-        if (*n)
+        if (*n && stands_free(s, at, *n, *id))
             return at;
+        *n = 0;
     }
     return s->len;
 }
@@ -200,6 +252,8 @@ static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, s
     uint32_t n;
     const char *text = vocab_text(&t->vocab, id, &n);
 
+    if (t->flags && t->flags[id] & TOKEN_RSTRIP)
+        return pretok_run(s, len, UC_SPACE, SIZE_MAX);
     if (!t->swallow || !tokenizer_is_special(t, (int32_t)id))
         return 0;
     for (size_t i = 0; i < ARRAY_SIZE(keep); i++) {
@@ -207,6 +261,25 @@ static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, s
             return 0;
     }
     return pretok_run(s, len, UC_SPACE, SIZE_MAX);
+}
+
+/* Returns how many bytes of white space at the end of @s[0..len) the token @id behind it absorbs. */
+static size_t absorbed_before(const struct tokenizer *t, uint32_t id, const char *s, size_t len) {
+    size_t end = len;
+
+    if (!t->flags || !(t->flags[id] & TOKEN_LSTRIP))
+        return 0;
+    while (end > 0) {
+        size_t n = 1;
+        unsigned got;
+
+        while (n < MIN(end, 4u) && ((uint8_t)s[end - n] & 0xC0) == 0x80)
+            n++;
+        if (!(unicode_class_at(s + end - n, s + end, &got) & UC_SPACE) || got != n)
+            break;
+        end -= n;
+    }
+    return len - end;
 }
 
 static int encode_text(struct words *w, struct marker_scan *s) {
@@ -220,11 +293,14 @@ static int encode_text(struct words *w, struct marker_scan *s) {
     while (at < s->len) {
         size_t n = 0;
         uint32_t id = 0;
-        size_t next = tokenizer_find_marker(s, at, &n, &id);
+        size_t next = tokenizer_find_marker(s, at, &n, &id), end = next;
 
         assert(next >= at && next + n <= s->len && next + n > at);
-        if (next > at)
-            TRY(encode[s->t->kind](w, s->text + at, next - at));
+        w->first = at == 0;
+        if (n)
+            end = next - absorbed_before(s->t, id, s->text + at, next - at);
+        if (end > at)
+            TRY(encode[s->t->kind](w, s->text + at, end - at));
         if (n) {
             TRY(tokens_add(w->out, (int32_t)id));
             w->after_special = true;

@@ -13,6 +13,7 @@
 #include "base/hash_index.h"
 #include "text/charsmap.h"
 #include "text/pretok.h"
+#include "text/steps.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -27,6 +28,25 @@ enum token_type { /* numbered as in the file */
                   TOKEN_USER,
                   TOKEN_UNUSED,
                   TOKEN_BYTE,
+};
+
+/* Keys that GGUF files do not have, written by hf_tokenizer.c. */
+/* steps of normalising, as steps_load() reads them. A file with this key has all the others that
+ * the rules of its tokenizer need; nothing is guessed from names and texts. */
+#define HF_KEY_STEPS "tokenizer.weft.normalizer"
+#define HF_KEY_WHOLE_WORDS "tokenizer.weft.whole_words"   /* a word that is a token is not merged */
+#define HF_KEY_FUSE_UNKNOWN "tokenizer.weft.fuse_unknown" /* unknown neighbours are one token */
+#define HF_KEY_CUT_MARKS "tokenizer.weft.cut_marks"       /* a word ends before each space mark */
+#define HF_KEY_ENDS "tokenizer.weft.eos_token_ids"        /* ids that end a generation */
+#define HF_KEY_FLAGS "tokenizer.weft.token_flags"         /* enum token_flag for each token */
+#define HF_ENDS_MAX 64                                    /* most entries of HF_KEY_ENDS */
+
+/* Rules of an added token. */
+enum token_flag {
+    TOKEN_LSTRIP = 1,      /* absorbs white space before it */
+    TOKEN_RSTRIP = 2,      /* absorbs white space behind it */
+    TOKEN_SINGLE_WORD = 4, /* is found between characters that are not part of words only */
+    TOKEN_NORMALIZED = 8,  /* is searched in normalised text */
 };
 
 /* U+2581, which stands for a space in vocabularies without spaces */
@@ -124,6 +144,8 @@ struct special_ids {
     int32_t bos, eos, unk;        /* -1: none */
     int32_t fim[TOKENIZER_FIM_N]; /* -1: the file has no key for it */
     bool add_bos, add_eos;
+    bool
+        published; /* the file has HF_KEY_STEPS: only added tokens are ends because of their text */
     int32_t *end;
     size_t n_end;
 };
@@ -222,8 +244,14 @@ struct tokenizer {
     struct special_ids special;
     struct unigram unigram;
     enum tokenizer_kind kind;
-    const struct pretok *pretok; /* rules of KIND_BYTES */
+    const struct pretok *pretok; /* cuts of KIND_BYTES, and of published KIND_CHARS; may be NULL */
     bool space_prefix;
+    bool nfc;         /* text of KIND_BYTES is normalised to NFC first */
+    bool whole_words; /* a word that is a token is not merged */
+    /* The file has HF_KEY_STEPS: text is prepared by `steps` alone. */
+    bool published, fuse_unknown, cut_marks;
+    struct steps steps;
+    uint8_t *flags;    /* [vocab.n]: enum token_flag; NULL: no token has one */
     bool lower, strip; /* KIND_PIECES. lower: text is lower-cased; strip: accents are removed */
     bool swallow;      /* special tokens absorb the white space behind them, as in Phi-3 */
     uint32_t n_skipped_merges; /* merges of the file whose texts are no tokens */
@@ -252,6 +280,7 @@ struct words {
     struct merger merger;
     struct buf normal, escaped;
     bool after_special;
+    bool first;       /* the next text is the begin of the input */
     uint32_t n_words; /* number of words so far, for job_pause() */
     uint32_t n_chars; /* KIND_PIECES: characters of the word in `normal` */
 };

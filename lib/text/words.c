@@ -102,8 +102,12 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
     size_t n = 0;
     uint32_t id;
 
-    if (!t->pretok || !t->pretok->whole_words || len > TOKEN_TEXT_MAX)
+    if (!t->whole_words || len > TOKEN_TEXT_MAX)
         return TOKEN_NONE;
+    if (t->kind == KIND_CHARS) {
+        id = vocab_find(&t->vocab, s, len);
+        return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
+    }
     for (size_t i = 0; i < len; i++) {
         if (n > TOKEN_TEXT_MAX)
             return TOKEN_NONE;
@@ -142,7 +146,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
 
         if (sym->id < t->vocab.n)
             r = tokens_add(w->out, (int32_t)sym->id);
-        else
+        else if (!t->fuse_unknown || i == 0 || sym[-1].id < t->vocab.n)
             r = words_add_unknown(w, s, sym->len);
         s += sym->len;
     }
@@ -180,11 +184,10 @@ static int encode_word(struct words *w, const char *s, size_t len) {
 }
 
 static int encode_bytes(struct words *w, const char *s, size_t len) {
-    const struct pretok *p = w->t->pretok;
     struct pretok_cursor c;
     size_t n;
 
-    if (p->nfc) {
+    if (w->t->nfc) {
         bool changed;
 
         buf_clear(&w->normal);
@@ -194,7 +197,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
             len = w->normal.len;
         }
     }
-    pretok_begin(&c, p, s, len);
+    pretok_begin(&c, w->t->pretok, s, len);
     while ((n = pretok_next(&c))) {
         TRY(encode_word(w, s, n));
         TRY(pause_sometimes(w));
@@ -222,9 +225,9 @@ static int words_escape(struct words *w, const char *s, size_t len, bool prefix)
 }
 
 /* Returns the length of the first word of escaped text. For KIND_CHARS (gemma 4) a word is at most
- * a line, or a run of line breaks. */
+ * a line, or a run of line breaks, unless the file has its own rules. */
 static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
-    bool lines = t->kind == KIND_CHARS, broken = *s == '\n', body = false;
+    bool lines = t->kind == KIND_CHARS && !t->published, broken = *s == '\n', body = false;
     size_t i = 0;
 
     while (i < len) {
@@ -232,7 +235,7 @@ static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
 
         if (lines && (s[i] == '\n') != broken)
             break;
-        if (mark && body && !t->glued[(uint8_t)s[i - 1]])
+        if (mark && ((body && !t->glued[(uint8_t)s[i - 1]]) || (i > 0 && t->cut_marks)))
             break;
         body = !mark;
         i += mark ? SPACE_MARK_LEN : 1;
@@ -240,11 +243,8 @@ static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
     return i;
 }
 
-static int encode_chars(struct words *w, const char *s, size_t len) {
-    buf_clear(&w->escaped);
-    TRY(words_escape(w, s, len, w->t->space_prefix && w->after_special));
-    s = w->escaped.data;
-    len = w->escaped.len;
+/* Encodes text in which spaces are marked. */
+static int encode_marked(struct words *w, const char *s, size_t len) {
     while (len) {
         size_t n = next_chars(w->t, s, len);
 
@@ -257,14 +257,36 @@ static int encode_chars(struct words *w, const char *s, size_t len) {
     return 0;
 }
 
+static int encode_chars(struct words *w, const char *s, size_t len) {
+    struct pretok_cursor c;
+    size_t n;
+
+    if (!w->t->pretok)
+        return encode_marked(w, s, len);
+    pretok_begin(&c, w->t->pretok, s, len);
+    while ((n = pretok_next(&c))) {
+        TRY(encode_marked(w, s, n));
+        s += n;
+    }
+    return 0;
+}
+
 int words_encode(struct words *w, const char *text, size_t len) {
+    const struct tokenizer *t = w->t;
+    struct gguf_str s = {text, len};
     int r;
 
-    if (w->t->kind == KIND_BYTES)
-        r = encode_bytes(w, text, len);
+    if (t->published) {
+        TRY(steps_run(&t->steps, s, w->first, &w->normal, &w->escaped, &s));
+    } else if (t->kind != KIND_BYTES) {
+        buf_clear(&w->escaped);
+        TRY(words_escape(w, text, len, t->space_prefix && w->after_special));
+        s = (struct gguf_str){w->escaped.data, w->escaped.len};
+    }
+    if (t->kind == KIND_BYTES)
+        r = encode_bytes(w, s.data, s.len);
     else
-        r = encode_chars(w, text, len);
-
+        r = encode_chars(w, s.data, s.len);
     w->after_special = false;
     return r;
 }
