@@ -63,16 +63,17 @@ enum grammar_kind {
 };
 
 enum grammar_flags {
-    GRAMMAR_COMPACT = 1,    /* JSON without any white space */
-    GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
-    GRAMMAR_QUOTED =
-        4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
-    GRAMMAR_ANY_ORDER = 16,    /* members in any order where possible (docs/reference) */
-    GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
-    GRAMMAR_PYTHON =
-        32,             /* True, False and None may be written, too (not where items must differ) */
-    GRAMMAR_GEMMA = 64, /* a schema in the notation of Gemma's calls: expr/json.c */
-    GRAMMAR_CALL = 128, /* an object's schema as the keyword arguments of a call */
+    GRAMMAR_COMPACT = 1 << 0,    /* JSON without any white space */
+    GRAMMAR_ANY_FORMAT = 1 << 1, /* an unknown `format` is an annotation, not an error */
+    /* a regex or Lark: as JSON writes the text between the quotes of a string */
+    GRAMMAR_QUOTED = 1 << 2,
+    /* no members beside declared ones without additionalProperties */
+    GRAMMAR_DECLARED_ONLY = 1 << 3,
+    GRAMMAR_ANY_ORDER = 1 << 4, /* members in any order where possible (docs/reference) */
+    /* True, False and None may be written, too (not where items must differ) */
+    GRAMMAR_PYTHON = 1 << 5,
+    GRAMMAR_GEMMA = 1 << 6, /* a schema in the notation of Gemma's calls: expr/json.c */
+    GRAMMAR_CALL = 1 << 7,  /* an object's schema as the keyword arguments of a call */
 };
 
 struct grammar_source {

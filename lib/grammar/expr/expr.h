@@ -293,11 +293,11 @@ enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* matches the whole text, or a p
 /* Reads an expression that matches the whole text: regex_read_with() without options. */
 struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode);
 enum regex_options {
-    REGEX_ANY_CASE = 1,   /* letters of ASCII match in either case */
-    REGEX_DOT_ALL = 2,    /* `.` is a line break, too */
-    REGEX_FROM_START = 8, /* begins every alternative with `^` */
-    REGEX_CANONICAL =
-        4, /* in JSON: what may stand around a match is in its shortest spelling, too */
+    REGEX_ANY_CASE = 1 << 0, /* letters of ASCII match in either case */
+    REGEX_DOT_ALL = 1 << 1,  /* `.` is a line break, too */
+    /* in JSON: what may stand around a match is in its shortest spelling, too */
+    REGEX_CANONICAL = 1 << 2,
+    REGEX_FROM_START = 1 << 3, /* begins every alternative with `^` */
 };
 /* Makes the texts that the regular expression @s matches, written according to @mode. */
 struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
