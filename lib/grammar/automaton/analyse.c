@@ -327,25 +327,26 @@ static void find_plain(struct grammar *g) {
     }
 }
 
+static int analyse_with(struct build *b, struct grammar *g, struct reverse *rev) {
+    CLEANUP(freep) uint32_t *order = malloc(g->n_rules * sizeof(*order));
+
+    if (!order)
+        return build_no_memory(b);
+    automaton_find_alive(g, rev);
+    if (!rev->alive[g->rule[g->start].start] && !g->nullable)
+        return build_invalid(b, "no text satisfies this grammar");
+    cut_dead(g, rev);
+    find_plain(g);
+    TRY(order_rules(b, g, order));
+    return automaton_find_bytes(b, g, order);
+}
+
 int automaton_analyse(struct build *b, struct grammar *g) {
     struct reverse rev;
-    CLEANUP(freep) uint32_t *order = malloc(g->n_rules * sizeof(*order));
     int r = reverse_init(&rev, b, g);
 
-    if (r == 0 && !order)
-        r = build_no_memory(b);
-    if (r == 0) {
-        automaton_find_alive(g, &rev);
-        if (!rev.alive[g->rule[g->start].start] && !g->nullable)
-            r = build_invalid(b, "no text satisfies this grammar");
-    }
-    if (r == 0) {
-        cut_dead(g, &rev);
-        find_plain(g);
-        r = order_rules(b, g, order);
-    }
     if (r == 0)
-        r = automaton_find_bytes(b, g, order);
+        r = analyse_with(b, g, &rev);
     reverse_free(&rev);
     return r;
 }

@@ -144,19 +144,16 @@ static int read_repeat(struct reader *r, yyjson_val *node, unsigned depth, gramm
     yyjson_val *sep = yyjson_obj_get(node, "separator");
     grammar_part part, separator = GRAMMAR_NO_PART;
     uint32_t min = 0, max = GRAMMAR_NO_MAX;
-    int e = constraint_read_count(r, yyjson_obj_get(node, "min"), &min);
 
-    if (e == 0)
-        e = constraint_read_count(r, yyjson_obj_get(node, "max"), &max);
-    if (e == 0 && min > max)
-        e = constraint_invalid(r->err, "min is greater than max");
-    if (e == 0)
-        e = read_node(r, yyjson_obj_get(node, "repeat"), depth, &part);
-    if (e == 0 && sep)
-        e = read_node(r, sep, depth, &separator);
-    if (e == 0)
-        *out = grammar_repeat(r->b, part, separator, min, max);
-    return e;
+    TRY(constraint_read_count(r, yyjson_obj_get(node, "min"), &min));
+    TRY(constraint_read_count(r, yyjson_obj_get(node, "max"), &max));
+    if (min > max)
+        return constraint_invalid(r->err, "min is greater than max");
+    TRY(read_node(r, yyjson_obj_get(node, "repeat"), depth, &part));
+    if (sep)
+        TRY(read_node(r, sep, depth, &separator));
+    *out = grammar_repeat(r->b, part, separator, min, max);
+    return 0;
 }
 
 static int constraint_read_member(struct reader *r, yyjson_val *node, unsigned depth,

@@ -38,19 +38,19 @@ void cp_set_normalize(struct cp_set *s) {
 int cp_set_invert(struct build *b, struct cp_set *s) {
     struct cp_set out = {0};
     uint32_t next = 0;
-    int r = cp_set_add(b, s, 0xd800, 0xdfff);
 
+    TRY(cp_set_add(b, s, 0xd800, 0xdfff));
     cp_set_normalize(s);
-    for (uint32_t i = 0; r == 0 && i < s->n; i++) {
+    for (uint32_t i = 0; i < s->n; i++) {
         assert(i == 0 || s->range[i].lo > next); /* sorted, and joined */
         if (s->range[i].lo > next)
-            r = cp_set_add(b, &out, next, s->range[i].lo - 1);
+            TRY(cp_set_add(b, &out, next, s->range[i].lo - 1));
         next = s->range[i].hi + 1;
     }
-    if (r == 0 && next <= 0x10ffff)
-        r = cp_set_add(b, &out, next, 0x10ffff);
+    if (next <= 0x10ffff)
+        TRY(cp_set_add(b, &out, next, 0x10ffff));
     *s = out;
-    return r;
+    return 0;
 }
 
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte) {

@@ -78,7 +78,6 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     const struct cp_range *v = WORD;
     size_t n = 1; /* d: 0-9 */
     struct cp_set set = {0};
-    int e = 0;
 
     if (kind == 's') {
         v = SPACE;
@@ -86,13 +85,13 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     } else if (kind == 'w') {
         n = ARRAY_SIZE(WORD);
     }
-    for (size_t i = 0; e == 0 && i < n; i++)
-        e = cp_set_add(r->in.b, &set, v[i].lo, v[i].hi);
-    if (e == 0 && c != kind)
-        e = cp_set_invert(r->in.b, &set);
-    for (uint32_t i = 0; e == 0 && i < set.n; i++)
-        e = cp_set_add(r->in.b, out, set.range[i].lo, set.range[i].hi);
-    return e;
+    for (size_t i = 0; i < n; i++)
+        TRY(cp_set_add(r->in.b, &set, v[i].lo, v[i].hi));
+    if (c != kind)
+        TRY(cp_set_invert(r->in.b, &set));
+    for (uint32_t i = 0; i < set.n; i++)
+        TRY(cp_set_add(r->in.b, out, set.range[i].lo, set.range[i].hi));
+    return 0;
 }
 
 /* Reads the property in braces behind \p, or with @negate behind \P, and adds its characters. */
@@ -190,37 +189,36 @@ static int regex_read_member(struct reader *r, struct cp_set *set, bool *is_clas
 /* Adds the other case of each ASCII letter of @set. */
 static int regex_fold(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
-    int e = 0;
 
-    for (uint32_t i = 0; i < n && e == 0; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct cp_range upper = {MAX(set->range[i].lo, (uint32_t)'A'),
                                  MIN(set->range[i].hi, (uint32_t)'Z')};
         struct cp_range lower = {MAX(set->range[i].lo, (uint32_t)'a'),
                                  MIN(set->range[i].hi, (uint32_t)'z')};
 
         if (upper.lo <= upper.hi)
-            e = cp_set_add(r->in.b, set, upper.lo + 32, upper.hi + 32);
-        if (e == 0 && lower.lo <= lower.hi)
-            e = cp_set_add(r->in.b, set, lower.lo - 32, lower.hi - 32);
+            TRY(cp_set_add(r->in.b, set, upper.lo + 32, upper.hi + 32));
+        if (lower.lo <= lower.hi)
+            TRY(cp_set_add(r->in.b, set, lower.lo - 32, lower.hi - 32));
     }
-    return e;
+    return 0;
 }
 
 /* Adds both cases of the characters that [^...] excludes: ASCII letters, and the two others whose
  * other case is one. */
 static int fold_all(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
-    int e = regex_fold(r, set);
 
-    for (uint32_t i = 0; i < n && e == 0; i++) {
+    TRY(regex_fold(r, set));
+    for (uint32_t i = 0; i < n; i++) {
         struct cp_range x = set->range[i];
 
         if ((x.lo <= 's' && x.hi >= 's') || (x.lo <= 'S' && x.hi >= 'S'))
-            e = cp_set_add(r->in.b, set, 0x17f, 0x17f);
-        if (e == 0 && ((x.lo <= 'k' && x.hi >= 'k') || (x.lo <= 'K' && x.hi >= 'K')))
-            e = cp_set_add(r->in.b, set, 0x212a, 0x212a);
+            TRY(cp_set_add(r->in.b, set, 0x17f, 0x17f));
+        if ((x.lo <= 'k' && x.hi >= 'k') || (x.lo <= 'K' && x.hi >= 'K'))
+            TRY(cp_set_add(r->in.b, set, 0x212a, 0x212a));
     }
-    return e;
+    return 0;
 }
 
 static int read_set(struct reader *r, struct cp_set *set) {

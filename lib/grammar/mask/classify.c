@@ -534,20 +534,19 @@ static uint64_t steps_of(uint64_t work) {
 /* Classifies all states of a grammar that is not a schema. Such a grammar may be so ambiguous that
  * no mask could be made in time; its author learns that now instead of in the middle of a text. */
 static int make_all(struct build *b, struct grammar *g) {
-    int r = 0;
-
-    for (uint32_t q = 0; r == 0 && q < g->n_states; q++) {
+    for (uint32_t q = 0; q < g->n_states; q++) {
         uint64_t work = 0;
+        int r = 0;
 
         if (!g->cls[q])
             r = make_class(g, q, false, &work);
         if (r == -E2BIG)
             return build_too_complex(b, "the grammar is too ambiguous: many texts can be split "
                                         "into its parts in many ways");
-        if (r == 0)
-            r = build_work(b, steps_of(work));
+        TRY(r);
+        TRY(build_work(b, steps_of(work)));
     }
-    return r;
+    return 0;
 }
 
 /* Returns whether @q is in a loop or before white space: its class is small, but making it takes

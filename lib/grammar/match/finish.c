@@ -37,6 +37,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 
 #define PASSES 100
 
@@ -422,17 +423,14 @@ int finish_new(struct build *b, struct grammar *g) {
     for (uint32_t q = 0; q < g->n_states; q++)
         f->path[q] = (struct path){FINISH_NEVER, FINISH_NEVER, 0};
     finish_find_bytes(f, &b->vocab->trie);
-    int r = find_members(b, g);
-
-    if (r == 0)
-        r = find_escapes(b, g);
-    if (r == 0)
-        r = find_paths(b, g);
+    TRY(find_members(b, g));
+    TRY(find_escapes(b, g));
+    TRY(find_paths(b, g));
     for (uint32_t q = 0; q < g->n_states; q++)
         f->rest_max = MAX(f->rest_max, f->path[q].rest);
     f->bytes += sizeof(*f) + g->n_states * (sizeof(*f->path) + sizeof(*f->reach));
     g->bytes += f->bytes;
-    return r;
+    return 0;
 }
 
 struct finish *finish_free(struct finish *f) {

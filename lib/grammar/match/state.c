@@ -134,6 +134,21 @@ static int copy_array(void *to, uint32_t *cap, const void *from, uint32_t n, uin
     return 0;
 }
 
+static int copy_arrays(struct grammar_state *dst, const struct grammar_state *src) {
+    struct machine *d = &dst->m;
+    const struct machine *m = &src->m;
+
+    TRY(copy_array(&d->bucket, &d->n_buckets, m->bucket, m->n_buckets, m->n_buckets,
+                   sizeof(*m->bucket)));
+    TRY(copy_array(&d->frame, &d->cap_frames, m->frame, m->n_frames, m->cap_frames,
+                   sizeof(*m->frame)));
+    TRY(copy_array(&d->config, &d->cap_configs, m->config, m->n_configs, m->cap_configs,
+                   sizeof(*m->config)));
+    TRY(copy_array(&dst->checkpoint, &dst->cap, src->checkpoint, src->n, src->cap,
+                   sizeof(*src->checkpoint)));
+    return copy_array(&d->text, &d->cap_text, m->text, m->text ? m->n_text : 0, m->cap_text, 1);
+}
+
 int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src) {
     struct machine *d = &dst->m;
     const struct machine *m = &src->m;
@@ -142,20 +157,8 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     if (dst == src)
         return 0;
     machine_forget_frames(d, 1);
-    int r = copy_array(&d->bucket, &d->n_buckets, m->bucket, m->n_buckets, m->n_buckets,
-                       sizeof(*m->bucket));
+    int r = copy_arrays(dst, src);
 
-    if (r == 0)
-        r = copy_array(&d->frame, &d->cap_frames, m->frame, m->n_frames, m->cap_frames,
-                       sizeof(*m->frame));
-    if (r == 0)
-        r = copy_array(&d->config, &d->cap_configs, m->config, m->n_configs, m->cap_configs,
-                       sizeof(*m->config));
-    if (r == 0)
-        r = copy_array(&dst->checkpoint, &dst->cap, src->checkpoint, src->n, src->cap,
-                       sizeof(*src->checkpoint));
-    if (r == 0)
-        r = copy_array(&d->text, &d->cap_text, m->text, m->text ? m->n_text : 0, m->cap_text, 1);
     if (r < 0) {
         machine_rehash(d);
         grammar_state_reset(dst);

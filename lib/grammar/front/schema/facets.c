@@ -235,21 +235,20 @@ static int take_not_text(struct schema *s, struct facets *f, struct place at, si
 /* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
 static int same_some(struct schema *s, struct place x, struct place y, bool *out) {
     static const char *const HOW[] = {"match", "unlike"};
-    int r = build_work(s->b, 8);
 
     *out = false;
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(HOW) && !*out; i++) {
+    TRY(build_work(s->b, 8));
+    for (size_t i = 0; i < ARRAY_SIZE(HOW) && !*out; i++) {
         struct place a = schema_at(s, x, HOW[i]), b = schema_at(s, y, HOW[i]);
 
         if (!a.v || !b.v || !yyjson_is_true(yyjson_obj_get(x.v, "value")) ||
             !yyjson_is_true(yyjson_obj_get(y.v, "value")))
             continue;
-        r = schema_target(s, a, &a);
-        if (r == 0)
-            r = schema_target(s, b, &b);
-        *out = r == 0 && yyjson_equals(a.v, b.v);
+        TRY(schema_target(s, a, &a));
+        TRY(schema_target(s, b, &b));
+        *out = yyjson_equals(a.v, b.v);
     }
-    return r;
+    return 0;
 }
 
 static int take_some(struct schema *s, struct facets *f, struct place at, size_t how) {
@@ -483,11 +482,9 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 f->implied |= word->implies;
             struct place at = {value,
                                schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
-            int r = word->take(s, f, at, word->how);
-            if (r == 0 && word->take == take_unevaluated && yyjson_is_false(value))
-                r = check_closed(s, parts, i, at);
-            if (r < 0)
-                return r;
+            TRY(word->take(s, f, at, word->how));
+            if (word->take == take_unevaluated && yyjson_is_false(value))
+                TRY(check_closed(s, parts, i, at));
         }
     }
     if (parts->never)

@@ -28,6 +28,7 @@
 
 #include <assert.h>
 #include "base/json_read.h"
+#include "base/try.h"
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
@@ -157,38 +158,34 @@ static int keys_add_part(struct keys *k, uint32_t i) {
     struct place at = k->f->parts->v[i];
     struct place patterns = schema_at(k->s, at, "patternProperties");
     struct place names = schema_at(k->s, at, "propertyNames");
-    int r = 0;
 
     JSON_MEMBERS(key, v, patterns.v) {
         const struct path *path = schema_path(k->s, patterns.path, json_text(key), json_len(key));
 
         k->plain = false;
-        if (r == 0)
-            r = keys_add_rule(
-                k, (struct key_rule){.lang = pattern_lang(k->s, (struct place){key, path}),
-                                     .kind = KEY_PATTERN,
-                                     .part = i,
-                                     .value = {v, path}});
+        struct key_rule rule = {.lang = pattern_lang(k->s, (struct place){key, path}),
+                                .kind = KEY_PATTERN,
+                                .part = i,
+                                .value = {v, path}};
+        TRY(keys_add_rule(k, rule));
     }
-    if (r == 0 && names.v && !yyjson_is_true(names.v)) {
-        k->plain = false;
-        r = keys_add_rule(k, (struct key_rule){.lang = names_lang(k->s, names), .kind = KEY_MUST});
-    }
-    return r;
+    if (!names.v || yyjson_is_true(names.v))
+        return 0;
+    k->plain = false;
+    return keys_add_rule(k, (struct key_rule){.lang = names_lang(k->s, names), .kind = KEY_MUST});
 }
 
 int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     struct keys *k = *out = malloc(sizeof(*k));
     const struct lang *all = lang_strings(s->b);
-    int r = 0;
 
     if (!k || !all)
         return build_no_memory(s->b);
     *k = (struct keys){.s = s, .f = f, .plain = f->n_some == 0};
-    for (uint32_t i = 0; r == 0 && i < f->parts->n; i++)
-        r = keys_add_part(k, i);
-    for (uint32_t i = 0; r == 0 && i < f->n_some; i++)
-        r = keys_add_some(k, i);
+    for (uint32_t i = 0; i < f->parts->n; i++)
+        TRY(keys_add_part(k, i));
+    for (uint32_t i = 0; i < f->n_some; i++)
+        TRY(keys_add_some(k, i));
     k->unruled = k->plain;
     if (s->b->notation != NOTATION_JSON) {
         k->plain = false;
@@ -196,9 +193,9 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     } else if (!k->plain) {
         all = keys_quoted(s, all);
     }
-    if (r == 0 && !k->plain)
-        r = keys_add_rule(k, (struct key_rule){.lang = all, .kind = KEY_FORM});
-    return r;
+    if (k->plain)
+        return 0;
+    return keys_add_rule(k, (struct key_rule){.lang = all, .kind = KEY_FORM});
 }
 
 /* Returns whether undeclared keys are at most JSON_KEY_MAX characters. Then a register counts them:
@@ -265,31 +262,30 @@ static int class_places(const struct keys *k, uint64_t mask, struct place **v, u
     const struct facets *f = k->f;
     bool declares = false, spoken = false;
     uint32_t cap = 0;
-    int r = 0;
 
     *v = NULL;
     *n = 0;
-    for (uint32_t p = 0; r == 0 && p < f->parts->n; p++) {
+    for (uint32_t p = 0; p < f->parts->n; p++) {
         struct place part = f->parts->v[p];
         bool matched = false;
 
-        for (uint32_t i = 0; r == 0 && i < k->n; i++) {
+        for (uint32_t i = 0; i < k->n; i++) {
             if (k->rule[i].kind != KEY_PATTERN || k->rule[i].part != p || !(mask >> i & 1))
                 continue;
             matched = true;
-            r = places_add(k->s, v, n, &cap, k->rule[i].value);
+            TRY(places_add(k->s, v, n, &cap, k->rule[i].value));
         }
         struct place more = schema_at(k->s, part, "additionalProperties");
 
-        if (r == 0 && !matched && more.v)
-            r = places_add(k->s, v, n, &cap, more);
+        if (!matched && more.v)
+            TRY(places_add(k->s, v, n, &cap, more));
         spoken = spoken || matched || (more.v && !(f->closed && yyjson_obj_get(part.v, OWN)));
         declares = declares ||
                    (!yyjson_obj_get(part.v, OWN) && (yyjson_obj_get(part.v, "properties") ||
                                                      yyjson_obj_get(part.v, "patternProperties")));
     }
     *open = spoken || !(f->closed || (declares && (k->s->b->flags & GRAMMAR_DECLARED_ONLY)));
-    return r;
+    return 0;
 }
 
 /* Returns the member `key: value` of one class, whose value also satisfies @with, if that is given.

@@ -64,20 +64,18 @@ int member_places(struct schema *s, const struct parts *parts, const char *name,
     for (uint32_t i = 0; i < parts->n; i++) {
         struct place all = schema_at(s, parts->v[i], "properties"), p = {0};
         struct place patterns = schema_at(s, parts->v[i], "patternProperties");
-        int r = build_work(s->b, 1 + yyjson_obj_size(all.v) / 4);
         bool found = false;
 
+        TRY(build_work(s->b, 1 + yyjson_obj_size(all.v) / 4));
         p.v = yyjson_obj_getn(all.v, name, len);
         if (p.v)
             p.path = schema_path(s, all.path, name, len);
-        if (r == 0 && patterns.v)
-            r = match_patterns(s, patterns, name, len, out, n, &cap, &found);
+        if (patterns.v)
+            TRY(match_patterns(s, patterns, name, len, out, n, &cap, &found));
         if (!p.v && !found)
             p = schema_at(s, parts->v[i], "additionalProperties");
-        if (r == 0 && p.v)
-            r = places_add(s, out, n, &cap, p);
-        if (r < 0)
-            return r;
+        if (p.v)
+            TRY(places_add(s, out, n, &cap, p));
     }
     return 0;
 }
@@ -384,22 +382,19 @@ static struct expr *object_members(struct object *o) {
 
 /* Adds one alternative for each choice of witnesses of f->some from @k on. */
 static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
-    int r = build_work(o->s->b, 64);
-
-    if (r < 0)
-        return r;
+    TRY(build_work(o->s->b, 64));
     if (k == o->f->n_some)
         return expr_vec_add(o->s->b, out, object_members(o));
-    for (uint32_t i = 0; r == 0 && i < o->names->n; i++) {
+    for (uint32_t i = 0; i < o->names->n; i++) {
         if (!(o->rules[i].some >> k & 1))
             continue;
         o->witness[k] = i;
-        r = choose_witness(o, k + 1, out);
+        TRY(choose_witness(o, k + 1, out));
     }
     o->witness[k] = NO_NAME;
-    if (r == 0 && o->some[k]->kind != EXPR_NEVER)
-        r = choose_witness(o, k + 1, out);
-    return r;
+    if (o->some[k]->kind == EXPR_NEVER)
+        return 0;
+    return choose_witness(o, k + 1, out);
 }
 
 /* Returns the language of the declared names, as keys. */

@@ -366,6 +366,25 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
     return 0;
 }
 
+/* Makes branch[i] of each of the @n branches of @c: the parts of the branch, and all of @parts. */
+static int make_branches(struct schema *s, const struct parts *parts, struct choice c, uint32_t n,
+                         struct parts *branch) {
+    CLEANUP(freep) struct facets *facets = c.one ? calloc(n, sizeof(*facets)) : NULL;
+
+    if (c.one && !facets)
+        return build_no_memory(s->b);
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(build_work(s->b, i + parts->n));
+        TRY(schema_copy_parts(s, &branch[i], parts));
+        TRY(schema_expand(s, &branch[i], schema_item(s, c.at, i), c.open));
+        if (c.one)
+            TRY(facets_gather(s, &branch[i], &facets[i]));
+    }
+    if (c.one)
+        TRY(exclude_others(s, branch, facets, n, c));
+    return 0;
+}
+
 /* Multiplies out the first anyOf or oneOf: makes one alternative for each branch, each of which has
  * all the other parts, too. */
 static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
@@ -373,23 +392,13 @@ static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
     struct choice c = parts->choice[0];
     uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
     struct parts *branch = build_alloc(s->b, n, sizeof(*branch));
-    CLEANUP(freep) struct facets *facets = c.one ? calloc(n, sizeof(*facets)) : NULL;
     struct expr_vec v = {0};
-    int r = branch && (facets || !c.one) ? 0 : build_no_memory(s->b);
 
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
-        r = build_work(s->b, i + parts->n);
-        if (r == 0)
-            r = schema_copy_parts(s, &branch[i], parts);
-        if (r == 0)
-            r = schema_expand(s, &branch[i], schema_item(s, c.at, i), c.open);
-        if (r == 0 && c.one)
-            r = facets_gather(s, &branch[i], &facets[i]);
-    }
-    if (r == 0 && c.one)
-        r = exclude_others(s, branch, facets, n, c);
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = expr_vec_add(s->b, &v, schema_lower(s, &branch[i]));
+    if (!branch || make_branches(s, parts, c, n, branch) < 0)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (expr_vec_add(s->b, &v, schema_lower(s, &branch[i])) < 0)
+            return NULL;
     return expr_alt_of(s->b, &v);
 }
 

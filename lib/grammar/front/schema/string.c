@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <string.h>
 #include "base/json_value.h"
+#include "base/try.h"
 
 /* A maximum of at least WITHIN_FROM characters is counted in a register if a product with it could
  * have more than WITHIN_STATES states. */
@@ -231,24 +232,23 @@ static int compact_rounds(struct build *b, struct expr *e) {
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
     const struct lang *l;
     uint64_t few, twice;
-    int r = build_work(b, 1);
 
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = compact_rounds(b, e->child[i]);
-    if (r < 0 || e->kind != EXPR_REPEAT || e->child[0]->atom || most <= 2 * ROUNDS_TRIED ||
+    TRY(build_work(b, 1));
+    for (uint32_t i = 0; i < n; i++)
+        TRY(compact_rounds(b, e->child[i]));
+    if (e->kind != EXPR_REPEAT || e->child[0]->atom || most <= 2 * ROUNDS_TRIED ||
         e->child[0]->size > ROUND_SIZE)
-        return r;
+        return 0;
     l = lang_of(b, e->child[0]);
     if (!l || l->n > ROUND_STATES)
         return b->failed;
     struct expr *round = lang_expr(b, l);
 
-    r = work_of_rounds(b, round, ROUNDS_TRIED, &few);
-    if (r == 0)
-        r = work_of_rounds(b, round, 2 * ROUNDS_TRIED, &twice);
-    if (r == 0 && twice * 2 <= few * 5)
+    TRY(work_of_rounds(b, round, ROUNDS_TRIED, &few));
+    TRY(work_of_rounds(b, round, 2 * ROUNDS_TRIED, &twice));
+    if (twice * 2 <= few * 5)
         e->child[0] = round;
-    return r;
+    return 0;
 }
 
 /* Reads a pattern; mistakes are reported with the place of the pattern in the schema. */

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/json_read.h"
+#include "base/try.h"
 
 #define DISJOINT_DEPTH 3
 
@@ -245,14 +246,11 @@ static int member_disjoint(struct schema *s, const struct facets *x, const struc
     for (int i = 0; i < 2; i++) {
         struct place *v;
         uint32_t n;
-        int r = member_places(s, of[i]->parts, name, len, &v, &n);
 
-        for (uint32_t k = 0; r == 0 && k < n; k++)
-            r = parts_expand(s, &parts[i], v[k]);
-        if (r == 0)
-            r = facets_gather(s, &parts[i], &f[i]);
-        if (r < 0)
-            return r;
+        TRY(member_places(s, of[i]->parts, name, len, &v, &n));
+        for (uint32_t k = 0; k < n; k++)
+            TRY(parts_expand(s, &parts[i], v[k]));
+        TRY(facets_gather(s, &parts[i], &f[i]));
     }
     return facets_disjoint(s, &f[0], &f[1], depth + 1);
 }
@@ -268,10 +266,10 @@ static int objects_disjoint(struct schema *s, const struct facets *x, const stru
             yyjson_val *list = yyjson_obj_get(of[i]->parts->v[k].v, "required");
 
             JSON_EACH(v, list) {
-                int r = build_work(s->b, 8);
-
-                if (r == 0 && yyjson_is_str(v))
-                    r = member_disjoint(s, x, y, json_text(v), json_len(v), depth);
+                TRY(build_work(s->b, 8));
+                if (!yyjson_is_str(v))
+                    continue;
+                int r = member_disjoint(s, x, y, json_text(v), json_len(v), depth);
                 if (r)
                     return r;
             }
