@@ -375,15 +375,11 @@ static int run_batch(struct drafter *d) {
     const struct batch *t = &d->batch;
     struct engine_result res;
 
-    int e = engine_launch(d->opts.engine, &t->b);
-    for (uint32_t i = 0; i < t->b.n_seqs && e == 0; i++)
-        e = mask_want(d, &t->item[i]);
-    if (e == 0)
-        e = engine_seal(d->opts.engine, t->b.step);
-    if (e == 0)
-        e = engine_wait(d->opts.engine, t->b.step, &res);
-    if (e < 0)
-        return e;
+    TRY(engine_launch(d->opts.engine, &t->b));
+    for (uint32_t i = 0; i < t->b.n_seqs; i++)
+        TRY(mask_want(d, &t->item[i]));
+    TRY(engine_seal(d->opts.engine, t->b.step));
+    TRY(engine_wait(d->opts.engine, t->b.step, &res));
     assert(res.n_outs == t->b.n_wants);
     *d->step = t->b.step;
     cost_learn(&d->cost, &t->shape, clock_now(d->opts.clock) - begin);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 
 /* ---- equal pages ---- */
 
@@ -81,30 +82,27 @@ static struct plan_tape_head plan_tape_head_of(const struct plan *p, uint64_t st
 int plan_tape_begin(struct buf *out, const struct plan *p, uint64_t step, int64_t at_ns) {
     uint32_t n = p->n_running + p->n_waiting, n_groups = p->n_groups;
     struct plan_tape_head h = plan_tape_head_of(p, step, at_ns);
-    int e = buf_reserve(out, sizeof(h) + n * sizeof(struct plan_tape_item));
 
-    if (e < 0)
-        return e;
-    e = buf_add(out, &h, sizeof(h));
-    for (uint32_t i = 0; i < n && e == 0; i++) {
+    TRY(buf_reserve(out, sizeof(h) + n * sizeof(struct plan_tape_item)));
+    TRY(buf_add(out, &h, sizeof(h)));
+    for (uint32_t i = 0; i < n; i++) {
         struct plan_tape_item item = {.req = p->req[i]};
 
         item.req.hash = NULL;
         item.req.survival = NULL;
-        e = buf_add(out, &item, sizeof(item));
+        TRY(buf_add(out, &item, sizeof(item)));
     }
-    if (e == 0)
-        note_common(p, plan_tape_items(out));
-    if (e == 0 && n_groups > 0)
-        e = buf_add(out, p->group_weight, n_groups * sizeof(float));
-    if (e == 0 && n_groups > 0 && p->group_part)
-        e = buf_add(out, p->group_part, n_groups * sizeof(float));
-    for (uint32_t i = 0; i < n && e == 0; i++)
+    note_common(p, plan_tape_items(out));
+    if (n_groups > 0)
+        TRY(buf_add(out, p->group_weight, n_groups * sizeof(float)));
+    if (n_groups > 0 && p->group_part)
+        TRY(buf_add(out, p->group_part, n_groups * sizeof(float)));
+    for (uint32_t i = 0; i < n; i++)
         if (p->req[i].n_draft_max > 0)
-            e = buf_add(out, p->req[i].survival, p->req[i].n_draft_max * sizeof(float));
-    if (e == 0 && n_groups > 0 && p->group_over)
-        e = buf_add(out, p->group_over, n_groups * sizeof(bool));
-    return e;
+            TRY(buf_add(out, p->req[i].survival, p->req[i].n_draft_max * sizeof(float)));
+    if (n_groups > 0 && p->group_over)
+        TRY(buf_add(out, p->group_over, n_groups * sizeof(bool)));
+    return 0;
 }
 
 void plan_tape_end(struct buf *out, const struct plan *p) {

@@ -109,20 +109,16 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     if (!array_resize(&g->tensor, first + n + 1, sizeof(*g->tensor)))
         return -ENOMEM;
     g->index.name = gguf_tensor_name;
-    int r = gguf_index_reserve(&g->index, first + n);
-
+    TRY(gguf_index_reserve(&g->index, first + n));
     assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct tensor *t = &g->tensor[g->n_tensors];
 
         *t = (struct tensor){0};
-        r = parse_tensor(g, c, t, &sum, alignment);
-        if (r == 0)
-            r = gguf_index_add(&g->index, gguf_tensor_name(g, g->n_tensors), g->n_tensors);
-        g->n_tensors += r == 0;
+        TRY(parse_tensor(g, c, t, &sum, alignment));
+        TRY(gguf_index_add(&g->index, gguf_tensor_name(g, g->n_tensors), g->n_tensors));
+        g->n_tensors++;
     }
-    if (r < 0)
-        return r;
     shard->header_end = c->at;
     shard->data_start = round_up(c->at, alignment);
     for (uint32_t i = first; i < g->n_tensors; i++) {

@@ -129,29 +129,27 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     const struct tokenizer *t = w->t;
     const char *end = s + len;
     uint32_t whole = whole_word(t, s, len);
-    int r;
 
     if (words_too_long(w, len))
         return -EMSGSIZE;
     if (whole != TOKEN_NONE)
         return tokens_add(w->out, (int32_t)whole);
     if (t->kind == KIND_BYTES)
-        r = split_bytes(w, s, len);
+        TRY(split_bytes(w, s, len));
     else
-        r = split_chars(w, s, len);
-    if (r == 0)
-        r = merger_run(&w->merger, &t->pairs);
-    for (size_t i = 0; i < w->merger.n && r == 0; i++) {
+        TRY(split_chars(w, s, len));
+    TRY(merger_run(&w->merger, &t->pairs));
+    for (size_t i = 0; i < w->merger.n; i++) {
         const struct symbol *sym = &w->merger.sym[i];
 
         if (sym->id < t->vocab.n)
-            r = tokens_add(w->out, (int32_t)sym->id);
+            TRY(tokens_add(w->out, (int32_t)sym->id));
         else if (!t->fuse_unknown || i == 0 || sym[-1].id < t->vocab.n)
-            r = words_add_unknown(w, s, sym->len);
+            TRY(words_add_unknown(w, s, sym->len));
         s += sym->len;
     }
-    assert(r < 0 || s == end); /* every byte is read once */
-    return r;
+    assert(s == end); /* every byte is read once */
+    return 0;
 }
 
 /* Called between words. Returns 0, or -ECANCELED in an abandoned job. */
