@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <yyjson.h>
+#include "base/try.h"
 #include "cmd/bench_json.h"
 
 void bench_result_deinit(struct bench_result *r) {
@@ -33,7 +34,6 @@ int bench_result_add(struct bench_result *r, const struct bench_request *q) {
     bool streamed = q->first_ns > 0;
     double ttft = (double)(q->first_ns - q->due_ns) * 1e-9, tpot = 0;
     int64_t n_tokens = q->output_tokens;
-    int e = 0;
 
     assert(q->outcome < OUTCOMES && q->end_ns >= q->due_ns);
     assert(!streamed || (q->first_ns <= q->last_ns && q->last_ns <= q->end_ns));
@@ -51,20 +51,19 @@ int bench_result_add(struct bench_result *r, const struct bench_request *q) {
     r->output_tokens += (uint64_t)n_tokens;
     r->prompt_tokens += (uint64_t)MAX(q->prompt_tokens, (int64_t)0);
     r->cached_tokens += (uint64_t)MAX(q->cached_tokens, (int64_t)0);
-    e = samples_add(&r->e2e, (double)(q->end_ns - q->due_ns) * 1e-9);
-    if (streamed && e == 0)
-        e = samples_add(&r->ttft, ttft);
-    if (streamed && n_tokens > 1 && e == 0) {
+    TRY(samples_add(&r->e2e, (double)(q->end_ns - q->due_ns) * 1e-9));
+    if (streamed)
+        TRY(samples_add(&r->ttft, ttft));
+    if (streamed && n_tokens > 1) {
         tpot = (double)(q->last_ns - q->first_ns) * 1e-9 / (double)(n_tokens - 1);
-        e = samples_add(&r->tpot, tpot);
+        TRY(samples_add(&r->tpot, tpot));
     }
-    if (q->gaps.n && e == 0)
-        e = samples_add(&r->gap, largest(&q->gaps));
-    if (e == 0)
-        e = samples_add_all(&r->itl, &q->gaps);
+    if (q->gaps.n)
+        TRY(samples_add(&r->gap, largest(&q->gaps)));
+    TRY(samples_add_all(&r->itl, &q->gaps));
     r->n_good += is_good(r, streamed, ttft, tpot);
     assert(r->n_good <= r->n[OUTCOME_OK] && r->n_guessed <= r->n[OUTCOME_OK]);
-    return e;
+    return 0;
 }
 
 uint64_t bench_result_n_done(const struct bench_result *r) {

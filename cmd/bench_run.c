@@ -179,12 +179,11 @@ int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t 
     assert(n > 0 && n <= r->opts.max_seqs);
     for (uint32_t i = 0; i < n; i++)
         run_add(r, b, slots[i], pos[i], &tokens[i], 1, -1, true);
-    int e = run_launch(r, b);
-    if (e == 0)
-        e = engine_wait(r->engine, r->step, &result);
-    for (uint32_t i = 0; e == 0 && i < n; i++)
+    TRY(run_launch(r, b));
+    TRY(engine_wait(r->engine, r->step, &result));
+    for (uint32_t i = 0; i < n; i++)
         next[i] = result.out[i].token;
-    return e;
+    return 0;
 }
 
 /* Launches step k + 1 before it waits for step k; the rows of k + 1 get their tokens on the
@@ -193,25 +192,23 @@ int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_token
                  const int32_t *first, int32_t *last) {
     uint32_t depth = r->info->depth, launched = 0;
     struct engine_result result;
-    int e = 0;
 
     assert(n_seqs > 0 && n_seqs <= r->opts.max_seqs && depth > 0);
     for (uint32_t i = 0; i < n_seqs; i++)
         r->n_prompt[i] = MAX(pos0, 1u); /* without a context, the first token is the prompt */
-    for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {
-        while (e == 0 && launched < n_tokens && launched < waited + depth) {
+    for (uint32_t waited = 0; waited < n_tokens; waited++) {
+        while (launched < n_tokens && launched < waited + depth) {
             struct run_batch *b = run_begin(r);
 
             for (uint32_t i = 0; i < n_seqs; i++)
                 run_add(r, b, i, pos0 + launched, launched ? NULL : &first[i], 1,
                         launched ? (int32_t)i : -1, true);
-            e = run_launch(r, b);
+            TRY(run_launch(r, b));
             launched++;
         }
-        if (e == 0)
-            e = engine_wait(r->engine, r->step - (launched - waited - 1), &result);
+        TRY(engine_wait(r->engine, r->step - (launched - waited - 1), &result));
     }
-    for (uint32_t i = 0; e == 0 && last && n_tokens && i < n_seqs; i++)
+    for (uint32_t i = 0; last && n_tokens && i < n_seqs; i++)
         last[i] = result.out[i].token;
-    return e;
+    return 0;
 }

@@ -22,10 +22,11 @@ void sse_deinit(struct sse *s) {
 static int sse_end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
     const char *p = s->line.data;
     size_t len = s->line.len;
-    int r = 0;
 
     assert(s->has_data || s->data.len == 0);
     if (len == 0) {
+        int r = 0;
+
         if (s->has_data)
             r = event(ctx, s->data.len ? s->data.data : "", s->data.len);
         buf_clear(&s->data);
@@ -36,13 +37,12 @@ static int sse_end_line(struct sse *s, int (*event)(void *, const char *, size_t
         size_t skip = len > 5 && p[5] == ' ' ? 6 : 5;
 
         if (s->has_data)
-            r = buf_add_char(&s->data, '\n');
-        if (r == 0)
-            r = buf_add(&s->data, p + skip, len - skip);
+            TRY(buf_add_char(&s->data, '\n'));
+        TRY(buf_add(&s->data, p + skip, len - skip));
         s->has_data = true;
     }
     buf_clear(&s->line);
-    return r;
+    return 0;
 }
 
 int sse_feed(struct sse *s, const char *bytes, size_t n,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/json_read.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
@@ -177,15 +178,12 @@ const struct launch_client launch_clients[] = {
 
 /* Appends @s, escaped for a JSON string if @json. Returns 0 or -errno. */
 static int launch_add(struct buf *out, const char *s, bool json) {
-    int r = 0;
-
-    for (; *s && r == 0; s++) {
+    for (; *s; s++) {
         if (json && (*s == '"' || *s == '\\'))
-            r = buf_add_char(out, '\\');
-        if (r == 0)
-            r = buf_add_char(out, json && (unsigned char)*s < 0x20 ? ' ' : *s);
+            TRY(buf_add_char(out, '\\'));
+        TRY(buf_add_char(out, json && (unsigned char)*s < 0x20 ? ' ' : *s));
     }
-    return r;
+    return 0;
 }
 
 /* Settings that a client gets. */

@@ -4,6 +4,7 @@
 nested   a conditional expression in an arm of another one. A decision among three is a statement, a switch or a table.
 called   a conditional expression with calls in both arms, and TRY(c ? f() : 0): what is called is a statement.
 passed   `r < 0 ? r : f()` and `r = r ? r : f()`: TRY(f()) passes an error up.
+waits    `if (r == 0) r = f()`: an early return, or TRY(f()), ends what a reader must carry in mind.
 chained  a condition that joins calls with || and stores their results: `(r = f()) < 0 || (r = g()) < 0`. Each call has
          its TRY, and what is to be freed has CLEANUP.
 
@@ -19,15 +20,18 @@ MOST = {
     "nested": {"api": 0, "cmd": 0, "daemon": 0, "engine": 98, "kvpager": 0, "lib": 0, "scheduler": 0},
     "called": {"api": 52, "cmd": 0, "daemon": 0, "engine": 64, "kvpager": 0, "lib": 0, "scheduler": 0},
     "passed": {"api": 0, "cmd": 0, "daemon": 0, "engine": 83, "kvpager": 0, "lib": 0, "scheduler": 0},
+    "waits": {"api": 69, "cmd": 30, "daemon": 32, "engine": 9, "kvpager": 2, "lib": 22, "scheduler": 6},
     "chained": {"api": 0, "cmd": 0, "daemon": 0, "engine": 1, "kvpager": 0, "lib": 0, "scheduler": 0},
 }
 SAYS = {
     "nested": "a conditional expression in an arm of another one",
     "called": "calls stand in both arms of a conditional expression, or in one of TRY()",
     "passed": "an error is passed up by a conditional expression",
+    "waits": "a call waits for the result of another in `if (r == 0) r = f()`",
     "chained": "results of calls are stored in a chain of ||",
 }
 PASSED = re.compile(r"\b(\w+)\s*<\s*0\s*\?\s*\1\s*:|\b(r|e|ret)\s*=\s*\2\s*\?\s*\2\s*:")
+WAITS = re.compile(r"\bif \((r|e|err|ret|n|result)\s*(?:==|>=)\s*0\b[^;{}]*?\)\s*\{?\s*\1 = \w[\w.>-]*\(")
 STORED = re.compile(r"\(\w+\s*=\s*\w+\(")
 TESTED = re.compile(r"\s*(?:<|!=)\s*0\b")
 CALL = re.compile(r"\b(?!sizeof|strlen)(?=\w*[a-z])\w+(?<!INT64_C)\(")
@@ -88,6 +92,11 @@ def passed(text):
     return [text.count("\n", 0, m.start()) + 1 for m in PASSED.finditer(text)]
 
 
+def waits(text):
+    """The lines of @text in which a call waits for the result of another."""
+    return [text.count("\n", 0, m.start()) + 1 for m in WAITS.finditer(text)]
+
+
 def behind(text, at):
     """The text behind the bracket that closes the one at @at."""
     depth = 0
@@ -109,7 +118,7 @@ def chained(text):
     return found
 
 
-KINDS = {"nested": nested, "called": called, "passed": passed, "chained": chained}
+KINDS = {"nested": nested, "called": called, "passed": passed, "waits": waits, "chained": chained}
 
 
 def self_check():
@@ -121,6 +130,8 @@ def self_check():
     assert called("x = a ? f() : 0; y = a ? MAX(1, 2) : f(); z = a ? sizeof(x) : f(); g(a ? b : c, f());") == []
     assert passed("x = 1;\nreturn r < 0 ? r : f();\nr = r ? r : f();") == [2, 3]
     assert passed("n = n < 0 ? 0 : n; name = name ? name : none; at = less < 0 ? more : 1;") == []
+    assert waits("if (r == 0)\n    r = f();\nif (e >= 0 && a) {\n    e = g->h(1);") == [1, 3]
+    assert waits("if (r == 0) n = f(); if (r == 0 && a) r = 1; if (r < 0) r = f();") == []
     assert chained("if (a ||\n    (r = f(1, g(2))) < 0)\n    return r;") == [2]
     assert chained("if ((r = f()) < 0 && a) return r; if (f() < 0 || g() != 0) return -1; x = y || z;") == []
 
