@@ -57,9 +57,10 @@ struct arch {
     void (*own_block)(struct binder *b, struct model *m);
     /* Rule by which experts are picked. by_keys: the file's keys say it, with @gating as the
      * default; normed: weights are divided by their sum whatever the keys say. All zero: softmax,
-     * divided by their sum, experts in all layers. */
+     * divided by their sum unless @unnormed, experts in all layers. gated_shared: the output of the
+     * shared expert has a gate. */
     struct {
-        bool by_keys, normed;
+        bool by_keys, normed, unnormed, gated_shared;
         enum gating gating;
     } routing;
     bool long_rope; /* LongRoPE: divisors of RoPE's frequencies are in one of two tensors */
@@ -112,6 +113,7 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .mtp = mtp_block,
         .experts = EXPERTS_MUST,
+        .routing = {.gated_shared = true},
         .bind = hybrid_bind,
         .decoder = {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true},
     },
@@ -131,6 +133,7 @@ static const struct arch archs[] = {
         .sections = SECTIONS_INTERLEAVED,
         .mtp = mtp_block,
         .experts = EXPERTS_MUST,
+        .routing = {.gated_shared = true},
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
@@ -141,6 +144,7 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .sections = SECTIONS_INTERLEAVED,
         .experts = EXPERTS_MUST,
+        .routing = {.gated_shared = true},
         .no_drafts = true,
         .bind = qwen4exp_bind,
         .decoder = {.qk_norm = BIND_MUST, .streams = true, .gated = true, .tiled = true},
@@ -261,7 +265,7 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .long_rope = true,
         .bind = decoder_bind,
-        .decoder = {.fused = true},
+        .decoder = {.fused_qkv = true, .fused_ffn = true},
     },
     /* Ministral 3, Devstral Small 2, Mistral Medium 3.5. */
     {
@@ -392,7 +396,7 @@ static const struct arch archs[] = {
         .name = "nomic-bert",
         .rope = ROPE_NEOX,
         .bind = encoder_bind,
-        .decoder = {.unnormed = true, .fused = true},
+        .decoder = {.unnormed = true, .fused_qkv = true},
     },
     {
         .name = "jina-bert-v2",
@@ -403,6 +407,76 @@ static const struct arch archs[] = {
                     .unnormed = true,
                     .glu = GLU_GELU,
                     .alibi = true},
+    },
+    /* SmolLM3. Every fourth layer has no rotary positions. */
+    {
+        .name = "smollm3",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .plain_period = 4},
+    },
+    /* Seed-OSS. */
+    {
+        .name = "seed_oss",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .ffn_norm = "post_attention_norm"},
+    },
+    /* GLM-4-0414, GLM-Z1: 9B and 32B. */
+    {
+        .name = "glm4",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .fused_ffn = true,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm"},
+    },
+    /* EXAONE 4: 1.2B without windows; 32B, whose layers with a window alone have RoPE. */
+    {
+        .name = "exaone4",
+        .rope = ROPE_NEOX,
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .unnormed = true,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .window_period = 4,
+                    .window_only_rope = true},
+    },
+    /* ERNIE 4.5 0.3B. */
+    {
+        .name = "ernie4_5",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY},
+    },
+    /* Gemma 1, CodeGemma. */
+    {
+        .name = "gemma",
+        .rope = ROPE_NEOX,
+        .bind = window_bind,
+        .decoder = {.glu = GLU_GELU, .scaled_embedding = true},
+    },
+    /* InternLM 2, 2.5 and 3. */
+    {
+        .name = "internlm2",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY},
+    },
+    /* Arcee AFM 4.5B. */
+    {
+        .name = "arcee",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.glu = GLU_RELU, .no_gate = true},
+    },
+    /* EXAONE 3 and 3.5. */
+    {
+        .name = "exaone",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
     },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {
@@ -467,6 +541,7 @@ static void read_routing(struct binder *b, const struct arch *arch, struct model
     meta_u32_opt(b, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
     meta_u32_opt(b, "expert_shared_count", 0, 64, &n_shared);
     meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
+    meta_refuse_other(b, "interleave_moe_layer_step", 1);
     s->gating = arch->routing.gating;
     if (func != 0)
         s->gating = func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
@@ -521,7 +596,8 @@ static void read_experts(struct binder *b, const struct arch *arch, struct model
         return;
     }
     meta_refuse_other(b, "expert_gating_func", 1);
-    if (arch->bind == hybrid_bind || arch->bind == qwen4exp_bind) {
+    s->unnormed = arch->routing.unnormed;
+    if (arch->routing.gated_shared) {
         meta_u32_opt(b, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
         meta_refuse_other(b, "expert_shared_count", 1);
     } else {
@@ -627,6 +703,8 @@ static void read_scales(struct binder *b, const struct arch *a, struct model *mo
     model->scale.embedding = (float)v[0];
     model->scale.residual = (float)v[1];
     model->scale.logits = v[2] != 0 ? (float)(1 / v[2]) : 0;
+    if (v[1] != 0) /* OP_EXPERTS has no gain of its own */
+        model->shape.expert_scale *= (float)v[1];
     double slope = 0;
     model->temper.span = model->shape.max_context;
     if (!a->temper)
@@ -672,6 +750,15 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
+/* Returns true if the heads of a model are not rotated. A file of Granite may say so. */
+static bool lacks_rope(const struct binder *b, const struct arch *a) {
+    bool rotates = true;
+
+    if (a->scales)
+        gguf_bool(b->file, meta_key(b, "rope.scaling.finetuned").s, &rotates);
+    return a->no_rope || !rotates;
+}
+
 /* Reads the hyperparameters, then binds the tensors, whose shapes are checked against them. RoPE is
  * read after the layers, because it may need a tensor of divisors. Returns 0 or -errno. */
 static int arch_bind_all(struct model *m, const struct arch *a, const struct engine_opts *o,
@@ -700,7 +787,7 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,
     };
-    if (!a->no_rope)
+    if (!lacks_rope(&b, a))
         rope_read(&b, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&b, a->sections, &m->shape.rope[0]);
     uint32_t own = drafts && (a->mtp || a->own_block) && !block ? mtp_found(&b, m) : 0;

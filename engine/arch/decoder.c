@@ -47,6 +47,7 @@ void decoder_project(struct binder *b, struct model *m, uint32_t l, enum act_rol
                      .layer = l,
                      .in = in,
                      .branch = branch,
+                     .gain = m->scale.residual,
                      .w = {layer_matrix(b, l, name, n_in, m->shape.n_embd)},
                  });
 }
@@ -75,7 +76,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     assert(h->n > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
     assert(!layer->kv || layer->kv->cls == cls);
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
-    enum bind_need own = layer->kv || d->fused ? BIND_NEVER : BIND_MUST;
+    enum bind_need own = layer->kv || d->fused_qkv ? BIND_NEVER : BIND_MUST;
     enum bind_need v = own && d->v_unit ? BIND_MAY : own;
 
     struct model_op qkv = {
@@ -90,7 +91,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
         .qkv.temper = m->temper,
         .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
                             "blk.%u.attn_norm.weight", l),
-        .w = {bind_matrix(b, d->fused ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
+        .w = {bind_matrix(b, d->fused_qkv ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
                           "blk.%u.attn_q.weight", l),
               bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
               bind_matrix(b, v, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
@@ -102,7 +103,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
         .k_norm = bind_vector(b, layer->kv ? BIND_NEVER : d->qk_norm, d->norm_all ? n_kv : h->dim,
                               "blk.%u.attn_k_norm.weight", l),
     };
-    if (d->fused) {
+    if (d->fused_qkv) {
         const struct tensor *all = layer_matrix(b, l, "attn_qkv", s->n_embd, n_q + 2 * n_kv);
 
         qkv.w[0] = bind_rows(b, all, 0, n_q);
@@ -163,18 +164,21 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
     uint32_t l = layer->index, n = layer->n_ff;
 
     assert(n > 0);
-    enum bind_need apart = d->fused ? BIND_NEVER : BIND_MUST;
+    enum bind_need apart = d->fused_ffn ? BIND_NEVER : BIND_MUST;
+    enum bind_need gate = d->no_gate ? BIND_NEVER : apart;
     struct model_op up = {
         .kind = OP_GATE_UP,
         .layer = l,
         .ffn.glu = d->glu,
         .norm = ffn_norm(b, m, d, l),
-        .w = {bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_gate.weight", l),
+        .w = {bind_matrix(b, gate, s->n_embd, n, "blk.%u.ffn_gate.weight", l),
               bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_up.weight", l)},
         .bias = {bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_gate.bias", l),
                  bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_up.bias", l)},
     };
-    if (d->fused) {
+    if (d->no_gate)
+        up.w[0] = up.w[1];
+    if (d->fused_ffn) {
         const struct tensor *both = layer_matrix(b, l, "ffn_up", s->n_embd, 2ull * n);
 
         up.w[0] = bind_rows(b, both, 0, n);
@@ -239,8 +243,12 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
     const struct tensor *gate =
         d->no_gate ? up
                    : bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
+    /* A norm of the sum of both outputs needs the sum apart from x. */
+    bool joins = d->ffn_post_norm && m->n_ff_common;
     if (m->n_ff_common)
         common_in(b, m, d, l);
+    if (joins)
+        decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
     model_add(m, &(struct model_op){
                      .kind = OP_ROUTE,
                      .layer = l,
@@ -254,7 +262,8 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
         &(struct model_op){
             .kind = OP_EXPERTS,
             .layer = l,
-            .branch = d->streams,
+            .branch = d->streams || joins,
+            .post_norm = post_norm(b, m, joins ? NULL : d->ffn_post_norm, l),
             .ffn.joined = both != NULL,
             .ffn.glu = d->glu,
             .w = {both ? both : gate, up,
@@ -265,7 +274,11 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
         });
     if (s->n_ff_shared)
         shared_expert(b, m, d, l);
-    if (m->n_ff_common)
+    if (joins)
+        model_add(m, &(struct model_op){.kind = OP_JOIN,
+                                        .layer = l,
+                                        .post_norm = post_norm(b, m, d->ffn_post_norm, l)});
+    else if (m->n_ff_common)
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", false);
 }
 
@@ -283,8 +296,9 @@ void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     assert(m->n_ops == 0);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
-        const struct layer l = decoder_layer(m, i);
+        struct layer l = decoder_layer(m, i);
 
+        l.rope = d->plain_period && (i + 1) % d->plain_period == 0; /* set 1 is empty */
         decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);
         if ((i + 2) * m->shape.n_embd <= m->shape.n_picture)

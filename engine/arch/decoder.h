@@ -32,14 +32,18 @@ struct decoder {
     bool unit_embedding;   /* the embedding gets a norm without weights */
     bool scaled_logits;    /* logits are multiplied by logit_scale, before the cap */
     bool norm_all;         /* the norms of q and k are over all heads together */
-    bool fused;        /* attn_qkv has the rows of q, k and v, and ffn_up those of gate and up */
-    bool gated;        /* attn_q has gates too: o is multiplied by their sigmoid */
-    bool soft_gate;    /* attn_gate: o is multiplied by softplus(attn_gate y) */
-    bool sigmoid_gate; /* attn_gate: o is multiplied by sigmoid(attn_gate y) */
-    bool no_gate;      /* FFNs have no gate matrix: GLU_RELU, or in an encoder gelu(up) */
-    bool positions;    /* encoder.h: the model has learned position embeddings */
-    bool alibi;        /* encoder.h: scores have ALiBi */
-    bool windowed;     /* lfm2.h: attention has a window if the file gives its size */
+    /* layers without a window have no rotary positions, if other layers have a window */
+    bool window_only_rope;
+    uint32_t plain_period; /* the last of this many layers has no rotary positions; 0: all have */
+    bool fused_qkv;        /* attn_qkv has the rows of q, k and v */
+    bool fused_ffn;        /* ffn_up has the rows of gate and up */
+    bool gated;            /* attn_q has gates too: o is multiplied by their sigmoid */
+    bool soft_gate;        /* attn_gate: o is multiplied by softplus(attn_gate y) */
+    bool sigmoid_gate;     /* attn_gate: o is multiplied by sigmoid(attn_gate y) */
+    bool no_gate;          /* FFNs have no gate matrix: GLU_RELU, or in an encoder gelu(up) */
+    bool positions;        /* encoder.h: the model has learned position embeddings */
+    bool alibi;            /* encoder.h: scores have ALiBi */
+    bool windowed;         /* lfm2.h: attention has a window if the file gives its size */
     enum bind_need pick_bias;
     const char *final_norm; /* name of the norm before the logits; NULL: output_norm */
     bool tiled;             /* hybrid.h: delta_shape.tiled */

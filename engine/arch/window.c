@@ -81,12 +81,9 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
             .cap = (float)cap,
             .two_way = d->two_way && s->n_picture > 0,
         };
-        l.rope = d->window_rope && in_window[i];
+        l.rope = d->window_only_rope ? window > 0 && !in_window[i] : d->window_rope && in_window[i];
         decoder_attention(b, m, d, &l);
-        if (s->n_expert)
-            decoder_experts(b, m, d, i);
-        else
-            decoder_ffn(b, m, d, &l);
+        decoder_mlp(b, m, d, &l);
     }
     model_add(m, &logits);
 }
