@@ -33,6 +33,7 @@ static float score_scale(struct binder *b, uint32_t key_length) {
 void deepseek2_read(struct binder *b, struct model_shape *s) {
     struct mla_shape *d = &s->mla;
     uint32_t n_rot = 0, key_length = 0, func = 0;
+    double slope = 0;
 
     meta_u32(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
     meta_u32(b, "attention.kv_lora_rank", 1, 1024, &d->rank);
@@ -40,9 +41,13 @@ void deepseek2_read(struct binder *b, struct model_shape *s) {
     meta_u32(b, "attention.value_length_mla", 1, 1024, &d->n_value);
     meta_u32_opt(b, "attention.q_lora_rank", 0, 1u << 16, &d->q_rank);
     meta_u32_opt(b, "expert_gating_func", 0, 2, &func);
+    meta_f32_opt(b, "attention.temperature_scale", 0, 1e3, &slope);
     if (b->r < 0)
         return;
-    if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
+    if (slope > 0)
+        bind_refuse(b, "latent attention with '%s.attention.temperature_scale' is not supported",
+                    b->arch);
+    else if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
         bind_refuse(b, "latent attention needs one key head of %u + %u values, not %u of %u",
                     d->rank, n_rot, s->n_head_kv, s->head_dim);
     d->n_nope = key_length - n_rot;
