@@ -472,10 +472,110 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.glu = GLU_RELU, .no_gate = true},
     },
+    /* Qwen1.5-MoE, Qwen2-57B-A14B. */
+    {
+        .name = "qwen2moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.unnormed = true, .gated_shared = true},
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MUST},
+    },
+    /* OLMoE 1B-7B. */
+    {
+        .name = "olmoe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.unnormed = true},
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .norm_all = true},
+    },
+    /* DeepSeek 16B (the first), GigaChat 20B. */
+    {
+        .name = "deepseek",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
+        .bind = decoder_bind,
+    },
+    /* ERNIE 4.5 21B-A3B, 300B-A47B. */
+    {
+        .name = "ernie4_5-moe",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .pick_bias = BIND_MAY},
+    },
+    /* dots.llm1. */
+    {
+        .name = "dots1",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .pick_bias = BIND_MAY},
+    },
+    /* Granite 3 and 4 with experts and without recurrent layers. */
+    {
+        .name = "granitemoe",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
+        .scales = BIND_MAY,
+        .bind = decoder_bind,
+    },
+    /* Arcee Trinity. */
+    {
+        .name = "afmoe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .pick_bias = BIND_MAY,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .sigmoid_gate = true,
+                    .window_period = 4,
+                    .window_only_rope = true,
+                    .scaled_embedding = true},
+    },
+    /* Ling 2.0, Ring 2.0. */
+    {
+        .name = "bailingmoe2",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .no_drafts = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .fused_qkv = true, .pick_bias = BIND_MAY},
+    },
+    /* K-EXAONE. */
+    {
+        .name = "exaone-moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .no_drafts = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .pick_bias = BIND_MAY,
+                    .window_period = 4,
+                    .window_only_rope = true},
+    },
     /* EXAONE 3 and 3.5. */
     {
         .name = "exaone",
         .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+    },
+    /* Ling 1, the first with this name. */
+    {
+        .name = "bailingmoe",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
         .bind = decoder_bind,
     },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
