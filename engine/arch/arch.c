@@ -32,6 +32,7 @@
 #include "engine/arch/dflash.h"
 #include "engine/arch/encoder.h"
 #include "engine/arch/gemma4.h"
+#include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
@@ -563,6 +564,16 @@ static const struct arch archs[] = {
                     .pick_bias = BIND_MAY,
                     .window_period = 4,
                     .window_only_rope = true},
+    },
+    /* Granite 4 H: tiny, small, micro. */
+    {
+        .name = "granitehybrid",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MAY,
+        .by_layer = true,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
+        .scales = BIND_MAY,
+        .bind = granite_bind,
     },
     /* EXAONE 3 and 3.5. */
     {

@@ -3,9 +3,7 @@
 #include <assert.h>
 #include "engine/meta.h"
 
-/* Reads the sizes of the Mamba-2 layers, bounded so that the number of floats of a state fits into
- * 64 bits. */
-static void read_mamba(struct binder *b, struct model_shape *s) {
+void nemotron_read_mamba(struct binder *b, struct model_shape *s) {
     struct mamba_shape *d = &s->mamba;
     uint32_t inner = 0, kernel = 0;
 
@@ -37,8 +35,7 @@ static void read_mamba(struct binder *b, struct model_shape *s) {
     };
 }
 
-/* Adds x += W (Mamba-2 of norm x). */
-static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
+void nemotron_mamba(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
 
@@ -101,7 +98,7 @@ void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    read_mamba(b, s);
+    nemotron_read_mamba(b, s);
     meta_u32_layers(b, "attention.head_count_kv", 0, s->n_head, n, n_kv);
     meta_u32_layers(b, "feed_forward_length", 0, 1u << 20, n, n_ff);
     decoder_ends(b, m, d, &logits);
@@ -109,7 +106,7 @@ void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
         if (n_ff[i] > 0)
             decoder_experts(b, m, d, i);
         else if (n_kv[i] == 0)
-            bind_mamba(b, m, i);
+            nemotron_mamba(b, m, i);
         else
             bind_attention(b, m, d, i, n_kv[i]);
     }

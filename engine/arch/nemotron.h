@@ -7,6 +7,11 @@
 
 #include "engine/arch/decoder.h"
 
+/* Reads the sizes of the Mamba-2 layers, bounded so that the number of floats of a state fits into
+ * 64 bits. */
+void nemotron_read_mamba(struct binder *b, struct model_shape *s);
+/* Adds x += W (Mamba-2 of norm x). */
+void nemotron_mamba(struct binder *b, struct model *m, uint32_t l);
 /* Implements block_fn (mtp.h): attention, then experts with a norm of their own. */
 void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 /* Binds the whole model, in place of decoder_bind(). A layer with an FFN width has experts, one
