@@ -6,9 +6,12 @@ from weftd import Weftd, every, main, parallel
 
 MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp",
           "deepseek2-lite", "laguna", "minimax-m2", "muse-glimmer", "step35", "bailingmoe3", "qwen4exp",
-          "deepseek4")
+          "deepseek4", "afmoe", "arcee", "bailingmoe", "bailingmoe2", "deepseek", "deepseek2-v3", "dots1", "ernie4-5",
+          "ernie4-5-moe", "exaone", "exaone-moe", "exaone4", "exaone4-window", "gemma", "glm4", "granitehybrid",
+          "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, condensed keys.
-KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3", "deepseek4"))
+KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
+                       "deepseek4", "granitehybrid", "afmoe"))
 REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
 
 
