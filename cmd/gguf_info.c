@@ -8,6 +8,7 @@
 #include <yyjson.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
+#include "cmd/gguf_nearest.h"
 #include "cmd/kv_option.h"
 #include "cmd/model_fit.h"
 #include "base/gguf.h"
@@ -25,7 +26,8 @@ static const char usage[] =
     "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --draft-model FILE serve it with this draft model or block, not the model's own\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
-    "  --no-fit           print only the content of the file\n";
+    "  --no-fit           print only the content of the file\n"
+    "  --nearest          print only which known architectures are nearest, and the differences\n";
 
 #define SHOW_CHARS 72u /* most characters of a string that the table shows */
 #define SHOW_ITEMS 6u  /* most elements of an array that the table shows */
@@ -362,7 +364,7 @@ static void print_fit(const struct model_fit *fit, const struct machine *machine
 }
 
 int gguf_cmd_info(int argc, char **argv) {
-    bool json = false, no_fit = false;
+    bool json = false, no_fit = false, nearest = false;
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
@@ -377,6 +379,7 @@ int gguf_cmd_info(int argc, char **argv) {
         {"draft-model", CLI_TEXT, &drafter, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
+        {"nearest", CLI_TRUE, &nearest, 0, 0},
     };
     CLEANUP(gguf_freep) struct gguf *g = NULL, *sees = NULL, *drafts = NULL;
     struct err err = {0};
@@ -391,6 +394,10 @@ int gguf_cmd_info(int argc, char **argv) {
     int r = gguf_open(&g, argv[1], &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
+    if (nearest) {
+        code = gguf_nearest_print(g, argv[1]);
+        return files_flush() ? code : CLI_FAILED;
+    }
     if (projector && (r = gguf_open(&sees, projector, &err)) < 0)
         return cli_fail_err(projector, &err, r);
     if (drafter && (r = gguf_open(&drafts, drafter, &err)) < 0)

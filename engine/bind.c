@@ -7,7 +7,7 @@
 #include <string.h>
 
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err) {
-    *b = (struct binder){.file = file, .arch = arch, .err = err};
+    *b = (struct binder){.file = file, .arch = arch, .row = arch, .err = err};
     b->used = calloc(gguf_n_tensors(file) + 1, sizeof(*b->used));
     return b->used ? 0 : -ENOMEM;
 }
@@ -31,6 +31,8 @@ void bind_deinit(struct binder *b) {
 static const struct tensor *bind_take_named(struct binder *b, enum bind_need need, bool integers,
                                             const char *name) {
     assert(b->used);
+    if (b->survey && need != BIND_NEVER)
+        survey_tensor(b->survey, name, need == BIND_MUST && !gguf_find(b->file, name));
     if (b->r < 0 || need == BIND_NEVER)
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
@@ -50,7 +52,7 @@ static const struct tensor *bind_take_named(struct binder *b, enum bind_need nee
         }
         *used = true;
     } else if (need == BIND_MUST) {
-        bind_refuse(b, "the model file has no tensor '%s', which %s models need", name, b->arch);
+        bind_refuse(b, "the model file has no tensor '%s', which %s models need", name, b->row);
     }
     return t;
 }
@@ -234,5 +236,5 @@ void bind_rest(struct binder *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file) && b->r == 0; i++)
         if (!b->used[i])
             bind_refuse(b, "tensor '%s' is unknown for %s models", gguf_tensor(b->file, i)->name,
-                        b->arch);
+                        b->row);
 }

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/gguf.h"
+#include "engine/survey.h"
 
 /* States that a tensor must not be bound, may be missing, or must exist. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
@@ -19,10 +20,12 @@ enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
  * bound by name. */
 struct binder {
     const struct gguf *file;
-    const char *arch; /* for messages */
+    const char *arch; /* prefix of keys */
+    const char *row;  /* for messages: the architecture as which the file is read */
     bool *used;       /* [gguf_n_tensors] */
     struct err *err;
     int r;                           /* 0, or the first error */
+    struct survey *survey;           /* records what is asked of the file; NULL: nothing is */
     uint64_t weight_bytes, n_params; /* sums over the tensors that were found */
     struct view *views;              /* made by the binder; the caller takes ownership */
 };

@@ -10,6 +10,8 @@ struct meta_key meta_key(const struct binder *b, const char *key) {
     int n = snprintf(k.s, sizeof(k.s), "%s.%s", b->arch, key);
 
     assert(n > 0 && (size_t)n < sizeof(k.s));
+    if (b->survey)
+        survey_add(&b->survey->keys, key);
     return k;
 }
 

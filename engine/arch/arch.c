@@ -21,6 +21,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/try.h"
 #include "engine/arch/apart.h"
@@ -43,7 +44,11 @@
 #include "engine/arch/window.h"
 #include "engine/experts.h"
 #include "engine/head.h"
+#include "engine/nearest.h"
 #include "engine/rope.h"
+
+/* most tensors of a file of an unknown architecture on which known ones are tried */
+#define TRIED_TENSORS 20000u
 
 /* A row of the table of architectures: the differences from a plain decoder. */
 struct arch {
@@ -617,10 +622,31 @@ static const struct {
     {DFLASH_ARCH, "it is a block drafter; give it as draft-model of the model it was made for"},
 };
 
-/* Finds the row of general.architecture. Returns 0, or -EINVAL with the known names in @err. */
+/* Refuses a file whose architecture @name is unknown, with the nearest known one and the first
+ * difference from it. */
+static int refuse_unknown(const struct gguf *file, struct gguf_str name, struct err *err) {
+    CLEANUP(freep) struct nearest *near = malloc(sizeof(*near));
+    int len = (int)MIN(name.len, 64u), n = 0;
+
+    if (near && gguf_n_tensors(file) > 0 && gguf_n_tensors(file) <= TRIED_TENSORS)
+        n = engine_nearest(file, near, 1);
+    if (n <= 0)
+        return err_set(err, 0, NULL, "architecture '%.*s' is not supported (%s)", len, name.data,
+                       "docs/reference/architectures.md has the supported ones");
+    if (near->accepts)
+        return err_set(err, 0, NULL,
+                       "architecture '%.*s' is not supported; all its tensors fit '%s' (`weft-gguf "
+                       "info --nearest` says more)",
+                       len, name.data, near->name);
+    return err_set(err, 0, NULL,
+                   "architecture '%.*s' is not supported; the nearest is '%s': %.200s (`weft-gguf "
+                   "info --nearest` says more)",
+                   len, name.data, near->name, near->why);
+}
+
+/* Finds the row of general.architecture. Returns 0, or -EINVAL with a hint in @err. */
 static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
     struct gguf_str name;
-    char known[512] = "";
 
     if (gguf_string(file, "general.architecture", &name) < 0)
         return err_set(err, 0, NULL, "the model file has no 'general.architecture'");
@@ -629,19 +655,16 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
             *out = &archs[i];
             return 0;
         }
-        note_add(known, sizeof(known), ", ", "%s", archs[i].name);
     }
     for (size_t i = 0; i < name.len; i++)
         if (name.data[i] < 0x20 || name.data[i] > 0x7E)
-            return err_set(err, 0, NULL,
-                           "'general.architecture' is not a valid name (supported: %s)", known);
+            return err_set(err, 0, NULL, "'general.architecture' is not a valid name");
     for (size_t i = 0; i < ARRAY_SIZE(renamed); i++)
         if (name.len == strlen(renamed[i].name) &&
             memcmp(name.data, renamed[i].name, name.len) == 0)
             return err_set(err, 0, NULL, "architecture '%s' is not supported: %s", renamed[i].name,
                            renamed[i].hint);
-    return err_set(err, 0, NULL, "architecture '%.*s' is not supported (supported: %s)",
-                   (int)MIN(name.len, 64u), name.data, known);
+    return refuse_unknown(file, name, err);
 }
 
 /* Reads the rule by which experts are picked from the keys of the file. */
@@ -871,14 +894,17 @@ static bool lacks_rope(const struct binder *b, const struct arch *a) {
 }
 
 /* Reads the hyperparameters, then binds the tensors, whose shapes are checked against them. RoPE is
- * read after the layers, because it may need a tensor of divisors. Returns 0 or -errno. */
+ * read after the layers, because it may need a tensor of divisors. @survey: NULL, or as in
+ * arch_try(). Returns 0 or -errno. */
 static int arch_bind_all(struct model *m, const struct arch *a, const struct engine_opts *o,
-                         bool drafts, struct err *err) {
+                         bool drafts, struct survey *survey, struct err *err) {
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
     struct binder b;
 
-    if (bind_init(&b, file, a->name, err) < 0)
+    if (bind_init(&b, file, survey ? survey->prefix : a->name, err) < 0)
         return -ENOMEM;
+    b.row = a->name;
+    b.survey = survey;
     arch_read_all(&b, m, a, o->projector != NULL);
     if (b.r < 0) {
         bind_deinit(&b);
@@ -941,9 +967,9 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
 
 /* Does what arch_read() does, for architecture @a. */
 static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
-                   struct err *err) {
+                   struct survey *survey, struct err *err) {
     *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
-    int r = arch_bind_all(m, a, o, drafts, err);
+    int r = arch_bind_all(m, a, o, drafts, survey, err);
     if (r < 0)
         model_deinit(m);
     return r;
@@ -956,14 +982,30 @@ int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct 
 
     *m = (struct model){0};
     TRY(find_arch(o->file, &a, err));
-    int r = read_as(m, a, o, drafts, err);
+    int r = read_as(m, a, o, drafts, NULL, err);
     if (r == -EINVAL && drafts && !o->block) {
         struct err why = *err;
 
         *err = (struct err){0};
-        r = read_as(m, a, o, false, err);
+        r = read_as(m, a, o, false, NULL, err);
         if (r == 0)
             snprintf(m->no_drafts, sizeof(m->no_drafts), "%s", why.message);
     }
     return r;
+}
+
+int arch_try(const struct gguf *file, uint32_t i, struct survey *s, const char **name,
+             struct err *err) {
+    struct model m;
+
+    if (i >= ARRAY_SIZE(archs))
+        return -ENOENT;
+    *name = archs[i].name;
+    TRY(read_as(&m, &archs[i], &(struct engine_opts){.file = file}, false, s, err));
+    model_deinit(&m);
+    return 0;
+}
+
+int engine_nearest(const struct gguf *file, struct nearest *out, int n) {
+    return nearest_find(file, arch_try, out, n);
 }

@@ -7,6 +7,7 @@
  */
 
 #include "engine/model.h"
+#include "engine/survey.h"
 
 /* Reads the model of o->file for contexts of at most o->max_context tokens. @drafts: reads the
  * drafting part too, from o->block, which must fit the model, or else from o->file if that has MTP
@@ -14,6 +15,11 @@
  * architecture, a missing or unsupported hyperparameter, or a missing, unknown or misshapen tensor;
  * -ENOMEM. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err);
+/* Reads @file as if its architecture were row @i of the table, with the keys of s->prefix, and
+ * records in @s what the row asks for. Sets *name. Returns 0, -errno as arch_read() with @err, or
+ * -ENOENT behind the last row. */
+int arch_try(const struct gguf *file, uint32_t i, struct survey *s, const char **name,
+             struct err *err);
 /* Computes a digest of 128 bits of the contents of @file and @block (NULL: no drafting part) on
  * which results depend. */
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);

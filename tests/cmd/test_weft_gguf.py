@@ -497,4 +497,37 @@ def test_info_says_whether_a_projector_fits_a_model():
     assert "picture_rows" not in json.loads(run("info", "--json", data("qwen3vl"))[0])["fit"]
 
 
+def renamed(name, arch):
+    """A copy of a golden model whose architecture, and the prefix of its keys, is @arch with "z" as its last letter."""
+    data = (DATA / "golden" / f"{name}.gguf").read_bytes()
+    end = data.index(b"tokenizer.ggml.model"), data.rindex(arch.encode() + b".") + len(arch) + 1
+    head = data[: max(end)].replace(arch.encode(), arch[:-1].encode() + b"z")
+    pathlib.Path(path("renamed.gguf")).write_bytes(head + data[max(end) :])
+    return path("renamed.gguf")
+
+
+def test_nearest_finds_the_architecture_of_a_file_with_another_name():
+    for name, arch in (("glm4", "glm4"), ("afmoe", "afmoe"), ("granitehybrid", "granitehybrid"), ("arcee", "arcee"),
+                       ("deepseek2-lite", "deepseek2"), ("gpt-oss-f32", "gpt-oss"), ("lfm2", "lfm2"), ("olmoe", "olmoe")):
+        file = renamed(name, arch)
+        out = run("info", "--nearest", file)[0].decode()
+        assert f"architecture {arch[:-1]}z." in out and f"\n{arch}\n  has all tensors of the file" in out, (name, out)
+        fit = info_text(file)
+        assert f"architecture '{arch[:-1]}z' is not supported; all its tensors fit '" in fit, (name, fit)
+
+
+def info_text(file):
+    return run("info", file)[0].decode()
+
+
+def test_nearest_names_the_differences():
+    out = run("info", "--nearest", str(DATA / "golden" / "glm4.gguf"))[0].decode()
+    first = out.split("\n\n")[1]
+    assert "tensors that it needs and the file lacks:\n    ffn_gate.weight\n" in first, out
+    assert "tensors of the file that it does not have:\n    post_attention_norm.weight\n    post_ffw_norm.weight" in first, out
+    file = pathlib.Path(path("bare.gguf"))
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(64))
+    assert "names no architecture" in run("info", "--nearest", str(file), code=1)[1]
+
+
 main(globals())

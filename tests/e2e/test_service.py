@@ -86,7 +86,7 @@ def test_files_that_are_no_language_model_are_told_apart():
     cases = [
         ({"general_architecture": "llama", "general_type": "adapter"}, "LoRA adapter"),
         ({"general_architecture": "clip"}, "image encoder"),
-        ({"general_architecture": "t5"}, "architecture 't5' is not supported (supported: "),
+        ({"general_architecture": "t5"}, "architecture 't5' is not supported (docs/reference/architectures.md "),
         ({"general_name": "x"}, "has no 'general.architecture'"),
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ PUBLIC = {
     "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "media.h", "tier.h", "tier_parts.h"},
     "vision": {"decoder.h", "fit.h", "picture.h", "projector.h", "resize.h"},
-    "engine": {"engine.h", "vision/encoder.h"},
+    "engine": {"engine.h", "nearest.h", "vision/encoder.h"},
     "scheduler": {"scheduler.h"},
     # http/ is a server of its own, of which daemon/ has an instance.
     "api": {"api.h", "http/server.h", "http/conn.h", "http/dialect.h", "http/respond.h", "http/json.h", "http/tls.h"},
