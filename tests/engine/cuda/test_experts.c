@@ -51,6 +51,21 @@ Test(cuda_experts, golden_files_are_near_the_reference) {
     }
 }
 
+/* Shared experts with gates, without, and with a norm of both; routing by softmax and by sigmoids,
+ * in groups; factors of branches; Mamba-2 before experts. */
+Test(cuda_experts, mixtures_are_near_the_reference) {
+    static const char *const files[] = {"afmoe",        "granitehybrid", "bailingmoe2", "qwen2moe",
+                                        "ernie4-5-moe", "exaone-moe",    "granitemoe",  "olmoe",
+                                        "deepseek",     "dots1",         "bailingmoe"};
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
+        char path[1024];
+
+        ways_golden(files[i], path);
+        ways_near_reference(files[i], path, 1e-2);
+    }
+}
+
 static uint32_t n_wgmma;
 
 /* on_launch: counts products by wgmma. */
