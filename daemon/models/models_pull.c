@@ -138,7 +138,26 @@ static const char *pull_failure(const struct pull *p) {
     return "weftctl failed; the server's log has the reason";
 }
 
+/* Writes @text to @out with "models-dir" for the path of that folder, which is the operator's. A
+ * relative path tells nothing. */
+static void hide_folder(const char *text, const char *models_dir, char *out, size_t size) {
+    char folder[1024];
+    size_t n = 0;
+
+    snprintf(folder, sizeof(folder), "%s", models_dir);
+    for (size_t end = strlen(folder); end > 0 && folder[end - 1] == '/';)
+        folder[--end] = 0;
+    if (*folder != '/')
+        *folder = 0;
+    for (const char *at; *folder && n < size && (at = strstr(text, folder));
+         text = at + strlen(folder))
+        n += (size_t)snprintf(out + n, size - n, "%.*smodels-dir", (int)(at - text), text);
+    if (n < size)
+        snprintf(out + n, size - n, "%s", text);
+}
+
 static void models_pull_finish(struct pull *p) {
+    char why[sizeof(p->lines.error) + 100];
     struct err err = {0};
     struct api_task *t = p->task;
 
@@ -151,7 +170,8 @@ static void models_pull_finish(struct pull *p) {
         p->task = NULL;
         return;
     }
-    err_set(&err, pull_http_status(p->status), "model", "%s", pull_failure(p));
+    hide_folder(pull_failure(p), p->of->opts.config->models_dir, why, sizeof(why));
+    err_set(&err, pull_http_status(p->status), "model", "%s", why);
     end_task(p, &err);
 }
 

@@ -197,12 +197,13 @@ def test_a_disk_that_is_full_fails_what_writes_and_nothing_else():
             disk.fill()
             full.set()
             pull.join(LIMIT_S)
-            assert pulled[0][0] == 200 and "o space left" in pulled[0][1][-1]["error"], pulled
+            error = pulled[0][1][-1]["error"]
+            assert pulled[0][0] == 200 and "o space left" in error and "models-dir/" in error and disk.folder not in error, pulled
             disk.fill()
             status, answer = post(d, "/api/create", {"model": "new", "from": "a", "system": "two", "stream": False})
             assert status == 500 and "No space left" in answer["error"], answer
             status, lines = post(d, "/api/pull", {"model": f"{PULLED}:Q4_K_M"})
-            assert status == 200 and "0 B free" in lines[-1]["error"], lines
+            assert status == 200 and "the disk of models-dir has only 0 B free" in lines[-1]["error"], lines
             status, _, late = d.request("POST", "/v1/conversations", {"items": [{"role": "user", "content": "x" * 500000}]})
             assert status == 200 and is_there(d, kept), late
             d.kill_worker()
