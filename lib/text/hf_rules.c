@@ -1,0 +1,415 @@
+/*
+ * hf_rules - reads how tokenizer.json prepares text: the normalizer, the pre-tokenizer and the
+ * decoder. Changes of text become steps (steps.h), in the order of the file. Cuts become stages of
+ * pretok.h: regular expressions are known by their exact text, since a scanner is linear where an
+ * engine for expressions of a file would not be.
+ */
+
+#include <endian.h>
+#include "base/try.h"
+#include "text/hf_private.h"
+#include "text/steps.h"
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define MODERN(digits)                                                                             \
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits                                    \
+                 "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+#define CL100K(digits)                                                                             \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}" digits                           \
+    "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(suffix, digits)                                                                      \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER  \
+    "*" suffix "|\\p{N}" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
+
+/* Regular expressions of published files. total: they match all of every text. */
+static const struct hf_regex {
+    const char *text;
+    struct pretok rules;
+    bool total;
+} regexes[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+     {.stage = {pretok_gpt2}},
+     true},
+    {MODERN("{1,3}"), {.stage = {pretok_modern}, .letter = UC_LETTER, .digits = 3}, true},
+    {MODERN(""), {.stage = {pretok_modern}, .letter = UC_LETTER, .digits = 1}, true},
+    {CL100K("{1,3}"), {.stage = {pretok_modern}, .letter = UC_LETTER, .digits = 3}, true},
+    {CL100K(""), {.stage = {pretok_modern}, .letter = UC_LETTER, .digits = 1}, true},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+                  "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES,
+     {.stage = {pretok_modern}, .letter = UC_LETTER | UC_MARK, .digits = 1},
+     true},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" SPACES,
+     {.stage = {pretok_modern}, .letter = UC_LETTER, .digits = 1, .no_tail = true},
+     true},
+    {CASED(CONTRACTIONS "?", "{1,3}"),
+     {.stage = {pretok_cased}, .digits = 3, .suffix = true},
+     true},
+    {CASED("", ""), {.stage = {pretok_cased}, .digits = 1}, true},
+    {"[^\\n]+|[\\n]+", {.stage = {pretok_lines}}, true},
+    {"\\p{N}{1,3}", {.stage = {pretok_numbers}, .digits = 3}, false},
+    {"\\p{N}", {.stage = {pretok_numbers}, .digits = 1}, false},
+    {"\\p{N}+", {.stage = {pretok_numbers}, .digits = UINT32_MAX}, false},
+    {"[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+     {.stage = {pretok_deepseek_cjk}},
+     false},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"
+     "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*"
+     "|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+     {.stage = {pretok_deepseek}},
+     true},
+};
+
+/* ---- steps ---- */
+
+static int hf_put(struct hf_reader *r, struct gguf_str s) {
+    uint64_t len = htole64(s.len);
+
+    r->n_steps++;
+    TRY(buf_add(&r->steps, &len, sizeof(len)));
+    return buf_add(&r->steps, s.data, s.len);
+}
+
+static int hf_step(struct hf_reader *r, const char *name) {
+    if (r->n_stages)
+        return hf_fail(r, "pre_tokenizer: a change of text behind a cut (%s) is not supported",
+                       name);
+    return hf_put(r, (struct gguf_str){name, strlen(name)});
+}
+
+static bool hf_has_space(struct gguf_str s) {
+    return s.len && memchr(s.data, ' ', s.len);
+}
+
+/* Reads Replace, of one text by another. */
+static int hf_read_replace(struct hf_reader *r, yyjson_val *v, const char *where) {
+    yyjson_val *pattern = yyjson_obj_get(v, "pattern");
+    struct gguf_str from = hf_str(yyjson_obj_get(pattern, "String"));
+    struct gguf_str regex = hf_str(yyjson_obj_get(pattern, "Regex"));
+    struct gguf_str to = hf_str(yyjson_obj_get(v, "content"));
+
+    if (hf_same(regex, " {2,}") && to.data) {
+        TRY(hf_step(r, "squeeze"));
+        return hf_put(r, to);
+    }
+    if (!from.data || from.len == 0 || !to.data)
+        return hf_fail(r, "%s: Replace of the regular expression %s is not supported", where,
+                       hf_show(yyjson_obj_get(pattern, "Regex")).s);
+    TRY(hf_step(r, "replace"));
+    TRY(hf_put(r, from));
+    r->no_spaces = (r->no_spaces || hf_same(from, " ")) && !hf_has_space(to);
+    return hf_put(r, to);
+}
+
+static int hf_read_prepend(struct hf_reader *r, yyjson_val *v) {
+    struct gguf_str text = hf_str(yyjson_obj_get(v, "prepend"));
+
+    if (!text.data)
+        return hf_fail(r, "normalizer.prepend is not a string");
+    r->no_spaces = r->no_spaces && !hf_has_space(text);
+    TRY(hf_step(r, "prepend"));
+    return hf_put(r, text);
+}
+
+static int hf_read_strip(struct hf_reader *r, yyjson_val *v) {
+    bool left = true, right = true;
+
+    TRY(hf_bool(r, v, "normalizer", "strip_left", &left));
+    TRY(hf_bool(r, v, "normalizer", "strip_right", &right));
+    if (left)
+        TRY(hf_step(r, "strip_left"));
+    return right ? hf_step(r, "strip_right") : 0;
+}
+
+static int hf_read_bert(struct hf_reader *r, yyjson_val *v) {
+    yyjson_val *strip = json_given(v, "strip_accents");
+    bool clean = true, chinese = true, lower = true, accents;
+
+    TRY(hf_bool(r, v, "normalizer", "clean_text", &clean));
+    TRY(hf_bool(r, v, "normalizer", "handle_chinese_chars", &chinese));
+    TRY(hf_bool(r, v, "normalizer", "lowercase", &lower));
+    if (!clean || !chinese || r->kind != KIND_PIECES)
+        return hf_fail(r, "normalizer: BertNormalizer is supported for WordPiece only, with "
+                          "clean_text and handle_chinese_chars");
+    accents = lower;
+    TRY(hf_bool(r, v, "normalizer", "strip_accents", &accents));
+    if (!strip)
+        accents = lower;
+    r->bert = true;
+    TRY(gguf_keys_bool(r->out, "tokenizer.ggml.normalizer.lowercase", lower));
+    return gguf_keys_bool(r->out, "tokenizer.ggml.normalizer.strip_accents", accents);
+}
+
+static int hf_read_charsmap(struct hf_reader *r, yyjson_val *v) {
+    if (r->map_base64.data)
+        return hf_fail(r, "normalizer has two of Precompiled");
+    r->map_base64 = hf_str(yyjson_obj_get(v, "precompiled_charsmap"));
+    if (!r->map_base64.data)
+        return hf_fail(r, "normalizer.precompiled_charsmap is not a string");
+    r->no_spaces = false;
+    return hf_step(r, "precompiled");
+}
+
+static int hf_read_one_normalizer(struct hf_reader *r, yyjson_val *v, int depth) {
+    static const char *const plain[][2] = {
+        {"NFC", "nfc"},   {"NFD", "nfd"},         {"NFKC", "nfkc"},
+        {"NFKD", "nfkd"}, {"Lowercase", "lower"}, {"StripAccents", "strip_accents"},
+    };
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    if (json_is(type, "Sequence") && depth < HF_SEQUENCE_DEPTH) {
+        JSON_EACH(item, yyjson_obj_get(v, "normalizers")) {
+            TRY(hf_read_one_normalizer(r, item, depth + 1));
+        }
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(plain); i++) {
+        if (json_is(type, plain[i][0])) {
+            r->no_spaces = false;
+            return hf_step(r, plain[i][1]);
+        }
+    }
+    if (json_is(type, "Replace"))
+        return hf_read_replace(r, v, "normalizer");
+    if (json_is(type, "Prepend"))
+        return hf_read_prepend(r, v);
+    if (json_is(type, "Strip"))
+        return hf_read_strip(r, v);
+    if (json_is(type, "BertNormalizer"))
+        return hf_read_bert(r, v);
+    if (json_is(type, "Precompiled"))
+        return hf_read_charsmap(r, v);
+    return hf_fail(r, "normalizer.type %s is not supported", hf_show(type).s);
+}
+
+int hf_read_normalizer(struct hf_reader *r) {
+    yyjson_val *v = json_given(r->root, "normalizer");
+
+    if (v)
+        TRY(hf_read_one_normalizer(r, v, 0));
+    if (r->bert && r->n_steps)
+        return hf_fail(r, "normalizer: BertNormalizer beside others is not supported");
+    return 0;
+}
+
+/* ---- cuts ---- */
+
+/* Adds the stages of @rules, whose parameters must agree with those of earlier stages. */
+static int hf_add_stage(struct hf_reader *r, const struct pretok *rules) {
+    struct pretok *all = &r->rules;
+
+    if (r->n_stages == PRETOK_STAGES ||
+        (all->digits && rules->digits && all->digits != rules->digits) ||
+        (all->letter && rules->letter && all->letter != rules->letter))
+        return hf_fail(r, "pre_tokenizer: its combination of cuts is not supported");
+    all->stage[r->n_stages++] = rules->stage[0];
+    all->digits = MAX(all->digits, rules->digits);
+    all->letter |= rules->letter;
+    all->no_tail |= rules->no_tail;
+    all->suffix |= rules->suffix;
+    return 0;
+}
+
+static int hf_read_split(struct hf_reader *r, yyjson_val *v) {
+    yyjson_val *pattern = yyjson_obj_get(v, "pattern"), *how = yyjson_obj_get(v, "behavior");
+    struct gguf_str text = hf_str(yyjson_obj_get(pattern, "String"));
+    bool invert = false;
+
+    TRY(hf_bool(r, v, "pre_tokenizer", "invert", &invert));
+    /* Nothing is cut where the normalizer has replaced all spaces, as in Gemma's files. */
+    if (hf_same(text, " ") && r->no_spaces)
+        return 0;
+    text = hf_str(yyjson_obj_get(pattern, "Regex"));
+    for (size_t i = 0; i < ARRAY_SIZE(regexes); i++) {
+        if (!hf_same(text, regexes[i].text))
+            continue;
+        if (!json_is(how, "Isolated") && !(json_is(how, "Removed") && invert && regexes[i].total))
+            return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
+        return hf_add_stage(r, &regexes[i].rules);
+    }
+    return hf_fail(
+        r, "pre_tokenizer: the pattern %s is not known",
+        hf_show(text.data ? yyjson_obj_get(pattern, "Regex") : yyjson_obj_get(pattern, "String"))
+            .s);
+}
+
+static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {
+    bool prefix = true, regex = true;
+
+    if (r->kind != KIND_CHARS)
+        return hf_fail(r, "pre_tokenizer: ByteLevel is supported once, for BPE");
+    r->kind = KIND_BYTES;
+    TRY(hf_bool(r, v, "pre_tokenizer", "add_prefix_space", &prefix));
+    TRY(hf_bool(r, v, "pre_tokenizer", "use_regex", &regex));
+    if (prefix)
+        TRY(hf_step(r, "prefix_space"));
+    return regex ? hf_add_stage(r, &regexes[0].rules) : 0;
+}
+
+static int hf_read_digits(struct hf_reader *r, yyjson_val *v) {
+    struct pretok rules = {.stage = {pretok_numbers}, .digits = UINT32_MAX};
+    bool each = false;
+
+    TRY(hf_bool(r, v, "pre_tokenizer", "individual_digits", &each));
+    if (each)
+        rules.digits = 1;
+    return hf_add_stage(r, &rules);
+}
+
+/* Returns the step for the scheme of a Metaspace, NULL if it is unknown. Early files have
+ * add_prefix_space. */
+static const char *hf_mark_step(yyjson_val *v) {
+    yyjson_val *scheme = json_given(v, "prepend_scheme"),
+               *add = yyjson_obj_get(v, "add_prefix_space");
+
+    if (json_is(scheme, "first"))
+        return "mark_first";
+    if (json_is(scheme, "never") || (!scheme && yyjson_is_false(add)))
+        return "mark";
+    return !scheme || json_is(scheme, "always") ? "mark_always" : NULL;
+}
+
+static int hf_read_metaspace(struct hf_reader *r, yyjson_val *v) {
+    const char *step = hf_mark_step(v);
+    bool split = true;
+
+    if (!hf_same(hf_str(yyjson_obj_get(v, "replacement")), SPACE_MARK) || !step)
+        return hf_fail(r, "pre_tokenizer: Metaspace has an unknown replacement or scheme");
+    TRY(hf_bool(r, v, "pre_tokenizer", "split", &split));
+    r->cut_marks |= split;
+    r->no_spaces = true;
+    if (!r->words)
+        return hf_step(r, step);
+    if (!split || strcmp(step, "mark_always") != 0)
+        return hf_fail(r, "pre_tokenizer: Metaspace behind WhitespaceSplit must have the scheme "
+                          "always, and split");
+    return hf_step(r, "mark_words");
+}
+
+static int hf_read_one_cut(struct hf_reader *r, yyjson_val *v, int depth) {
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    if (json_is(type, "Sequence") && depth < HF_SEQUENCE_DEPTH) {
+        JSON_EACH(item, yyjson_obj_get(v, "pretokenizers")) {
+            TRY(hf_read_one_cut(r, item, depth + 1));
+        }
+        return 0;
+    }
+    if (json_is(type, "Split"))
+        return hf_read_split(r, v);
+    if (json_is(type, "ByteLevel"))
+        return hf_read_byte_level(r, v);
+    if (json_is(type, "Digits"))
+        return hf_read_digits(r, v);
+    if (json_is(type, "Metaspace"))
+        return hf_read_metaspace(r, v);
+    if (json_is(type, "BertPreTokenizer") && r->bert)
+        return 0;
+    if (json_is(type, "WhitespaceSplit") && !r->words && r->n_stages == 0) {
+        r->words = true;
+        return 0;
+    }
+    return hf_fail(r, "pre_tokenizer.type %s is not supported", hf_show(type).s);
+}
+
+int hf_read_pre_tokenizer(struct hf_reader *r) {
+    yyjson_val *v = json_given(r->root, "pre_tokenizer");
+
+    if (v)
+        TRY(hf_read_one_cut(r, v, 0));
+    if (r->kind == KIND_BYTES && r->n_stages == 0)
+        return hf_fail(r, "pre_tokenizer: ByteLevel without a cut is not supported");
+    if (r->words && !r->cut_marks)
+        return hf_fail(r, "pre_tokenizer: WhitespaceSplit without Metaspace is not supported");
+    if (r->kind == KIND_UNIGRAM && r->n_stages)
+        return hf_fail(r, "pre_tokenizer: its cuts are not supported for Unigram");
+    if (r->kind == KIND_PIECES && (!r->bert || !json_has(v, "type", "BertPreTokenizer")))
+        return hf_fail(r, "WordPiece is supported with BertNormalizer and BertPreTokenizer only");
+    return 0;
+}
+
+/* ---- decoder ---- */
+
+static int hf_read_one_decoder(struct hf_reader *r, yyjson_val *v, int depth) {
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    if (json_is(type, "Sequence") && depth < HF_SEQUENCE_DEPTH) {
+        JSON_EACH(item, yyjson_obj_get(v, "decoders")) {
+            TRY(hf_read_one_decoder(r, item, depth + 1));
+        }
+        return 0;
+    }
+    if (json_is(type, "Strip")) {
+        r->drop_space = yyjson_get_uint(yyjson_obj_get(v, "start")) > 0;
+        return 0;
+    }
+    if (json_is(type, "Metaspace")) {
+        const char *step = hf_mark_step(v);
+
+        r->drop_space = step && strcmp(step, "mark") != 0;
+        return 0;
+    }
+    if (json_is(type, "Replace ByteFallback Fuse WordPiece ByteLevel"))
+        return 0;
+    return hf_fail(r, "decoder.type %s is not supported", hf_show(type).s);
+}
+
+int hf_read_decoder(struct hf_reader *r) {
+    yyjson_val *v = json_given(r->root, "decoder");
+
+    return v ? hf_read_one_decoder(r, v, 0) : 0;
+}
+
+/* ---- keys ---- */
+
+/* Returns the value of a digit of base64, or -1. */
+static int hf_base64_digit(char c) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *at = c ? strchr(digits, c) : NULL;
+
+    return at ? (int)(at - digits) : -1;
+}
+
+/* Writes the map of Precompiled, which the file has in base64. */
+static int hf_write_charsmap(struct hf_reader *r) {
+    struct gguf_str s = r->map_base64;
+    uint32_t bits = 0;
+
+    if (!s.data)
+        return 0;
+    if (s.len % 4)
+        return hf_fail(r, "normalizer.precompiled_charsmap is not base64");
+    for (unsigned i = 0; i < 2 && s.len && s.data[s.len - 1] == '='; i++)
+        s.len--;
+    TRY(gguf_keys_array(r->out, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, s.len * 3 / 4));
+    for (size_t i = 0; i < s.len; i++) {
+        int v = hf_base64_digit(s.data[i]);
+
+        if (v < 0)
+            return hf_fail(r, "normalizer.precompiled_charsmap is not base64");
+        bits = bits << 6 | (uint32_t)v;
+        if (i % 4)
+            TRY(gguf_keys_add_u8(r->out, (uint8_t)(bits >> (6 - 2 * (i % 4)))));
+    }
+    return 0;
+}
+
+int hf_write_rules(struct hf_reader *r) {
+    TRY(gguf_keys_array(r->out, HF_KEY_STEPS, GGUF_STRING, r->n_steps));
+    TRY(buf_add(&r->out->kv, r->steps.data, r->steps.len));
+    TRY(gguf_keys_bool(r->out, HF_KEY_WHOLE_WORDS, r->whole_words));
+    TRY(gguf_keys_bool(r->out, HF_KEY_FUSE_UNKNOWN, r->fuse_unk));
+    TRY(gguf_keys_bool(r->out, HF_KEY_CUT_MARKS, r->cut_marks));
+    TRY(gguf_keys_bool(r->out, "tokenizer.ggml.add_space_prefix", r->drop_space));
+    TRY(hf_write_charsmap(r));
+    if (r->n_stages == 0)
+        return 0;
+    const struct pretok *row = pretok_like(&r->rules);
+
+    if (!row)
+        return hf_fail(r, "pre_tokenizer: its combination of cuts is not supported");
+    return gguf_keys_string(r->out, "tokenizer.ggml.pre",
+                            (struct gguf_str){row->names[0], strlen(row->names[0])});
+}

@@ -1,0 +1,124 @@
+/*
+ * hf_tokenizer - the order of reading. Everything is read into struct hf_reader first, because the
+ * parts depend on each other: types of tokens on the model and on added_tokens, the kind of a BPE
+ * vocabulary on the pre-tokenizer. Then the keys are written.
+ *
+ * The file is parsed as a whole; yyjson takes some 16 bytes for each value and nests without
+ * recursion. No member of a large object is looked up by its name, which would take linear time.
+ */
+
+#include "text/hf_tokenizer.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include "base/try.h"
+#include "text/hf_private.h"
+
+#define SMALL_FILE_MAX (16u << 20) /* most bytes of a file beside tokenizer.json */
+
+int hf_fail(const struct hf_reader *r, const char *fmt, ...) {
+    char text[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    return err_set(r->err, 0, NULL, "tokenizer.json: %s", text);
+}
+
+struct hf_shown hf_show(yyjson_val *v) {
+    struct hf_shown shown;
+    const char *text = json_text(v);
+
+    if (text)
+        printable_copy(shown.s, sizeof(shown.s), text, json_len(v), true);
+    else
+        snprintf(shown.s, sizeof(shown.s), "%s", v ? yyjson_get_type_desc(v) : "missing");
+    return shown;
+}
+
+struct gguf_str hf_str(yyjson_val *v) {
+    return (struct gguf_str){json_text(v), json_len(v)};
+}
+
+bool hf_same(struct gguf_str a, const char *b) {
+    return a.data && a.len == strlen(b) && memcmp(a.data, b, a.len) == 0;
+}
+
+int hf_bool(const struct hf_reader *r, yyjson_val *object, const char *where, const char *key,
+            bool *out) {
+    yyjson_val *v = json_given(object, key);
+
+    if (v && !yyjson_is_bool(v))
+        return hf_fail(r, "%s.%s is not a bool", where, key);
+    if (v)
+        *out = yyjson_get_bool(v);
+    return 0;
+}
+
+static void reader_deinit(struct hf_reader *r) {
+    free(r->token);
+    buf_deinit(&r->steps);
+}
+
+/* Parses @text, the contents of file @name, which must be an object; *@doc = NULL: there is no such
+ * file. */
+static int reader_parse(yyjson_doc **doc, struct gguf_str text, size_t max, const char *name,
+                        struct err *err) {
+    *doc = NULL;
+    if (!text.data)
+        return 0;
+    if (text.len > max)
+        return err_set(err, 0, NULL, "%s has %zu bytes, more than %zu", name, text.len, max);
+    int r = json_parse(doc, text.data, text.len, 0);
+
+    if (r == -ENOMEM)
+        return r;
+    if (r < 0 || !yyjson_is_obj(yyjson_doc_get_root(*doc)))
+        return err_set(err, 0, NULL, "%s is not a JSON object", name);
+    return 0;
+}
+
+static int reader_run(struct hf_reader *r, const struct hf_tokenizer_files *in) {
+    TRY(hf_read_model(r));
+    TRY(hf_read_added(r));
+    TRY(hf_read_normalizer(r));
+    TRY(hf_read_pre_tokenizer(r));
+    TRY(hf_read_decoder(r));
+    TRY(hf_read_post_processor(r));
+    TRY(hf_write_model(r));
+    TRY(hf_write_rules(r));
+    TRY(hf_write_specials(r));
+    return hf_write_templates(r, in->chat_template);
+}
+
+int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out, struct err *err) {
+    CLEANUP(json_doc_freep) yyjson_doc *tokenizer = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *config = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *map = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *generation = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *model = NULL;
+    CLEANUP(reader_deinit) struct hf_reader r = {.lead = -1, .tail = -1, .out = out, .err = err};
+
+    if (!in->tokenizer.data)
+        return err_set(err, 0, NULL, "tokenizer.json is missing");
+    TRY(reader_parse(&tokenizer, in->tokenizer, HF_TOKENIZER_FILE_MAX, "tokenizer.json", err));
+    TRY(reader_parse(&config, in->tokenizer_config, SMALL_FILE_MAX, "tokenizer_config.json", err));
+    TRY(reader_parse(&map, in->special_tokens_map, SMALL_FILE_MAX, "special_tokens_map.json", err));
+    TRY(reader_parse(&generation, in->generation_config, SMALL_FILE_MAX, "generation_config.json",
+                     err));
+    TRY(reader_parse(&model, in->config, SMALL_FILE_MAX, "config.json", err));
+    r.root = yyjson_doc_get_root(tokenizer);
+    r.config = yyjson_doc_get_root(config);
+    r.map = yyjson_doc_get_root(map);
+    r.generation = yyjson_doc_get_root(generation);
+    r.model_config = yyjson_doc_get_root(model);
+    r.n_limit = in->n_vocab;
+    buf_init(&r.steps, HF_TOKENIZER_FILE_MAX);
+    int status = reader_run(&r, in);
+
+    if (status == -EMSGSIZE)
+        return hf_fail(&r, "tokens and merges need more than 32 MiB as keys of a GGUF file");
+    return status;
+}
