@@ -53,15 +53,20 @@ static int add_replacement(struct words *w) {
     return w->t->replacement == TOKEN_NONE ? 0 : tokens_add(w->out, (int32_t)w->t->replacement);
 }
 
-/* Adds the byte tokens of a character without a token, or the replacement if a byte has no
- * token. */
-static int words_add_unknown(struct words *w, const char *s, size_t len) {
+/* Adds the byte tokens of a character without a token, or the replacement if a byte has no token.
+ * *@unknown: the character before it became the replacement, too; some vocabularies have one for
+ * all of them. */
+static int words_add_unknown(struct words *w, const char *s, size_t len, bool *unknown) {
     const uint32_t *byte_token = w->t->byte_token;
+    bool again = *unknown && w->t->fuse_unknown;
     int r;
 
+    *unknown = false;
     for (size_t i = 0; i < len; i++) {
-        if (byte_token[(uint8_t)s[i]] == TOKEN_NONE)
-            return add_replacement(w);
+        if (byte_token[(uint8_t)s[i]] == TOKEN_NONE) {
+            *unknown = true;
+            return again ? 0 : add_replacement(w);
+        }
     }
     for (size_t i = 0; i < len; i++)
         if ((r = tokens_add(w->out, (int32_t)byte_token[(uint8_t)s[i]])) != 0)
@@ -129,6 +134,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     const struct tokenizer *t = w->t;
     const char *end = s + len;
     uint32_t whole = whole_word(t, s, len);
+    bool unknown = false;
 
     if (words_too_long(w, len))
         return -EMSGSIZE;
@@ -142,10 +148,12 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     for (size_t i = 0; i < w->merger.n; i++) {
         const struct symbol *sym = &w->merger.sym[i];
 
-        if (sym->id < t->vocab.n)
+        if (sym->id < t->vocab.n) {
             TRY(tokens_add(w->out, (int32_t)sym->id));
-        else if (!t->fuse_unknown || i == 0 || sym[-1].id < t->vocab.n)
-            TRY(words_add_unknown(w, s, sym->len));
+            unknown = false;
+        } else {
+            TRY(words_add_unknown(w, s, sym->len, &unknown));
+        }
         s += sym->len;
     }
     assert(s == end); /* every byte is read once */
