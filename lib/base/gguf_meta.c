@@ -61,7 +61,8 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
                                    "key '%.*s': %llu elements do not fit into %zu bytes" GGUF_WHOLE,
                                    (int)MIN(kv->key.len, 100u), kv->key.data, (unsigned long long)n,
                                    gguf_cursor_remaining(c));
-    kv->array = (struct gguf_array){.type = (enum gguf_type)type, .n = n, .data = c->file->map + c->at};
+    kv->array =
+        (struct gguf_array){.type = (enum gguf_type)type, .n = n, .data = c->file->map + c->at};
     if (type == GGUF_STRING)
         return parse_strings(c, kv);
     const uint8_t *p;

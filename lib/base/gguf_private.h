@@ -39,8 +39,8 @@ struct gguf_shard {
 };
 
 /* Makes at least the first @end bytes private. They are read from the file and not through its
- * mapping, so that a file that is cut off meanwhile is an error and no signal. Returns 0, or -ENOMEM
- * or another error of the system, -EAGAIN if the file has become shorter. */
+ * mapping, so that a file that is cut off meanwhile is an error and no signal. Returns 0, -EAGAIN
+ * if the file has become shorter, or -errno. */
 int gguf_shard_read(struct gguf_shard *s, size_t end);
 
 /* Reads the header of @file, never past @end. The offset in a message is @at, the position in the
