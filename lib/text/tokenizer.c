@@ -133,6 +133,8 @@ static int load_published(struct tokenizer *t, const struct gguf *g, struct err 
     if (!t->published)
         return 0;
     TRY(steps_load(&t->steps, g, HF_KEY_STEPS, err));
+    TRY(charsmap_load(&t->unigram.map, g, err));
+    t->steps.map = &t->unigram.map;
     TRY(special_read_flag(g, HF_KEY_WHOLE_WORDS, &t->whole_words, err));
     TRY(special_read_flag(g, HF_KEY_FUSE_UNKNOWN, &t->fuse_unknown, err));
     TRY(special_read_flag(g, HF_KEY_CUT_MARKS, &t->cut_marks, err));

@@ -68,7 +68,7 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
     TRY(read_scores(t, g, err));
-    return charsmap_load(&t->unigram.map, g, err);
+    return t->published ? 0 : charsmap_load(&t->unigram.map, g, err);
 }
 
 void unigram_deinit(struct unigram *u) {
@@ -214,14 +214,11 @@ static int add_way(struct words *w, struct step *best, uint32_t len) {
     return 0;
 }
 
-int unigram_encode(struct words *w, const char *text, size_t len) {
-    TRY(unigram_normalise(w->t, text, len, &w->normal));
-    if (w->normal.len == 0)
-        return 0;
-    if (w->normal.len >= UINT32_MAX / sizeof(struct step))
-        return -EMSGSIZE;
-    uint32_t n = (uint32_t)w->normal.len, n_chars = 0;
+/* Adds the tokens of the best way through the @n bytes at @s, which are normalised. */
+static int unigram_add_best(struct words *w, const char *s, uint32_t n) {
     CLEANUP(freep) struct step *best = malloc((n + 1) * sizeof(*best));
+    uint32_t n_chars = 0;
+
     if (!best)
         return -ENOMEM;
     for (uint32_t i = 0; i <= n; i++)
@@ -230,11 +227,44 @@ int unigram_encode(struct words *w, const char *text, size_t len) {
     for (uint32_t at = 0, n_char; at < n; at += n_char) {
         uint32_t cp;
 
-        n_char = unicode_decode(w->normal.data + at, w->normal.data + n, &cp);
-        step_from(w->t, w->normal.data, n, at, n_char, best);
+        n_char = unicode_decode(s + at, s + n, &cp);
+        step_from(w->t, s, n, at, n_char, best);
         if (++n_chars % PAUSE_CHARS == 0)
             TRY(job_pause());
     }
-    w->normal.len = 0;
     return add_way(w, best, n);
+}
+
+/* Returns the bytes of the first word of @s, which ends before a mark. */
+static size_t unigram_word(const char *s, size_t len) {
+    size_t n = 1;
+
+    while (n < len && !is_space_mark(s + n, len - n))
+        n++;
+    return n;
+}
+
+int unigram_encode(struct words *w, const char *text, size_t len) {
+    const struct tokenizer *t = w->t;
+    struct gguf_str s = {text, len};
+
+    if (t->published) {
+        TRY(steps_run(&t->steps, s, w->first, &w->normal, &w->escaped, &s));
+    } else {
+        TRY(unigram_normalise(t, text, len, &w->normal));
+        s = (struct gguf_str){w->normal.data, w->normal.len};
+    }
+    if (s.len >= UINT32_MAX / sizeof(struct step))
+        return -EMSGSIZE;
+    while (s.len) {
+        size_t n = t->cut_marks ? unigram_word(s.data, s.len) : s.len;
+
+        TRY(unigram_add_best(w, s.data, (uint32_t)n));
+        if (++w->n_words % PAUSE_CHARS == 0)
+            TRY(job_pause());
+        s.data += n;
+        s.len -= n;
+    }
+    w->normal.len = 0;
+    return 0;
 }
