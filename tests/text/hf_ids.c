@@ -1,7 +1,7 @@
 /*
- * hf_ids FOLDER TEXTS: reads the tokenizer of a folder from Hugging Face, and prints the ids of each
- * text of TEXTS, a JSON array of strings, as a line; with --around the ids that begin and end every
- * text too, with --decode each text that decoding the ids gives, as a JSON string.
+ * hf_ids TOKENIZER.json TEXTS.json [--around | --decode]: prints the ids of each text, of an array of
+ * strings, as a line; with --around the ids that begin and end every text too, with --decode the
+ * text that decoding the ids gives, in hexadecimal.
  */
 
 #include <stdio.h>
@@ -11,28 +11,12 @@
 #include "base/try.h"
 #include "tests/text/hf_folder.h"
 
-static int read_file(const char *folder, const char *name, struct buf *out, struct gguf_str *text) {
-    char path[4096];
-
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    out->max = HF_TOKENIZER_FILE_MAX;
-    if (files_read(path, out, NULL) < 0)
-        return 0;
-    *text = (struct gguf_str){out->data ? out->data : "", out->len};
-    return 0;
-}
-
-static int load(struct tokenizer **out, const char *folder, struct err *err) {
-    CLEANUP(buf_deinit) struct buf a = {0};
-    CLEANUP(buf_deinit) struct buf b = {0};
-    CLEANUP(buf_deinit) struct buf c = {0};
-    CLEANUP(buf_deinit) struct buf d = {0};
+static int load(struct tokenizer **out, const char *path, struct err *err) {
+    CLEANUP(buf_deinit) struct buf file = {.max = HF_TOKENIZER_FILE_MAX};
     struct hf_tokenizer_files in = {0};
 
-    TRY(read_file(folder, "tokenizer.json", &a, &in.tokenizer));
-    TRY(read_file(folder, "tokenizer_config.json", &b, &in.tokenizer_config));
-    TRY(read_file(folder, "special_tokens_map.json", &c, &in.special_tokens_map));
-    TRY(read_file(folder, "generation_config.json", &d, &in.generation_config));
+    TRY(files_read(path, &file, NULL));
+    in.tokenizer = (struct gguf_str){file.data ? file.data : "", file.len};
     return hf_folder_load(out, &in, err);
 }
 

@@ -1,0 +1,292 @@
+/*
+ * tokenizer.json: the small tokenizers of tests/text/hf give the ids that Hugging Face's library
+ * gave (make.py there), whatever is not supported is refused by its name, and the files beside it
+ * name special tokens and templates.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/gguf_private.h"
+#include "base/json_read.h"
+#include "tests/text/expect.h"
+#include "tests/text/hf_folder.h"
+
+#define BPE_HEAD                                                                                   \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xE2\x96\x81\":3},"
+#define BPE BPE_HEAD "\"merges\":[\"a b\"]}"
+#define MARKED                                                                                     \
+    "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "                             \
+    "\"},\"content\":\"\xE2\x96\x81\"}"
+
+static struct gguf_str text(const char *s) {
+    return (struct gguf_str){s, strlen(s)};
+}
+
+/* Text of a file of tests/text/hf; to be freed. */
+static char *read_test(const char *name, size_t *len) {
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/tests/text/hf/%s.json", getenv("WEFT_SOURCE"), name);
+    return expect_read(path, len);
+}
+
+static struct tokenizer *load(const struct hf_tokenizer_files *in) {
+    struct tokenizer *t = NULL;
+    struct err err = {0};
+
+    cr_assert_eq(hf_folder_load(&t, in, &err), 0, "%s", err.message);
+    return t;
+}
+
+static struct tokenizer *load_text(const char *json) {
+    return load(&(struct hf_tokenizer_files){.tokenizer = text(json)});
+}
+
+/* The refusal of @in, which must be one. */
+static const char *refusal(const struct hf_tokenizer_files *in) {
+    static struct err err;
+    struct tokenizer *t = NULL;
+
+    err = (struct err){0};
+    cr_assert_lt(hf_folder_load(&t, in, &err), 0);
+    return err.message;
+}
+
+static void check_golden(const char *name, yyjson_val *cases) {
+    size_t len;
+    CLEANUP(freep) char *json = read_test(name, &len);
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t = load(&(struct hf_tokenizer_files){.tokenizer = {json, len}});
+
+    cr_assert_geq(yyjson_arr_size(cases), 50, "%s", name);
+    JSON_EACH(item, cases) {
+        yyjson_val *s = yyjson_arr_get_first(item);
+        struct tokens got =
+            expect_encode(t, json_text(s), json_len(s), TOKENIZE_SPECIAL | TOKENIZE_BOS);
+        size_t n = 0;
+
+        JSON_EACH(id, yyjson_arr_get_last(item)) {
+            cr_assert(n < got.n && got.id[n] == yyjson_get_int(id), "%s: id %zu of %s", name, n,
+                      json_text(s));
+            n++;
+        }
+        cr_assert_eq(n, got.n, "%s: %zu ids of %s", name, got.n, json_text(s));
+        tokens_deinit(&got);
+    }
+}
+
+Test(hf_tokenizer, small_vocabularies_have_the_ids_of_the_library) {
+    static const char *const names[] = {"bytes", "chars", "pieces", "unigram"};
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+    size_t len;
+    CLEANUP(freep) char *json = read_test("golden", &len);
+
+    cr_assert_eq(json_parse(&doc, json, len, 0), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        check_golden(names[i], yyjson_obj_get(yyjson_doc_get_root(doc), names[i]));
+}
+
+Test(hf_tokenizer, a_user_writes_no_added_token) {
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t =
+        load_text("{" BPE ",\"added_tokens\":[{\"id\":4,\"content\":\"ab\xE2\x96\x81"
+                  "a\",\"special\":true}]}");
+    struct tokens got = {0};
+    struct text_range user = {0, 6};
+
+    cr_assert_eq(tokenizer_encode(t,
+                                  "ab\xE2\x96\x81"
+                                  "a",
+                                  6, TOKENIZE_SPECIAL, NULL, 0, &got),
+                 0);
+    expect_ids(&got, (int32_t[]){4}, 1, "trusted");
+    got.n = 0;
+    cr_assert_eq(tokenizer_encode(t,
+                                  "ab\xE2\x96\x81"
+                                  "a",
+                                  6, TOKENIZE_SPECIAL, &user, 1, &got),
+                 0);
+    expect_ids(&got, (int32_t[]){2, 3, 0}, 3, "of a user");
+    tokens_deinit(&got);
+}
+
+Test(hf_tokenizer, merges_are_strings_or_pairs) {
+    static const char *const merges[] = {"\"merges\":[\"a b\"]", "\"merges\":[[\"a\",\"b\"]]"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(merges); i++) {
+        char json[512];
+
+        snprintf(json, sizeof(json), "{" BPE_HEAD "%s}," MARKED "}", merges[i]);
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load_text(json);
+        struct tokens got = expect_encode(t, "ab a", 4, 0);
+
+        expect_ids(&got, (int32_t[]){2, 3, 0}, 3, merges[i]);
+        tokens_deinit(&got);
+    }
+}
+
+static const struct {
+    const char *json, *message;
+} refused[] = {
+    {"[]", "tokenizer.json is not a JSON object"},
+    {"{", "tokenizer.json is not a JSON object"},
+    {"{}", "model.type is missing; supported are BPE, Unigram and WordPiece"},
+    {"{\"model\":{\"type\":\"WordLevel\"}}", "model.type is WordLevel; supported"},
+    {"{\"model\":{\"type\":7}}", "model.type is uint; supported"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":[]}}", "model.vocab is not an object"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{}}}", "model.vocab is empty"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\\\"\\n\":-1}}}",
+     "model.vocab: the id of \"a\\\"\\n\" is not a number"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0}}}",
+     "model.vocab gives the id 0 to two texts"},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4000000000}}}",
+     "id 4000000000 is larger than 2097151"},
+    {"{" BPE_HEAD "\"merges\":{}}}", "model.merges is not an array"},
+    {"{" BPE_HEAD "\"merges\":[\"ab\"]}}", "model.merges[0] has not one space"},
+    {"{" BPE_HEAD "\"merges\":[\"a b\",[\"a\"]]}}",
+     "model.merges[1] is neither a string nor a pair"},
+    {"{" BPE_HEAD "\"merges\":[[\"a b\",\"c\"]]}}", "model.merges[0] has a space inside"},
+    {"{" BPE_HEAD "\"dropout\":0.1}}", "model.dropout is not supported"},
+    {"{" BPE_HEAD "\"end_of_word_suffix\":\"</w>\"}}", "model.end_of_word_suffix is not supported"},
+    {"{" BPE_HEAD "\"byte_fallback\":1}}", "model.byte_fallback is not a bool"},
+    {"{" BPE_HEAD "\"unk_token\":\"?\",\"merges\":[]}}", "model.unk_token is no token"},
+    {"{" BPE ",\"added_tokens\":{}}", "added_tokens is not an array"},
+    {"{" BPE ",\"added_tokens\":[{\"id\":9}]}", "added_tokens[0] has no id or no content"},
+    {"{" BPE ",\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]}",
+     "added_tokens[0] has the id 0 of another token"},
+    {"{" BPE ",\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"lstrip\":\"yes\"}]}",
+     "added_tokens[0].lstrip is not a bool"},
+    {"{" BPE ",\"normalizer\":{\"type\":\"Nmt\"}}", "normalizer.type Nmt is not supported"},
+    {"{" BPE
+     ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"\"}}",
+     "normalizer: Replace of the regular expression a+ is not supported"},
+    {"{" BPE ",\"normalizer\":{\"type\":\"BertNormalizer\"}}",
+     "BertNormalizer is supported for WordPiece"},
+    {"{" BPE ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"a*==\"}}",
+     "normalizer.precompiled_charsmap is not base64"},
+    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}",
+     "pre_tokenizer.type UnicodeScripts is not supported"},
+    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x|y\"},\"behavior\":"
+             "\"Isolated\"}}",
+     "pre_tokenizer: the pattern x|y is not known"},
+    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}\"},"
+             "\"behavior\":\"Removed\"}}",
+     "pre_tokenizer.behavior Removed is not supported"},
+    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false}}",
+     "pre_tokenizer: ByteLevel without a cut is not supported"},
+    {"{" BPE ",\"decoder\":{\"type\":\"CTC\"}}", "decoder.type CTC is not supported"},
+    {"{" BPE ",\"post_processor\":{\"type\":\"Other\"}}",
+     "post_processor.type Other is not supported"},
+    {"{" BPE
+     ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",77],\"sep\":[\"b\",1]}}",
+     "post_processor: the id of a special token is not below 4"},
+    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}",
+     "model.vocab[0] is not a text and a score"},
+    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":3,\"vocab\":[[\"a\",0]]}}",
+     "model.unk_id is not the number of an entry"},
+    {"{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"a\",\"vocab\":{\"a\":0}}}",
+     "WordPiece is supported with BertNormalizer and BertPreTokenizer only"},
+};
+
+Test(hf_tokenizer, refusals_name_file_and_key) {
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        const char *message =
+            refusal(&(struct hf_tokenizer_files){.tokenizer = text(refused[i].json)});
+
+        cr_assert_not_null(strstr(message, "tokenizer.json"), "%s", message);
+        cr_assert_not_null(strstr(message, refused[i].message), "%s: %s", refused[i].json, message);
+    }
+    cr_assert_str_eq(refusal(&(struct hf_tokenizer_files){0}), "tokenizer.json is missing");
+}
+
+Test(hf_tokenizer, refusals_of_the_other_files) {
+    struct hf_tokenizer_files in = {.tokenizer = text("{" BPE "}")};
+
+    in.generation_config = text("{\"eos_token_id\":[0,99]}");
+    cr_assert_not_null(strstr(refusal(&in), "generation_config.json: eos_token_id has an entry"));
+    in.generation_config = text("[");
+    cr_assert_str_eq(refusal(&in), "generation_config.json is not a JSON object");
+    in.generation_config = (struct gguf_str){0};
+    in.tokenizer_config = text("{\"add_bos_token\":1}");
+    cr_assert_str_eq(refusal(&in), "tokenizer_config.json: add_bos_token is not a bool");
+    in.tokenizer_config = text("{\"chat_template\":[{\"name\":\"a b\",\"template\":\"\"}]}");
+    cr_assert_not_null(strstr(refusal(&in), "chat_template[0] has no name and template"));
+}
+
+Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
+    struct hf_tokenizer_files in = {
+        .tokenizer =
+            text("{" BPE ",\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true},"
+                 "{\"id\":5,\"content\":\"<e>\",\"special\":true},"
+                 "{\"id\":6,\"content\":\"<t>\",\"special\":true}]}"),
+        .tokenizer_config = text("{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":true}"),
+        .special_tokens_map = text("{\"bos_token\":\"<t>\",\"eos_token\":\"<e>\"}"),
+        .generation_config = text("{\"eos_token_id\":[6]}"),
+        .config = text("{\"eos_token_id\":3}"),
+    };
+    CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
+    struct tokens got = expect_encode(t, "a", 1, TOKENIZE_BOS);
+
+    expect_ids(&got, (int32_t[]){4, 0}, 2, "a");
+    cr_assert_eq(tokenizer_eos(t), 5);
+    cr_assert(tokenizer_is_end(t, 5) && tokenizer_is_end(t, 6) && tokenizer_is_end(t, 3));
+    cr_assert_not(tokenizer_is_end(t, 4));
+    tokens_deinit(&got);
+}
+
+/* </s> is ordinary text in files that do not add it. */
+Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t = load_text("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"<\":0,\"/"
+                                    "\":1,\"s\":2,\">\":3,\"</\":4,\"s>\":5,\"</s>\":6},"
+                                    "\"merges\":[\"< /\",\"s >\",\"</ s>\"]}}");
+    struct tokens got = expect_encode(t, "</s>", 4, 0);
+
+    expect_ids(&got, (int32_t[]){6}, 1, "</s>");
+    cr_assert_not(tokenizer_is_end(t, 6));
+    tokens_deinit(&got);
+}
+
+Test(hf_tokenizer, the_vocabulary_has_the_size_of_the_model) {
+    struct hf_tokenizer_files in = {
+        .tokenizer =
+            text("{" BPE ",\"added_tokens\":[{\"id\":9,\"content\":\"<x>\",\"special\":true}]}"),
+    };
+    static const uint32_t sizes[][2] = {{0, 10}, {9, 9}, {20, 20}, {5, 5}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        in.n_vocab = sizes[i][0];
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
+
+        cr_assert_eq(tokenizer_n_vocab(t), sizes[i][1]);
+        cr_assert_eq(tokenizer_find(t, "<x>", 3), sizes[i][1] > 9 ? 9 : -1);
+        cr_assert_eq(tokenizer_text(t, 7).len, 0);
+    }
+}
+
+Test(hf_tokenizer, chat_templates) {
+    CLEANUP(gguf_keys_deinit) struct gguf_keys keys = {0};
+    struct hf_tokenizer_files in = {
+        .tokenizer = text("{" BPE "}"),
+        .tokenizer_config = text("{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},"
+                                 "{\"name\":\"tool_use\",\"template\":\"T\"}]}"),
+        .chat_template = text("F"),
+    };
+    struct gguf_meta meta = {0};
+    struct err err = {0};
+
+    gguf_keys_init(&keys);
+    cr_assert_eq(hf_tokenizer_keys(&in, &keys, &err), 0, "%s", err.message);
+    struct gguf_cursor c = {.base = (uint8_t *)keys.kv.data,
+                            .end = keys.kv.len,
+                            .file_size = keys.kv.len,
+                            .n_shards = 1,
+                            .err = &err};
+
+    cr_assert_eq(gguf_meta_parse(&meta, &c, keys.n), 0, "%s", err.message);
+    cr_assert_eq(c.at, c.end);
+    cr_assert_eq(*gguf_meta_find(&meta, "tokenizer.chat_template")->str.data, 'F');
+    cr_assert_eq(*gguf_meta_find(&meta, "tokenizer.chat_template.tool_use")->str.data, 'T');
+    gguf_meta_deinit(&meta);
+}
