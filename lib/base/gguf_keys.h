@@ -16,9 +16,10 @@ struct gguf_keys {
     uint32_t n;    /* number of keys */
 };
 
-void gguf_keys_init(struct gguf_keys *k);
+void gguf_keys_init(struct gguf_keys *k);   /* begins with no keys */
 void gguf_keys_deinit(struct gguf_keys *k); /* accepts a zeroed one */
 
+/* Append a key with one value. */
 int gguf_keys_u32(struct gguf_keys *k, const char *key, uint32_t v);
 int gguf_keys_f32(struct gguf_keys *k, const char *key, float v);
 int gguf_keys_bool(struct gguf_keys *k, const char *key, bool v);

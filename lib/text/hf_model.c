@@ -298,7 +298,7 @@ int hf_write_model(struct hf_reader *r) {
 
         if (id < 0)
             return hf_fail(r, "model.unk_token is no token");
-        if (r->token[id].type == TOKEN_CONTROL || r->kind == KIND_UNIGRAM)
+        if (r->token[id].type != TOKEN_NORMAL || r->kind == KIND_UNIGRAM)
             r->token[id].type = TOKEN_UNKNOWN;
     }
     TRY(gguf_keys_string(r->out, "tokenizer.ggml.model", (struct gguf_str){model, strlen(model)}));

@@ -49,6 +49,7 @@ struct hf_shown {
 struct hf_shown hf_show(yyjson_val *v);
 /* Returns the text of a string; .data == NULL: @v is none. */
 struct gguf_str hf_str(yyjson_val *v);
+/* Returns whether both texts are equal; a missing one equals none. */
 bool hf_same(struct gguf_str a, const char *b);
 
 /* Reads member @key of @object, a bool, to *@out, which keeps its value if there is none. Returns

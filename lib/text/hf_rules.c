@@ -218,7 +218,7 @@ static int hf_read_split(struct hf_reader *r, yyjson_val *v) {
     bool invert = false;
 
     TRY(hf_bool(r, v, "pre_tokenizer", "invert", &invert));
-    /* Nothing is cut where the normalizer has replaced all spaces, as in Gemma's files. */
+    /* Gemma's files cut at spaces that their normalizer has replaced before. */
     if (hf_same(text, " ") && r->no_spaces)
         return 0;
     text = hf_str(yyjson_obj_get(pattern, "Regex"));

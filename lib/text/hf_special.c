@@ -261,7 +261,7 @@ static int hf_write_named(struct hf_reader *r, yyjson_val *list, bool have_defau
         if (json_is(name, "default") && have_default)
             continue;
         if (!json_is(name, "default"))
-            snprintf(key, sizeof(key), "tokenizer.chat_template.%s", json_text(name));
+            snprintf(key, sizeof(key), "tokenizer.chat_template.%s", json_cstr(name));
         TRY(gguf_keys_string(r->out, key, text));
     }
     return 0;

@@ -202,9 +202,9 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
     return 0;
 }
 
-/* Returns the bytes of the stretch at the start of @text, len > 0, that is normalised by itself: its
- * first character and those behind it up to the next one of ASCII, which never combines with a
- * character before it; or up to a byte that is not UTF-8. */
+/* Returns the bytes of the first stretch of @text, len > 0: a character and those behind it up to
+ * the next one of ASCII, which never combines with a character before it, or up to a byte that is
+ * not UTF-8. A stretch is normalised without the others. */
 static size_t stretch_bytes(const char *text, size_t len) {
     uint32_t cp;
     size_t at = unicode_decode(text, text + len, &cp);

@@ -16,7 +16,7 @@
 #define PAUSE_BYTES 16384u
 #define GRAPHEME_MAX 6u /* bytes from which on a grapheme is not mapped as a whole */
 
-/* What a step works on. */
+/* Input of a step. */
 struct input {
     const struct steps *all;
     const struct text_step *step;

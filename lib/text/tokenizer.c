@@ -265,7 +265,7 @@ static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, s
     return pretok_run(s, len, UC_SPACE, SIZE_MAX);
 }
 
-/* Returns how many bytes of white space at the end of @s[0..len) the token @id behind it absorbs. */
+/* Returns how many bytes of white space at the end of @s[0..len) the token @id behind absorbs. */
 static size_t absorbed_before(const struct tokenizer *t, uint32_t id, const char *s, size_t len) {
     size_t end = len;
 

@@ -30,9 +30,9 @@ enum token_type { /* numbered as in the file */
                   TOKEN_BYTE,
 };
 
-/* Keys that GGUF files do not have, written by hf_tokenizer.c. */
-/* steps of normalising, as steps_load() reads them. A file with this key has all the others that
- * the rules of its tokenizer need; nothing is guessed from names and texts. */
+/* Keys that GGUF files do not have, written by hf_tokenizer.c. A file with the first one has all
+ * rules of its tokenizer; names and texts of tokens imply none. */
+/* steps of normalising, as steps_load() reads them */
 #define HF_KEY_STEPS "tokenizer.weft.normalizer"
 #define HF_KEY_WHOLE_WORDS "tokenizer.weft.whole_words"   /* a word that is a token is not merged */
 #define HF_KEY_FUSE_UNKNOWN "tokenizer.weft.fuse_unknown" /* unknown neighbours are one token */

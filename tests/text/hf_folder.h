@@ -1,7 +1,7 @@
 #pragma once
 
-/* hf_folder - makes a tokenizer of the contents of a folder from Hugging Face, through the keys of a
- * GGUF file in memory. */
+/* hf_folder - makes a tokenizer of the files of a Hugging Face folder, through a GGUF file in
+ * memory. */
 
 #include "text/hf_tokenizer.h"
 #include "text/tokenizer.h"

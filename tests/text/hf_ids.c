@@ -1,6 +1,6 @@
 /*
- * hf_ids TOKENIZER.json TEXTS.json [--around | --decode]: prints the ids of each text, of an array of
- * strings, as a line; with --around the ids that begin and end every text too, with --decode the
+ * hf_ids TOKENIZER.json TEXTS.json [--around | --decode]: prints the ids of each text, of an array
+ * of strings, as a line; with --around the ids that begin and end every text too, with --decode the
  * text that decoding the ids gives, in hexadecimal.
  */
 

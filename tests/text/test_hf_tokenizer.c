@@ -9,17 +9,19 @@
 #include <string.h>
 #include "base/gguf_private.h"
 #include "base/json_read.h"
+#include "tests/support/quotes.h"
 #include "tests/text/expect.h"
 #include "tests/text/hf_folder.h"
 
-#define BPE_HEAD                                                                                   \
-    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xE2\x96\x81\":3},"
-#define BPE BPE_HEAD "\"merges\":[\"a b\"]}"
+#define BPE_HEAD "'model':{'type':'BPE','vocab':{'a':0,'b':1,'ab':2,'\xE2\x96\x81':3},"
+#define BPE BPE_HEAD "'merges':['a b']}"
 #define MARKED                                                                                     \
-    "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "                             \
-    "\"},\"content\":\"\xE2\x96\x81\"}"
+    "'normalizer':{'type':'Replace','pattern':{'String':' "                                        \
+    "'},'content':'\xE2\x96\x81'}"
 
+/* Contents of a file, of JSON whose quotes are apostrophes here. */
 static struct gguf_str text(const char *s) {
+    s = json_quotes(s);
     return (struct gguf_str){s, strlen(s)};
 }
 
@@ -89,9 +91,8 @@ Test(hf_tokenizer, small_vocabularies_have_the_ids_of_the_library) {
 
 Test(hf_tokenizer, a_user_writes_no_added_token) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t =
-        load_text("{" BPE ",\"added_tokens\":[{\"id\":4,\"content\":\"ab\xE2\x96\x81"
-                  "a\",\"special\":true}]}");
+    struct tokenizer *t = load_text("{" BPE ",'added_tokens':[{'id':4,'content':'ab\xE2\x96\x81"
+                                    "a','special':true}]}");
     struct tokens got = {0};
     struct text_range user = {0, 6};
 
@@ -112,7 +113,7 @@ Test(hf_tokenizer, a_user_writes_no_added_token) {
 }
 
 Test(hf_tokenizer, merges_are_strings_or_pairs) {
-    static const char *const merges[] = {"\"merges\":[\"a b\"]", "\"merges\":[[\"a\",\"b\"]]"};
+    static const char *const merges[] = {"'merges':['a b']", "'merges':[['a','b']]"};
 
     for (size_t i = 0; i < ARRAY_SIZE(merges); i++) {
         char json[512];
@@ -132,60 +133,53 @@ static const struct {
     {"[]", "tokenizer.json is not a JSON object"},
     {"{", "tokenizer.json is not a JSON object"},
     {"{}", "model.type is missing; supported are BPE, Unigram and WordPiece"},
-    {"{\"model\":{\"type\":\"WordLevel\"}}", "model.type is WordLevel; supported"},
-    {"{\"model\":{\"type\":7}}", "model.type is uint; supported"},
-    {"{\"model\":{\"type\":\"BPE\",\"vocab\":[]}}", "model.vocab is not an object"},
-    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{}}}", "model.vocab is empty"},
-    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\\\"\\n\":-1}}}",
+    {"{'model':{'type':'WordLevel'}}", "model.type is WordLevel; supported"},
+    {"{'model':{'type':7}}", "model.type is uint; supported"},
+    {"{'model':{'type':'BPE','vocab':[]}}", "model.vocab is not an object"},
+    {"{'model':{'type':'BPE','vocab':{}}}", "model.vocab is empty"},
+    {"{'model':{'type':'BPE','vocab':{'a\\\"\\n':-1}}}",
      "model.vocab: the id of \"a\\\"\\n\" is not a number"},
-    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0}}}",
-     "model.vocab gives the id 0 to two texts"},
-    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4000000000}}}",
-     "id 4000000000 is larger than 2097151"},
-    {"{" BPE_HEAD "\"merges\":{}}}", "model.merges is not an array"},
-    {"{" BPE_HEAD "\"merges\":[\"ab\"]}}", "model.merges[0] has not one space"},
-    {"{" BPE_HEAD "\"merges\":[\"a b\",[\"a\"]]}}",
-     "model.merges[1] is neither a string nor a pair"},
-    {"{" BPE_HEAD "\"merges\":[[\"a b\",\"c\"]]}}", "model.merges[0] has a space inside"},
-    {"{" BPE_HEAD "\"dropout\":0.1}}", "model.dropout is not supported"},
-    {"{" BPE_HEAD "\"end_of_word_suffix\":\"</w>\"}}", "model.end_of_word_suffix is not supported"},
-    {"{" BPE_HEAD "\"byte_fallback\":1}}", "model.byte_fallback is not a bool"},
-    {"{" BPE_HEAD "\"unk_token\":\"?\",\"merges\":[]}}", "model.unk_token is no token"},
-    {"{" BPE ",\"added_tokens\":{}}", "added_tokens is not an array"},
-    {"{" BPE ",\"added_tokens\":[{\"id\":9}]}", "added_tokens[0] has no id or no content"},
-    {"{" BPE ",\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]}",
+    {"{'model':{'type':'BPE','vocab':{'a':0,'b':0}}}", "model.vocab gives the id 0 to two texts"},
+    {"{'model':{'type':'BPE','vocab':{'a':4000000000}}}", "id 4000000000 is larger than 2097151"},
+    {"{" BPE_HEAD "'merges':{}}}", "model.merges is not an array"},
+    {"{" BPE_HEAD "'merges':['ab']}}", "model.merges[0] has not one space"},
+    {"{" BPE_HEAD "'merges':['a b',['a']]}}", "model.merges[1] is neither a string nor a pair"},
+    {"{" BPE_HEAD "'merges':[['a b','c']]}}", "model.merges[0] has a space inside"},
+    {"{" BPE_HEAD "'dropout':0.1}}", "model.dropout is not supported"},
+    {"{" BPE_HEAD "'end_of_word_suffix':'</w>'}}", "model.end_of_word_suffix is not supported"},
+    {"{" BPE_HEAD "'byte_fallback':1}}", "model.byte_fallback is not a bool"},
+    {"{" BPE_HEAD "'unk_token':'?','merges':[]}}", "model.unk_token is no token"},
+    {"{" BPE ",'added_tokens':{}}", "added_tokens is not an array"},
+    {"{" BPE ",'added_tokens':[{'id':9}]}", "added_tokens[0] has no id or no content"},
+    {"{" BPE ",'added_tokens':[{'id':0,'content':'x'}]}",
      "added_tokens[0] has the id 0 of another token"},
-    {"{" BPE ",\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"lstrip\":\"yes\"}]}",
+    {"{" BPE ",'added_tokens':[{'id':9,'content':'x','lstrip':'yes'}]}",
      "added_tokens[0].lstrip is not a bool"},
-    {"{" BPE ",\"normalizer\":{\"type\":\"Nmt\"}}", "normalizer.type Nmt is not supported"},
-    {"{" BPE
-     ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"\"}}",
+    {"{" BPE ",'normalizer':{'type':'Nmt'}}", "normalizer.type Nmt is not supported"},
+    {"{" BPE ",'normalizer':{'type':'Replace','pattern':{'Regex':'a+'},'content':''}}",
      "normalizer: Replace of the regular expression a+ is not supported"},
-    {"{" BPE ",\"normalizer\":{\"type\":\"BertNormalizer\"}}",
+    {"{" BPE ",'normalizer':{'type':'BertNormalizer'}}",
      "BertNormalizer is supported for WordPiece"},
-    {"{" BPE ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"a*==\"}}",
+    {"{" BPE ",'normalizer':{'type':'Precompiled','precompiled_charsmap':'a*=='}}",
      "normalizer.precompiled_charsmap is not base64"},
-    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}",
+    {"{" BPE ",'pre_tokenizer':{'type':'UnicodeScripts'}}",
      "pre_tokenizer.type UnicodeScripts is not supported"},
-    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x|y\"},\"behavior\":"
-             "\"Isolated\"}}",
+    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x|y'},'behavior':"
+     "'Isolated'}}",
      "pre_tokenizer: the pattern x|y is not known"},
-    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}\"},"
-             "\"behavior\":\"Removed\"}}",
+    {"{" BPE ",'pre_tokenizer':{'type':'Split','pattern':{'Regex':'\\\\p{N}'},"
+     "'behavior':'Removed'}}",
      "pre_tokenizer.behavior Removed is not supported"},
-    {"{" BPE ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false}}",
+    {"{" BPE ",'pre_tokenizer':{'type':'ByteLevel','use_regex':false}}",
      "pre_tokenizer: ByteLevel without a cut is not supported"},
-    {"{" BPE ",\"decoder\":{\"type\":\"CTC\"}}", "decoder.type CTC is not supported"},
-    {"{" BPE ",\"post_processor\":{\"type\":\"Other\"}}",
-     "post_processor.type Other is not supported"},
-    {"{" BPE
-     ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",77],\"sep\":[\"b\",1]}}",
+    {"{" BPE ",'decoder':{'type':'CTC'}}", "decoder.type CTC is not supported"},
+    {"{" BPE ",'post_processor':{'type':'Other'}}", "post_processor.type Other is not supported"},
+    {"{" BPE ",'post_processor':{'type':'BertProcessing','cls':['a',77],'sep':['b',1]}}",
      "post_processor: the id of a special token is not below 4"},
-    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}",
-     "model.vocab[0] is not a text and a score"},
-    {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":3,\"vocab\":[[\"a\",0]]}}",
+    {"{'model':{'type':'Unigram','vocab':[['a']]}}", "model.vocab[0] is not a text and a score"},
+    {"{'model':{'type':'Unigram','unk_id':3,'vocab':[['a',0]]}}",
      "model.unk_id is not the number of an entry"},
-    {"{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"a\",\"vocab\":{\"a\":0}}}",
+    {"{'model':{'type':'WordPiece','unk_token':'a','vocab':{'a':0}}}",
      "WordPiece is supported with BertNormalizer and BertPreTokenizer only"},
 };
 
@@ -203,27 +197,26 @@ Test(hf_tokenizer, refusals_name_file_and_key) {
 Test(hf_tokenizer, refusals_of_the_other_files) {
     struct hf_tokenizer_files in = {.tokenizer = text("{" BPE "}")};
 
-    in.generation_config = text("{\"eos_token_id\":[0,99]}");
+    in.generation_config = text("{'eos_token_id':[0,99]}");
     cr_assert_not_null(strstr(refusal(&in), "generation_config.json: eos_token_id has an entry"));
     in.generation_config = text("[");
     cr_assert_str_eq(refusal(&in), "generation_config.json is not a JSON object");
     in.generation_config = (struct gguf_str){0};
-    in.tokenizer_config = text("{\"add_bos_token\":1}");
+    in.tokenizer_config = text("{'add_bos_token':1}");
     cr_assert_str_eq(refusal(&in), "tokenizer_config.json: add_bos_token is not a bool");
-    in.tokenizer_config = text("{\"chat_template\":[{\"name\":\"a b\",\"template\":\"\"}]}");
+    in.tokenizer_config = text("{'chat_template':[{'name':'a b','template':''}]}");
     cr_assert_not_null(strstr(refusal(&in), "chat_template[0] has no name and template"));
 }
 
 Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
     struct hf_tokenizer_files in = {
-        .tokenizer =
-            text("{" BPE ",\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true},"
-                 "{\"id\":5,\"content\":\"<e>\",\"special\":true},"
-                 "{\"id\":6,\"content\":\"<t>\",\"special\":true}]}"),
-        .tokenizer_config = text("{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":true}"),
-        .special_tokens_map = text("{\"bos_token\":\"<t>\",\"eos_token\":\"<e>\"}"),
-        .generation_config = text("{\"eos_token_id\":[6]}"),
-        .config = text("{\"eos_token_id\":3}"),
+        .tokenizer = text("{" BPE ",'added_tokens':[{'id':4,'content':'<s>','special':true},"
+                          "{'id':5,'content':'<e>','special':true},"
+                          "{'id':6,'content':'<t>','special':true}]}"),
+        .tokenizer_config = text("{'bos_token':{'content':'<s>'},'add_bos_token':true}"),
+        .special_tokens_map = text("{'bos_token':'<t>','eos_token':'<e>'}"),
+        .generation_config = text("{'eos_token_id':[6]}"),
+        .config = text("{'eos_token_id':3}"),
     };
     CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
     struct tokens got = expect_encode(t, "a", 1, TOKENIZE_BOS);
@@ -238,9 +231,9 @@ Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
 /* </s> is ordinary text in files that do not add it. */
 Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
     CLEANUP(tokenizer_freep)
-    struct tokenizer *t = load_text("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"<\":0,\"/"
-                                    "\":1,\"s\":2,\">\":3,\"</\":4,\"s>\":5,\"</s>\":6},"
-                                    "\"merges\":[\"< /\",\"s >\",\"</ s>\"]}}");
+    struct tokenizer *t = load_text("{'model':{'type':'BPE','vocab':{'<':0,'/"
+                                    "':1,'s':2,'>':3,'</':4,'s>':5,'</s>':6},"
+                                    "'merges':['< /','s >','</ s>']}}");
     struct tokens got = expect_encode(t, "</s>", 4, 0);
 
     expect_ids(&got, (int32_t[]){6}, 1, "</s>");
@@ -250,8 +243,7 @@ Test(hf_tokenizer, a_token_is_no_end_because_of_its_text) {
 
 Test(hf_tokenizer, the_vocabulary_has_the_size_of_the_model) {
     struct hf_tokenizer_files in = {
-        .tokenizer =
-            text("{" BPE ",\"added_tokens\":[{\"id\":9,\"content\":\"<x>\",\"special\":true}]}"),
+        .tokenizer = text("{" BPE ",'added_tokens':[{'id':9,'content':'<x>','special':true}]}"),
     };
     static const uint32_t sizes[][2] = {{0, 10}, {9, 9}, {20, 20}, {5, 5}};
 
@@ -269,8 +261,8 @@ Test(hf_tokenizer, chat_templates) {
     CLEANUP(gguf_keys_deinit) struct gguf_keys keys = {0};
     struct hf_tokenizer_files in = {
         .tokenizer = text("{" BPE "}"),
-        .tokenizer_config = text("{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},"
-                                 "{\"name\":\"tool_use\",\"template\":\"T\"}]}"),
+        .tokenizer_config = text("{'chat_template':[{'name':'default','template':'D'},"
+                                 "{'name':'tool_use','template':'T'}]}"),
         .chat_template = text("F"),
     };
     struct gguf_meta meta = {0};
