@@ -1,5 +1,3 @@
-#define _GNU_SOURCE
-
 #include "text/steps.h"
 
 #include <assert.h>

@@ -2,8 +2,6 @@
  * encoded and decoded by the tokenizer that they make. The first byte is a part of the size of the
  * vocabulary, unless it is printable. */
 
-#define _GNU_SOURCE
-
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "tests/text/hf_folder.h"

@@ -1,5 +1,3 @@
-#define _GNU_SOURCE
-
 #include "tests/text/hf_folder.h"
 
 #include <errno.h>
