@@ -184,7 +184,8 @@ static int encode_word(struct words *w, const char *s, size_t len) {
         c->len = (uint8_t)len;
         c->n = (uint8_t)(w->out->n - before);
         memcpy(c->text, s, len);
-        memcpy(c->id, w->out->id + before, c->n * sizeof(*c->id));
+        if (c->n) /* there may be no array yet */
+            memcpy(c->id, w->out->id + before, c->n * sizeof(*c->id));
     }
     return r;
 }
