@@ -122,7 +122,6 @@ VARIANTS = {
     "unigram, not split": ("llama2", unigram({**METASPACE, "split": False, "prepend_scheme": "first"})),
     "unigram of words": ("llama2", unigram({"type": "WhitespaceSplit"}, METASPACE)),
     "unigram, squeezed": ("llama2", unigram(METASPACE, normalizer=sequence("normalizer", {"type": "NFKC"}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}))),
-    "digits of characters": ("llama2", setting(pre_tokenizer={"type": "Digits", "individual_digits": True})),
 }
 
 
