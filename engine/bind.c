@@ -190,7 +190,7 @@ const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_
     part->ne[1] = n;
     part->ne[2] = 1;
     part->n_bytes = n * t->row_bytes;
-    part->data += first * t->row_bytes;
+    tensor_skip_rows(part, first);
     part->file_offset += first * t->row_bytes;
     return part;
 }

@@ -230,7 +230,7 @@ void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) 
 }
 
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst) {
-    quant_decode(t->format->type, t->data + r * t->row_bytes, dst, t->ne[0]);
+    quant_decode(t->format->type, tensor_row(t, r), dst, t->ne[0]);
     if (!t->scale)
         return;
     float scale;

@@ -214,7 +214,7 @@ struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
     uint32_t which;
-    size_t stride; /* bytes from an expert to the next */
+    uint64_t stride; /* rows from an expert to the next */
 };
 
 /* Implements each_fn: packs a panel of an expert, if this backend computes it. */
@@ -224,20 +224,32 @@ static void pack_expert(void *ctx, uint32_t i, uint32_t thread) {
     const struct mat *m = &r->expert[i / per][r->which];
     struct tensor one = *r->t;
 
-    one.data += i / per * r->stride;
+    tensor_skip_rows(&one, i / per * r->stride);
     if (m->data)
         panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
+}
+
+/* Releases the mapped pages that lie in the @n bytes at @data. */
+static void cpu_forget_bytes(const uint8_t *data, size_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = round_up((uintptr_t)data, page);
+    uintptr_t to = ((uintptr_t)data + n) / page * page;
+
+    if (from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
 /* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice. The
  * system's page cache keeps them as long as there is room. */
 static void cpu_forget(const struct tensor *t) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = round_up((uintptr_t)t->data, page);
-    uintptr_t to = ((uintptr_t)t->data + t->n_bytes) / page * page;
+    uint64_t n_rows = t->n_bytes / t->row_bytes;
 
-    if (from < to)
-        madvise((void *)from, to - from, MADV_DONTNEED);
+    if (!t->piece) {
+        cpu_forget_bytes(t->data, t->n_bytes);
+        return;
+    }
+    for (uint64_t i = t->first / t->piece_rows; i * t->piece_rows < t->first + n_rows; i++)
+        cpu_forget_bytes(t->piece[i], t->piece_rows * t->row_bytes);
 }
 
 /* Makes room for the activations of the largest batch, of @n_in values, in format @kind. */
@@ -331,7 +343,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     }
     if (op->ffn.joined && which < 2) { /* a matrix has the rows of the gate, then those of the up */
         t.ne[1] /= 2;
-        t.data += which * t.ne[1] * t.row_bytes;
+        tensor_skip_rows(&t, which * t.ne[1]);
     }
     int r = panel_plan(&plan, &t, err);
     r = r ? r : be_vector(b, all->scale, &w->scale[which]);
@@ -349,7 +361,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         if (!m->data && has_expert(b, op->layer, e))
             return -ENOMEM;
     }
-    struct pack_experts run = {w->expert, &t, which, all->ne[1] * all->row_bytes};
+    struct pack_experts run = {w->expert, &t, which, all->ne[1]};
     if (!b->keep.found)
         pool_each(b->pool, n * plan.n_panels, pack_expert, &run);
     if (!op->ffn.joined || which != 0)
@@ -377,9 +389,10 @@ static int cpu_load_table(struct be *b, struct tensor *to, const struct tensor *
     if (!data)
         return -ENOMEM;
     if (!b->keep.found)
-        memcpy(data, t->data, t->n_bytes);
+        tensor_copy_rows(t, 0, t->n_bytes / t->row_bytes, data);
     *to = *t;
     to->data = data;
+    to->piece = NULL;
     cpu_forget(t);
     return 0;
 }

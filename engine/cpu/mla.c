@@ -65,7 +65,7 @@ int mla_load(struct be *b, struct weights *w, const struct model_op *op, struct 
 
         one.ne[2] = 1;
         one.n_bytes = t->ne[1] * t->row_bytes;
-        one.data += h * one.n_bytes;
+        tensor_skip_rows(&one, h * t->ne[1]);
         r = be_pack(b, &w->head[h], &one, err);
         if (r)
             return r;

@@ -439,7 +439,7 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
 
         if (row >= m->n_out)
             break;
-        const uint8_t *p = t->data + row * t->row_bytes;
+        const uint8_t *p = tensor_row(t, row);
         for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes) {
             uint8_t *unit = out + (size_t)(b / info->unit) * info->unit_bytes;
             uint32_t i = b % info->unit;

@@ -48,6 +48,16 @@ static int load_send_piece(struct be *b, int i, const uint8_t *from, size_t n, v
     return cuda_copy(b, to, b->load.buffer[i].host, n, CUDA_TO_DEVICE);
 }
 
+/* Copies rows [row, row + n) of @t, which may be scattered, to the device's side of buffer @i. */
+static int load_send_rows(struct be *b, int i, const struct tensor *t, uint32_t row, uint32_t n) {
+    size_t bytes = n * t->row_bytes;
+
+    TRY(wait_buffer(b, i));
+    assert(bytes <= b->load.bytes && !b->load.buffer[i].busy);
+    tensor_copy_rows(t, row, n, b->load.buffer[i].host);
+    return cuda_copy(b, b->load.buffer[i].device, b->load.buffer[i].host, bytes, CUDA_TO_DEVICE);
+}
+
 /* Marks buffer @i busy until the work that was enqueued has read it. */
 static int mark_busy(struct be *b, int i) {
     b->load.buffer[i].busy = true;
@@ -104,8 +114,7 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
     assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
 
-    TRY(load_send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes,
-                        b->load.buffer[i].device));
+    TRY(load_send_rows(b, i, t, row, n));
     struct repack_args a = {
         .source = load_source(b, t, b->load.buffer[i].device, n),
         .tiles =
@@ -170,8 +179,8 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     struct tensor part = *t;
     struct matrix to = *m;
 
-    part.data += p->first * t->row_bytes;
-    for (uint32_t i = 0; i < p->n_parts; i++, part.data += p->stride * t->row_bytes) {
+    tensor_skip_rows(&part, p->first);
+    for (uint32_t i = 0; i < p->n_parts; i++, tensor_skip_rows(&part, p->stride)) {
         if (!has_part(b, p, i))
             continue;
         for (uint32_t row = 0; row < p->n; row += at_once, k++)
@@ -336,7 +345,7 @@ int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n, float
     for (size_t r = 0; r < n_rows; r++) {
         const struct tensor *of = t[r / each];
         const struct tensor_format *f = of->format;
-        const uint8_t *row = of->data + r % each * of->row_bytes;
+        const uint8_t *row = tensor_row(of, r % each);
 
         for (size_t i = 0; i < n_columns; i++)
             all[i * n_rows + r] = (of->scale ? load_first_of(of->scale) : 1) *

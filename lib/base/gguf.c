@@ -214,7 +214,8 @@ static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct g
                            uint32_t n) {
     uint32_t alignment;
 
-    TRY(check_split(c, m, c->n_shards));
+    if (!gguf_has_pieces(g) || c->n_shards == 1)
+        TRY(check_split(c, m, c->n_shards));
     TRY(known_key(c, m, "general.alignment", 32, &alignment));
     if (alignment < 8 || alignment > 4096 || (alignment & (alignment - 1)))
         return gguf_cursor_fail_at(
@@ -273,6 +274,7 @@ static struct gguf *alloc(uint32_t n_shards) {
     if (!g)
         return NULL;
     arena_init(&g->names, (size_t)GGUF_TENSORS_MAX * 128);
+    arena_init(&g->pieces, 4 * (size_t)GGUF_HEADER_MAX);
     g->shard = calloc(n_shards, sizeof(*g->shard));
     if (!g->shard)
         return NULL;
@@ -287,8 +289,11 @@ static int parse_all(struct gguf *g, struct err *err) {
     uint32_t n_tensors;
     int r = 0;
 
-    for (uint32_t i = 0; r == 0 && i < g->n_shards; i++)
+    for (uint32_t i = 0; r == 0 && i < g->n_shards; i++) {
         r = parse_shard(g, i, &g->n_shards, err);
+        if (r == 0 && g->n_shards > 1 && gguf_has_pieces(g))
+            return gguf_pieces_parse(g, err);
+    }
     if (r < 0)
         return r;
     if (g->n_shards > 1) {
@@ -396,13 +401,15 @@ void gguf_drop_data(struct gguf *g) {
     for (uint32_t i = 0; i < g->n_shards; i++) {
         struct gguf_shard *s = &g->shard[i];
 
-        assert(s->copied > 0 && s->copied <= s->mapped && s->mapped <= s->size);
+        assert(s->copied <= s->mapped && s->mapped <= s->size);
         if (s->mapped > s->copied)
             munmap((void *)(uintptr_t)(s->map + s->copied), s->mapped - s->copied);
         s->mapped = s->copied;
     }
-    for (uint32_t i = 0; i < g->n_tensors; i++)
+    for (uint32_t i = 0; i < g->n_tensors; i++) {
         g->tensor[i].data = NULL;
+        g->tensor[i].piece = NULL;
+    }
 }
 
 int gguf_copy_data(struct gguf *g) {
@@ -418,7 +425,7 @@ struct gguf *gguf_free(struct gguf *g) {
     if (!g)
         return NULL;
     for (uint32_t i = 0; g->shard && i < g->n_shards; i++) {
-        if (g->shard[i].map)
+        if (g->shard[i].map && g->shard[i].mapped > 0)
             munmap((void *)(uintptr_t)g->shard[i].map, g->shard[i].mapped);
         if (g->shard[i].fd >= 0)
             close(g->shard[i].fd);
@@ -428,6 +435,7 @@ struct gguf *gguf_free(struct gguf *g) {
     free(g->tensor);
     hash_index_deinit(&g->index.items);
     arena_deinit(&g->names);
+    arena_deinit(&g->pieces);
     free(g);
     return NULL;
 }

@@ -91,13 +91,31 @@ struct tensor {
     uint32_t n_dims;
     uint64_t ne[4];
     size_t row_bytes, n_bytes;
-    const uint8_t *data; /* NULL after gguf_drop_data() */
+    const uint8_t *data; /* NULL after gguf_drop_data(), and if the rows are scattered */
+    /* Scattered rows: row r of the whole tensor is row r % piece_rows of piece[r / piece_rows], and
+     * row 0 of this tensor is row `first` of the whole. With interleave d, the whole has groups of
+     * d rows, and its row i of a group is row i / 2 of the half i % 2 of the stored group: the
+     * order in which RoPE rotates neighbours. NULL: the rows follow each other from data on. */
+    const uint8_t *const *piece;
+    uint64_t piece_rows, first;
+    uint32_t interleave;
     uint16_t shard;
     uint64_t file_offset; /* offset of the data in its shard */
     /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind.h sets it
      * for the tensors of a model that have one; NULL as read from the file. */
     const struct tensor *scale;
 };
+
+/* Returns row @r of a tensor whose rows are scattered; see tensor_row(). */
+const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r);
+/* Returns the row_bytes bytes of row @r < ne[1] * ne[2] * ne[3]. */
+static inline const uint8_t *tensor_row(const struct tensor *t, uint64_t r) {
+    return t->piece ? tensor_find_row(t, r) : t->data + r * t->row_bytes;
+}
+/* Copies rows [first, first + n) of @t to @out, n * row_bytes bytes. */
+void tensor_copy_rows(const struct tensor *t, uint64_t first, uint64_t n, void *out);
+/* Moves the begin of @t, a view, @n rows on. */
+void tensor_skip_rows(struct tensor *t, uint64_t n);
 
 struct gguf;
 struct gguf_array;
@@ -106,7 +124,8 @@ struct gguf_array;
  * open until gguf_free(). Returns 0, -errno, or -EINVAL with @err ("offset 1234: ..."). */
 int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* Opens a model like gguf_open(), from descriptors that are already open (the worker has no file
- * system): one for each shard, in order. The descriptors are duplicated. */
+ * system): one for each shard, in order; or a header that gguf_build.h made, then the files that
+ * have its tensors' rows. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
 /* Unmaps the tensors' data: tensor.data becomes NULL, all other members stay valid. */
 void gguf_drop_data(struct gguf *g);

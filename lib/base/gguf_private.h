@@ -25,8 +25,8 @@
 #define GGUF_NAME_MAX 63u /* most bytes of a tensor's name */
 #define GGUF_KEY_MAX 1024u
 
-/* A file of the model. Invariants: copied <= mapped <= size; copied is a multiple of the
- * page size, or the size. */
+/* A file of the model. Invariants: copied <= mapped <= size; copied is a multiple of the page size,
+ * or the size. A file of another format (gguf_pieces.c) has no header: copied is 0. */
 struct gguf_shard {
     int fd;
     /* the first `copied` bytes are private, the rest is mapped from the file */
@@ -135,10 +135,16 @@ struct gguf {
     struct gguf_meta meta; /* metadata of the first shard */
     struct tensor *tensor;
     struct gguf_index index; /* finds tensors by name */
-    struct arena names;
+    struct arena names, pieces; /* pieces: arrays of tensor.piece */
     size_t header_bytes; /* bytes of headers of all shards that were read so far */
 };
 
 /* Appends the @n tensors of the shard whose directory starts at the cursor. Returns 0, -ENOMEM, or
  * -EINVAL with the cursor's err; after a failure only gguf_free() is allowed. */
 int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment);
+
+/* Returns true if the metadata list tensors whose rows lie in files of another format. */
+bool gguf_has_pieces(const struct gguf *g);
+/* Appends the tensors of that list, whose files are the shards behind the first. Returns 0, -ENOMEM,
+ * or -EINVAL with @err; after a failure only gguf_free() is allowed. */
+int gguf_pieces_parse(struct gguf *g, struct err *err);

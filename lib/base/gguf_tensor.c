@@ -134,6 +134,34 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     return 0;
 }
 
+const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r) {
+    r += t->first;
+    if (t->interleave) {
+        uint64_t i = r % t->interleave;
+
+        r += i % 2 * (t->interleave / 2) + i / 2 - i;
+    }
+    return t->piece[r / t->piece_rows] + r % t->piece_rows * t->row_bytes;
+}
+
+void tensor_copy_rows(const struct tensor *t, uint64_t first, uint64_t n, void *out) {
+    uint8_t *to = out;
+
+    if (!t->piece) {
+        memcpy(to, t->data + first * t->row_bytes, n * t->row_bytes);
+        return;
+    }
+    for (uint64_t r = first; r < first + n; r++, to += t->row_bytes)
+        memcpy(to, tensor_find_row(t, r), t->row_bytes);
+}
+
+void tensor_skip_rows(struct tensor *t, uint64_t n) {
+    if (t->piece)
+        t->first += n;
+    else
+        t->data += n * t->row_bytes;
+}
+
 uint64_t gguf_n_tensors(const struct gguf *g) {
     return g->n_tensors;
 }

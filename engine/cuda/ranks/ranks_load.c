@@ -21,7 +21,10 @@ static const struct tensor *ranks_slice(const struct be *b, const struct tensor 
 
     *out = *t;
     out->ne[d] = rank_cut(t->ne[d], b->group.rank + 1, b->group.n) - first;
-    out->data += first * each;
+    if (d == 0)
+        out->data += first * each;
+    else
+        tensor_skip_rows(out, first * each / t->row_bytes);
     out->n_bytes = out->ne[d] * each;
     return out;
 }
@@ -37,8 +40,10 @@ static void ranks_add_rows(struct rows *to, const struct tensor *from, size_t fi
     size_t each = from->n_bytes / from->ne[d];
 
     assert(first + n <= from->ne[d] && to->t.n_bytes + n * each <= from->n_bytes);
-    if (to->data)
+    if (to->data && d == 0)
         memcpy(to->data + to->t.n_bytes, from->data + first * each, n * each);
+    else if (to->data)
+        tensor_copy_rows(from, first, n, to->data + to->t.n_bytes);
     to->t.n_bytes += n * each;
     to->t.ne[d] += n;
 }
@@ -71,6 +76,7 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
         return -ENOMEM;
     out->t = *t;
     out->t.data = out->data;
+    out->t.piece = NULL;
     out->t.n_bytes = out->t.ne[t->n_dims > 1 ? 1 : 0] = 0;
     for (uint32_t i = 0; i < 2 && channels; i++)
         ranks_add_rows(out, t, i * all + b->group.rank * keys, keys);
