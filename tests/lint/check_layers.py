@@ -12,7 +12,8 @@ ALL = "*"
 PUBLIC = {
     "base": ALL,
     "proto": ALL,
-    "text": {"tokenizer.h", "template.h", "categories.h", "repeats.h", "stops.h"},
+    "text": {"tokenizer.h", "template.h", "hf_tokenizer.h", "categories.h", "repeats.h", "stops.h"},
+    "checkpoint": {"checkpoint.h"},
     "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "media.h", "tier.h", "tier_parts.h"},
     "vision": {"decoder.h", "fit.h", "picture.h", "projector.h", "resize.h"},
@@ -27,14 +28,15 @@ MAY_USE = {
     "base": set(),
     "proto": {"base"},
     "text": {"base"},
+    "checkpoint": {"base", "text"},
     "grammar": {"base", "text"},
     "kvpager": {"base"},
     "vision": {"base"},
     "engine": {"base", "vision"},
     "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine", "vision"},
     "api": {"base", "proto", "text", "grammar", "vision"},
-    "daemon": {"base", "proto", "text", "grammar", "kvpager", "vision", "engine", "scheduler", "api"},
-    "cmd": {"base", "proto", "engine", "text", "vision"},
+    "daemon": {"base", "proto", "text", "checkpoint", "grammar", "kvpager", "vision", "engine", "scheduler", "api"},
+    "cmd": {"base", "proto", "engine", "text", "checkpoint", "vision"},
 }
 # Rooms of a folder: which other rooms' headers each may include, as a room or as one of its headers.
 # "" stands for the files of the folder itself. Public headers may be included everywhere, and a
