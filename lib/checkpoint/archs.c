@@ -1,0 +1,223 @@
+#include "checkpoint/archs.h"
+
+#include <string.h>
+#include "base/err.h"
+
+/* The prefix of the text model ("model.", "model.language_model.") is taken off before. */
+const struct arch_name arch_names[] = {
+    {"embed_tokens.weight", "token_embd.weight", NAME_PLAIN},
+    {"norm.weight", "output_norm.weight", NAME_GAIN},
+    {"lm_head.weight", "output.weight", NAME_PLAIN},
+    {"layers.#.input_layernorm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
+    {"layers.#.post_attention_layernorm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight", NAME_ROTATED},
+    {"layers.#.self_attn.k_proj.weight", "blk.#.attn_k.weight", NAME_ROTATED},
+    {"layers.#.self_attn.v_proj.weight", "blk.#.attn_v.weight", NAME_PLAIN},
+    {"layers.#.self_attn.o_proj.weight", "blk.#.attn_output.weight", NAME_PLAIN},
+    {"layers.#.self_attn.q_proj.bias", "blk.#.attn_q.bias", NAME_ROTATED},
+    {"layers.#.self_attn.k_proj.bias", "blk.#.attn_k.bias", NAME_ROTATED},
+    {"layers.#.self_attn.v_proj.bias", "blk.#.attn_v.bias", NAME_FLOATS},
+    {"layers.#.self_attn.o_proj.bias", "blk.#.attn_output.bias", NAME_FLOATS},
+    {"layers.#.self_attn.q_norm.weight", "blk.#.attn_q_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.k_norm.weight", "blk.#.attn_k_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.rotary_emb.inv_freq", "", NAME_LEFT_OUT},
+    {"layers.#.mlp.gate_proj.weight", "blk.#.ffn_gate.weight", NAME_PLAIN},
+    {"layers.#.mlp.up_proj.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {"layers.#.mlp.down_proj.weight", "blk.#.ffn_down.weight", NAME_PLAIN},
+    {"layers.#.mlp.gate_proj.bias", "blk.#.ffn_gate.bias", NAME_FLOATS},
+    {"layers.#.mlp.up_proj.bias", "blk.#.ffn_up.bias", NAME_FLOATS},
+    {"layers.#.mlp.down_proj.bias", "blk.#.ffn_down.bias", NAME_FLOATS},
+    {"layers.#.mlp.gate.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.mlp.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias", NAME_FLOATS},
+    {"layers.#.mlp.experts.@.gate_proj.weight", "blk.#.ffn_gate_exps.weight", NAME_EXPERT},
+    {"layers.#.mlp.experts.@.up_proj.weight", "blk.#.ffn_up_exps.weight", NAME_EXPERT},
+    {"layers.#.mlp.experts.@.down_proj.weight", "blk.#.ffn_down_exps.weight", NAME_EXPERT},
+    {"layers.#.mlp.shared_experts.gate_proj.weight", "blk.#.ffn_gate_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
+    {0},
+};
+
+const struct arch_key arch_keys[] = {
+    {"num_hidden_layers", "block_count", KEY_U32, true},
+    {"max_position_embeddings", "context_length", KEY_U32, true},
+    {"hidden_size", "embedding_length", KEY_U32, true},
+    {"intermediate_size", "feed_forward_length", KEY_U32, false},
+    {"num_attention_heads", "attention.head_count", KEY_U32, true},
+    {"rms_norm_eps norm_eps", "attention.layer_norm_rms_epsilon", KEY_F32, true},
+    {"vocab_size", "vocab_size", KEY_U32, true},
+    {"num_local_experts num_experts n_routed_experts", "expert_count", KEY_U32, false},
+    {"num_experts_per_tok", "expert_used_count", KEY_U32, false},
+    {"moe_intermediate_size", "expert_feed_forward_length", KEY_U32, false},
+    {"shared_expert_intermediate_size", "expert_shared_feed_forward_length", KEY_U32, false},
+    {0},
+};
+
+/* The Mixtral way to name experts. */
+#define NAMES_BLOCK_SPARSE                                                                         \
+    {"layers.#.block_sparse_moe.gate.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},           \
+        {"layers.#.block_sparse_moe.e_score_correction_bias", "blk.#.exp_probs_b.bias",            \
+         NAME_FLOATS},                                                                             \
+        {"layers.#.block_sparse_moe.experts.@.w1.weight", "blk.#.ffn_gate_exps.weight",            \
+         NAME_EXPERT},                                                                             \
+        {"layers.#.block_sparse_moe.experts.@.w2.weight", "blk.#.ffn_down_exps.weight",            \
+         NAME_EXPERT},                                                                             \
+    {                                                                                              \
+        "layers.#.block_sparse_moe.experts.@.w3.weight", "blk.#.ffn_up_exps.weight", NAME_EXPERT   \
+    }
+
+static const struct arch_name names_sparse[] = {NAMES_BLOCK_SPARSE, {0}};
+
+static const struct arch_name names_phi3[] = {
+    {"layers.#.self_attn.qkv_proj.weight", "blk.#.attn_qkv.weight", NAME_PLAIN},
+    {"layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {0},
+};
+
+/* Norms on both sides of each block. */
+static const struct arch_name names_gemma[] = {
+    {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
+    {"layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight", NAME_GAIN},
+    {0},
+};
+
+static const struct arch_name names_late_norm[] = {
+    {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {0},
+};
+
+static const struct arch_name names_lfm2[] = {
+    {"embedding_norm.weight", "token_embd_norm.weight", NAME_GAIN},
+    {"layers.#.operator_norm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
+    {"layers.#.ffn_norm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
+    {"layers.#.conv.in_proj.weight", "blk.#.shortconv.in_proj.weight", NAME_PLAIN},
+    {"layers.#.conv.out_proj.weight", "blk.#.shortconv.out_proj.weight", NAME_PLAIN},
+    {"layers.#.conv.conv.weight", "blk.#.shortconv.conv.weight", NAME_FLOATS},
+    {"layers.#.self_attn.out_proj.weight", "blk.#.attn_output.weight", NAME_PLAIN},
+    {"layers.#.self_attn.q_layernorm.weight", "blk.#.attn_q_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.k_layernorm.weight", "blk.#.attn_k_norm.weight", NAME_GAIN},
+    {"layers.#.feed_forward.w1.weight", "blk.#.ffn_gate.weight", NAME_PLAIN},
+    {"layers.#.feed_forward.w2.weight", "blk.#.ffn_down.weight", NAME_PLAIN},
+    {"layers.#.feed_forward.w3.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {"layers.#.feed_forward.gate.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.feed_forward.expert_bias", "blk.#.exp_probs_b.bias", NAME_FLOATS},
+    {"layers.#.feed_forward.experts.@.w1.weight", "blk.#.ffn_gate_exps.weight", NAME_EXPERT},
+    {"layers.#.feed_forward.experts.@.w2.weight", "blk.#.ffn_down_exps.weight", NAME_EXPERT},
+    {"layers.#.feed_forward.experts.@.w3.weight", "blk.#.ffn_up_exps.weight", NAME_EXPERT},
+    {0},
+};
+
+static const struct arch_key keys_window[] = {
+    {"sliding_window", "attention.sliding_window", KEY_U32, false},
+    {"attn_logit_softcapping", "attn_logit_softcapping", KEY_F32, false},
+    {"final_logit_softcapping", "final_logit_softcapping", KEY_F32, false},
+    {"rope_local_base_freq", "rope.freq_base_swa", KEY_F32, false},
+    {0},
+};
+
+static const struct arch_key keys_granite[] = {
+    {"embedding_multiplier", "embedding_scale", KEY_F32, true},
+    {"residual_multiplier", "residual_scale", KEY_F32, true},
+    {"logits_scaling", "logit_scale", KEY_F32, true},
+    {"attention_multiplier", "attention.scale", KEY_F32, true},
+    {0},
+};
+
+/* How experts are picked, for architectures that read it from the file. */
+#define KEYS_ROUTING                                                                               \
+    {"first_k_dense_replace num_dense_layers", "leading_dense_block_count", KEY_U32, false},       \
+        {"n_shared_experts", "expert_shared_count", KEY_U32, false},                               \
+        {"routed_scaling_factor", "expert_weights_scale", KEY_F32, false},                         \
+        {"norm_topk_prob", "expert_weights_norm", KEY_BOOL, false},                                \
+        {"n_group", "expert_group_count", KEY_U32, false}, {                                       \
+        "topk_group", "expert_group_used_count", KEY_U32, false                                    \
+    }
+
+static const struct arch_key keys_routing[] = {KEYS_ROUTING, {0}};
+static const struct arch_key keys_lfm2[] = {
+    KEYS_ROUTING,
+    {"conv_L_cache", "shortconv.l_cache", KEY_U32, true},
+    {0},
+};
+
+static const struct arch_default defaults_gemma3[] = {
+    {"num_attention_heads", 8},
+    {"num_key_value_heads", 4},
+    {"head_dim", 256},
+    {"vocab_size", 262208},
+    {"max_position_embeddings", 131072},
+    {"rms_norm_eps", 1e-6},
+    {"rope_theta", 1000000},
+    {"rope_local_base_freq", 10000},
+    {"sliding_window", 4096},
+    {0},
+};
+
+static const struct arch_row rows[] = {
+    {.model_type = "llama", .arch = "llama", .permuted = true},
+    {.model_type = "mistral", .arch = "llama", .permuted = true},
+    {.model_type = "mixtral",
+     .arch = "llama",
+     .names = names_sparse,
+     .permuted = true,
+     .sums_picks = true},
+    {.model_type = "ministral3", .arch = "mistral3", .permuted = true},
+    {.model_type = "qwen2", .arch = "qwen2"},
+    {.model_type = "qwen3", .arch = "qwen3"},
+    {.model_type = "qwen3_moe", .arch = "qwen3moe", .sums_picks = true},
+    {.model_type = "phi3", .arch = "phi3", .names = names_phi3},
+    {.model_type = "gemma2",
+     .arch = "gemma2",
+     .names = names_gemma,
+     .keys = keys_window,
+     .gains_minus_one = true},
+    {.model_type = "gemma3_text",
+     .arch = "gemma3",
+     .names = names_gemma,
+     .keys = keys_window,
+     .defaults = defaults_gemma3,
+     .gains_minus_one = true,
+     .window_pattern = true},
+    {.model_type = "granite", .arch = "granite", .keys = keys_granite, .permuted = true},
+    {.model_type = "olmo2", .arch = "olmo2", .names = names_gemma},
+    {.model_type = "olmo3",
+     .arch = "olmo2",
+     .names = names_gemma,
+     .keys = keys_window,
+     .window_pattern = true},
+    {.model_type = "glm4_moe",
+     .arch = "glm4moe",
+     .names = names_late_norm,
+     .keys = keys_routing,
+     .gating = 2},
+    {.model_type = "minimax_m2",
+     .arch = "minimax-m2",
+     .names = names_sparse,
+     .keys = keys_routing,
+     .gating = 2},
+    {.model_type = "lfm2",
+     .arch = "lfm2",
+     .names = names_lfm2,
+     .keys = keys_lfm2,
+     .by_layer_kv = true},
+    {.model_type = "lfm2_moe",
+     .arch = "lfm2moe",
+     .names = names_lfm2,
+     .keys = keys_lfm2,
+     .by_layer_kv = true,
+     .gating = 2},
+};
+
+const struct arch_row *arch_find(const char *model_type) {
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (strcmp(rows[i].model_type, model_type) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+void arch_list(char *out, unsigned size) {
+    *out = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        note_add(out, size, ", ", "%s", rows[i].model_type);
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+/*
+ * archs - the table of architectures of checkpoints: how Hugging Face's names of tensors and keys
+ * of config.json map to those of GGUF, to which the engine's table (engine/arch/arch.c) belongs.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What differs between a tensor of a checkpoint and that of a GGUF file. */
+enum name_how {
+    NAME_PLAIN,    /* a matrix in place; a vector as F32 */
+    NAME_ROTATED,  /* rows of q or k, in the order of struct tensor.interleave if row.permuted */
+    NAME_FLOATS,   /* F32, without dimensions of 1 */
+    NAME_GAIN,     /* F32; plus one if row.gains_minus_one */
+    NAME_NEG_EXP,  /* F32: -e^x */
+    NAME_EXPERT,   /* a matrix of one expert, in place */
+    NAME_LEFT_OUT, /* nothing that a GGUF file has */
+};
+
+/* A pattern of names: '#' stands for the number of a layer, '@' for that of an expert. */
+struct arch_name {
+    const char *from, *to;
+    enum name_how how;
+};
+
+enum key_kind { KEY_U32, KEY_F32, KEY_BOOL };
+
+/* A key of config.json, of which the first that is there counts (blanks separate them), and that of
+ * GGUF, without its architecture. */
+struct arch_key {
+    const char *from, *to;
+    enum key_kind kind;
+    bool must;
+};
+
+/* A value that transformers assumes where config.json does not have the key. */
+struct arch_default {
+    const char *key;
+    double value;
+};
+
+struct arch_row {
+    const char *model_type; /* of the text model */
+    const char *arch;       /* general.architecture */
+    /* lists end with an empty entry; NULL: none. Names are searched before the common ones */
+    const struct arch_name *names;
+    const struct arch_key *keys;
+    const struct arch_default *defaults;
+    bool permuted;        /* GGUF has the rows of q and k in RoPE's order of neighbours */
+    bool gains_minus_one; /* norms are stored without the one */
+    bool sums_picks;      /* the engine always divides experts' weights by their sum */
+    bool by_layer_kv;     /* layers without attention have 0 key heads in the keys */
+    bool window_pattern;  /* layer_types says which layers have a window */
+    uint32_t gating;      /* expert_gating_func; 0: not written */
+};
+
+/* Returns the row of @model_type; NULL: unknown. */
+const struct arch_row *arch_find(const char *model_type);
+/* Writes the known types, separated by commas. */
+void arch_list(char *out, unsigned size);
+extern const struct arch_name arch_names[]; /* names that most architectures have */
+extern const struct arch_key arch_keys[];   /* keys that most architectures have */

@@ -1,0 +1,416 @@
+/* config - config.json: which architecture it is, and its hyperparameters as keys of GGUF. */
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include "base/printable.h"
+#include "base/try.h"
+#include "checkpoint/reader.h"
+
+/* Returns member @key (of @len bytes) of the text model, or of the whole; NULL: none, or null. */
+static yyjson_val *config_member(const struct reader *r, const char *key, size_t len) {
+    yyjson_val *v = yyjson_obj_getn(r->text, key, len);
+
+    if (!v || yyjson_is_null(v))
+        v = yyjson_obj_getn(r->config, key, len);
+    return yyjson_is_null(v) ? NULL : v;
+}
+
+static double config_default(const struct reader *r, const char *key, size_t len) {
+    for (const struct arch_default *d = r->row->defaults; d && d->key; d++)
+        if (strlen(d->key) == len && memcmp(d->key, key, len) == 0)
+            return d->value;
+    return NAN;
+}
+
+/* Returns the first of the members @keys. */
+static yyjson_val *config_first(const struct reader *r, const char *keys) {
+    yyjson_val *v = NULL;
+
+    for (size_t len; !v && *keys; keys += len + strspn(keys + len, " ")) {
+        len = strcspn(keys, " ");
+        v = config_member(r, keys, len);
+    }
+    return v;
+}
+
+double reader_number(const struct reader *r, const char *keys) {
+    yyjson_val *v = config_first(r, keys);
+
+    if (v)
+        return yyjson_is_num(v) ? yyjson_get_num(v) : NAN;
+    double d = NAN;
+    for (size_t len; isnan(d) && *keys; keys += len + strspn(keys + len, " ")) {
+        len = strcspn(keys, " ");
+        d = config_default(r, keys, len);
+    }
+    return d;
+}
+
+static int config_bad(const struct reader *r, const char *keys) {
+    return err_set(r->err, 0, NULL, "config.json: %.*s is missing or has a wrong value",
+                   (int)strcspn(keys, " "), keys);
+}
+
+/* Reads a whole number from @lo to @hi; @def if there is none, unless @def is 0. */
+static int config_whole(const struct reader *r, const char *keys, uint32_t def, uint32_t lo,
+                        uint32_t hi, uint32_t *out) {
+    double v = reader_number(r, keys);
+
+    if (isnan(v) && def && !config_first(r, keys)) {
+        *out = def;
+        return 0;
+    }
+    if (!(v >= lo && v <= hi && v == floor(v)))
+        return config_bad(r, keys);
+    *out = (uint32_t)v;
+    return 0;
+}
+
+/* A key with its architecture. */
+struct config_key {
+    char s[96];
+};
+
+static struct config_key config_name(const struct reader *r, const char *key) {
+    struct config_key k;
+
+    snprintf(k.s, sizeof(k.s), "%s.%s", r->row->arch, key);
+    return k;
+}
+
+static int config_put_u32(struct reader *r, const char *key, uint32_t v) {
+    return gguf_keys_u32(&r->build.keys, config_name(r, key).s, v);
+}
+
+static int config_put_f32(struct reader *r, const char *key, double v) {
+    return gguf_keys_f32(&r->build.keys, config_name(r, key).s, (float)v);
+}
+
+static int config_put_text(struct reader *r, const char *key, const char *text) {
+    return gguf_keys_string(&r->build.keys, key, (struct gguf_str){text, strlen(text)});
+}
+
+/* Converts the keys of a list. */
+static int config_convert(struct reader *r, const struct arch_key *list) {
+    for (const struct arch_key *k = list; k && k->from; k++) {
+        yyjson_val *v = config_first(r, k->from);
+        double number = reader_number(r, k->from);
+        uint32_t whole;
+
+        if (!v && isnan(number) && !k->must)
+            continue;
+        switch (k->kind) {
+        case KEY_U32:
+            TRY(config_whole(r, k->from, 0, 0, UINT32_MAX, &whole));
+            TRY(config_put_u32(r, k->to, whole));
+            break;
+        case KEY_F32:
+            if (!isfinite(number))
+                return config_bad(r, k->from);
+            TRY(config_put_f32(r, k->to, number));
+            break;
+        case KEY_BOOL:
+            if (!yyjson_is_bool(v))
+                return config_bad(r, k->from);
+            TRY(gguf_keys_bool(&r->build.keys, config_name(r, k->to).s, yyjson_get_bool(v)));
+            break;
+        }
+    }
+    return 0;
+}
+
+/* Returns the text model's part of config.json: some repositories wrap it for pictures. */
+static yyjson_val *config_text(yyjson_val *root) {
+    yyjson_val *text = yyjson_obj_get(root, "text_config");
+
+    return yyjson_is_obj(text) ? text : root;
+}
+
+/* Refuses weights of formats that are not supported, by their name. */
+static int config_check_quantisation(const struct reader *r) {
+    static const char *const keys[] = {"quantization_config", "compression_config"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        yyjson_val *q = config_member(r, keys[i], strlen(keys[i]));
+        const char *method = json_cstr(yyjson_obj_get(q, "quant_method"));
+
+        if (q)
+            return err_set(r->err, 0, NULL,
+                           "config.json: %s.quant_method %s is not supported; F32, F16 and BF16 "
+                           "weights are",
+                           keys[i], quoted(method ? method : "").s);
+    }
+    return 0;
+}
+
+int reader_open_config(struct reader *r, const char *text, size_t len) {
+    int result = json_parse(&r->doc, text, len, 0);
+    char known[320];
+
+    if (result == -EINVAL)
+        return err_set(r->err, 0, NULL, "config.json: not JSON");
+    TRY(result);
+    r->config = yyjson_doc_get_root(r->doc);
+    r->text = config_text(r->config);
+    const char *type = json_cstr(yyjson_obj_get(r->text, "model_type"));
+    if (!type)
+        return err_set(r->err, 0, NULL, "config.json: model_type is missing");
+    r->row = arch_find(type);
+    arch_list(known, sizeof(known));
+    if (!r->row)
+        return err_set(r->err, 0, NULL,
+                       "config.json: model_type %s is not supported as a folder; known: %s",
+                       quoted(type).s, known);
+    TRY(config_check_quantisation(r));
+    TRY(config_whole(r, "num_hidden_layers", 0, 1, 1024, &r->n_layer));
+    TRY(config_whole(r, "num_attention_heads", 0, 1, 1 << 12, &r->n_head));
+    TRY(config_whole(r, "num_key_value_heads", r->n_head, 1, 1 << 12, &r->n_head_kv));
+    TRY(config_whole(r, "vocab_size", 0, 1, 1 << 24, &r->n_vocab));
+    uint32_t n_embd;
+    TRY(config_whole(r, "hidden_size", 0, 1, 1 << 18, &n_embd));
+    TRY(config_whole(r, "head_dim", MAX(n_embd / r->n_head, 1u), 2, 1 << 12, &r->head_dim));
+    return 0;
+}
+
+/* Returns true if layer @l of layer_types is one of @words. */
+static bool config_layer_is(yyjson_val *types, uint32_t l, const char *words) {
+    return json_is(yyjson_arr_get(types, l), words);
+}
+
+/* Writes which layers have a window, where config.json says it by layer. */
+static int config_windows(struct reader *r) {
+    yyjson_val *types = config_first(r, "layer_types");
+
+    if (!r->row->window_pattern || !types)
+        return 0;
+    if (yyjson_arr_size(types) != r->n_layer)
+        return config_bad(r, "layer_types");
+    struct config_key key = config_name(r, "attention.sliding_window_pattern");
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_BOOL, r->n_layer));
+    for (uint32_t l = 0; l < r->n_layer; l++)
+        TRY(gguf_keys_add_u8(&r->build.keys, config_layer_is(types, l, "sliding_attention")));
+    return 0;
+}
+
+/* Writes the number of key heads, by layer where some layers have no attention. */
+static int config_key_heads(struct reader *r) {
+    struct config_key key = config_name(r, "attention.head_count_kv");
+    yyjson_val *types = config_first(r, "layer_types");
+
+    if (!r->row->by_layer_kv)
+        return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
+    if (yyjson_arr_size(types) != r->n_layer)
+        return config_bad(r, "layer_types");
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
+    for (uint32_t l = 0; l < r->n_layer; l++)
+        TRY(gguf_keys_add_u32(&r->build.keys,
+                              config_layer_is(types, l, "full_attention") ? r->n_head_kv : 0));
+    return 0;
+}
+
+/* Refuses experts that the engine would pick or weigh otherwise. */
+static int config_check_experts(const struct reader *r) {
+    yyjson_val *normed = config_first(r, "norm_topk_prob");
+    double step = reader_number(r, "decoder_sparse_step");
+
+    if (r->row->sums_picks && normed && !yyjson_get_bool(normed))
+        return err_set(r->err, 0, NULL,
+                       "config.json: norm_topk_prob false is not supported for %s models",
+                       r->row->model_type);
+    if (step > 1 || yyjson_arr_size(config_first(r, "mlp_only_layers")) > 0)
+        return err_set(r->err, 0, NULL,
+                       "config.json: layers without experts among layers with experts "
+                       "(decoder_sparse_step, mlp_only_layers) are not supported");
+    return 0;
+}
+
+/* Parameters of RoPE: the member of config.json that has them, and what it says. */
+struct config_rope {
+    yyjson_val *from;
+    uint32_t n_rot;
+    double base;
+};
+
+static double rope_number(const struct config_rope *p, const char *key) {
+    yyjson_val *v = json_given(p->from, key);
+
+    return yyjson_is_num(v) ? yyjson_get_num(v) : NAN;
+}
+
+/* Writes the number of @key as GGUF's key @to if it is there. */
+static int rope_copy(struct reader *r, const struct config_rope *p, const char *key,
+                     const char *to) {
+    double v = rope_number(p, key);
+
+    return isfinite(v) ? config_put_f32(r, to, v) : 0;
+}
+
+/* Adds a vector of @n values of F32, whose place *data is. */
+static int rope_tensor(struct reader *r, const char *name, uint32_t n, uint8_t **data) {
+    struct gguf_built t = {.type = TENSOR_F32, .ne = {n, 1, 1, 1}, .n_dims = 1};
+
+    snprintf(t.name, sizeof(t.name), "%s", name);
+    return gguf_build_tensor(&r->build, &t, n * sizeof(float), data);
+}
+
+/* Llama 3's scaling: frequencies of long waves are divided by the factor, those of short ones stay,
+ * and between the two the divisor is interpolated. */
+static int rope_llama3(struct reader *r, const struct config_rope *p) {
+    double factor = rope_number(p, "factor"), low = rope_number(p, "low_freq_factor");
+    double high = rope_number(p, "high_freq_factor");
+    double context = rope_number(p, "original_max_position_embeddings");
+    uint8_t *data;
+
+    if (!(factor >= 1 && low > 0 && high > low && context > 0))
+        return config_bad(r, "rope_scaling");
+    TRY(rope_tensor(r, "rope_freqs.weight", p->n_rot / 2, &data));
+    for (uint32_t i = 0; i < p->n_rot / 2; i++) {
+        double wave = 2 * M_PI * pow(p->base, 2.0 * i / p->n_rot);
+        double smooth = (context / wave - low) / (high - low);
+        double divisor = 1 / ((1 - smooth) / factor + smooth);
+
+        if (wave < context / high)
+            divisor = 1;
+        else if (wave > context / low)
+            divisor = factor;
+        memcpy(data + i * sizeof(float), &(float){(float)divisor}, sizeof(float));
+    }
+    return 0;
+}
+
+static int rope_factors(struct reader *r, const struct config_rope *p, const char *key,
+                        const char *name) {
+    yyjson_val *list = yyjson_obj_get(p->from, key);
+    uint8_t *data;
+
+    if (yyjson_arr_size(list) != p->n_rot / 2)
+        return config_bad(r, "rope_scaling");
+    TRY(rope_tensor(r, name, p->n_rot / 2, &data));
+    JSON_EACH_AT(i, v, list) {
+        float f = (float)yyjson_get_num(v);
+
+        if (!yyjson_is_num(v))
+            return config_bad(r, "rope_scaling");
+        memcpy(data + i * sizeof(f), &f, sizeof(f));
+    }
+    return 0;
+}
+
+/* LongRoPE: two lists of divisors, and a factor of the scores by the ratio of the contexts. */
+static int rope_long(struct reader *r, const struct config_rope *p) {
+    double context = reader_number(r, "max_position_embeddings"), factor = 1;
+    double original = reader_number(r, "original_max_position_embeddings");
+
+    if (isnan(original))
+        original = rope_number(p, "original_max_position_embeddings");
+    if (!(context > 0 && original > 1))
+        return config_bad(r, "original_max_position_embeddings");
+    if (rope_number(p, "attention_factor") > 0)
+        factor = rope_number(p, "attention_factor");
+    else if (context > original)
+        factor = sqrt(1 + log(context / original) / log(original));
+    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "longrope"));
+    TRY(config_put_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
+    TRY(config_put_f32(r, "rope.scaling.attn_factor", factor));
+    TRY(rope_factors(r, p, "long_factor", "rope_factors_long.weight"));
+    return rope_factors(r, p, "short_factor", "rope_factors_short.weight");
+}
+
+static int rope_yarn(struct reader *r, const struct config_rope *p) {
+    double factor = rope_number(p, "factor"), given = rope_number(p, "attention_factor");
+    double original = rope_number(p, "original_max_position_embeddings");
+
+    if (!(factor >= 1))
+        return config_bad(r, "rope_scaling");
+    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "yarn"));
+    TRY(config_put_f32(r, "rope.scaling.factor", factor));
+    if (original >= 1 && original < 1 << 30)
+        TRY(config_put_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
+    TRY(rope_copy(r, p, "beta_fast", "rope.scaling.yarn_beta_fast"));
+    TRY(rope_copy(r, p, "beta_slow", "rope.scaling.yarn_beta_slow"));
+    TRY(rope_copy(r, p, "mscale_all_dim", "rope.scaling.yarn_log_multiplier"));
+    TRY(rope_copy(r, p, "llama_4_scaling_beta", "attention.temperature_scale"));
+    /* GGUF's factor is beside the one that follows from `factor` */
+    if (given > 0)
+        return config_put_f32(r, "rope.scaling.attn_factor", given / (1 + 0.1 * log(factor)));
+    return 0;
+}
+
+static int rope_linear(struct reader *r, const struct config_rope *p) {
+    TRY(config_put_text(r, config_name(r, "rope.scaling.type").s, "linear"));
+    return rope_copy(r, p, "factor", "rope.scaling.factor");
+}
+
+static int rope_plain(struct reader *r, const struct config_rope *p) {
+    (void)r;
+    (void)p;
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*write)(struct reader *r, const struct config_rope *p);
+} ropes[] = {
+    {"default", rope_plain}, {"none", rope_plain}, {"linear", rope_linear}, {"llama3", rope_llama3},
+    {"longrope", rope_long}, {"yarn", rope_yarn},  {"su", rope_long},
+};
+
+/* Finds the parameters of RoPE: newer files have all of them in rope_parameters, by kind of layer
+ * where these differ. */
+static int rope_find(struct reader *r, struct config_rope *p) {
+    double part = reader_number(r, "partial_rotary_factor"), n = reader_number(r, "rotary_dim");
+    yyjson_val *from = config_first(r, "rope_parameters rope_scaling");
+    yyjson_val *window = yyjson_obj_get(from, "sliding_attention");
+
+    if (yyjson_obj_get(from, "full_attention"))
+        from = yyjson_obj_get(from, "full_attention");
+    *p = (struct config_rope){.from = from, .base = reader_number(r, "rope_theta")};
+    if (isnan(part))
+        part = rope_number(p, "partial_rotary_factor");
+    if (isnan(n))
+        n = isnan(part) ? r->head_dim : floor(r->head_dim * part);
+    if (!(n >= 2 && n <= r->head_dim))
+        return config_bad(r, "partial_rotary_factor");
+    p->n_rot = (uint32_t)n;
+    if (isfinite(rope_number(p, "rope_theta")))
+        p->base = rope_number(p, "rope_theta");
+    if (isnan(p->base))
+        p->base = 10000;
+    if (yyjson_is_num(yyjson_obj_get(window, "rope_theta")))
+        TRY(config_put_f32(r, "rope.freq_base_swa",
+                           yyjson_get_num(yyjson_obj_get(window, "rope_theta"))));
+    return 0;
+}
+
+static int config_rope(struct reader *r) {
+    struct config_rope p;
+
+    TRY(rope_find(r, &p));
+    TRY(config_put_u32(r, "rope.dimension_count", p.n_rot));
+    TRY(config_put_f32(r, "rope.freq_base", p.base));
+    yyjson_val *type = json_given(p.from, "rope_type");
+    type = type ? type : json_given(p.from, "type");
+    if (!type)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(ropes); i++)
+        if (json_is(type, ropes[i].name))
+            return ropes[i].write(r, &p);
+    return err_set(r->err, 0, NULL, "config.json: RoPE scaling %s is not supported",
+                   quoted(json_cstr(type) ? json_cstr(type) : "").s);
+}
+
+int reader_write_keys(struct reader *r) {
+    TRY(config_put_text(r, "general.architecture", r->row->arch));
+    TRY(config_put_text(r, "general.type", "model"));
+    TRY(config_convert(r, arch_keys));
+    TRY(config_convert(r, r->row->keys));
+    TRY(config_key_heads(r));
+    TRY(config_put_u32(r, "attention.key_length", r->head_dim));
+    TRY(config_put_u32(r, "attention.value_length", r->head_dim));
+    if (r->row->gating)
+        TRY(config_put_u32(r, "expert_gating_func", r->row->gating));
+    TRY(config_windows(r));
+    TRY(config_check_experts(r));
+    return config_rope(r);
+}

@@ -1,0 +1,215 @@
+/*
+ * files - the weight files of a folder: model.safetensors, or the shards that an index lists.
+ *
+ * A folder may come from anywhere. Names in the index are those of files of the folder, and a
+ * symbolic link is followed in two cases alone: to another file of the folder, and to
+ * ../../blobs/NAME, which is how the hub's cache keeps its snapshots.
+ */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include "base/files.h"
+#include "base/printable.h"
+#include "base/try.h"
+#include "checkpoint/reader.h"
+
+#define INDEX_FILE "model.safetensors.index.json"
+#define INDEX_MAX (64u << 20)
+#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW)
+
+/* Returns true if the link's @target is a file of the folder or a blob of the hub's cache. */
+static bool files_may_follow(const char *target) {
+    static const char blobs[] = "../../blobs/";
+
+    if (strncmp(target, blobs, strlen(blobs)) == 0)
+        target += strlen(blobs);
+    return *target && *target != '.' && !strchr(target, '/');
+}
+
+int reader_openat(const struct reader *r, const char *name) {
+    char target[512];
+    int fd = openat(r->dir, name, OPEN_FLAGS);
+
+    if (fd >= 0)
+        return fd;
+    if (errno != ELOOP)
+        return -errno;
+    ssize_t n = readlinkat(r->dir, name, target, sizeof(target) - 1);
+    if (n < 0)
+        return -errno;
+    target[n] = 0;
+    if (!files_may_follow(target))
+        return err_set(r->err, 0, NULL, "%s: a symbolic link out of the folder", name);
+    fd = openat(r->dir, target, OPEN_FLAGS);
+    return fd < 0 ? -errno : fd;
+}
+
+static bool files_end_in(const char *name, const char *end) {
+    size_t n = strlen(name), len = strlen(end);
+
+    return n >= len && strcmp(name + n - len, end) == 0;
+}
+
+/* Adds a weight file that is not open yet. Returns 0, -ENOMEM or -EINVAL. */
+static int files_add(struct reader *r, const char *name) {
+    if (r->n_files == READER_FILES_MAX)
+        return err_set(r->err, 0, NULL, "more than %u weight files", READER_FILES_MAX);
+    char *copy = strdup(name);
+    if (!copy || !array_resize(&r->file, r->n_files + 1, sizeof(*r->file))) {
+        free(copy);
+        return -ENOMEM;
+    }
+    r->file[r->n_files++] = (struct reader_file){copy, -1};
+    return 0;
+}
+
+/* Returns the number of the weight file @name; n_files if it is new. */
+static uint32_t files_find(const struct reader *r, const char *name) {
+    uint32_t i = 0;
+
+    while (i < r->n_files && strcmp(r->file[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+/* Adds the files that the index names. */
+static int files_from_index(struct reader *r, yyjson_val *map) {
+    JSON_MEMBERS(key, value, map) {
+        const char *name = json_cstr(value);
+
+        if (!name || !json_is_name(value, 255) || strchr(name, '/') || *name == '.' ||
+            !files_end_in(name, ".safetensors"))
+            return err_set(r->err, 0, NULL,
+                           INDEX_FILE ": weight_map.%s is not the name of a safetensors file",
+                           quoted(json_cstr(key) ? json_cstr(key) : "").s);
+        /* the entries of a shard mostly follow each other */
+        if (r->n_files && strcmp(r->file[r->n_files - 1].name, name) == 0)
+            continue;
+        if (files_find(r, name) == r->n_files)
+            TRY(files_add(r, name));
+    }
+    return r->n_files ? 0 : err_set(r->err, 0, NULL, INDEX_FILE ": weight_map is empty");
+}
+
+/* Checks that the files have the tensors that the index names, each in its file. */
+static int files_check_index(struct reader *r, yyjson_val *map) {
+    JSON_MEMBERS(key, value, map) {
+        const char *name = json_cstr(key);
+        const struct st_tensor *t = name ? st_find(&r->list, name) : NULL;
+
+        if (!t || strcmp(r->file[t->file].name, json_cstr(value)) != 0)
+            return err_set(r->err, 0, NULL, "%s has no tensor %s, which " INDEX_FILE " names",
+                           json_cstr(value), quoted(name ? name : "").s);
+    }
+    return 0;
+}
+
+/* Opens file @i and reads its header. */
+static int files_open_one(struct reader *r, uint32_t i) {
+    struct reader_file *f = &r->file[i];
+    struct err why = {0};
+
+    f->fd = reader_openat(r, f->name);
+    if (f->fd < 0) {
+        if (r->err->message[0])
+            return -EINVAL;
+        return err_set(r->err, 0, NULL, "%s: %s", f->name, strerror(-f->fd));
+    }
+    int result = st_read(&r->list, i, f->fd, &why);
+    if (result == -EINVAL)
+        return err_set(r->err, 0, NULL, "%s: %.300s", f->name, why.message);
+    return result;
+}
+
+/* Kinds of files that a folder may have in place of safetensors. */
+struct files_found {
+    uint32_t n_safetensors, n_pickles, n_gguf;
+    char name[256]; /* of the last safetensors file */
+    uint64_t bytes; /* of all of them */
+};
+
+static void files_look(const struct reader *r, struct files_found *out) {
+    int fd = dup(r->dir);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct stat st;
+
+    *out = (struct files_found){0};
+    if (!d) {
+        files_closep(&fd);
+        return;
+    }
+    rewinddir(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        bool pickle = files_end_in(e->d_name, ".bin") || files_end_in(e->d_name, ".pt") ||
+                      files_end_in(e->d_name, ".pth");
+
+        out->n_pickles += pickle;
+        out->n_gguf += files_end_in(e->d_name, ".gguf");
+        if (!files_end_in(e->d_name, ".safetensors"))
+            continue;
+        out->n_safetensors++;
+        if (fstatat(r->dir, e->d_name, &st, 0) == 0)
+            out->bytes += (uint64_t)st.st_size;
+        snprintf(out->name, sizeof(out->name), "%s", e->d_name);
+    }
+    closedir(d);
+}
+
+/* Finds the only weight file of a folder without an index. */
+static int files_find_single(struct reader *r) {
+    struct files_found found;
+
+    files_look(r, &found);
+    if (faccessat(r->dir, "model.safetensors", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return files_add(r, "model.safetensors");
+    if (found.n_safetensors == 1)
+        return files_add(r, found.name);
+    if (found.n_safetensors > 1)
+        return err_set(r->err, 0, NULL,
+                       "%u safetensors files and no " INDEX_FILE ", which says what they are",
+                       found.n_safetensors);
+    if (found.n_pickles)
+        return err_set(r->err, 0, NULL,
+                       "the weights are pickle files (.bin, .pt), which are programs that loading "
+                       "would run; take a repository with safetensors");
+    return err_set(r->err, 0, NULL, "no *.safetensors file");
+}
+
+int reader_open_files(struct reader *r) {
+    CLEANUP(buf_deinit) struct buf text = {.max = INDEX_MAX};
+    CLEANUP(json_doc_freep) yyjson_doc *index = NULL;
+    CLEANUP(files_closep) int fd = reader_openat(r, INDEX_FILE);
+    yyjson_val *map = NULL;
+
+    if (fd < 0 && fd != -ENOENT)
+        return r->err->message[0] ? -EINVAL : fd;
+    if (fd >= 0) {
+        TRY(reader_read(r, fd, INDEX_FILE, &text));
+        int result = json_parse(&index, text.data, text.len, 0);
+        if (result == -EINVAL)
+            return err_set(r->err, 0, NULL, INDEX_FILE ": not JSON");
+        TRY(result);
+        map = yyjson_obj_get(yyjson_doc_get_root(index), "weight_map");
+        TRY(files_from_index(r, map));
+    } else {
+        TRY(files_find_single(r));
+    }
+    for (uint32_t i = 0; i < r->n_files; i++)
+        TRY(files_open_one(r, i));
+    return files_check_index(r, map);
+}
+
+bool reader_is_folder(const char *dir, uint64_t *bytes) {
+    CLEANUP(files_closep) int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const struct reader r = {.dir = fd};
+    struct files_found found;
+
+    if (fd < 0 || faccessat(fd, "config.json", F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+        return false;
+    files_look(&r, &found);
+    *bytes = found.bytes;
+    return found.n_safetensors > 0 || found.n_pickles > 0;
+}

@@ -1,0 +1,59 @@
+#pragma once
+
+/* reader - the state of reading a checkpoint, which the parts of the folder share. */
+
+#include "base/buf.h"
+#include "checkpoint/checkpoint.h"
+#include "base/gguf_build.h"
+#include "base/json_read.h"
+#include "checkpoint/archs.h"
+#include "checkpoint/safetensors.h"
+
+/* Most weight files of a folder. */
+#define READER_FILES_MAX 500u
+
+/* A weight file. */
+struct reader_file {
+    char *name;
+    int fd;
+};
+
+/* Invariant: text is config or a member of it; files that are not open have fd -1. */
+struct reader {
+    int dir;            /* descriptor of the folder */
+    yyjson_doc *doc;    /* config.json */
+    yyjson_val *config; /* its root */
+    yyjson_val *text;   /* the text model's part of it */
+    const struct arch_row *row;
+    struct reader_file *file;
+    uint32_t n_files;
+    struct st_list list;
+    struct gguf_build build;
+    uint32_t head_dim, n_head, n_head_kv, n_layer, n_vocab;
+    struct err *err;
+};
+
+/* Returns the number of the first of the @keys (blanks separate them) that config.json has, or its
+ * default; NAN if there is none or it is no number. */
+double reader_number(const struct reader *r, const char *keys);
+
+/* Opens the folder's file @name, which may be a link into the blobs of the hub's cache beside it
+ * but not elsewhere. Returns a descriptor or -errno. */
+int reader_openat(const struct reader *r, const char *name);
+
+/* Appends the open file @fd, the folder's file @name, to @out. Returns 0 or -errno; -EINVAL: it is
+ * too large or no regular file. */
+int reader_read(const struct reader *r, int fd, const char *name, struct buf *out);
+
+/* Returns true if the folder @dir has config.json and weights that are not GGUF, and sets *bytes to
+ * the size of the safetensors files. */
+bool reader_is_folder(const char *dir, uint64_t *bytes);
+
+/* Finds and opens the weight files, and reads their headers. */
+int reader_open_files(struct reader *r);
+/* Reads config.json, and finds the row of the architecture. */
+int reader_open_config(struct reader *r, const char *text, size_t len);
+/* Writes the hyperparameters. */
+int reader_write_keys(struct reader *r);
+/* Writes the tensors. */
+int reader_write_tensors(struct reader *r);

@@ -1,0 +1,317 @@
+/*
+ * weights - the tensors of a checkpoint under their names and in the layout of GGUF.
+ *
+ * Matrices stay in their files. A matrix of all experts is the list of the matrices of each; rows
+ * that RoPE rotates have another order (struct tensor.interleave). Vectors, routers and
+ * convolutions are converted to F32, as GGUF has them: they are small.
+ */
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "base/mathx.h"
+#include "base/try.h"
+#include "checkpoint/reader.h"
+
+/* What the pattern of a name stands for. */
+struct weight_place {
+    const struct arch_name *name;
+    uint32_t layer, expert;
+};
+
+/* A matrix of an expert, which belongs to the tensor `to`. */
+struct weight_expert {
+    char to[64];
+    uint32_t expert;
+    const struct st_tensor *t;
+};
+
+struct weights {
+    struct reader *r;
+    struct weight_expert *expert;
+    uint32_t n_experts, cap;
+};
+
+/* Reads digits at *@text, below 1e6. */
+static bool weights_digits(const char **text, uint32_t *out) {
+    const char *p = *text;
+    uint32_t v = 0;
+
+    while (*p >= '0' && *p <= '9' && v < 100000)
+        v = 10 * v + (uint32_t)(*p++ - '0');
+    if (p == *text)
+        return false;
+    *text = p;
+    *out = v;
+    return true;
+}
+
+/* Returns true if @name is of the pattern, and sets the numbers in @out. */
+static bool weights_match(const char *pattern, const char *name, struct weight_place *out) {
+    for (; *pattern; pattern++) {
+        bool number = *pattern == '#' || *pattern == '@';
+
+        if (number && !weights_digits(&name, *pattern == '#' ? &out->layer : &out->expert))
+            return false;
+        if (!number && *pattern != *name++)
+            return false;
+    }
+    return *name == 0;
+}
+
+static bool weights_find_in(const struct arch_name *list, const char *name,
+                            struct weight_place *out) {
+    for (const struct arch_name *n = list; n && n->from; n++)
+        if (weights_match(n->from, name, out)) {
+            out->name = n;
+            return true;
+        }
+    return false;
+}
+
+/* Returns @name without the prefix of the text model; NULL: it is that of another model in the
+ * folder, which makes rows of pictures or sounds. */
+static const char *weights_text_name(const char *name) {
+    static const char *const others[] = {"model.vision",  "vision",      "visual.",
+                                         "model.visual.", "multi_modal", "model.multi_modal",
+                                         "audio",         "model.audio", "model.embed_vision"};
+    static const char *const own[] = {"model.language_model.", "language_model.model.",
+                                      "language_model.", "model."};
+
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        if (strncmp(name, others[i], strlen(others[i])) == 0)
+            return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        if (strncmp(name, own[i], strlen(own[i])) == 0)
+            return name + strlen(own[i]);
+    return name;
+}
+
+/* Writes the name of GGUF for a place. */
+static void weights_name(char out[64], const struct weight_place *p) {
+    const char *at = strchr(p->name->to, '#');
+
+    if (at)
+        snprintf(out, 64, "%.*s%u%s", (int)(at - p->name->to), p->name->to, p->layer, at + 1);
+    else
+        snprintf(out, 64, "%s", p->name->to);
+}
+
+/* Finds the format of GGUF for the values of @t. Returns 0 or -EINVAL. */
+static int weights_type(const struct reader *r, const struct st_tensor *t, enum tensor_type *out) {
+    switch (t->type) {
+    case ST_F32:
+        *out = TENSOR_F32;
+        return 0;
+    case ST_F16:
+        *out = TENSOR_F16;
+        return 0;
+    case ST_BF16:
+        *out = TENSOR_BF16;
+        return 0;
+    default:
+        return err_set(r->err, 0, NULL,
+                       "%s: tensor '%s' has type %s, which is not supported; F32, F16 and BF16 are",
+                       r->file[t->file].name, t->name, st_type_name(t->type));
+    }
+}
+
+/* Sets the dimensions of @b, the innermost first, without those of 1 if @squeeze. */
+static int weights_shape(const struct reader *r, const struct st_tensor *t, bool squeeze,
+                         struct gguf_built *b) {
+    b->n_dims = 0;
+    for (uint32_t i = t->n_dims; i-- > 0;) {
+        if (t->dim[i] == 0 || b->n_dims == 4)
+            return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
+                           r->file[t->file].name, t->name);
+        if (t->dim[i] > 1 || !squeeze)
+            b->ne[b->n_dims++] = t->dim[i];
+    }
+    if (b->n_dims == 0)
+        b->ne[b->n_dims++] = 1;
+    for (uint32_t d = b->n_dims; d < 4; d++)
+        b->ne[d] = 1;
+    return 0;
+}
+
+/* Returns value @i of @n at @p. */
+static float weights_value(enum st_type type, const uint8_t *p, size_t i) {
+    uint32_t word;
+    uint16_t half;
+
+    if (type == ST_F32) {
+        memcpy(&word, p + 4 * i, sizeof(word));
+        return mx_float_of(le32toh(word));
+    }
+    memcpy(&half, p + 2 * i, sizeof(half));
+    half = le16toh(half);
+    return type == ST_F16 ? mx_half_to_float(half) : mx_bf16_to_float(half);
+}
+
+static float weights_changed(const struct reader *r, enum name_how how, float v) {
+    if (how == NAME_NEG_EXP)
+        return (float)-mx_exp((double)v);
+    if (how == NAME_GAIN && r->row->gains_minus_one)
+        return v + 1;
+    return v;
+}
+
+/* Returns where value @i of a vector of q or k is stored (struct tensor.interleave). */
+static size_t weights_interleaved(const struct reader *r, size_t i) {
+    size_t in_head = i % r->head_dim;
+
+    return i - in_head + in_head % 2 * (r->head_dim / 2) + in_head / 2;
+}
+
+/* Adds @t, converted to F32. */
+static int weights_convert(struct reader *r, const struct st_tensor *t, enum name_how how,
+                           struct gguf_built *b) {
+    size_t n = t->n_bytes / st_type_bytes(t->type);
+    CLEANUP(freep) uint8_t *bytes = malloc(t->n_bytes + 1);
+    bool rotated = how == NAME_ROTATED && r->row->permuted;
+    uint8_t *to;
+
+    if (!bytes)
+        return -ENOMEM;
+    for (size_t at = 0; at < t->n_bytes;) {
+        ssize_t got =
+            pread(r->file[t->file].fd, bytes + at, t->n_bytes - at, (off_t)(t->offset + at));
+
+        if (got <= 0)
+            return err_set(r->err, 0, NULL, "%s: cannot read tensor '%s'", r->file[t->file].name,
+                           t->name);
+        at += (size_t)got;
+    }
+    if (rotated && n % r->head_dim)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u values",
+                       r->file[t->file].name, t->name, r->head_dim);
+    b->type = TENSOR_F32;
+    TRY(gguf_build_tensor(&r->build, b, n * sizeof(float), &to));
+    for (size_t i = 0; i < n; i++) {
+        size_t from = rotated ? weights_interleaved(r, i) : i;
+        float v = weights_changed(r, how, weights_value(t->type, bytes, from));
+        uint32_t word = htole32(mx_bits_of(v));
+
+        memcpy(to + i * sizeof(word), &word, sizeof(word));
+    }
+    return 0;
+}
+
+/* Adds a matrix in place. */
+static int weights_in_place(struct reader *r, const struct st_tensor *t, enum name_how how,
+                            struct gguf_built *b) {
+    const struct gguf_piece piece = {t->file, t->offset};
+
+    b->piece_rows = b->ne[1] * b->ne[2] * b->ne[3];
+    if (how == NAME_ROTATED && r->row->permuted) {
+        b->interleave = r->head_dim;
+        if (b->piece_rows % r->head_dim || r->head_dim % 2)
+            return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u rows",
+                           r->file[t->file].name, t->name, r->head_dim);
+    }
+    return gguf_build_scattered(&r->build, b, &piece, 1);
+}
+
+/* Keeps a matrix of an expert for weights_add_experts(). */
+static int weights_keep_expert(struct weights *w, const struct weight_place *p,
+                               const struct st_tensor *t) {
+    if (!ARRAY_GROW(w->expert, w->n_experts, w->cap, 256))
+        return -ENOMEM;
+    struct weight_expert *e = &w->expert[w->n_experts++];
+    weights_name(e->to, p);
+    e->expert = p->expert;
+    e->t = t;
+    return 0;
+}
+
+/* Adds the tensor @t of the checkpoint. */
+static int weights_add(struct weights *w, const struct st_tensor *t) {
+    struct reader *r = w->r;
+    const char *name = weights_text_name(t->name);
+    struct weight_place p = {0};
+    struct gguf_built b = {0};
+
+    if (!name)
+        return 0;
+    if (!weights_find_in(r->row->names, name, &p) && !weights_find_in(arch_names, name, &p))
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for %s models",
+                       r->file[t->file].name, t->name, r->row->model_type);
+    /* further layers make drafts (MTP), and a tied output matrix may be there as a copy */
+    bool tied = yyjson_get_bool(yyjson_obj_get(r->text, "tie_word_embeddings")) ||
+                yyjson_get_bool(yyjson_obj_get(r->config, "tie_word_embeddings"));
+    if (p.name->how == NAME_LEFT_OUT || p.layer >= r->n_layer ||
+        (tied && strcmp(p.name->to, "output.weight") == 0))
+        return 0;
+    TRY(weights_type(r, t, &b.type));
+    if (p.name->how == NAME_EXPERT)
+        return weights_keep_expert(w, &p, t);
+    weights_name(b.name, &p);
+    bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
+    TRY(weights_shape(r, t, floats, &b));
+    return floats ? weights_convert(r, t, p.name->how, &b)
+                  : weights_in_place(r, t, p.name->how, &b);
+}
+
+static int weights_by_expert(const void *a, const void *b) {
+    const struct weight_expert *x = a, *y = b;
+    int order = strcmp(x->to, y->to);
+
+    return order ? order : (x->expert > y->expert) - (x->expert < y->expert);
+}
+
+/* Adds the tensor of the @n experts at @e. */
+static int weights_join(struct reader *r, const struct weight_expert *e, uint32_t n) {
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n, sizeof(*piece));
+    struct gguf_built b = {0};
+
+    if (!piece)
+        return -ENOMEM;
+    TRY(weights_type(r, e->t, &b.type));
+    TRY(weights_shape(r, e->t, false, &b));
+    snprintf(b.name, sizeof(b.name), "%s", e->to);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct st_tensor *t = e[i].t;
+
+        if (e[i].expert != i)
+            return err_set(r->err, 0, NULL, "tensor '%s' is that of expert %u, where %u is missing",
+                           t->name, e[i].expert, i);
+        if (t->type != e->t->type || t->n_dims != 2 || t->dim[0] != e->t->dim[0] ||
+            t->dim[1] != e->t->dim[1])
+            return err_set(r->err, 0, NULL, "tensors '%s' and '%s' differ in shape or type",
+                           e->t->name, t->name);
+        piece[i] = (struct gguf_piece){t->file, t->offset};
+    }
+    b.n_dims = 3;
+    b.ne[2] = n;
+    b.piece_rows = b.ne[1];
+    return gguf_build_scattered(&r->build, &b, piece, n);
+}
+
+/* Adds the tensors of all experts. */
+static int weights_add_experts(struct weights *w) {
+    uint32_t n;
+
+    if (w->n_experts)
+        qsort(w->expert, w->n_experts, sizeof(*w->expert), weights_by_expert);
+    for (uint32_t i = 0; i < w->n_experts; i += n) {
+        for (n = 1; i + n < w->n_experts && strcmp(w->expert[i].to, w->expert[i + n].to) == 0;)
+            n++;
+        TRY(weights_join(w->r, &w->expert[i], n));
+    }
+    return 0;
+}
+
+int reader_write_tensors(struct reader *r) {
+    struct weights w = {.r = r};
+    int result = 0;
+
+    for (uint32_t i = 0; result == 0 && i < r->list.n; i++)
+        result = weights_add(&w, &r->list.tensor[i]);
+    if (result == 0)
+        result = weights_add_experts(&w);
+    free(w.expert);
+    return result;
+}
