@@ -21,6 +21,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/bench_bandwidth.h"
 #include "cmd/bench_clock.h"
 #include "cmd/bench_cmd.h"
@@ -339,7 +340,7 @@ static int open_engine(struct bench *b, struct err *err) {
         o.max_seqs = MAX(o.max_seqs, b->batch[i]);
     if (b->replay_path) {
         CLEANUP(gguf_freep) struct gguf *g = NULL;
-        TRY(gguf_open(&g, b->model, err));
+        TRY(checkpoint_open_model(&g, b->model, err));
         TRY(replay_read(&b->replay, b->replay_path, g, err));
         o.max_seqs = MIN(b->batch[0], b->replay.n);
         o.max_tokens = b->replay.longest;

@@ -1,5 +1,6 @@
 #include "cmd/bench_run.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -55,7 +56,7 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
     *r = (struct run){.opts = *opts};
     r->opts.max_rows = MAX(r->opts.max_rows, r->opts.max_seqs);
     r->pages_per_seq = (opts->max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    TRY(gguf_open(&r->file, opts->model, err));
+    TRY(checkpoint_open_model(&r->file, opts->model, err));
     const struct engine_opts o = {
         .file = r->file,
         .backend = opts->backend,

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "cmd/gguf_nearest.h"
@@ -391,7 +392,7 @@ int gguf_cmd_info(int argc, char **argv) {
         return cli_usage("info needs one FILE");
     if (!kv_option_read(kv, &machine.kv_type))
         return cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", kv);
-    int r = gguf_open(&g, argv[1], &err);
+    int r = checkpoint_open_model(&g, argv[1], &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
     if (nearest) {
@@ -400,7 +401,7 @@ int gguf_cmd_info(int argc, char **argv) {
     }
     if (projector && (r = gguf_open(&sees, projector, &err)) < 0)
         return cli_fail_err(projector, &err, r);
-    if (drafter && (r = gguf_open(&drafts, drafter, &err)) < 0)
+    if (drafter && (r = checkpoint_open_model(&drafts, drafter, &err)) < 0)
         return cli_fail_err(drafter, &err, r);
     machine.projector = sees;
     machine.drafter = drafts;

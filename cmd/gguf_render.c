@@ -15,6 +15,7 @@
 #include <yyjson.h>
 #include "base/json_read.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "text/template.h"
@@ -49,7 +50,7 @@ static int gguf_render_read_source(struct source *s, const char *model, const ch
         s->data = s->text;
         return r;
     }
-    TRY(gguf_open(&s->file, model, err));
+    TRY(checkpoint_open_model(&s->file, model, err));
     TRY(tokenizer_new(&s->tokenizer, s->file, err));
     if (gguf_string(s->file, "tokenizer.chat_template", &text) < 0)
         return err_set(err, 0, NULL,

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/json_read.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "text/tokenizer.h"
@@ -28,7 +29,7 @@ static const char detokenize_usage[] = "usage: weft-gguf detokenize MODEL [--spe
 /* Opens the file and its tokenizer. Returns CLI_OK or an exit code. */
 static int open_tokenizer(const char *path, struct gguf **g, struct tokenizer **t) {
     struct err err = {0};
-    int r = gguf_open(g, path, &err);
+    int r = checkpoint_open_model(g, path, &err);
 
     if (r == 0)
         r = tokenizer_new(t, *g, &err);

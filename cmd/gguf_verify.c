@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"
@@ -58,7 +59,7 @@ static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) 
 }
 
 /* Returns the offset of the first value or scale that is not finite, or -1. */
-static int64_t check_tensor(const struct tensor *t) {
+static int64_t verify_bytes(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
 
     if (t->format->type == TENSOR_F32)
@@ -80,6 +81,24 @@ static int64_t check_tensor(const struct tensor *t) {
     return -1;
 }
 
+/* Returns the offset of the first value or scale that is not finite, counted in the piece that has
+ * it, or -1. */
+static int64_t check_tensor(const struct tensor *t) {
+    uint64_t n_rows = t->n_bytes / t->row_bytes;
+    struct tensor part = *t;
+    int64_t bad = -1;
+
+    if (!t->piece)
+        return verify_bytes(t);
+    part.piece = NULL;
+    part.n_bytes = t->piece_rows * t->row_bytes;
+    for (uint64_t i = 0; i < n_rows / t->piece_rows && bad < 0; i++) {
+        part.data = t->piece[i];
+        bad = verify_bytes(&part);
+    }
+    return bad;
+}
+
 int gguf_cmd_verify(int argc, char **argv) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
@@ -89,7 +108,7 @@ int gguf_cmd_verify(int argc, char **argv) {
         return code;
     if (n_args != 1)
         return cli_usage("verify needs one FILE");
-    int r = gguf_open(&g, argv[1], &err);
+    int r = checkpoint_open_model(&g, argv[1], &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {

@@ -12,6 +12,7 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "daemon/front/environment.h"
 #include "daemon/front/llama_options.h"
 
@@ -606,17 +607,18 @@ static bool args_is_path(const char *text) {
     return *text == '/' || *text == '.' || access(text, F_OK) == 0;
 }
 
-/* Replaces the folder @path that option @key has by the path of the model in it. */
+/* Replaces the folder @path that option @key has by the path of the GGUF file in it, unless the
+ * folder itself is the model. */
 static int resolve_folder(struct config *c, const char *key, const char *path, struct err *err) {
     CLEANUP(freep) char *file = NULL;
     struct err why = {0};
     uint64_t bytes;
-    int r = model_in_folder(path, &file, &bytes, &why);
+    int r = checkpoint_find_model(path, &file, &bytes, &why);
 
     if (r == -EINVAL)
         return err_set(err, 0, key, "%s: %s", key, why.message);
     TRY(r);
-    return config_set(c, key, file, err);
+    return file ? config_set(c, key, file, err) : 0;
 }
 
 /* Returns the name of a model that contains @text, or that @text contains, without regard to case;

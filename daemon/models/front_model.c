@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "base/rng.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "daemon/worker/worker.h"
 
 /*
@@ -267,7 +268,7 @@ static void log_vocabulary(const struct tokenizer *t, const char *file) {
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
                      struct err *err) {
     struct engine_kind kind = {0};
-    int r = gguf_open(&m->file, c->model, err);
+    int r = checkpoint_open_model(&m->file, c->model, err);
 
     assert(*c->model);
     if (r == 0)
@@ -281,7 +282,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (kind.ranks)
         TRY(open_pair(m, kind.encoder, err));
     if (*c->draft_model)
-        TRY(name_file(gguf_open(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
+        TRY(name_file(checkpoint_open_model(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
                       err));
     TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/api.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "daemon/config/config.h"
 
 /* Reads "<architecture>.@name"; 0 if the file does not have it. */
@@ -61,7 +62,7 @@ int model_header_open(struct model_header *h, const char *path) {
     struct err err;
 
     *h = (struct model_header){0};
-    TRY(gguf_open(&g, path, &err));
+    TRY(checkpoint_open_model(&g, path, &err));
     model_header_read(h, g);
     return 0;
 }

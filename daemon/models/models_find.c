@@ -13,6 +13,7 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "daemon/models/front_model.h"
 #include "engine/engine.h"
 
@@ -64,12 +65,12 @@ static int models_resolve(const struct search *s, struct config *c, const char *
     if (!*c->model)
         return err_set(err, 0, "models", "models: %.200s: the key model is missing", preset);
     if (files_is_folder(c->model)) {
-        int r = model_in_folder(c->model, &file, bytes, &why);
+        int r = checkpoint_find_model(c->model, &file, bytes, &why);
 
         if (r == -EINVAL)
             err_set(err, 0, "models", "models: %.120s: model: %.300s", preset, why.message);
         TRY(r);
-        return config_set(c, "model", file, err);
+        return file ? config_set(c, "model", file, err) : 0;
     }
     if (stat(c->model, &st) == 0) {
         *bytes = (uint64_t)st.st_size;
