@@ -1,0 +1,288 @@
+"""Writes a GGUF model of F32, F16 or BF16 weights as the folder that Hugging Face's libraries would publish: the same
+numbers, other names, order and layout. The names here are transformers', written down independently of
+lib/checkpoint."""
+import json
+import pathlib
+import struct
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TYPES = {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2)}
+
+
+class Gguf:
+    """Keys and tensors of a GGUF file; a tensor is (type name, dimensions with the innermost first, bytes)."""
+
+    def __init__(self, path):
+        self.data = pathlib.Path(path).read_bytes()
+        self.at = 8
+        n_tensors, n_keys = self.take("QQ")
+        self.keys = {}
+        for _ in range(n_keys):
+            name = self.text()
+            self.keys[name] = self.value(self.take("I")[0])
+        infos = []
+        for _ in range(n_tensors):
+            name = self.text()
+            dims = self.take("Q" * self.take("I")[0])
+            infos.append((name, dims, *self.take("IQ")))
+        start = (self.at + 31) // 32 * 32
+        self.tensors = {}
+        for name, dims, kind, offset in infos:
+            size = TYPES[kind][1]
+            for d in dims:
+                size *= d
+            self.tensors[name] = (TYPES[kind][0], dims, self.data[start + offset:start + offset + size])
+
+    def take(self, form):
+        values = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += struct.calcsize("<" + form)
+        return values
+
+    def text(self):
+        n = self.take("Q")[0]
+        self.at += n
+        return self.data[self.at - n:self.at].decode()
+
+    def value(self, kind):
+        if kind == 8:
+            return self.text()
+        if kind == 9:
+            of, n = self.take("IQ")
+            return [self.value(of) for _ in range(n)]
+        return self.take(SCALARS[kind])[0]
+
+
+# GGUF's name within a layer, without ".weight" and ".bias", and that of transformers
+COMMON = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias", "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj", "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+SPARSE = {
+    "ffn_gate_inp": "block_sparse_moe.gate", "exp_probs_b": "block_sparse_moe.e_score_correction_bias",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1", "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+}
+SANDWICH = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm"}
+LFM2 = {
+    "attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj", "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm", "ffn_gate": "feed_forward.w1",
+    "ffn_down": "feed_forward.w2", "ffn_up": "feed_forward.w3", "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_bias", "ffn_gate_exps": "feed_forward.experts.{}.w1",
+    "ffn_down_exps": "feed_forward.experts.{}.w2", "ffn_up_exps": "feed_forward.experts.{}.w3",
+}
+# architecture of GGUF: model_type, names that differ, whether the rows of q and k are permuted
+ARCHS = {
+    "llama": ("llama", {}, True), "mistral3": ("ministral3", {}, True), "granite": ("granite", {}, True),
+    "qwen2": ("qwen2", {}, False), "qwen3": ("qwen3", {}, False), "qwen3moe": ("qwen3_moe", {}, False),
+    "phi3": ("phi3", {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}, False),
+    "gemma2": ("gemma2", SANDWICH, False), "gemma3": ("gemma3_text", SANDWICH, False),
+    "olmo2": ("olmo3", SANDWICH, False),
+    "glm4moe": ("glm4_moe", {"post_attention_norm": "post_attention_layernorm"}, False),
+    "minimax-m2": ("minimax_m2", SPARSE, False), "lfm2": ("lfm2", LFM2, False), "lfm2moe": ("lfm2_moe", LFM2, False),
+}
+KEYS = {
+    "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.key_length": "head_dim",
+    "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+    "rope.freq_base": "rope_theta", "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+    "rope.freq_base_swa": "rope_local_base_freq", "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling",
+    "attention.scale": "attention_multiplier", "shortconv.l_cache": "conv_L_cache",
+    "leading_dense_block_count": "first_k_dense_replace", "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob",
+    "expert_group_count": "n_group", "expert_group_used_count": "topk_group",
+}
+SCALING = {"factor": "factor", "original_context_length": "original_max_position_embeddings",
+           "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_log_multiplier": "mscale_all_dim",
+           "attn_factor": "attention_factor"}
+
+
+def rope_of(g, arch):
+    """Returns rope_scaling; None: there is none."""
+    prefix = arch + ".rope.scaling."
+    if prefix + "type" not in g.keys:
+        return None
+    scaling = {"rope_type": g.keys[prefix + "type"]}
+    for key, name in SCALING.items():
+        if prefix + key in g.keys:
+            scaling[name] = g.keys[prefix + key]
+    if arch + ".attention.temperature_scale" in g.keys:
+        scaling["llama_4_scaling_beta"] = g.keys[arch + ".attention.temperature_scale"]
+    for kind in ("long", "short"):
+        if f"rope_factors_{kind}.weight" in g.tensors:
+            _, (n,), data = g.tensors[f"rope_factors_{kind}.weight"]
+            scaling[kind + "_factor"] = list(struct.unpack(f"<{n}f", data))
+    return scaling
+
+
+def config_of(g):
+    arch = g.keys["general.architecture"]
+    n_layer = g.keys[arch + ".block_count"] - g.keys.get(arch + ".nextn_predict_layers", 0)
+    config = {"model_type": ARCHS[arch][0], "num_hidden_layers": n_layer, "torch_dtype": "bfloat16",
+              "vocab_size": g.tensors["token_embd.weight"][1][1],
+              "tie_word_embeddings": "output.weight" not in g.tensors}
+    for key, name in KEYS.items():
+        if arch + "." + key in g.keys:
+            config[name] = g.keys[arch + "." + key]
+    if arch.startswith("lfm2"):
+        config["num_dense_layers"] = config.pop("first_k_dense_replace", None)
+    if arch + ".expert_count" in g.keys:
+        config["num_experts" if arch.startswith(("qwen", "lfm")) else
+               "n_routed_experts" if arch.startswith("glm") else "num_local_experts"] = g.keys[arch + ".expert_count"]
+    heads_kv = g.keys.get(arch + ".attention.head_count_kv", config["num_attention_heads"])
+    pattern = g.keys.get(arch + ".attention.sliding_window_pattern")
+    if isinstance(heads_kv, list):
+        config["layer_types"] = ["full_attention" if n else "conv" for n in heads_kv]
+        heads_kv = max(heads_kv)
+    elif isinstance(pattern, list):
+        config["layer_types"] = ["sliding_attention" if w else "full_attention" for w in pattern]
+    config["num_key_value_heads"] = heads_kv
+    head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    n_rot = g.keys.get(arch + ".rope.dimension_count", head_dim)
+    if n_rot != head_dim:
+        config["partial_rotary_factor"] = n_rot / head_dim
+    scaling = rope_of(g, arch)
+    if scaling:
+        config["rope_scaling"] = scaling
+    return config
+
+
+def unpermuted(tensor, head_dim):
+    """Undoes the order of rows in which RoPE rotates neighbours: row 2 i + k of a head is row k * head_dim / 2 + i."""
+    kind, dims, data = tensor
+    row = len(data) // (dims[1] if len(dims) > 1 else dims[0])
+    rows = [data[i:i + row] for i in range(0, len(data), row)]
+    half = head_dim // 2
+    out = [rows[h + 2 * i + k] for h in range(0, len(rows), head_dim) for k in range(2) for i in range(half)]
+    return kind, dims, b"".join(out)
+
+
+def minus_one(tensor):
+    kind, dims, data = tensor
+    assert kind == "F32"
+    values = struct.unpack(f"<{len(data) // 4}f", data)
+    out = struct.pack(f"<{len(values)}f", *(v - 1 for v in values))
+    again = struct.pack(f"<{len(values)}f", *(v + 1 for v in struct.unpack(f"<{len(values)}f", out)))
+    assert again == data, "a norm that does not survive - 1 + 1"
+    return kind, dims, out
+
+
+def tensors_of(g):
+    """Returns the tensors by the names of transformers; dimensions with the outermost first."""
+    arch = g.keys["general.architecture"]
+    config = config_of(g)
+    _, own, permuted = ARCHS[arch]
+    head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    names = {**COMMON, **own}
+    ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+            "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight"}
+    out = {}
+    for name, tensor in g.tensors.items():
+        if name.startswith("rope_f"):
+            continue
+        if arch.startswith("gemma") and "norm" in name:
+            tensor = minus_one(tensor)
+        if name in ends:
+            out[ends[name]] = (tensor[0], tensor[1][::-1], tensor[2])
+            continue
+        _, layer, rest = name.split(".", 2)
+        role, end = rest.rsplit(".", 1)
+        if int(layer) >= config["num_hidden_layers"]:
+            continue
+        if permuted and role in ("attn_q", "attn_k"):
+            tensor = unpermuted(tensor, head_dim)
+        kind, dims, data = tensor
+        if role == "shortconv.conv":
+            dims = (dims[0], 1, dims[1])
+        suffix = "" if role == "exp_probs_b" else "." + end
+        to = f"model.layers.{layer}.{names[role]}{suffix}"
+        if "{}" in to:
+            each = len(data) // dims[2]
+            for e in range(dims[2]):
+                out[to.format(e)] = (kind, dims[1::-1], data[e * each:(e + 1) * each])
+        else:
+            out[to] = (kind, dims[::-1], data)
+    return out
+
+
+def byte_letters():
+    """Returns the letters that stand for the 256 bytes in byte-level vocabularies."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in kept]
+    return [chr(b) for b in kept] + [chr(256 + i) for i in range(len(rest))]
+
+
+def tokenizer_of(g):
+    """Returns tokenizer.json of a byte-level vocabulary: the file's own, or one of the same size."""
+    keys = g.keys
+    n = g.tensors["token_embd.weight"][1][1]
+    own = keys["tokenizer.ggml.model"] == "gpt2"
+    tokens = keys["tokenizer.ggml.tokens"] if own else byte_letters() + [f"<{i}>" for i in range(256, n)]
+    kinds = keys["tokenizer.ggml.token_type"] if own else [1] * 256 + [3] * (n - 256)
+    added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+              "special": kinds[i] == 3} for i, t in enumerate(tokens) if kinds[i] in (3, 4)]
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": split, "post_processor": None, "decoder": split,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": {t: i for i, t in enumerate(tokens)},
+                  "merges": keys.get("tokenizer.ggml.merges", []) if own else []},
+    }
+
+
+def write_safetensors(path, tensors):
+    """Writes a weight file: header and data in the order of the names, as Hugging Face's library does."""
+    at, header, data = 0, {"__metadata__": {"format": "pt"}}, []
+    for name in sorted(tensors):
+        kind, shape, content = tensors[name]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + len(content)]}
+        at += len(content)
+        data.append(content)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def write_folder(gguf, folder, n_shards=1):
+    """Writes the folder of the GGUF file at @gguf, with its weights in @n_shards files."""
+    g = Gguf(gguf)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config_of(g)))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_of(g)))
+    settings = {}
+    if "tokenizer.chat_template" in g.keys:
+        settings["chat_template"] = g.keys["tokenizer.chat_template"]
+    if "tokenizer.ggml.eos_token_id" in g.keys and g.keys["tokenizer.ggml.model"] == "gpt2":
+        settings["eos_token"] = g.keys["tokenizer.ggml.tokens"][g.keys["tokenizer.ggml.eos_token_id"]]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tensors = tensors_of(g)
+    if n_shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return str(folder)
+    place = {}
+    for i in range(n_shards):
+        name = f"model-{i + 1:05}-of-{n_shards:05}.safetensors"
+        part = {k: v for j, (k, v) in enumerate(tensors.items()) if j % n_shards == i}
+        write_safetensors(folder / name, part)
+        place.update({k: name for k in part})
+    index = {"metadata": {"total_size": sum(len(v[2]) for v in tensors.values())}, "weight_map": place}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return str(folder)
+
+
+if __name__ == "__main__":
+    import sys
+    write_folder(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1)

@@ -1,0 +1,181 @@
+"""Folders of safetensors as Hugging Face's libraries publish them: the same bits as a GGUF file of the same numbers."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import hf_folder
+from golden_models import FLAGS, REQUESTS, ask, golden
+from weftd import BACKEND, Weftd, every, main, program, synth
+
+GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
+          "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
+          "lfm2", "lfm2moe")
+
+
+def digests(model, *flags):
+    with Weftd(*FLAGS, *flags, "--threads", 2, "--speculation", "off", model=model) as d:
+        return [ask(d, r, 24) for r in REQUESTS[:3]]
+
+
+def folder_of(name, where, n_shards=2):
+    return hf_folder.write_folder(golden(name), pathlib.Path(where) / name, n_shards)
+
+
+def info(folder):
+    """Returns the exit code and the message of weft-gguf info."""
+    done = subprocess.run([program("weft-gguf"), "info", "--no-fit", str(folder)], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_a_folder_gives_the_bits_of_a_gguf_file():
+    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "lfm2moe")):
+        with tempfile.TemporaryDirectory() as where:
+            assert digests(folder_of(name, where)) == digests(golden(name)), name
+
+
+def test_backend_reference_reads_scattered_rows():
+    with tempfile.TemporaryDirectory() as where:
+        for name in ("llama-gqa", "qwen3moe"):
+            flags = ("--backend", "reference")
+            assert digests(folder_of(name, where), *flags) == digests(golden(name), *flags), name
+
+
+def test_a_bf16_folder_of_a_vocabulary_that_speaks():
+    model = synth("tiny-bf16", "--arch", "qwen3", "--shape", "tiny", "--format", "BF16")
+    with tempfile.TemporaryDirectory() as where:
+        folder = hf_folder.write_folder(model, pathlib.Path(where) / "speaks", 3)
+        texts = ["The weft is the thread that passes.", "  tabs\tand\nlines", "naïve café 12345"]
+        chat = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 16, "temperature": 0}
+        results = []
+        for path in (model, folder):
+            with Weftd(*FLAGS, model=path) as d:
+                ids = [d.request("POST", "/tokenize", {"prompt": t})[2]["tokens"] for t in texts]
+                answer = d.request("POST", "/v1/chat/completions", chat)[2]
+                results.append((ids, answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]))
+                d.kill_worker()
+                assert d.request("POST", "/v1/chat/completions", chat)[2]["choices"] == answer["choices"]
+        assert results[0] == results[1], results
+
+
+def test_a_folder_that_changes_is_noticed():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("llama-gqa", where)
+        with Weftd(*FLAGS, model=folder) as d:
+            before = ask(d, REQUESTS[0], 8)
+            shard = pathlib.Path(folder) / "model-00002-of-00002.safetensors"
+            with open(shard, "r+b") as f:
+                f.truncate(0)
+            assert ask(d, REQUESTS[0], 8) == before
+            d.kill_worker()
+            status, _, value = d.request("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 4})
+            assert status == 503 and "was changed" in value["error"]["message"], value
+
+
+def edit(folder, name, change):
+    """Changes the JSON file @name of the folder."""
+    path = pathlib.Path(folder) / name
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def no_key(key):
+    return lambda f: edit(f, "config.json", lambda c: c.pop(key))
+
+
+def set_key(key, value):
+    return lambda f: edit(f, "config.json", lambda c: c.update({key: value}))
+
+
+def replace_by(name, content):
+    return lambda f: (pathlib.Path(f) / name).write_bytes(content)
+
+
+def link(name, target):
+    def change(f):
+        path = pathlib.Path(f) / name
+        path.unlink()
+        os.symlink(target, path)
+    return change
+
+
+def pickles(f):
+    for path in pathlib.Path(f).glob("*.safetensors*"):
+        path.unlink()
+    (pathlib.Path(f) / "pytorch_model.bin").write_bytes(b"PK")
+
+
+def cut(f):
+    path = pathlib.Path(f) / "model-00001-of-00002.safetensors"
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def other_shard(f):
+    edit(f, "model.safetensors.index.json", lambda i: i["weight_map"].update({"model.norm.weight": "model-00009.safetensors"}))
+
+
+REFUSED = [
+    (replace_by("config.json", b"{"), "config.json: not JSON"),
+    (replace_by("config.json", b"[" * 100000), "config.json"),
+    (no_key("model_type"), "model_type is missing"),
+    (set_key("model_type", "whisper"), "model_type \"whisper\" is not supported"),
+    (no_key("hidden_size"), "hidden_size"),
+    (set_key("num_hidden_layers", 1e9), "num_hidden_layers"),
+    (set_key("num_attention_heads", 0), "num_attention_heads"),
+    (set_key("hidden_size", "64"), "hidden_size"),
+    (set_key("rms_norm_eps", "small"), "rms_norm_eps"),
+    (set_key("rope_scaling", {"rope_type": "dynamic", "factor": 2}), "dynamic"),
+    (set_key("quantization_config", {"quant_method": "bitsandbytes"}), "bitsandbytes"),
+    (replace_by("tokenizer.json", b"{}"), "tokenizer.json"),
+    (lambda f: (pathlib.Path(f) / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    (pickles, "pickle files"),
+    (cut, "downloaded whole"),
+    (other_shard, "model-00009.safetensors"),
+    (replace_by("model-00001-of-00002.safetensors", b"version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),
+    (link("model-00001-of-00002.safetensors", "/etc/passwd"), "symbolic link out of the folder"),
+    (link("model-00001-of-00002.safetensors", "../../blobs/../secret"), "symbolic link out of the folder"),
+    (link("config.json", "../other/config.json"), "symbolic link out of the folder"),
+]
+
+
+def test_what_is_wrong_with_a_folder_is_named():
+    for i, (change, reason) in enumerate(REFUSED):
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of("llama-gqa", where)
+            assert info(folder)[0] == 0
+            change(folder)
+            code, message = info(folder)
+            assert code == 1 and reason in message and len(message) < 600, (i, reason, code, message)
+
+
+def test_the_cache_of_the_hub_is_used_in_place():
+    with tempfile.TemporaryDirectory() as where:
+        root = pathlib.Path(where)
+        folder = pathlib.Path(folder_of("llama-gqa", where + "/cache/snapshots"))
+        (root / "cache" / "blobs").mkdir()
+        for path in list(folder.iterdir()):
+            path.rename(root / "cache" / "blobs" / path.name)
+            os.symlink("../../blobs/" + path.name, path)
+        assert info(folder)[0] == 0, info(folder)
+
+
+def test_a_folder_with_a_gguf_file_too_asks_which_one():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("llama-gqa", where)
+        os.symlink(golden("llama-gqa"), os.path.join(folder, "model.gguf"))
+        code, message = info(folder)
+        assert code == 1 and "safetensors and a GGUF file" in message, message
+        done = subprocess.run([program("weftd"), "--model", folder, "--check-config"], capture_output=True, text=True)
+        assert done.returncode != 0 and "safetensors and a GGUF file" in done.stderr + done.stdout, done
+
+
+def test_a_folder_is_verified():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("qwen3moe", where)
+        done = subprocess.run([program("weft-gguf"), "verify", folder], capture_output=True, text=True)
+        assert done.returncode == 0 and "ok, 27 tensors" in done.stdout, done
+
+
+main(globals())
