@@ -282,8 +282,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (kind.ranks)
         TRY(open_pair(m, kind.encoder, err));
     if (*c->draft_model)
-        TRY(name_file(checkpoint_open_model(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
-                      err));
+        TRY(name_file(checkpoint_open_model(&m->draft, c->draft_model, err), "draft-model",
+                      c->draft_model, err));
     TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);
     engine_keep_key(m->file, front_model_block(m), m->keep_key[0]);

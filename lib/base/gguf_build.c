@@ -170,6 +170,13 @@ static int build_write(int fd, const struct buf *of) {
     return 0;
 }
 
+/* Writes the file to @fd, and seals it. Returns 0 or -errno. */
+static int build_fill(int fd, const struct buf *head, const struct buf *data) {
+    TRY(build_write(fd, head));
+    TRY(build_write(fd, data));
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) < 0 ? -errno : 0;
+}
+
 int gguf_build_finish(struct gguf_build *b) {
     CLEANUP(buf_deinit) struct buf head = {.max = SIZE_MAX / 2};
 
@@ -178,11 +185,7 @@ int gguf_build_finish(struct gguf_build *b) {
     int fd = memfd_create("weft-model", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    int r = build_write(fd, &head);
-
-    r = r ? r : build_write(fd, &b->data);
-    if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) < 0)
-        r = -errno;
+    int r = build_fill(fd, &head, &b->data);
     if (r < 0) {
         close(fd);
         return r;

@@ -134,9 +134,9 @@ struct gguf {
     struct gguf_shard *shard;
     struct gguf_meta meta; /* metadata of the first shard */
     struct tensor *tensor;
-    struct gguf_index index; /* finds tensors by name */
+    struct gguf_index index;    /* finds tensors by name */
     struct arena names, pieces; /* pieces: arrays of tensor.piece */
-    size_t header_bytes; /* bytes of headers of all shards that were read so far */
+    size_t header_bytes;        /* bytes of headers of all shards that were read so far */
 };
 
 /* Appends the @n tensors of the shard whose directory starts at the cursor. Returns 0, -ENOMEM, or

@@ -172,5 +172,7 @@ int checkpoint_open_model(struct gguf **out, const char *path, struct err *err) 
     if (!files_is_folder(path))
         return gguf_open(out, path, err);
     TRY(checkpoint_find_model(path, &file, &bytes, err));
-    return file ? gguf_open(out, file, err) : checkpoint_open(out, path, err);
+    if (file)
+        return gguf_open(out, file, err);
+    return checkpoint_open(out, path, err);
 }

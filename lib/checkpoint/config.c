@@ -203,9 +203,11 @@ static int config_key_heads(struct reader *r) {
     if (yyjson_arr_size(types) != r->n_layer)
         return config_bad(r, "layer_types");
     TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
-    for (uint32_t l = 0; l < r->n_layer; l++)
-        TRY(gguf_keys_add_u32(&r->build.keys,
-                              config_layer_is(types, l, "full_attention") ? r->n_head_kv : 0));
+    for (uint32_t l = 0; l < r->n_layer; l++) {
+        bool attends = config_layer_is(types, l, "full_attention");
+
+        TRY(gguf_keys_add_u32(&r->build.keys, attends ? r->n_head_kv : 0));
+    }
     return 0;
 }
 

@@ -3,7 +3,6 @@
 /* reader - the state of reading a checkpoint, which the parts of the folder share. */
 
 #include "base/buf.h"
-#include "checkpoint/checkpoint.h"
 #include "base/gguf_build.h"
 #include "base/json_read.h"
 #include "checkpoint/archs.h"

@@ -148,7 +148,9 @@ static float weights_value(enum st_type type, const uint8_t *p, size_t i) {
     }
     memcpy(&half, p + 2 * i, sizeof(half));
     half = le16toh(half);
-    return type == ST_F16 ? mx_half_to_float(half) : mx_bf16_to_float(half);
+    if (type == ST_F16)
+        return mx_half_to_float(half);
+    return mx_bf16_to_float(half);
 }
 
 static float weights_changed(const struct reader *r, enum name_how how, float v) {
@@ -251,8 +253,9 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     weights_name(b.name, &p);
     bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
     TRY(weights_shape(r, t, floats, &b));
-    return floats ? weights_convert(r, t, p.name->how, &b)
-                  : weights_in_place(r, t, p.name->how, &b);
+    if (floats)
+        return weights_convert(r, t, p.name->how, &b);
+    return weights_in_place(r, t, p.name->how, &b);
 }
 
 static int weights_by_expert(const void *a, const void *b) {
