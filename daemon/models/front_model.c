@@ -36,12 +36,43 @@ static int name_file(int r, const char *key, const char *path, struct err *err) 
     return r;
 }
 
-/* Returns the name of the model in the file @path: "/dir/TinyLlama-00001-of-00002.gguf" is
- * "TinyLlama". Unprintable characters are escaped, because the name is a label in /metrics and is
- * typed by clients and operators. NULL: out of memory. */
+/* Returns NAME and its length if the folder @path is a snapshot in the hub's cache,
+ * ".../models--OWNER--NAME/snapshots/COMMIT"; else NULL. */
+static const char *hub_name(const char *path, size_t *len) {
+    static const char models[] = "/models--", snapshots[] = "/snapshots/";
+    const char *repo = strstr(path, models), *end = repo ? strstr(repo, snapshots) : NULL;
+
+    if (!end)
+        return NULL;
+    const char *commit = end + strlen(snapshots), *rest = commit + strcspn(commit, "/");
+    if (rest[strspn(rest, "/")]) /* a file or folder in the snapshot */
+        return NULL;
+    const char *name = repo + strlen(models);
+    for (const char *p = name; p + 2 < end; p++)
+        if (memcmp(p, "--", 2) == 0)
+            name = p + 2;
+    *len = (size_t)(end - name);
+    return name;
+}
+
+/* Returns the last component of @path, a file or a folder, and its length. */
+static const char *last_component(const char *path, size_t *len) {
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *slash = memrchr(path, '/', n), *start = slash ? slash + 1 : path;
+    *len = (size_t)(path + n - start);
+    return start;
+}
+
+/* Returns the name of the model in the file or folder @path: "/dir/TinyLlama-00001-of-00002.gguf"
+ * is "TinyLlama". Unprintable characters are escaped, because the name is a label in /metrics and
+ * is typed by clients and operators. NULL: out of memory. */
 static char *name_of_file(const char *path) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    size_t len = strlen(base), size = len * PRINTABLE_MAX + 1;
+    size_t len;
+    const char *hub = hub_name(path, &len), *base = hub ? hub : last_component(path, &len);
+    size_t size = len * PRINTABLE_MAX + 1;
     char *name = malloc(size);
 
     if (!name)

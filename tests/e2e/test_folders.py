@@ -7,7 +7,7 @@ import tempfile
 
 import hf_folder
 from golden_models import FLAGS, REQUESTS, ask, golden
-from weftd import BACKEND, Weftd, every, main, program, synth
+from weftd import Weftd, every, main, program, synth
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -159,6 +159,14 @@ def test_the_cache_of_the_hub_is_used_in_place():
             path.rename(root / "cache" / "blobs" / path.name)
             os.symlink("../../blobs/" + path.name, path)
         assert info(folder)[0] == 0, info(folder)
+
+
+def test_a_model_has_the_name_of_its_folder():
+    with tempfile.TemporaryDirectory() as where:
+        for path in ("Tiny-1B/", "models--org--Tiny-1B/snapshots/0123abc"):
+            folder = hf_folder.write_folder(golden("llama-gqa"), pathlib.Path(where) / path)
+            with Weftd(*FLAGS, model=folder + "/") as d:
+                assert d.request("GET", "/v1/models")[2]["data"][0]["id"] == "Tiny-1B", path
 
 
 def test_a_folder_with_a_gguf_file_too_asks_which_one():
