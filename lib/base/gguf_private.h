@@ -145,6 +145,6 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
 
 /* Returns true if the metadata list tensors whose rows lie in files of another format. */
 bool gguf_has_pieces(const struct gguf *g);
-/* Appends the tensors of that list, whose files are the shards behind the first. Returns 0, -ENOMEM,
- * or -EINVAL with @err; after a failure only gguf_free() is allowed. */
+/* Appends the tensors of that list, whose files are the shards behind the first. Returns 0,
+ * -ENOMEM, or -EINVAL with @err; after a failure only gguf_free() is allowed. */
 int gguf_pieces_parse(struct gguf *g, struct err *err);
