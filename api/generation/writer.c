@@ -56,6 +56,7 @@ static void free_answer(struct writer *w) {
     }
     prompt_job_deinit(&w->job);
     buf_deinit(&w->whole);
+    splices_deinit(&w->refs);
     free(w->choices);
     free(w);
 }
@@ -426,7 +427,7 @@ static size_t told_tokens(const struct writer *w) {
 
 /* Writes the whole answer, on the loop or on the pool. The generations do not change any more. */
 static void write_whole(struct writer *w) {
-    struct json j = {.out = &w->whole};
+    struct json j = {.out = &w->whole, .refs = &w->refs};
 
     for (uint32_t i = 0; i < w->n_choices; i++)
         assert(w->choices[i].gen->state == GEN_DONE);
@@ -451,19 +452,18 @@ struct piece writer_whole_piece(struct choice *c, uint32_t index) {
 static void answer_whole(struct writer *w) {
     assert(!w->writing && !w->head_sent);
     CLEANUP(buf_deinit) struct buf b = w->whole;
-    struct splice splice = w->splice;
+    CLEANUP(splices_deinit) struct splices refs = w->refs;
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
     int error = w->whole_error;
 
     buf_init(&w->whole, ANSWER_MAX);
-    w->splice.blob = NULL;
+    w->refs = (struct splices){0};
     free_answer(w);
-    if (splice.blob)
-        respond_spliced(x, &b, &splice, error);
+    if (refs.n > 0)
+        respond_spliced(x, &b, &refs, error);
     else
         respond_buf(x, 200, &b, error);
-    blob_unref(splice.blob);
     prewarm_start(t);
 }
 

@@ -78,7 +78,7 @@ struct writer {
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;
-    struct splice splice; /* to be inserted in it; a reference of the writer's own */
+    struct splices refs; /* to be inserted in it */
     int whole_error;
     bool writing; /* the pool writes the answer: the generations are done, and nothing may change */
     /* Current block of the stream, for endpoints whose answers have blocks. */

@@ -16,6 +16,8 @@
  * sent.
  */
 
+#define REFER_FROM 4096u /* fewer bytes are cheaper to copy than to refer to */
+
 /* Adds text. After the first error, which is kept, nothing more is added: callers check once, at
  * the end. */
 static void json_put(struct json *j, const char *s, size_t len) {
@@ -207,6 +209,18 @@ void json_raw(struct json *j, const char *text, size_t len) {
 void json_valid(struct json *j, const char *text, size_t len) {
     separate(j);
     json_put(j, text, len);
+}
+
+void json_refer(struct json *j, struct blob *b, size_t from, size_t len) {
+    if (!j->refs || len < REFER_FROM)
+        json_put(j, b->text.data + from, len);
+    else if (j->error == 0)
+        j->error = splices_add(j->refs, b, from, len, j->out->len);
+    j->comma = true;
+}
+
+size_t json_length(const struct json *j) {
+    return j->out->len + (j->refs ? j->refs->len : 0);
 }
 
 void json_put_string(struct json *j, const char *key, const char *s) {

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/lib_types.h"
+#include "base/splices.h"
 #include "base/util.h"
 
 #define JSON_DEPTH 64u        /* levels of a request body */
@@ -27,8 +28,9 @@ int json_mut_add_text(struct buf *out, yyjson_mut_val *v);
  * first failure nothing is appended, and `error` stays. */
 struct json {
     struct buf *out;
-    int error;  /* 0, or -errno of buf_add() */
-    bool comma; /* a value is complete: a comma comes before the next one */
+    int error;            /* 0, or -errno of buf_add() */
+    bool comma;           /* a value is complete: a comma comes before the next one */
+    struct splices *refs; /* gets the parts of json_refer(); NULL: they are copied */
 };
 
 /* Each of the functions below appends one value or bracket, preceded by a comma if needed. The
@@ -57,6 +59,11 @@ void json_valid(struct json *j, const char *text, size_t len);
 /* Appends a key with a string; @s NULL: null. */
 void json_put_string(struct json *j, const char *key, const char *s);
 
+/* Appends bytes [@from, @from + @len) of @b as they are, the whole or a part of some values: by
+ * reference if the text may have references and they are many. */
+void json_refer(struct json *j, struct blob *b, size_t from, size_t len);
+/* Returns the length of the text with what it refers to. */
+size_t json_length(const struct json *j);
 /* Writes the values that @shape shows as JSON, with keys as bare words and constants in it:
  *      json_print(j, "{id:%s, object:'list', usage:{total:%u}, first:null, data:[", id, n);
  * Brackets may stay open, and commas are written where needed. %s is a string (NULL: null), %.*s

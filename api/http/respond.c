@@ -143,36 +143,40 @@ static void respond_send_head(struct exchange *x, int status, const char *type, 
         conn_break(x->conn);
 }
 
-/* Sends @len bytes with @splice (NULL: none) in them. */
-static int send_spliced(struct conn *c, const char *data, size_t len, const struct splice *splice) {
-    size_t n = splice_len(splice), at = n > 0 ? splice->at : len;
+/* Sends @len bytes with the parts @in (NULL: none) in them. */
+static int send_spliced(struct conn *c, const char *data, size_t len, const struct splices *in) {
+    size_t sent = 0;
 
-    assert(at <= len);
-    TRY(conn_send(c, data, at));
-    if (n > 0)
-        TRY(conn_refer(c, splice->blob, splice->from, n));
-    return conn_send(c, data + at, len - at);
+    for (uint32_t i = 0; in && i < in->n; i++) {
+        const struct splice *p = &in->part[i];
+
+        assert(p->at >= sent && p->at <= len);
+        TRY(conn_send(c, data + sent, p->at - sent));
+        TRY(conn_refer(c, p->blob, p->from, p->len));
+        sent = p->at;
+    }
+    return conn_send(c, data + sent, len - sent);
 }
 
 /* Sends a message of a WebSocket. Without a text it is a ping, which clients' libraries answer. */
-static int send_frame(struct conn *c, const void *data, size_t len, const struct splice *splice) {
-    size_t all = len + splice_len(splice);
+static int send_frame(struct conn *c, const void *data, size_t len, const struct splices *in) {
+    size_t all = len + (in ? in->len : 0);
     uint8_t head[WEBSOCKET_HEAD];
     size_t n = websocket_head(head, all > 0 ? WEBSOCKET_TEXT : WEBSOCKET_PING, all);
 
     TRY(conn_send(c, head, n));
-    return send_spliced(c, data, len, splice);
+    return send_spliced(c, data, len, in);
 }
 
 /* One piece of a body, and what stands around it. */
 struct piece_text {
     const char *before, *data, *after;
     size_t len;
-    const struct splice *splice; /* in data; NULL: none */
+    const struct splices *in; /* in data; NULL: none */
 };
 
 static size_t piece_len(const struct piece_text *p) {
-    return p->len + splice_len(p->splice);
+    return p->len + (p->in ? p->in->len : 0);
 }
 
 /* Sends one piece of the body; the chunk's size and data go into the same write. */
@@ -184,11 +188,11 @@ static int respond_send_piece(struct exchange *x, const struct piece_text *p) {
     if (!x->conn)
         return 0;
     if (x->framed)
-        return send_frame(x->conn, p->data, p->len, p->splice);
+        return send_frame(x->conn, p->data, p->len, p->in);
     snprintf(size, sizeof(size), "%zx\r\n", n_before + piece_len(p) + n_after);
     TRY(x->chunked ? conn_send(x->conn, size, strlen(size)) : 0);
     TRY(conn_send(x->conn, p->before, n_before));
-    TRY(send_spliced(x->conn, p->data, p->len, p->splice));
+    TRY(send_spliced(x->conn, p->data, p->len, p->in));
     TRY(conn_send(x->conn, p->after, n_after));
     if (x->chunked)
         TRY(conn_send(x->conn, "\r\n", 2));
@@ -231,18 +235,18 @@ static void respond_finish(struct exchange *x, int status, const char *type,
     }
     respond_send_head(x, status, type, (ssize_t)piece_len(p), err);
     if (x->conn && x->framed)
-        r = piece_len(p) > 0 ? send_frame(x->conn, p->data, p->len, p->splice) : 0;
+        r = piece_len(p) > 0 ? send_frame(x->conn, p->data, p->len, p->in) : 0;
     else if (x->conn && !x->head_only)
-        r = send_spliced(x->conn, p->data, p->len, p->splice);
+        r = send_spliced(x->conn, p->data, p->len, p->in);
     if (r < 0)
         conn_break(x->conn);
     exchange_end(x);
 }
 
 /* Returns the body of an answer, or a piece without anything around it. */
-static struct piece_text respond_bare(const void *data, size_t len, const struct splice *splice) {
+static struct piece_text respond_bare(const void *data, size_t len, const struct splices *in) {
     return (struct piece_text){
-        .before = "", .data = len ? data : "", .after = "", .len = len, .splice = splice};
+        .before = "", .data = len ? data : "", .after = "", .len = len, .in = in};
 }
 
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
@@ -254,7 +258,8 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 void respond_taken(struct exchange *x, int status, const char *type, struct buf *b) {
     struct blob *text = b->len > LARGE_ANSWER ? blob_new(b) : NULL;
     struct splice all = blob_part(text);
-    struct piece_text p = respond_bare(b->data, b->len, &all); /* of a blob: nothing but the blob */
+    struct splices in = {.part = &all, .n = text != NULL, .len = splice_len(&all)};
+    struct piece_text p = respond_bare(b->data, b->len, &in); /* of a blob: nothing but the blob */
 
     respond_finish(x, status, type, &p, NULL);
     blob_unref(text);
@@ -267,16 +272,30 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
         respond_taken(x, status, RESPOND_JSON, b);
 }
 
-void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail) {
+/* Sends all of @r by reference. */
+static int send_spliced_text(struct conn *c, const struct spliced *r) {
+    size_t all = spliced_len(r);
+
+    for (size_t at = 0; at < all;) {
+        struct splice p = spliced_part(r, at);
+
+        TRY(conn_refer(c, p.blob, p.from, p.len));
+        at += p.len;
+    }
+    return 0;
+}
+
+void respond_spliced_texts(struct exchange *x, const struct spliced *texts, size_t n,
+                           const char *tail) {
     size_t len = strlen(tail);
     int r = 0;
 
     assert(!x->stream && !x->blank && !x->framed);
     for (size_t i = 0; i < n; i++)
-        len += splice_len(&parts[i]);
+        len += spliced_len(&texts[i]);
     respond_send_head(x, 200, RESPOND_JSON, (ssize_t)len, NULL);
     for (size_t i = 0; i < n && r == 0 && x->conn && !x->head_only; i++)
-        r = conn_refer(x->conn, parts[i].blob, parts[i].from, splice_len(&parts[i]));
+        r = send_spliced_text(x->conn, &texts[i]);
     if (r == 0 && x->conn && !x->head_only)
         r = conn_send(x->conn, tail, strlen(tail));
     if (r < 0)
@@ -284,23 +303,21 @@ void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, con
     exchange_end(x);
 }
 
-void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error) {
-    struct piece_text p = respond_bare(b->data, b->len, s);
+void respond_spliced(struct exchange *x, struct buf *b, struct splices *in, int error) {
+    struct piece_text p = respond_bare(b->data, b->len, in);
     bool large = error == 0 && b->len > LARGE_ANSWER && !x->blank && !x->framed;
-    size_t end = b->len;
     struct blob *text = large ? blob_new(b) : NULL;
 
     if (text) {
-        struct splice first = {text, 0, s->at, 0}, last = {text, s->at, end - s->at, 0};
+        struct spliced whole = {.text = text, .in = *in};
 
-        respond_blobs(x, (struct splice[]){first, *s, last}, 3, "");
+        respond_spliced_texts(x, &whole, 1, "");
         blob_unref(text);
-        return;
-    }
-    if (error < 0)
+    } else if (error < 0) {
         respond_errno(x, error);
-    else
+    } else {
         respond_finish(x, 200, RESPOND_JSON, &p, NULL);
+    }
 }
 
 void respond_shape(struct exchange *x, const char *shape, ...) {
@@ -424,11 +441,11 @@ void respond_event(struct exchange *x, const char *json, size_t len) {
 }
 
 void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
-                           const struct splice *splice) {
+                           const struct splices *in) {
     char before[96];
 
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
-    respond_send_event(x, &(struct piece_text){before, json->data, "\n\n", json->len, splice});
+    respond_send_event(x, &(struct piece_text){before, json->data, "\n\n", json->len, in});
 }
 
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {
@@ -438,7 +455,9 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
 }
 
 void respond_part(struct exchange *x, const struct splice *part) {
-    struct piece_text p = respond_bare("", 0, part);
+    struct splice whole = {.blob = part->blob, .from = part->from, .len = part->len};
+    struct splices in = {.part = &whole, .n = 1, .len = whole.len};
+    struct piece_text p = respond_bare("", 0, &in);
 
     send_or_break(x, &p);
 }

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 #include "api/http/exchange.h"
-#include "base/blob.h"
+#include "base/splices.h"
 
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
@@ -23,11 +23,12 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
 /* Answers with @b as respond() does, without a copy of a large one, which is taken over. */
 void respond_taken(struct exchange *x, int status, const char *type, struct buf *b);
-/* Sends @b with @s in it as JSON, like respond_buf(). */
-void respond_spliced(struct exchange *x, struct buf *b, const struct splice *s, int error);
-/* Sends @n blobs and @tail as JSON, without a copy. Ends the exchange, which is no message of a
+/* Sends @b with the parts @in as JSON, like respond_buf(). */
+void respond_spliced(struct exchange *x, struct buf *b, struct splices *in, int error);
+/* Sends @n texts and @tail as JSON, without a copy. Ends the exchange, which is no message of a
  * WebSocket. */
-void respond_blobs(struct exchange *x, const struct splice *parts, size_t n, const char *tail);
+void respond_spliced_texts(struct exchange *x, const struct spliced *texts, size_t n,
+                           const char *tail);
 /* Sends the JSON that json_print() makes of @shape, at most RESPOND_SHAPE_MAX bytes. Ends the
  * exchange. */
 void respond_shape(struct exchange *x, const char *shape, ...) PRINTF(2, 3);
@@ -50,9 +51,9 @@ int respond_put_member(struct exchange *x, struct buf *json);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* Sends an event with an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
-/* Sends such an event with @splice in it. */
+/* Sends such an event with the parts @in (NULL: none). */
 void respond_spliced_event(struct exchange *x, const char *name, const struct buf *json,
-                           const struct splice *splice);
+                           const struct splices *in);
 /* Sends a part of events that are already in the form of a stream. */
 void respond_part(struct exchange *x, const struct splice *part);
 /* Sends at once a line that clients skip, in a stream of events (SSE_TYPE). @text has no line

@@ -127,22 +127,23 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
  * neither the input nor what was generated until then. Without memory there is no such row. */
 static void promise(struct writer *w) {
     CLEANUP(buf_deinit) struct buf text = {.max = API_SEND_MAX};
+    CLEANUP(splices_deinit) struct splices refs = {0};
     struct responses *rs = responses_of(w);
     struct store *s = rs->env->store;
-    struct json j = {.out = &text};
     struct stored_parts parts;
-    struct splice echo;
     struct err err;
+    size_t head;
 
     if (!s->save.on || !rs->kept.echo)
         return;
     err_set_code(&err, 500, "server_ended", NULL,
                  "The server ended before the response did. Send the request again.");
-    responses_put(&j, w, RESPONSES_FAILED, &err, &echo);
-    text.len = MIN(text.len, echo.at);
+    struct json j = {.out = &text, .refs = &refs};
+    responses_put(&j, w, RESPONSES_FAILED, &err, &head);
+    text.len = MIN(text.len, head);
     stored_parts_init(&parts);
-    parts.head = j.error == 0 ? blob_new(&text) : NULL;
-    if (!parts.head)
+    parts.head.text = j.error == 0 ? blob_new(&text) : NULL;
+    if (!parts.head.text)
         return;
     parts.echo = blob_ref(rs->kept.echo);
     if (store_hold(s, rs->tenant, w->id, rs->parent, &parts, &rs->promise) == 0)
@@ -181,7 +182,10 @@ int background_begin(struct writer *w, struct err *err) {
 /* Updates the size of the log in the store's sum over responses under way. */
 static void background_count(struct responses *rs) {
     struct store *s = rs->env->store;
-    size_t n = rs->log->closed ? 0 : event_log_bytes(rs->log);
+    size_t n = 0;
+
+    if (!rs->log->closed)
+        n = event_log_bytes(rs->log) + logprobs_bytes(&rs->logprobs);
 
     assert(s->n_logged >= rs->n_logged);
     s->n_logged = s->n_logged - rs->n_logged + n;
@@ -189,8 +193,8 @@ static void background_count(struct responses *rs) {
 }
 
 void background_add(struct responses *rs, const char *type, const struct buf *json,
-                    const struct splice *echo) {
-    event_log_add(rs->log, type, json, echo);
+                    const struct splices *in) {
+    event_log_add(rs->log, type, json, in);
     background_count(rs);
     if (rs->env->store->n_logged <= rs->env->store->limits.bytes)
         return;

@@ -14,15 +14,15 @@ struct event_log;
 struct exchange;
 struct gen_env;
 struct responses;
-struct splice;
+struct splices;
 struct writer;
 
 /* endpoint.prepared: answers the client of a request with `background`, and takes the connection
  * from @w's exchange. Others are left as they are. */
 int background_begin(struct writer *w, struct err *err);
-/* Adds an event of a response in the background, with @echo (NULL: nothing) in it, to its log. */
+/* Adds an event of a response in the background, with the parts @in in it, to its log. */
 void background_add(struct responses *rs, const char *type, const struct buf *json,
-                    const struct splice *echo);
+                    const struct splices *in);
 /* Closes the log behind the last event; it is kept with the response. */
 void background_close(struct responses *rs);
 /* Ends all responses in the background with @err, as http_server_close() ends exchanges with a

@@ -56,8 +56,8 @@ int responses_add_result(struct responses_build *b, const char *id, const char *
 int responses_instructions(struct responses_build *b, const char *text, size_t len);
 /* Adds the messages of @items; @keep: also writes the items to rs->kept. */
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep);
-/* Adds the items of @list, whose JSON is in @text, as the past of this conversation. */
-int responses_past(struct responses_build *b, const struct item_list *list, const char *text);
+/* Adds the items of @p, its output or its input, as the past of this conversation. */
+int responses_past(struct responses_build *b, const struct stored_parts *p, bool output);
 /* Counts @n bytes of stored items that the request, in its field @param, has to have read. -EAGAIN:
  * too many for the loop; -EINVAL: for any request. */
 int responses_ask_for(struct responses_build *b, size_t n, const char *param);

@@ -126,8 +126,8 @@ static int put_again(struct stored *c, struct stored *parent, struct buf *metada
 
     stored_parts_init(&parts);
     parts.echo = metadata->len ? blob_new(metadata) : blob_ref(c->parts.echo);
-    parts.head = blob_ref(c->parts.head);
-    if (!parts.echo) {
+    int r = spliced_copy(&parts.head, &c->parts.head);
+    if (!parts.echo || r < 0) {
         stored_parts_deinit(&parts);
         return -ENOMEM;
     }
@@ -172,9 +172,9 @@ static int conversation_create(struct change *c, struct stored *items, struct st
     json_print(&j, "{id:%s, object:'conversation', created_at:%ld", id, time(NULL));
     json_more(&j);
     if (j.error == 0)
-        parts.head = blob_new(&head);
+        parts.head.text = blob_new(&head);
     parts.echo = blob_new(&c->metadata);
-    if (!parts.head || !parts.echo) {
+    if (!parts.head.text || !parts.echo) {
         stored_parts_deinit(&parts);
         return -ENOMEM;
     }
@@ -268,7 +268,7 @@ static const struct exchange_ops ops = {.leave = conversation_leave};
 
 /* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
-    return buf_printf(out, "%s%s}", blob_data(s->parts.head), blob_data(s->parts.echo));
+    return buf_printf(out, "%s%s}", blob_data(s->parts.head.text), blob_data(s->parts.echo));
 }
 
 static void conversation_finish(struct change *c) {

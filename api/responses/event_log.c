@@ -9,10 +9,9 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
-/* An event as it stands in a stream: its own text with `echo` in it. */
+/* An event as it stands in a stream. */
 struct logged_event {
-    struct blob *text;
-    struct splice echo; /* a reference of its own, or none */
+    struct spliced text;
 };
 
 struct event_log *event_log_new(void) {
@@ -31,10 +30,8 @@ struct event_log *event_log_ref(struct event_log *l) {
 }
 
 static void log_clear(struct event_log *l) {
-    for (uint32_t i = 0; i < l->n; i++) {
-        blob_unref(l->events[i].text);
-        blob_unref(l->events[i].echo.blob);
-    }
+    for (uint32_t i = 0; i < l->n; i++)
+        spliced_deinit(&l->events[i].text);
     free(l->events);
     l->events = NULL;
     l->n = l->cap = 0;
@@ -58,37 +55,44 @@ static void log_tell(struct event_log *l) {
 
 /* Makes an event as it stands in a stream. Returns 0 or -ENOMEM. */
 static int log_make(struct logged_event *e, const char *name, const struct buf *json,
-                    const struct splice *echo) {
+                    const struct splices *in) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    CLEANUP(spliced_deinit) struct spliced made = {0};
 
     TRY(buf_reserve(&text, strlen(name) + json->len + sizeof("event: \ndata: \n\n")));
     TRY(buf_printf(&text, "event: %s\ndata: ", name));
-    e->echo = (struct splice){0};
-    if (echo && echo->blob) {
-        e->echo = *echo;
-        e->echo.at += text.len;
+    for (uint32_t i = 0; in && i < in->n; i++) {
+        const struct splice *p = &in->part[i];
+
+        TRY(splices_add(&made.in, p->blob, p->from, p->len, p->at + text.len));
     }
     TRY(buf_add(&text, json->data, json->len));
     TRY(buf_add_str(&text, "\n\n"));
-    if (!(e->text = blob_new(&text)))
+    if (!(made.text = blob_new(&text)))
         return -ENOMEM;
-    blob_ref(e->echo.blob);
+    e->text = made;
+    made = (struct spliced){0};
     return 0;
 }
 
+/* Returns the memory of @e without what it refers to. */
+static size_t log_event_bytes(const struct logged_event *e) {
+    return spliced_bytes(&e->text) - e->text.in.len;
+}
+
 void event_log_add(struct event_log *l, const char *name, const struct buf *json,
-                   const struct splice *echo) {
+                   const struct splices *in) {
     struct logged_event e;
 
     assert(!l->closed);
     if (l->lost)
         return;
-    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || log_make(&e, name, json, echo) < 0) {
+    if (!ARRAY_GROW(l->events, l->n, l->cap, 16) || log_make(&e, name, json, in) < 0) {
         event_log_lose(l);
         return;
     }
     l->events[l->n++] = e;
-    l->n_bytes += blob_bytes(e.text);
+    l->n_bytes += log_event_bytes(&e);
     log_tell(l);
 }
 
@@ -98,24 +102,40 @@ void event_log_lose(struct event_log *l) {
     log_tell(l);
 }
 
+/* Writes @e as a text with the part of @echo that is inserted in it; all else that it refers to is
+ * copied. */
+static void log_save_event(const struct logged_event *e, const struct blob *echo, struct json *j) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    struct splice told = {0};
+    size_t all = spliced_len(&e->text);
+    int r = 0;
+
+    for (size_t at = 0; at < all && r == 0;) {
+        struct splice p = spliced_part(&e->text, at);
+
+        at += p.len;
+        if (echo && p.blob == echo && told.len == 0) {
+            told = p;
+            told.at = text.len;
+        } else {
+            r = buf_add(&text, p.blob->text.data + p.from, p.len);
+        }
+    }
+    json_open(j, '[');
+    json_string(j, text.data, text.len);
+    json_uint(j, told.at);
+    json_uint(j, told.from);
+    json_uint(j, told.len);
+    json_close(j, ']');
+    j->error = j->error < 0 ? j->error : r;
+}
+
 bool event_log_save(const struct event_log *l, const struct blob *echo, struct json *j) {
     if (!l || l->lost)
         return false;
-    for (uint32_t i = 0; i < l->n; i++)
-        if (l->events[i].echo.blob && l->events[i].echo.blob != echo)
-            return false;
     json_open(j, '[');
-    for (uint32_t i = 0; i < l->n; i++) {
-        const struct logged_event *e = &l->events[i];
-        size_t n_echo = splice_len(&e->echo);
-
-        json_open(j, '[');
-        json_string(j, e->text->text.data, e->text->text.len);
-        json_uint(j, e->echo.at);
-        json_uint(j, n_echo > 0 ? e->echo.from : 0);
-        json_uint(j, n_echo);
-        json_close(j, ']');
-    }
+    for (uint32_t i = 0; i < l->n; i++)
+        log_save_event(&l->events[i], echo, j);
     json_close(j, ']');
     return true;
 }
@@ -133,17 +153,17 @@ static bool log_load_event(struct event_log *l, yyjson_val *v, struct blob *echo
     if (!yyjson_is_str(string) || n == 0 || part.at > n || part.from > n_echo ||
         part.len > n_echo - part.from)
         return false;
-    if (part.len == 0)
-        part = (struct splice){0};
     if (!ARRAY_GROW(l->events, l->n, l->cap, 16) ||
         buf_add(&text, json_text(string), json_len(string)) < 0)
         return false;
-    struct logged_event e = {.text = blob_new(&text), .echo = part};
-    if (!e.text)
+    struct logged_event e = {.text.text = blob_new(&text)};
+    if (!e.text.text ||
+        (part.len > 0 && splices_add(&e.text.in, echo, part.from, part.len, part.at) < 0)) {
+        spliced_deinit(&e.text);
         return false;
-    blob_ref(part.blob);
+    }
     l->events[l->n++] = e;
-    l->n_bytes += blob_bytes(e.text);
+    l->n_bytes += log_event_bytes(&e);
     return true;
 }
 
@@ -186,29 +206,15 @@ void event_log_unwatch(struct event_log *l, struct event_watch *w) {
     list_remove(&w->link);
 }
 
-/* Returns the part of @e that holds its byte @at, up to the end of that part. */
-static struct splice event_part(const struct logged_event *e, size_t at) {
-    size_t n_echo = splice_len(&e->echo);
-    size_t before = n_echo > 0 ? e->echo.at : e->text->text.len;
-
-    if (at < before)
-        return (struct splice){.blob = e->text, .from = at, .len = before - at};
-    at -= before;
-    if (at < n_echo)
-        return (struct splice){.blob = e->echo.blob, .from = e->echo.from + at, .len = n_echo - at};
-    at += before - n_echo;
-    return (struct splice){.blob = e->text, .from = at, .len = e->text->text.len - at};
-}
-
 bool event_log_read(const struct event_log *l, struct event_place *place, size_t most,
                     struct splice *out) {
     if (place->event >= l->n)
         return false;
     const struct logged_event *e = &l->events[place->event];
-    size_t all = e->text->text.len + splice_len(&e->echo);
+    size_t all = spliced_len(&e->text);
 
     assert(place->at < all && most > 0);
-    *out = event_part(e, place->at);
+    *out = spliced_part(&e->text, place->at);
     out->len = MIN(out->len, most);
     place->at += out->len;
     if (place->at == all)

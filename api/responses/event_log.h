@@ -5,7 +5,7 @@
  * own speed: of a response that was asked for in the background. The log grows while the response
  * is generated; a closed log does not change any more and is kept with the stored response.
  *
- * What several events repeat is one blob, which they refer to. News only mark the readers, so an
+ * What several events repeat is in blobs, which they refer to. News only mark the readers, so an
  * event costs the same whatever its length, and at most EVENT_LOG_READERS times.
  *
  * The loop's thread adds and reads; any thread may give a reference back.
@@ -13,9 +13,9 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include "base/blob.h"
 #include "base/lib_types.h"
 #include "base/list.h"
+#include "base/splices.h"
 
 #define EVENT_LOG_READERS 8u /* readers at the same time */
 
@@ -49,14 +49,14 @@ struct event_place {
 struct event_log *event_log_new(void);
 struct event_log *event_log_ref(struct event_log *l);   /* another reference */
 struct event_log *event_log_unref(struct event_log *l); /* accepts NULL, returns NULL */
-/* Adds the next event, with @echo (NULL: nothing) in its @json; without memory for it the log is
- * lost. */
+/* Adds the next event, with the parts @in (NULL: none) in its @json; without memory for it the log
+ * is lost. */
 void event_log_add(struct event_log *l, const char *name, const struct buf *json,
-                   const struct splice *echo);
+                   const struct splices *in);
 /* Frees the events; later ones are dropped. */
 void event_log_lose(struct event_log *l);
-/* Writes the events of a closed log as a JSON array; what they repeat must be @echo (NULL:
- * nothing). Returns false if it is not, or the log is lost: then there is nothing to write. */
+/* Writes the events of a closed log as a JSON array, which refers to @echo (NULL: nothing) where they
+ * do. On any thread. Returns false if the log is lost: then there is nothing to write. */
 bool event_log_save(const struct event_log *l, const struct blob *echo, struct json *j);
 /* Makes a closed log of such an array. NULL: it is not one, or no memory. */
 struct event_log *event_log_load(yyjson_val *events, struct blob *echo);

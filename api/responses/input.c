@@ -331,8 +331,8 @@ static int read_past(struct responses_build *b, const char *param) {
         chain[--n] = s;
     b->past = true;
     for (struct stored *s; (s = chain[n]); n++) {
-        TRY(responses_past(b, &s->parts.items, s->parts.input.data));
-        TRY(responses_past(b, &s->parts.output, blob_data(s->parts.head)));
+        TRY(responses_past(b, &s->parts, false));
+        TRY(responses_past(b, &s->parts, true));
     }
     b->past = false;
     return 0;

@@ -26,7 +26,7 @@
 struct segment {
     const struct stored *s;
     const struct item_list *list;
-    const char *text;
+    bool output; /* the list is that of the output */
 };
 
 /* The items of a conversation, in order. */
@@ -58,8 +58,8 @@ static int input_items_collect(const struct stored *s, struct conversation *out)
     for (const struct stored *p = s; p; p = p->parent) {
         const struct stored_parts *t = &p->parts;
 
-        out->segment[--n] = (struct segment){p, &t->output, blob_data(t->head)};
-        out->segment[--n] = (struct segment){p, &t->items, t->input.data};
+        out->segment[--n] = (struct segment){p, &t->output, true};
+        out->segment[--n] = (struct segment){p, &t->items, false};
     }
     assert(n == 0);
     for (size_t i = 0; i < out->n_segments; i++)
@@ -121,13 +121,21 @@ static struct place input_items_place(const struct conversation *c, size_t at, b
     return p;
 }
 
+/* Copies an item without its closing brace. */
+static int input_items_copy(struct buf *out, const struct segment *s, const struct item_entry *e) {
+    CLEANUP(buf_deinit) struct buf scratch = {.max = UINT32_MAX};
+    const char *text = stored_item(&s->s->parts, s->output, e, &scratch);
+
+    return text ? buf_add(out, text, e->len - 1) : -ENOMEM;
+}
+
 /* Writes an item with its id. */
 static int put_item(struct buf *out, const struct conversation *c, struct place p) {
     const struct segment *s = &c->segment[p.segment];
     const struct item_entry *e = item_list_get(s->list, p.item);
     char name[80];
 
-    TRY(buf_add(out, s->text + e->at, e->len - 1)); /* without its closing brace */
+    TRY(input_items_copy(out, s, e));
     if (e->id == ITEM_NO_ID) {
         name_item(s, p.item, name);
         TRY(buf_printf(out, ",\"id\":\"%s\"", name));
@@ -187,7 +195,7 @@ static int input_items_put(const struct stored *s, const struct items_query *q, 
 }
 
 int items_put_own(const struct stored *s, const struct items_query *q, struct buf *out) {
-    struct segment own = {s, &s->parts.items, s->parts.input.data};
+    struct segment own = {s, &s->parts.items, false};
     struct conversation c = {&own, 1, item_list_n(own.list)};
 
     return put_page(out, &c, 0, c.n, false);
@@ -238,7 +246,7 @@ size_t items_work(const struct stored *s) {
     size_t n = 0;
 
     for (const struct stored *p = s; p && n <= REPLY_INLINE; p = p->parent)
-        n += p->parts.input.len + blob_bytes(p->parts.head);
+        n += p->parts.input.len + spliced_len(&p->parts.head);
     return n;
 }
 

@@ -599,7 +599,9 @@ static int items_follow(struct responses_build *b, yyjson_val *item, yyjson_doc 
                         yyjson_val **out) {
     const char *id = json_cstr(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];
+    CLEANUP(buf_deinit) struct buf scratch = {.max = UINT32_MAX};
     struct stored *s = NULL;
+    const char *text = NULL;
     int r = 0;
 
     if (hex && strlen(hex) > RESPONSES_ID_HEX) {
@@ -617,7 +619,8 @@ static int items_follow(struct responses_build *b, yyjson_val *item, yyjson_doc 
                          "items themselves, as SDKs do with `store` set to false.",
                          id);
     else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
-             !(*doc = yyjson_read(blob_data(s->parts.head) + e->at, e->len, 0)))
+             (!(text = stored_item(&s->parts, true, e, &scratch)) ||
+              !(*doc = yyjson_read(text, e->len, 0))))
         r = -ENOMEM;
     stored_unref(s);
     *out = yyjson_doc_get_root(*doc);
@@ -653,7 +656,10 @@ int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
     return 0;
 }
 
-int responses_past(struct responses_build *b, const struct item_list *list, const char *text) {
+int responses_past(struct responses_build *b, const struct stored_parts *p, bool output) {
+    const struct item_list *list = output ? &p->output : &p->items;
+    CLEANUP(buf_deinit) struct buf scratch = {.max = UINT32_MAX};
+
     assert(b->past);
     for (b->i = 0; b->i < item_list_n(list); b->i++) {
         const struct item_entry *e = item_list_get(list, b->i);
@@ -662,7 +668,8 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
             continue;
         if (b->i % PAUSE == 0)
             TRY(job_pause());
-        CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
+        const char *text = stored_item(p, output, e, &scratch);
+        CLEANUP(json_doc_freep) yyjson_doc *doc = text ? yyjson_read(text, e->len, 0) : NULL;
         TRY(doc ? items_read(b, yyjson_doc_get_root(doc)) : -ENOMEM);
     }
     return 0;

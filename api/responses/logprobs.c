@@ -16,18 +16,37 @@
  * rest. Tokens of markers and of reasoning release nothing and get no entry.
  */
 
+#define SEAL_FROM (64u << 10) /* bytes of a blob */
+
 void logprobs_init(struct logprobs *l) {
     *l = (struct logprobs){.json = {.max = API_SEND_MAX}};
 }
 
 void logprobs_deinit(struct logprobs *l) {
     buf_deinit(&l->json);
+    splices_deinit(&l->sealed);
     free(l->entry);
     *l = (struct logprobs){0};
 }
 
 static size_t logprobs_begin(const struct gen *g, uint32_t i) {
     return i ? g->text_end[i - 1] : 0;
+}
+
+int logprobs_seal(struct logprobs *l) {
+    struct blob *b;
+
+    if (l->json.len == 0)
+        return 0;
+    if (!(b = blob_new(&l->json)))
+        return -ENOMEM;
+    int r = splices_add(&l->sealed, b, 0, b->text.len, l->sealed.len);
+    blob_unref(b);
+    return r;
+}
+
+size_t logprobs_bytes(const struct logprobs *l) {
+    return l->sealed.len + l->json.cap + l->cap * sizeof(*l->entry);
 }
 
 static int add_entry(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
@@ -38,7 +57,9 @@ static int add_entry(struct logprobs *l, const struct writer *w, const struct ge
         return -ENOMEM;
     j.comma = l->n > 0;
     choices_put_logprob(&j, w, g, i, false);
-    l->entry[l->n++] = (struct logprob_entry){end, l->json.len};
+    l->entry[l->n++] = (struct logprob_entry){end, l->sealed.len + l->json.len};
+    if (j.error == 0 && l->json.len >= SEAL_FROM)
+        j.error = logprobs_seal(l);
     return j.error;
 }
 
@@ -78,15 +99,15 @@ static int logprobs_release(struct logprobs *l, const struct writer *w, const st
     return r;
 }
 
-int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g) {
+int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g, size_t end) {
     assert(g->output);
     if (!g->content_end || !g->logprobs)
         return 0;
-    for (; l->seen < g->n_counted; l->seen++)
+    for (; l->seen < g->n_counted && l->told < end; l->seen++)
         if (g->content_end[l->seen] > l->told)
             TRY(logprobs_release(l, w, g, l->seen, g->content_end[l->seen]));
     size_t all = g->output->text[OUTPUT_CONTENT].len;
-    if (g->output->finished && g->n_counted > 0 && all > l->told)
+    if (g->output->finished && l->seen == g->n_counted && l->seen > 0 && l->told < MIN(all, end))
         TRY(logprobs_release(l, w, g, g->n_counted - 1, all));
     return 0;
 }
@@ -105,13 +126,26 @@ uint32_t logprobs_until(const struct logprobs *l, size_t end) {
     return low;
 }
 
+/* Writes bytes [@from, @to) of the text. */
+static void logprobs_put_text(struct json *j, const struct logprobs *l, size_t from, size_t to) {
+    for (uint32_t i = 0; i < l->sealed.n; i++) {
+        const struct splice *p = &l->sealed.part[i];
+        size_t begin = MAX(from, p->at), end = MIN(to, p->at + p->len);
+
+        if (begin < end)
+            json_refer(j, p->blob, begin - p->at, end - begin);
+    }
+    if (to > l->sealed.len) {
+        from = MAX(from, l->sealed.len);
+        j->comma = false; /* the text has its own */
+        json_valid(j, l->json.data + from - l->sealed.len, to - from);
+    }
+}
+
 void logprobs_put(struct json *j, const struct logprobs *l, uint32_t from, uint32_t to) {
     assert(to <= l->n);
     json_print(j, "logprobs:[");
-    if (from < to) {
-        size_t at = from ? l->entry[from - 1].at + 1 : 0; /* behind the comma */
-
-        json_valid(j, l->json.data + at, l->entry[to - 1].at - at);
-    }
+    if (from < to) /* from behind the comma */
+        logprobs_put_text(j, l, from ? l->entry[from - 1].at + 1 : 0, l->entry[to - 1].at);
     json_close(j, ']');
 }

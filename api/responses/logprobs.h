@@ -3,11 +3,11 @@
 /*
  * logprobs - the log probabilities of an output's messages. The parser reports only the length of
  * the content after each token; here each token gets its place in the content, so that each message
- * has the entries of its own text. Entries are written once, as JSON, and copied where they are
- * sent again.
+ * has the entries of its own text. Entries are written once, as JSON, and collected in blobs, which
+ * all events and the response refer to.
  */
 
-#include "base/buf.h"
+#include "base/splices.h"
 
 struct gen;
 struct json;
@@ -15,12 +15,13 @@ struct writer;
 
 struct logprob_entry {
     size_t end; /* end of its token in text[OUTPUT_CONTENT] */
-    size_t at;  /* end of the entry in `json` */
+    size_t at;  /* end of the entry in the text */
 };
 
 /* Invariant: entries are in the order of both their members. */
 struct logprobs {
-    struct buf json; /* entries, separated by commas */
+    struct splices sealed; /* parts of the text, which are whole blobs */
+    struct buf json;       /* its end. The text: entries, separated by commas */
     struct logprob_entry *entry;
     uint32_t n, cap;
     uint32_t seen; /* output tokens */
@@ -31,8 +32,12 @@ struct logprobs {
 
 void logprobs_init(struct logprobs *l);   /* empty */
 void logprobs_deinit(struct logprobs *l); /* accepts a zeroed one */
-/* Adds the tokens that @w's generation has counted since the last call. Returns 0 or -errno. */
-int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g);
+/* Adds the tokens that @w's generation has counted since the last call, up to those that release
+ * byte @end of the content. Returns 0 or -errno. */
+int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g, size_t end);
+/* Makes a blob of what is in none yet: the entries will be sent again. Returns 0 or -ENOMEM. */
+int logprobs_seal(struct logprobs *l);
+size_t logprobs_bytes(const struct logprobs *l); /* memory of the text */
 /* Returns the number of entries whose tokens end at or before byte @end of the content. */
 uint32_t logprobs_until(const struct logprobs *l, size_t end);
 /* Writes the member "logprobs": a list of the entries [from, to). */

@@ -331,24 +331,24 @@ bool responses_needs_empty(const struct writer *w) {
 
 /* ---- the response ---- */
 
-/* Lists item @i, run @run (NULL: the empty message), which was written from @from on. The response
- * begins at @base. */
+/* Lists item @i, run @run (NULL: the empty message), which was written from @from on, behind @before
+ * bytes. The response begins behind @base bytes. */
 static void note_item(struct json *j, const struct writer *w, const struct output_run *run,
-                      uint32_t i, size_t from, size_t base) {
+                      uint32_t i, size_t before, size_t from, size_t base) {
     char id[64];
 
     if (j->error < 0)
         return;
-    assert(from >= base && from < j->out->len && i == item_list_n(&responses_of(w)->kept.output));
-    from += j->out->data[from] == ',';
+    assert(before >= base && from < j->out->len && i == item_list_n(&responses_of(w)->kept.output));
+    before += j->out->data[from] == ',';
     responses_item_id(w, run, i, id, sizeof(id));
-    struct item_entry e = {.at = from - base,
-                           .len = j->out->len - from,
+    struct item_entry e = {.at = before - base,
+                           .len = json_length(j) - before,
                            .message = !run || run->kind == OUTPUT_CONTENT};
     j->error = item_list_add(&responses_of(w)->kept.output, e, id, strlen(id));
 }
 
-/* Writes the output; @base is the offset in the text at which the response begins. */
+/* Writes the output; the response begins behind @base bytes. */
 static void responses_put_output(struct json *j, const struct writer *w,
                                  enum responses_status status, size_t base) {
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
@@ -358,18 +358,18 @@ static void responses_put_output(struct json *j, const struct writer *w,
     json_print(j, "output:[");
     item_list_deinit(&responses_of(w)->kept.output);
     for (uint32_t i = 0; i < n_runs; i++) {
-        size_t from = j->out->len;
+        size_t before = json_length(j), from = j->out->len;
 
         if (!responses_is_item(w, &s->runs[i]))
             continue;
         responses_put_item(j, w, i, n, true);
-        note_item(j, w, &s->runs[i], n++, from, base);
+        note_item(j, w, &s->runs[i], n++, before, from, base);
     }
     if (status == RESPONSES_DONE && responses_needs_empty(w)) {
-        size_t from = j->out->len;
+        size_t before = json_length(j), from = j->out->len;
 
         responses_put_empty(j, w, n, true);
-        note_item(j, w, NULL, n, from, base);
+        note_item(j, w, NULL, n, before, from, base);
     }
     json_close(j, ']');
 }
@@ -409,10 +409,10 @@ static const char *status_word(const struct writer *w, enum responses_status sta
 }
 
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
-                   const struct err *err, struct splice *echo) {
+                   const struct err *err, size_t *head) {
     const struct responses *rs = responses_of(w);
     bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
-    size_t base = j->out->len;
+    size_t base = json_length(j);
 
     assert(!j->comma);
     /* access_programs are OpenAI's; its types require the member. */
@@ -441,23 +441,25 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         json_more(j);
     else
         json_print(j, "model:null");
-    *echo = blob_part(rs->kept.echo);
-    echo->at = j->out->len;
+    *head = j->out->len;
+    if (rs->kept.echo)
+        json_refer(j, rs->kept.echo, 0, rs->kept.echo->text.len);
     json_close(j, '}');
 }
 
 void responses_answer(struct exchange *x, const struct writer *w, enum responses_status status) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j = {.out = &b};
-    struct splice echo;
+    CLEANUP(splices_deinit) struct splices refs = {0};
+    struct json j = {.out = &b, .refs = &refs};
+    size_t head;
 
-    responses_put(&j, w, status, NULL, &echo);
-    respond_spliced(x, &b, &echo, j.error);
+    responses_put(&j, w, status, NULL, &head);
+    respond_spliced(x, &b, &refs, j.error);
 }
 
 void responses_put_compacted(struct json *j, struct writer *w) {
     json_print(j, "{id:%s, object:'response.compaction', created_at:%ld", w->id, w->created);
-    responses_put_output(j, w, RESPONSES_DONE, j->out->len - 1);
+    responses_put_output(j, w, RESPONSES_DONE, json_length(j) - 1);
     responses_put_usage(j, w);
     json_close(j, '}');
 }

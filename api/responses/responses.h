@@ -99,10 +99,10 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
 
 /* responses.c */
 enum responses_status { RESPONSES_QUEUED, RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
-/* Writes the response object but for what repeats the request, which is *@echo; that holds no
- * reference of its own. @err for RESPONSES_FAILED. */
+/* Writes the response object, in which *@head is the place where it begins to repeat the request.
+ * @err for RESPONSES_FAILED. */
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
-                   const struct err *err, struct splice *echo);
+                   const struct err *err, size_t *head);
 /* Answers @x with the response as it stands. Ends the exchange. */
 void responses_answer(struct exchange *x, const struct writer *w, enum responses_status status);
 /* Writes an item of the output: run @run as number @i, @finished or as it begins. */
@@ -147,8 +147,9 @@ void responses_stream_alive(struct writer *w);
 
 /* serve.c */
 /* Keeps the finished response, if the request asked for it, or for the WebSocket over which it is
- * sent: @head is the object up to its echo. responses_put() must not be called again. */
-void responses_keep(const struct writer *w, const char *head, size_t len);
+ * sent: the text of @j, with what was inserted, from @from up to @head of responses_put(), which must
+ * not be called again. */
+void responses_keep(const struct writer *w, const struct json *j, size_t from, size_t head);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
 extern const struct endpoint responses_endpoint, responses_compact;

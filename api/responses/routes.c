@@ -50,9 +50,9 @@ static struct responses *responses_find_live(struct exchange *x) {
 
 /* Answers with the whole of @s, which is taken over. */
 static void respond_stored(struct exchange *x, struct stored *s) {
-    const struct splice parts[] = {blob_part(s->parts.head), blob_part(s->parts.echo)};
+    const struct spliced texts[] = {s->parts.head, {.text = s->parts.echo}};
 
-    respond_blobs(x, parts, ARRAY_SIZE(parts), "}");
+    respond_spliced_texts(x, texts, ARRAY_SIZE(texts), "}");
     stored_unref(s);
 }
 
@@ -125,15 +125,14 @@ static void delete_serve(struct exchange *x, struct http *h) {
 /* Cancels a response under way; @x gets the response as it stands. */
 static void responses_cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j = {.out = &b};
-    struct splice echo;
+    CLEANUP(splices_deinit) struct splices refs = {0};
+    struct json j = {.out = &b, .refs = &refs};
+    size_t head;
 
     rs->cancelled = true;
-    responses_put(&j, rs->writer, RESPONSES_FAILED, NULL, &echo);
-    blob_ref(echo.blob);
+    responses_put(&j, rs->writer, RESPONSES_FAILED, NULL, &head);
     end_live(x, rs);
-    respond_spliced(x, &b, &echo, j.error);
-    blob_unref(echo.blob);
+    respond_spliced(x, &b, &refs, j.error);
 }
 
 static void responses_cancel_serve(struct exchange *x, struct http *h) {

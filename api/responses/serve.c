@@ -34,16 +34,18 @@ static void responses_remember(const struct writer *w, bool whole) {
     stored_unref(s);
 }
 
-void responses_keep(const struct writer *w, const char *head, size_t len) {
+void responses_keep(const struct writer *w, const struct json *j, size_t from, size_t head) {
     struct responses *rs = responses_of(w);
 
     if (!rs->store && !rs->framed)
         return;
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    assert(rs->kept.echo && len > 1 && head[len - 1] == ',');
+    assert(rs->kept.echo && head > from && j->out->data[head - 1] == ',');
     rs->kept.cancelled = rs->cancelled;
     rs->kept.transient = !rs->store;
-    if (buf_add(&text, head, len) < 0 || !(rs->kept.head = blob_new(&text)) ||
+    struct spliced *kept = &rs->kept.head;
+    if (buf_add(&text, j->out->data + from, head - from) < 0 || !(kept->text = blob_new(&text)) ||
+        splices_copy(&kept->in, j->refs, from, head) < 0 ||
         store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) < 0)
         return;
     bool whole = w->n_choices > 0 && w->choices[0].gen->finish != FINISH_ERROR &&
@@ -55,12 +57,13 @@ void responses_keep(const struct writer *w, const char *head, size_t len) {
 }
 
 static void responses_put_whole(struct json *j, struct writer *w) {
+    size_t head;
+
     if (responses_of(w)->wants_logprobs)
-        j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen);
-    responses_put(j, w, RESPONSES_DONE, NULL, &w->splice);
-    blob_ref(w->splice.blob);
+        j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen, SIZE_MAX);
+    responses_put(j, w, RESPONSES_DONE, NULL, &head);
     if (j->error == 0)
-        responses_keep(w, j->out->data, w->splice.at);
+        responses_keep(w, j, 0, head);
 }
 
 const struct endpoint responses_compact = {

@@ -37,7 +37,8 @@
 #define LARGEST_PART 4u    /* one response may have this part of the bytes */
 
 void stored_parts_init(struct stored_parts *p) {
-    p->head = p->echo = NULL;
+    p->head = (struct spliced){0};
+    p->echo = NULL;
     p->cancelled = p->transient = false;
     buf_init(&p->input, UINT32_MAX);
     item_list_init(&p->output);
@@ -46,12 +47,23 @@ void stored_parts_init(struct stored_parts *p) {
 }
 
 void stored_parts_deinit(struct stored_parts *p) {
-    p->head = blob_unref(p->head);
+    spliced_deinit(&p->head);
     p->echo = blob_unref(p->echo);
     buf_deinit(&p->input);
     item_list_deinit(&p->output);
     item_list_deinit(&p->items);
     p->log = event_log_unref(p->log);
+}
+
+const char *stored_item(const struct stored_parts *p, bool output, const struct item_entry *e,
+                        struct buf *scratch) {
+    if (!output)
+        return p->input.data + e->at;
+    struct splice part = spliced_part(&p->head, e->at);
+    if (part.len >= e->len)
+        return part.blob->text.data + part.from;
+    buf_clear(scratch);
+    return spliced_read(&p->head, e->at, e->len, scratch) < 0 ? NULL : scratch->data;
 }
 
 /* Shrinks a buffer that grew by halves to its contents, so that the counted bytes are those in
@@ -70,7 +82,7 @@ static void unref_locked(struct stored *r);
 size_t stored_bytes(const struct stored *r) {
     const struct stored_parts *p = &r->parts;
 
-    return sizeof(*r) + blob_bytes(p->head) + blob_bytes(p->echo) + p->input.cap +
+    return sizeof(*r) + spliced_bytes(&p->head) + blob_bytes(p->echo) + p->input.cap +
            item_list_bytes(&p->output) + item_list_bytes(&p->items) + event_log_bytes(p->log);
 }
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "api/responses/event_log.h"
-#include "base/blob.h"
+#include "base/splices.h"
 #include "api/responses/item_list.h"
 #include "api/state/state.h"
 #include "base/list.h"
@@ -114,7 +114,7 @@ void store_size(struct store *s, uint32_t *n, uint64_t *bytes);
 /* The text of a response in pieces: the object is head, echo, a closing brace. The large ones are
  * made once and never copied. */
 struct stored_parts {
-    struct blob *head;       /* the object up to what repeats the request, or NULL */
+    struct spliced head;     /* the object up to what repeats the request, or empty */
     struct blob *echo;       /* members that repeat the request: "key":value,... Or NULL */
     struct buf input;        /* items of its own input, a JSON array */
     struct item_list output; /* items in head */
@@ -126,6 +126,10 @@ struct stored_parts {
 
 void stored_parts_init(struct stored_parts *p);   /* empty */
 void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken over */
+/* Returns the JSON of an item of @p->output (@output) or @p->items, whose entry is @e, of e->len
+ * bytes: in place, or in @scratch, which is overwritten. NULL: no memory. */
+const char *stored_item(const struct stored_parts *p, bool output, const struct item_entry *e,
+                        struct buf *scratch);
 
 /* A stored response; its parts are immutable, and any thread that holds a reference reads them.
  * Invariants, under the lock: refs counts its holders, including the index; `link` and `bucket` are

@@ -71,15 +71,25 @@ static int write_events(struct buf *out, const struct stored_parts *p) {
     return event_log_save(p->log, p->echo, &j) ? j.error : 0;
 }
 
+/* Returns the text of @r in one part, which is @whole if it has several. Returns 0 or -errno. */
+static int whole_head(const struct spliced *r, struct buf *whole, struct db_value *out) {
+    if (r->in.n > 0)
+        TRY(spliced_read(r, 0, spliced_len(r), whole));
+    *out = r->in.n > 0 ? stored_text_value(whole->data, whole->len) : blob_value(r->text);
+    return 0;
+}
+
 static int insert_row(struct db *db, struct stored *r, const char *tenant, int64_t writer) {
     CLEANUP(buf_deinit) struct buf output = {.max = DB_TEXT_MAX}, input = {.max = DB_TEXT_MAX};
-    CLEANUP(buf_deinit) struct buf events = {.max = DB_TEXT_MAX};
+    CLEANUP(buf_deinit) struct buf events = {.max = DB_TEXT_MAX}, whole = {.max = DB_TEXT_MAX};
+    struct db_value head;
     const struct stored_parts *p = &r->parts;
     int64_t parent = 0;
 
     TRY(write_index(&output, &p->output));
     TRY(write_index(&input, &p->items));
     TRY(write_events(&events, p));
+    TRY(whole_head(&p->head, &whole, &head));
     if (r->parent)
         parent = r->parent->row ? r->parent->row : r->parent->next_row;
     assert(!r->parent || parent > 0); /* it was before this one in the queue */
@@ -93,7 +103,7 @@ static int insert_row(struct db *db, struct stored *r, const char *tenant, int64
         number_value((int64_t)stored_bytes(r)),
         number_value(writer),
         number_value(p->cancelled),
-        blob_value(p->head),
+        head,
         blob_value(p->echo),
         stored_text_value(p->input.data, p->input.len),
         stored_text_value(output.data, output.len),
@@ -193,7 +203,7 @@ static int read_blob(struct db_rows *rows, uint32_t column, struct blob **out) {
 static int check_texts(const struct stored_parts *p, bool named) {
     CLEANUP(buf_deinit) struct buf whole = {.max = DB_TEXT_MAX};
 
-    TRY(p->head ? buf_add(&whole, p->head->text.data, p->head->text.len) : 0);
+    TRY(spliced_read(&p->head, 0, spliced_len(&p->head), &whole));
     TRY(p->echo ? buf_add(&whole, p->echo->text.data, p->echo->text.len) : 0);
     TRY(buf_add_char(&whole, '}'));
     CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(whole.data, whole.len, 0);
@@ -209,14 +219,14 @@ static int read_parts(struct db_rows *rows, struct stored_parts *p, bool named) 
     size_t len, n_head;
 
     p->cancelled = db_number(rows, 7) != 0;
-    TRY(read_blob(rows, 8, &p->head));
+    TRY(read_blob(rows, 8, &p->head.text));
     TRY(read_blob(rows, 9, &p->echo));
     const char *input = db_text(rows, 10, &len);
     TRY(input ? 0 : -ENOMEM);
     TRY(len > 0 ? buf_add(&p->input, input, len) : 0);
     TRY(check_texts(p, named));
-    n_head = p->head ? p->head->text.len : 0;
-    TRY(stored_read_index(rows, 11, &p->output, blob_data(p->head), n_head, true));
+    n_head = spliced_len(&p->head);
+    TRY(stored_read_index(rows, 11, &p->output, blob_data(p->head.text), n_head, true));
     TRY(stored_read_index(rows, 12, &p->items, p->input.data, p->input.len, false));
     const char *events = db_text(rows, 13, &len);
     CLEANUP(json_doc_freep) yyjson_doc *doc = events ? yyjson_read(events, len, 0) : NULL;
@@ -273,7 +283,7 @@ static int64_t stored_read_row(struct db_rows *rows, struct list *out) {
         return r == -ENOMEM ? r : 0;
     }
     list_push_back(out, &row->link);
-    return (int64_t)(blob_bytes(row->parts.head) + blob_bytes(row->parts.echo) +
+    return (int64_t)(spliced_bytes(&row->parts.head) + blob_bytes(row->parts.echo) +
                      row->parts.input.cap + event_log_bytes(row->parts.log));
 }
 

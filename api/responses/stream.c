@@ -9,6 +9,7 @@
 #include "api/openai/openai.h"
 #include "api/responses/background.h"
 #include "api/responses/responses.h"
+#include "base/try.h"
 
 /*
  * The order of a stream:
@@ -30,16 +31,21 @@ struct stream_event { /* the event that is being written */
     const char *type;
     struct buf b;
     struct json j;
-    struct splice echo; /* to be inserted in b */
+    struct splices refs; /* to be inserted in b */
 };
+
+static void stream_event_deinit(struct stream_event *e) {
+    buf_deinit(&e->b);
+    splices_deinit(&e->refs);
+}
 
 /* Begins an event, which end_event() sends. */
 static void begin_event(struct stream_event *e, struct writer *w, const char *type) {
     e->w = w;
     e->type = type;
-    e->echo = (struct splice){0};
+    e->refs = (struct splices){0};
     buf_init(&e->b, API_SEND_MAX);
-    e->j = (struct json){.out = &e->b};
+    e->j = (struct json){.out = &e->b, .refs = &e->refs};
     json_print(&e->j, "{type:%s, sequence_number:%lu", type, (uint64_t)responses_of(w)->sequence++);
 }
 
@@ -62,14 +68,14 @@ static void stream_send_event(struct stream_event *e) {
     if (e->j.error < 0)
         break_off(e->w);
     else if (rs->log)
-        background_add(rs, e->type, &e->b, &e->echo);
+        background_add(rs, e->type, &e->b, &e->refs);
     else
-        respond_spliced_event(e->w->exchange, e->type, &e->b, &e->echo);
+        respond_spliced_event(e->w->exchange, e->type, &e->b, &e->refs);
 }
 
 static void end_event(struct stream_event *e) {
     stream_send_event(e);
-    buf_deinit(&e->b);
+    stream_event_deinit(e);
 }
 
 /* Writes llama-server's figures behind the response: how far the prompt is, or the times at the
@@ -94,15 +100,15 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
 
     begin_event(&e, w, type);
     json_print(&e.j, "response:");
-    size_t from = e.b.len;
-    responses_put(&e.j, w, status, err, &e.echo);
+    size_t from = e.b.len, head;
+    responses_put(&e.j, w, status, err, &head);
     stream_put_figures(&e.j, w, type, status);
     stream_send_event(&e);
     if (ended && responses_of(w)->log)
         background_close(responses_of(w));
     if (ended && e.j.error == 0)
-        responses_keep(w, e.b.data + from, e.echo.at - from);
-    buf_deinit(&e.b);
+        responses_keep(w, &e.j, from, head);
+    stream_event_deinit(&e);
 }
 
 void responses_stream_queued(struct writer *w) {
@@ -233,7 +239,7 @@ static void stream_put_new_logprobs(struct stream_event *e, size_t end) {
     const struct gen *g = e->w->choices[0].gen;
     uint32_t from = l->sent;
 
-    if (responses_of(e->w)->wants_logprobs && logprobs_update(l, e->w, g) < 0)
+    if (responses_of(e->w)->wants_logprobs && logprobs_update(l, e->w, g, end) < 0)
         e->j.error = -ENOMEM;
     l->sent = MAX(from, logprobs_until(l, end));
     logprobs_put(&e->j, l, from, l->sent);
@@ -290,6 +296,15 @@ static void send_custom(struct writer *w, const struct item *it, const char *tex
     t->n_sent = MAX(t->n_sent, len);
 }
 
+/* Completes the log probabilities of the message @it. Returns 0 or -errno. */
+static int stream_seal_logprobs(struct writer *w, const struct item *it) {
+    struct logprobs *l = &responses_of(w)->logprobs;
+    size_t end = it->run ? it->run->end : SIZE_MAX;
+
+    TRY(logprobs_update(l, w, w->choices[0].gen, end));
+    return logprobs_seal(l);
+}
+
 /* Ends the part of @it: sends its whole text again. */
 static void finish_text(struct writer *w, const struct item *it) {
     const struct output_parser *s = w->choices[0].gen->output;
@@ -299,8 +314,7 @@ static void finish_text(struct writer *w, const struct item *it) {
 
     if (!it->words->delta)
         return;
-    if (responses_of(w)->wants_logprobs &&
-        logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen) < 0)
+    if (responses_of(w)->wants_logprobs && is_message(it) && stream_seal_logprobs(w, it) < 0)
         break_off(w);
     if (it->run && s->text[it->run->kind].data) {
         text = s->text[it->run->kind].data + it->run->begin;

@@ -34,7 +34,7 @@ static void *look(void *seed) {
         struct stored *r = store_get(&store, 0, id, name(id, rng_next(&rng)));
 
         for (const struct stored *p = r; p; p = p->parent)
-            assert(p->parts.head->text.len == strlen(blob_data(p->parts.head)) &&
+            assert(p->parts.head.text->text.len == strlen(blob_data(p->parts.head.text)) &&
                    strcmp(p->parts.input.data, "[]") == 0);
         if (r && rng_below(&rng, 4) == 0)
             store_use(r);
@@ -60,7 +60,7 @@ static void change(struct rng *rng) {
     store_remove(&store, 0, id, strlen(id));
     stored_parts_init(&parts);
     buf_add(&head, text, n);
-    parts.head = blob_new(&head);
+    parts.head.text = blob_new(&head);
     buf_add(&parts.input, "[]", 2);
     store_add(&store, 0, id, p, &parts);
     stored_unref(p);

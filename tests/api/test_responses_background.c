@@ -377,3 +377,89 @@ Test(background, a_stop_ends_it) {
     world_stop(&w); /* asserts that nothing is left */
     close(fd);
 }
+
+/* ---- log probabilities of long answers ---- */
+
+#define LONG 12000u /* tokens, each with its two best alternatives */
+#define WANTS_TOP "{\"input\":\"hi\",\"top_logprobs\":2"
+
+/* The callback fake_port.turn, in which bytes are watched: the model writes LONG tokens, some hundred
+ * at a time. */
+static void write_long(struct fake_port *f, uint32_t i) {
+    char part[401];
+
+    memset(part, 'x', sizeof(part) - 1);
+    part[sizeof(part) - 1] = '\0';
+    if (!f->r[i].accepted)
+        fake_accept(f, i);
+    else if (f->r[i].n_sent < LONG)
+        fake_tokens(f, i, part);
+    else
+        fake_finish(f, i, FINISH_STOP);
+}
+
+/* Asserts that the last message of @response has an entry for each token. */
+static void expect_long(yyjson_val *response) {
+    yyjson_val *list = yyjson_ptr_get(response, "/output/0/content/0/logprobs");
+
+    cr_assert_eq(yyjson_arr_size(list), LONG);
+    for (size_t i = 0; i < LONG; i += 999) {
+        yyjson_val *entry = yyjson_arr_get(list, i);
+
+        cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(entry, "token")), "x");
+        cr_expect_eq(yyjson_arr_size(yyjson_obj_get(entry, "top_logprobs")), 2);
+    }
+}
+
+/* Reads @r like responses_read(), and asserts the same of its final response. */
+static void read_long(struct reply *r) {
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 20};
+    yyjson_doc *doc = responses_read(r, &line);
+
+    expect_long(yyjson_doc_get_root(doc));
+    yyjson_doc_free(doc);
+}
+
+static void start_long(struct world *w) {
+    responses_init(w);
+    w->opts.stored_bytes = 64 << 20;
+    w->port.turn = write_long;
+    world_start(w);
+}
+
+Test(background, long_log_probabilities_are_not_copied_on_the_loop) {
+    struct world w;
+    struct reply r;
+    char id[64];
+
+    start_long(&w);
+    begin(&w, ",\"top_logprobs\":2", id);
+    world_turns(&w, 4);
+    world_turns(&w, LONG / 400 + 8);
+    get(&w, id, "?stream=true", &r);
+    read_long(&r);
+    get(&w, id, "", &r);
+    read_long(&r);
+    get(&w, id, "?stream=true&starting_after=5", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(background, long_log_probabilities_of_a_stream_are_not_copied_on_the_loop) {
+    struct world w;
+    struct reply r;
+
+    start_long(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, WANTS_TOP ",\"stream\":true}");
+    world_receive(&w, fd, &r);
+    read_long(&r);
+    world_drop(&w, fd);
+    fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, WANTS_TOP "}");
+    world_receive(&w, fd, &r);
+    read_long(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}

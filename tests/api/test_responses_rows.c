@@ -116,7 +116,7 @@ static void add(struct shelf *s, uint32_t tenant, uint64_t i, uint64_t parent, s
     cr_assert_eq(item_list_add(&parts.items,
                                (struct item_entry){.at = 17, .len = 10, .silent = true}, "x", 1),
                  0);
-    parts.head = blob_new(&head);
+    parts.head.text = blob_new(&head);
     cr_assert_eq(buf_printf(&head, "\"echo\":%llu", (unsigned long long)i), 0);
     parts.echo = blob_new(&head);
     parts.cancelled = i % 2;
@@ -136,7 +136,7 @@ static void drop(struct shelf *s, uint32_t tenant, uint64_t i) {
 static void compare(const struct stored *a, const struct stored *b) {
     for (; a && b; a = a->parent, b = b->parent) {
         cr_assert_str_eq(a->id, b->id);
-        cr_assert_str_eq(blob_data(a->parts.head), blob_data(b->parts.head));
+        cr_assert_str_eq(blob_data(a->parts.head.text), blob_data(b->parts.head.text));
         cr_assert_str_eq(blob_data(a->parts.echo), blob_data(b->parts.echo));
         cr_assert_str_eq(a->parts.input.data, b->parts.input.data);
         cr_assert_eq(a->parts.cancelled, b->parts.cancelled);
@@ -227,7 +227,7 @@ static struct stored *promise_first(struct shelf *s) {
 
     stored_parts_init(&parts);
     cr_assert_eq(buf_printf(&head, "{\"id\":\"resp_1\""), 0);
-    parts.head = blob_new(&head);
+    parts.head.text = blob_new(&head);
     store_watch(&s->store, 0);
     cr_assert_eq(store_hold(&s->store, 0, "resp_1", NULL, &parts, &r), 0);
     store_promise(r);

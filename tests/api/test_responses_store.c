@@ -47,7 +47,7 @@ static void add(struct shelf *s, uint32_t tenant, const char *id, const char *pa
     cr_assert_eq(buf_reserve(&head, size), 0);
     memset(head.data, 'x', size);
     head.len = size;
-    cr_assert_not_null(parts.head = blob_new(&head));
+    cr_assert_not_null(parts.head.text = blob_new(&head));
     cr_assert_eq(buf_add(&parts.input, "[]", 2), 0);
     on_loop = true;
     store_watch(&s->store, tenant);

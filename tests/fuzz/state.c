@@ -67,7 +67,7 @@ static void add_response(struct store *s) {
 
     stored_parts_init(&p);
     FUZZ_ASSERT(buf_add_str(&text, "{\"output\":[{\"id\":\"msg_1\"}],") == 0);
-    p.head = blob_new(&text);
+    p.head.text = blob_new(&text);
     FUZZ_ASSERT(buf_add_str(&text, "\"echo\":1") == 0);
     p.echo = blob_new(&text);
     FUZZ_ASSERT(buf_add_str(&p.input, "[{\"role\":\"user\"}]") == 0);
