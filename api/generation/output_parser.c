@@ -175,9 +175,10 @@ static size_t ready(const struct output_parser *s, uint32_t i) {
     return n - utf8_incomplete_tail(s->text[r->kind].data + r->begin, n);
 }
 
-bool output_parser_next(const struct output_parser *s, struct output_at *at,
+bool output_parser_next(const struct output_parser *s, struct output_at *at, size_t most,
                         struct output_piece *out) {
-    assert(at->run <= s->n_runs);
+    assert(at->run <= s->n_runs && most >= 4);
+    most = MIN(most, OUTPUT_PIECE_MAX);
     for (; at->run < s->n_runs; *at = (struct output_at){.run = at->run + 1}) {
         const struct output_run *r = &s->runs[at->run];
         size_t n = ready(s, at->run);
@@ -192,8 +193,8 @@ bool output_parser_next(const struct output_parser *s, struct output_at *at,
         if (n > at->sent) {
             out->text = s->text[r->kind].data + r->begin + at->sent;
             out->len = n - at->sent;
-            if (out->len > OUTPUT_PIECE_MAX)
-                out->len = OUTPUT_PIECE_MAX - utf8_incomplete_tail(out->text, OUTPUT_PIECE_MAX);
+            if (out->len > most)
+                out->len = most - utf8_incomplete_tail(out->text, most);
             at->sent += out->len;
             return true;
         }

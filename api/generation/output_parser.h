@@ -81,6 +81,7 @@ int output_parser_finish(struct output_parser *s, bool cut);
 
 /* Returns true if a call is complete. */
 bool output_parser_has_call(const struct output_parser *s);
-/* Gets the next piece, of at most OUTPUT_PIECE_MAX bytes; false: there is none yet. */
-bool output_parser_next(const struct output_parser *s, struct output_at *at,
+/* Gets the next piece, of at most @most and OUTPUT_PIECE_MAX bytes; false: there is none yet. @most
+ * is that of a character, 4, or more. */
+bool output_parser_next(const struct output_parser *s, struct output_at *at, size_t most,
                         struct output_piece *out);

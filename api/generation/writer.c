@@ -192,6 +192,8 @@ static void writer_send_piece(struct writer *w, struct piece *p) {
     w->endpoint->piece(w, p);
     w->n_told += (size_t)(p->to - p->from + p->echo_to - p->echo_from) * entries_of_token(w);
     w->n_told += p->len / TOKEN_BYTES;
+    if (p->part && w->endpoint->parsed) /* whose deltas have the entries of their own text */
+        w->n_told += p->len * entries_of_token(w);
     if (p->last && w->endpoint->tells_prompt)
         w->n_told += c->gen->n_prompt;
     c->n_echoed = p->echo_to;
@@ -292,16 +294,31 @@ static bool holds_back(const struct writer *w) {
  * tokens whose part is not known yet wait for the next one. */
 static void send_parts(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
+    size_t most = MAX(tokens_at_once(w), 4u);
     struct output_piece part;
 
-    while (!holds_back(w) && output_parser_next(c->gen->output, &c->at, &part)) {
+    while (!holds_back(w) && output_parser_next(c->gen->output, &c->at, most, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
-                          .to = ready_tokens(c),
+                          .to = (uint32_t)MIN(ready_tokens(c), c->n_sent + most),
                           .text = part.text,
                           .len = part.len,
                           .part = &part};
+
+        writer_send_piece(w, &p);
+        writer_advance(c, p.to);
+    }
+}
+
+/* Sends tokens whose text was sent, until the rest fits into the last piece or must wait. */
+static void send_tokens(struct writer *w, uint32_t i) {
+    struct choice *c = &w->choices[i];
+    uint32_t most = tokens_at_once(w);
+
+    while (!holds_back(w) && c->gen->n_out - c->n_sent > most) {
+        struct piece p = {
+            .choice = c, .index = i, .from = c->n_sent, .to = c->n_sent + most, .text = ""};
 
         writer_send_piece(w, &p);
         writer_advance(c, p.to);
@@ -320,6 +337,8 @@ static void send_choice(struct writer *w, uint32_t i) {
         return;
     else if (g->ready > c->text_sent)
         writer_send_text(w, i);
+    if (g->state == GEN_DONE && g->output)
+        send_tokens(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
         (g->output ? !holds_back(w) : c->text_sent == g->ready)) {
         struct piece p = {

@@ -463,3 +463,34 @@ Test(background, long_log_probabilities_of_a_stream_are_not_copied_on_the_loop) 
     world_drop(&w, fd);
     world_stop(&w);
 }
+
+/* The client does not read until everything is written, so that one delta could have all. */
+Test(background, a_slow_reader_gets_long_log_probabilities_in_parts) {
+    static const char *const bodies[] = {
+        WANTS_TOP ",\"stream\":true}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,\"logprobs\":true,"
+        "\"top_logprobs\":2,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}"};
+    struct world w;
+    struct reply r;
+
+    start_long(&w);
+    w.opts.stream_buffer_bytes = 1 << 16;
+    for (uint32_t i = 0; i < 2; i++) {
+        int fd = world_connect(&w);
+        world_post(&w, fd, i ? "/v1/chat/completions" : RESPONSES, bodies[i]);
+        world_turns(&w, LONG / 400 + 100);
+        world_receive(&w, fd, &r);
+        if (i == 0)
+            read_long(&r);
+        else {
+            size_t n = 0;
+
+            for (const char *at = r.body.data; (at = strstr(at, "\"top_logprobs\"")); at++)
+                n++;
+            cr_expect_eq(n, LONG);
+            reply_deinit(&r);
+        }
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
