@@ -53,6 +53,7 @@
  */
 struct worker {
     struct chan chan;
+    struct submit_parts parts; /* a large request that is being received */
     /* options of section [engine]; engine and scheduler keep pointers into it */
     struct config config;
     struct crash_page *crash_page;
@@ -452,6 +453,25 @@ static int send_ready(struct worker *w) {
     return chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
 }
 
+/* Takes a part of a request, or the whole with its last part. */
+static int worker_take_part(struct worker *w, const struct chan_frame *f) {
+    int r = msg_submit_take_part(&w->parts, f->data, f->len);
+    struct submit m;
+
+    if (r != 1)
+        return r;
+    r = msg_submit_parse(w->parts.text.data, (uint32_t)w->parts.text.len, &m);
+    if (r == 0)
+        r = sched_submit(w->sched, &m);
+    submit_parts_deinit(&w->parts);
+    return r;
+}
+
+static void worker_cancel(struct worker *w, uint64_t id) {
+    msg_submit_drop(&w->parts, id);
+    sched_cancel(w->sched, id);
+}
+
 /* Takes a frame of the front. Returns 0, or a negative errno: the worker cannot go on. */
 static int worker_take(void *ctx, const struct chan_frame *f) {
     struct worker *w = ctx;
@@ -465,8 +485,10 @@ static int worker_take(void *ctx, const struct chan_frame *f) {
     w->stats_stale |= f->type != MSG_SERVED;
     if (f->type == MSG_SUBMIT && msg_submit_parse(f->data, f->len, &m) == 0)
         r = sched_submit(w->sched, &m);
+    else if (f->type == MSG_SUBMIT_PART)
+        r = worker_take_part(w, f);
     else if (f->type == MSG_CANCEL && msg_cancel_parse(f->data, f->len, &id) == 0)
-        sched_cancel(w->sched, id);
+        worker_cancel(w, id);
     else if (f->type == MSG_PICTURE && msg_picture_parse(f->data, f->len, &picture) == 0)
         sched_picture(w->sched, &picture);
     else if (f->type == MSG_TURN_END && msg_turn_end_parse(f->data, f->len, &end) == 0)
@@ -776,6 +798,7 @@ int worker_main(int argc, char **argv) {
     gguf_free(w.file);
     config_deinit(&w.config);
     buf_deinit(&w.out);
+    submit_parts_deinit(&w.parts);
     chan_deinit(&w.chan);
     munmap(w.crash_page, sizeof(*w.crash_page));
     munmap(w.flight, FLIGHT_BYTES);

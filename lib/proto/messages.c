@@ -353,13 +353,129 @@ static bool submit_sane(const struct submit *m) {
            m->n_pictures <= SUBMIT_PICTURES_MAX && params_check(&m->sampling, NULL) == 0;
 }
 
-int msg_submit_pack(struct buf *out, const struct submit *m) {
-    assert(submit_sane(m) && pictures_sane(m->pictures, m->n_pictures, m->n_prompt));
+/* Returns @m without what is not sent of it. */
+static struct submit submit_sent(const struct submit *m) {
     struct submit f = *m;
 
     for (uint32_t i = m->n_stops; i < SUBMIT_STOPS_MAX; i++)
         f.stops[i] = (struct str){0};
+    return f;
+}
+
+int msg_submit_pack(struct buf *out, const struct submit *m) {
+    assert(submit_sane(m) && pictures_sane(m->pictures, m->n_pictures, m->n_prompt));
+    struct submit f = submit_sent(m);
+
     return pack(out, &submit_form, &f);
+}
+
+/* ---- SUBMIT_PART ---- */
+
+uint32_t msg_submit_whole = SUBMIT_WHOLE;
+
+/* Writes to *@spans the places of the parts of @m behind its struct. Returns the length of all. */
+static uint64_t submit_layout(const struct submit *m, struct span spans[PARTS_MAX]) {
+    uint64_t at = submit_form.size + submit_form.n * sizeof(*spans);
+
+    for (uint32_t i = 0; i < submit_form.n; i++) {
+        uint32_t len = msg_part(&submit_form.part[i], m).len;
+
+        spans[i] = (struct span){(uint32_t)at, len};
+        at += round_up(len, 8);
+    }
+    assert(at <= MSG_MAX_FRAME);
+    return at;
+}
+
+uint32_t msg_submit_len(const struct submit *m) {
+    struct submit f = submit_sent(m);
+    struct span spans[PARTS_MAX];
+
+    return (uint32_t)submit_layout(&f, spans);
+}
+
+/* Appends the bytes of [@from, @to) of a message that [@at, @at + @len) of it, which are @data, has;
+ * @data NULL: zeros. */
+static int add_range(struct buf *out, uint64_t from, uint64_t to, uint64_t at, const void *data,
+                     size_t len) {
+    static const char zeros[8];
+    uint64_t begin = MAX(from, at), end = MIN(to, at + len);
+
+    if (begin >= end)
+        return 0;
+    assert(data || len <= sizeof(zeros));
+    return buf_add(out, (data ? (const char *)data : zeros) + (begin - at), end - begin);
+}
+
+/* Appends bytes [@from, @to) of the SUBMIT @f. */
+static int add_submit_range(struct buf *out, struct submit *f, uint32_t from, uint32_t to) {
+    const struct form *form = &submit_form;
+    struct span spans[PARTS_MAX];
+    struct str text[PARTS_MAX];
+
+    submit_layout(f, spans);
+    for (uint32_t i = 0; i < form->n; i++) {
+        const struct part *p = &form->part[i];
+
+        text[i] = msg_part(p, f);
+        memset((char *)f + p->at, 0, p->size ? sizeof(text[i].data) : sizeof(text[i]));
+    }
+    int r = add_range(out, from, to, 0, f, form->size);
+    if (r == 0)
+        r = add_range(out, from, to, form->size, spans, form->n * sizeof(*spans));
+    for (uint32_t i = 0; i < form->n && r == 0; i++) {
+        uint64_t end = spans[i].off + spans[i].len;
+
+        r = add_range(out, from, to, spans[i].off, text[i].data, spans[i].len);
+        if (r == 0)
+            r = add_range(out, from, to, end, NULL, -end % 8);
+    }
+    return r;
+}
+
+int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at) {
+    struct msg_submit_part head = {.id = m->id, .at = at, .total = msg_submit_len(m)};
+    uint32_t n = MIN(head.total - at, msg_submit_whole);
+    struct submit f = submit_sent(m);
+    size_t start = out->len;
+
+    assert(submit_sane(m) && at < head.total);
+    int r = buf_add(out, &head, sizeof(head));
+    if (r == 0)
+        r = add_submit_range(out, &f, at, at + n);
+    if (r < 0)
+        out->len = start;
+    return r < 0 ? r : (int)n;
+}
+
+void submit_parts_deinit(struct submit_parts *p) {
+    buf_deinit(&p->text);
+    *p = (struct submit_parts){0};
+}
+
+void msg_submit_drop(struct submit_parts *p, uint64_t id) {
+    if (p->total > 0 && p->id == id)
+        submit_parts_deinit(p);
+}
+
+int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len) {
+    struct msg_submit_part head;
+
+    if (len <= sizeof(head))
+        return -EPROTO;
+    memcpy(&head, data, sizeof(head));
+    uint32_t n = len - sizeof(head);
+    if (head.at == 0) { /* those of a request before it are of no use any more */
+        submit_parts_deinit(p);
+        p->id = head.id;
+        p->total = head.total <= MSG_MAX_FRAME ? head.total : 0;
+        buf_init(&p->text, MSG_MAX_FRAME);
+    }
+    if (p->total == 0 || head.id != p->id || head.total != p->total || head.at != p->text.len ||
+        n > SUBMIT_WHOLE || n > p->total - p->text.len)
+        return -EPROTO;
+    int r = buf_add(&p->text, (const char *)data + sizeof(head), n);
+    return r < 0 ? r : p->text.len == p->total;
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {

@@ -7,8 +7,9 @@
  * enum before it sets a pointer. Parsed pointers point into the frame and are valid as long as the
  * frame.
  *
- * The front sends OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. The
- * worker sends HELLO at once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per
+ * The front sends OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. A
+ * SUBMIT above SUBMIT_WHOLE bytes goes in SUBMIT_PARTs, between which other messages may stand, but
+ * no parts of another one; CANCEL drops what has come of it. The worker sends HELLO at once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per
  * step, STATS (proto/stats.h) at most every 100 ms and when idle begins, NEED_PICTURE and
  * DISK_LEFT. Events are cumulative: an event carries the tokens [from, from + n), where `from`
  * counts the tokens whose delivery the worker knows; when the channel is full, the worker sends
@@ -53,6 +54,7 @@ enum msg_type {
     MSG_SERVED,       /* array of struct msg_served, at most SERVED_MAX */
     MSG_NEED_PICTURE, /* from the worker: struct msg_need_picture; the answer is MSG_PICTURE */
     MSG_PICTURE,      /* from the front: pixels, or the reason why there are none */
+    MSG_SUBMIT_PART,  /* struct msg_submit_part, then bytes of a SUBMIT */
 };
 
 /* Text, or bytes; not NUL-terminated. */
@@ -180,6 +182,7 @@ struct msg_blocks {
 #define PICTURE_DIGEST 32u             /* bytes of a digest */
 #define PICTURE_BYTES_MAX (192u << 20) /* most bytes of the pixels of one picture */
 #define PICTURE_PART (1u << 20)        /* most bytes of pixels in one PICTURE */
+#define PICTURE_SENT (64u << 10)       /* bytes of pixels in a PICTURE that this front sends */
 
 /* A picture in a prompt: tokens [at, at + n_rows) stand for its rows; they are all the same token,
  * and only their number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
@@ -250,6 +253,24 @@ struct submit {
     /* pictures of the prompt in the order of their places; they do not overlap */
     uint32_t n_pictures;
     const struct submit_picture *pictures;
+};
+
+#define SUBMIT_WHOLE (64u << 10) /* most bytes of a SUBMIT, or of a part, in one frame */
+
+extern uint32_t msg_submit_whole; /* SUBMIT_WHOLE; the front's simulator makes it smaller */
+
+/* Head of a part: of bytes [at, at + n) of the @total bytes of request @id's SUBMIT, where n is what
+ * is left of the frame. */
+struct msg_submit_part {
+    uint64_t id;
+    uint32_t at, total;
+};
+
+/* A SUBMIT of which parts have come. Zeroed: none. */
+struct submit_parts {
+    uint64_t id;
+    uint32_t total; /* 0: none */
+    struct buf text;
 };
 
 /* Tells the worker the kind of end of generation @id, which ended normally: only the front parses
@@ -328,6 +349,19 @@ int msg_ready_pack(struct buf *out, const struct msg_ready *m);
 int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m);
 int msg_submit_pack(struct buf *out, const struct submit *m);
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m);
+/* Returns the length of the SUBMIT that msg_submit_pack() makes of @m. */
+uint32_t msg_submit_len(const struct submit *m);
+/* Appends the payload of the SUBMIT_PART that begins at byte @at < msg_submit_len() of the SUBMIT; it
+ * has the next msg_submit_whole bytes, or the rest. @m is the same for all parts, except that its numbers
+ * count as they are when the first part is made. Returns the number of bytes of the SUBMIT in it, or
+ * -errno with nothing appended. */
+int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at);
+/* Takes a SUBMIT_PART. Returns 1 when it was the last one: then p->text is the payload of the SUBMIT;
+ * 0; -EPROTO or -ENOMEM. */
+int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len);
+/* Forgets the parts, if they are those of request @id. */
+void msg_submit_drop(struct submit_parts *p, uint64_t id);
+void submit_parts_deinit(struct submit_parts *p); /* forgets the parts; accepts a zeroed one */
 int msg_cancel_pack(struct buf *out, uint64_t id);
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m);

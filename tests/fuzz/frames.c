@@ -38,6 +38,19 @@ static void read_submit(const void *data, uint32_t len) {
     FUZZ_ASSERT(msg_submit_pack(&b, &m) == 0);
     FUZZ_ASSERT(msg_submit_parse(b.data, (uint32_t)b.len, &again) == 0);
     FUZZ_ASSERT(again.n_tokens == m.n_tokens && again.id == m.id);
+    FUZZ_ASSERT(msg_submit_len(&m) == b.len);
+}
+
+/* Takes a part; a request whose last part has come is read. */
+static void read_part(struct submit_parts *parts, const void *data, uint32_t len) {
+    int r = msg_submit_take_part(parts, data, len);
+
+    FUZZ_ASSERT(r < 0 || parts->text.len <= parts->total);
+    if (r != 1)
+        return;
+    FUZZ_ASSERT(parts->text.len == parts->total);
+    read_submit(parts->text.data, parts->total);
+    submit_parts_deinit(parts);
 }
 
 static void read_picture(const void *data, uint32_t len) {
@@ -54,7 +67,7 @@ static void read_picture(const void *data, uint32_t len) {
     FUZZ_ASSERT(again.offset == m.offset && again.why.len == m.why.len);
 }
 
-static void read_frame(const struct chan_frame *f) {
+static void read_frame(const struct chan_frame *f, struct submit_parts *parts) {
     const struct msg_served *served;
     struct msg_open open;
     struct msg_progress progress;
@@ -79,7 +92,11 @@ static void read_frame(const struct chan_frame *f) {
         read_submit(f->data, f->len);
         break;
     case MSG_CANCEL:
-        msg_cancel_parse(f->data, f->len, &id);
+        if (msg_cancel_parse(f->data, f->len, &id) == 0)
+            msg_submit_drop(parts, id);
+        break;
+    case MSG_SUBMIT_PART:
+        read_part(parts, f->data, f->len);
         break;
     case MSG_EVENTS:
         read_events(f->data, f->len);
@@ -103,6 +120,7 @@ static void read_frame(const struct chan_frame *f) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct chan c;
+    struct submit_parts parts = {0};
     struct chan_frame f;
     int fd[2], r;
 
@@ -114,8 +132,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     close(fd[1]);
     chan_init(&c, fd[0], 1 << 20, 2 << 20);
     while ((r = chan_recv(&c, &f)) == 0)
-        read_frame(&f);
+        read_frame(&f, &parts);
     FUZZ_ASSERT(r < 0); /* the other end is closed */
+    submit_parts_deinit(&parts);
     chan_deinit(&c);
     return 0;
 }
@@ -178,6 +197,10 @@ bool fuzz_seed(size_t i, struct buf *out) {
     case 6:
         r = msg_need_picture_pack(&b, &need);
         frame(out, MSG_NEED_PICTURE, &b);
+        break;
+    case 7:
+        r = MIN(msg_submit_pack_part(&b, &s, 0), 0);
+        frame(out, MSG_SUBMIT_PART, &b);
         break;
     default:
         return false;

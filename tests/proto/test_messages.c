@@ -76,6 +76,90 @@ Test(messages, submit_survives_the_wire) {
     buf_deinit(&b);
 }
 
+/* Packs @m in parts, of which the receiver takes each, and compares the whole with msg_submit_pack().
+ * Returns the number of parts. */
+static int join_parts(const struct submit *m) {
+    CLEANUP(buf_deinit) struct buf whole = {.max = 16 << 20}, part = {.max = 1 << 20};
+    CLEANUP(submit_parts_deinit) struct submit_parts parts = {0};
+    uint32_t len = msg_submit_len(m), at = 0;
+    int n_parts = 0, r = 0;
+
+    cr_assert_eq(msg_submit_pack(&whole, m), 0);
+    cr_assert_eq(len, whole.len);
+    for (int n = 0; at < len; at += (uint32_t)n, n_parts++) {
+        cr_assert_eq(r, 0);
+        buf_clear(&part);
+        cr_assert_gt(n = msg_submit_pack_part(&part, m, at), 0);
+        cr_assert(n <= (int)SUBMIT_WHOLE && part.len <= SUBMIT_WHOLE + 16);
+        r = msg_submit_take_part(&parts, part.data, (uint32_t)part.len);
+    }
+    cr_assert_eq(r, 1);
+    cr_assert_eq(parts.text.len, whole.len);
+    cr_assert_eq(memcmp(parts.text.data, whole.data, whole.len), 0);
+    return n_parts;
+}
+
+Test(messages, a_submit_in_parts_is_the_whole) {
+    static int32_t tokens[100000];
+    static char grammar[300000];
+    struct submit m = full_submit();
+
+    cr_expect_eq(join_parts(&m), 1);
+    for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
+        tokens[i] = (int32_t)i;
+    memset(grammar, 'g', sizeof(grammar));
+    m.tokens = tokens;
+    m.max_new = 1000;
+    m.grammar.data = grammar;
+    for (uint32_t i = 0; i < 40; i++) { /* so that a part ends at every place of its neighbours */
+        m.n_tokens = m.n_prompt = 16000 + i;
+        m.grammar.len = 7 * i;
+        cr_expect_geq(join_parts(&m), 1);
+    }
+    m.n_tokens = m.n_prompt = ARRAY_SIZE(tokens);
+    m.grammar.len = sizeof(grammar);
+    cr_expect_eq(join_parts(&m), 11);
+}
+
+/* Makes the part of @m at byte @at in @b, and takes it. */
+static int take_part_at(struct submit_parts *parts, const struct submit *m, struct buf *b,
+                        uint32_t at) {
+    buf_clear(b);
+    cr_assert_gt(msg_submit_pack_part(b, m, at), 0);
+    return msg_submit_take_part(parts, b->data, (uint32_t)b->len);
+}
+
+Test(messages, parts_follow_each_other) {
+    static int32_t tokens[50000];
+    CLEANUP(submit_parts_deinit) struct submit_parts parts = {0};
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct submit m = full_submit();
+    uint32_t at[4] = {0};
+
+    m.tokens = tokens;
+    m.n_tokens = m.n_prompt = ARRAY_SIZE(tokens);
+    for (int i = 0; i < 3; i++) {
+        at[i + 1] = at[i] + (uint32_t)msg_submit_pack_part(&b, &m, at[i]);
+        buf_clear(&b);
+    }
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), -EPROTO, "there is no beginning");
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[0]), 0);
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[2]), -EPROTO, "one is missing");
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), 0);
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), -EPROTO, "it came already");
+    msg_submit_drop(&parts, m.id + 1);
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[2]), 0, "another request was dropped");
+    msg_submit_drop(&parts, m.id);
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[3]), -EPROTO, "it was dropped");
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[0]), 0);
+    m.id++;
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), -EPROTO, "of another request");
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[0]), 0, "which begins");
+    cr_expect_eq(take_part_at(&parts, &m, &b, at[1]), 0);
+    cr_expect_eq(msg_submit_take_part(&parts, b.data, sizeof(struct msg_submit_part)), -EPROTO);
+    cr_expect_eq(msg_submit_take_part(&parts, b.data, 7), -EPROTO);
+}
+
 /* Packs full_submit() without pictures, copies the @size bytes of @value to byte @at, and parses
  * it. */
 static int parse_changed(size_t at, const void *value, size_t size) {
