@@ -28,7 +28,11 @@ struct model; /* a served model, and the handle by which its worker calls the ap
  * or answers -EAGAIN; the port calls api_worker_up() when a new one is ready and api resubmits
  * every live generation itself. */
 struct api_port {
-    int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
+    /* Sends the request, or of a large one the next part, from its byte *@sent on. Returns 0: it is
+     * sent; 1: *@sent has moved, and the rest follows in other calls, which cancel() ends; -EAGAIN;
+     * -errno. A request of which a part is sent is the only one; others wait if they are larger
+     * than SUBMIT_WHOLE. */
+    int (*submit)(struct api_port *p, const struct submit *m, uint32_t *sent);
     void (*cancel)(struct api_port *p, uint64_t id);
     void (*turn_end)(struct api_port *p, const struct turn_end *m);
     /* Sends a part of a picture that the worker asked for: 0; -EAGAIN: later, while much is
@@ -355,10 +359,10 @@ void api_worker_room(struct model *m);
 struct api_guest;
 /* Adds a request of another daemon's front, which has the client; the worker of @m treats it like a
  * request of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
- * front's; it is copied. @tell gets its events as a worker would send them, the last with
+ * front's; it is taken over. @tell gets its events as a worker would send them, the last with
  * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. @need asks the other front for
  * the pixels of its picture @index, for api_guest_picture(). Returns 0, -EPROTO or -ENOMEM. */
-int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
+int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx);
 /* Takes the next part of a picture. Returns false if the part is not the expected one. */

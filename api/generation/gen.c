@@ -244,12 +244,24 @@ static bool ended_turn(const struct gen *g) {
     return ended && g->m.session && !g->vector;
 }
 
+/* Forgets that a part of @g's submit was sent, and lets the worker drop it. */
+static void gen_take_back(struct gen *g) {
+    if (g->sent == 0)
+        return;
+    assert(g->model->half == g);
+    g->sent = 0;
+    g->model->half = NULL;
+    if (g->model->worker_up)
+        g->model->port->cancel(g->model->port, g->m.id);
+}
+
 static void gen_leave(struct gen *g) {
     struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
     if (is_at_worker(g) && g->model->worker_up && !ended_turn(g))
         g->model->port->cancel(g->model->port, g->m.id);
+    gen_take_back(g);
     if (g->need_picture) /* otherwise another request may still use the pixels */
         picture_sender_forget(&g->env->sender, g->model, g->m.id);
     if (was != GEN_DONE)
@@ -549,16 +561,34 @@ static double submit_begins(const struct gen *g) {
     return t ? MAX(t->submitted, g->env->gens.submitted) : g->env->gens.submitted;
 }
 
-/* Charges the tenant for the bytes of a submit, which take their time on the way to the worker
- * whether its client stays or not. */
-static void charge_submit(const struct gen *g) {
+/* Charges the tenant for @bytes of a submit, which take their time on the way to the worker whether
+ * its client stays or not. */
+static void charge_submit(const struct gen *g, size_t bytes) {
     struct tenant *t = g->charge.tenant;
     double begins = submit_begins(g);
 
     g->env->gens.submitted = begins;
     if (t)
-        t->submitted =
-            begins + (SUBMIT_BYTES + g->m.n_tokens * sizeof(*g->tokens)) / tenant_weight(t);
+        t->submitted = begins + (SUBMIT_BYTES + bytes) / tenant_weight(t);
+}
+
+/* Sends what is next of the submit of @g. Returns as api_port.submit. */
+static int gen_send(struct gen *g) {
+    struct model *m = g->model;
+    uint32_t before = g->sent;
+
+    g->m.tokens = g->tokens;
+    g->m.n_tokens = g->n_prompt + g->n_out;
+    int r = m->port->submit(m->port, &g->m, &g->sent);
+    if (r == 1) {
+        m->half = g;
+        charge_submit(g, g->sent - before);
+    } else if (r == 0) {
+        m->half = before > 0 ? NULL : m->half;
+        g->sent = 0;
+        charge_submit(g, before > 0 ? 0 : g->m.n_tokens * sizeof(*g->tokens));
+    }
+    return r;
 }
 
 static void gen_submit(struct gen *g) {
@@ -572,12 +602,11 @@ static void gen_submit(struct gen *g) {
         m->port->want(m->port); /* the model was unloaded while the prompt was prepared */
     if (!m->worker_up)
         return;
-    g->m.tokens = g->tokens;
-    g->m.n_tokens = g->n_prompt + g->n_out;
-    int r = m->port->submit(m->port, &g->m);
+    int r = gen_send(g);
+    if (r == 1)
+        return;
     if (r == 0) {
         g->n_attempts++;
-        charge_submit(g);
         g->drafts_before = g->drafts;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
@@ -598,6 +627,15 @@ static const struct conn *conn_of(const struct gen *g) {
     return x ? x->conn : NULL;
 }
 
+/* Returns true if @g has to wait until another large submit is sent. */
+static bool waits_for_half(struct gen *g) {
+    if (!g->model->half || g->model->half == g)
+        return false;
+    g->m.tokens = g->tokens;
+    g->m.n_tokens = g->n_prompt + g->n_out;
+    return msg_submit_len(&g->m) > msg_submit_whole;
+}
+
 /* Returns the pending generation of @m that is submitted next: the oldest of the tenant whose
  * submits have taken the least. NULL: none waits. */
 static struct gen *next_pending(const struct model *m) {
@@ -607,7 +645,7 @@ static struct gen *next_pending(const struct model *m) {
     LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
         if (g->model != m || g->state != GEN_PENDING || g->failed)
             continue;
-        if (g->left && conn_of(g))
+        if ((g->left && conn_of(g)) || waits_for_half(g))
             continue;
         double begins = submit_begins(g);
 
@@ -709,6 +747,8 @@ void gen_worker_down(struct model *m) {
     LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
         if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
+        else if (g->model == m)
+            gen_take_back(g);
     }
     picture_sender_forget(&m->env->sender, m, 0);
     admit_tick_later(&m->env->admit);

@@ -48,7 +48,8 @@ struct gen {
     bool accepted; /* some worker has accepted it */
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool failed;
-    bool left; /* PENDING: its client has left, which its connection has not read yet */
+    bool left;     /* PENDING: its client has left, which its connection has not read yet */
+    uint32_t sent; /* PENDING: bytes of a large submit that the worker has */
     void *owner;
     struct exchange *const *exchange; /* the owner's pointer; it is NULL when the client has left */
     void (*changed)(struct gen *g);   /* reports news of the generation; may free @g */

@@ -23,7 +23,7 @@ struct api_guest {
     uint64_t id;     /* id in the front that hands the request over */
     uint32_t n_told; /* output tokens that the other front has */
     bool prompt_told;
-    void *payload; /* memory that gen->m points into */
+    struct buf payload; /* what gen->m points into */
     void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
     void (*need)(void *ctx, struct api_guest *g, uint32_t index);
     void *ctx;
@@ -39,7 +39,7 @@ void api_guest_free(struct api_guest *g) {
     if (g->gen)
         admit_cancel(&g->gen->env->admit, &g->waiter);
     gen_free(g->gen);
-    free(g->payload);
+    buf_deinit(&g->payload);
     free(g);
 }
 
@@ -169,22 +169,21 @@ static struct tenant *guest_assign(struct gen *n) {
     return t;
 }
 
-int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
+int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx) {
     struct api_guest *g = calloc(1, sizeof(*g));
     struct submit s;
 
-    if (!g || !(g->payload = malloc(len))) {
-        free(g);
+    if (!g)
         return -ENOMEM;
-    }
-    memcpy(g->payload, payload, len);
+    g->payload = *payload;
+    buf_init(payload, payload->max);
     g->tell = tell;
     g->need = need;
     g->ctx = ctx;
     list_init(&g->waiter.link);
-    int r = msg_submit_parse(g->payload, len, &s);
+    int r = msg_submit_parse(g->payload.data, (uint32_t)g->payload.len, &s);
     if (r == 0)
         r = make_gen(g, m, &s);
     if (r == 0 && !(g->waiter.tenant = guest_assign(g->gen)))

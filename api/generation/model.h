@@ -42,6 +42,7 @@ struct model {
     struct api_port *port;
     bool worker_up;
     bool crowded;      /* the way to the worker is full: pending generations wait for room */
+    struct gen *half;  /* of its submit, a part is sent (gen.sent); or NULL */
     char failure[400]; /* why no worker can be started; "": no failure is known */
     uint32_t failure_retry_ms; /* time after failed_ns until the next try */
     int64_t failed_ns;

@@ -59,7 +59,7 @@ static int send_pixels(struct need *n) {
     int r = n->result < 0 ? send_error(n) : 0;
 
     while (n->result == 0 && r == 0 && n->n_sent < n->n_bytes) {
-        uint32_t len = MIN(n->n_bytes - n->n_sent, PICTURE_PART);
+        uint32_t len = MIN(n->n_bytes - n->n_sent, PICTURE_SENT);
         const struct msg_picture m = {.id = n->id,
                                       .index = n->index,
                                       .offset = n->n_sent,

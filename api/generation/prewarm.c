@@ -257,6 +257,17 @@ static void prewarm_on_thread(struct job *j) {
 
 /* ---- back on the loop ---- */
 
+/* Submits @m, unless a request is half sent. What the worker refuses is not tried again. */
+static void prewarm_send(struct model *model, const struct submit *m) {
+    uint32_t sent = 0;
+    int r = model->half ? -EAGAIN : 1;
+
+    while (r == 1)
+        r = model->port->submit(model->port, m, &sent);
+    if (r < 0 && sent > 0)
+        model->port->cancel(model->port, m->id);
+}
+
 static void prewarm_submit_prompt(struct prewarm_job *t) {
     struct gen_env *env = t->job.env;
     const struct model *model = t->job.model;
@@ -293,7 +304,7 @@ static void prewarm_submit_prompt(struct prewarm_job *t) {
     m.n_tokens = m.n_prompt;
     memcpy(m.isolation_key, t->m.isolation_key, sizeof(m.isolation_key));
     params_init(&m.sampling);
-    model->port->submit(model->port, &m); /* a prompt that the worker refuses is not tried again */
+    prewarm_send(model, &m);
 }
 
 static void prewarm_on_ended(struct job *j) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/try.h"
 #include "daemon/workers/worker_chan.h"
 
 /* Invariants: answered implies asked; requests exist only if the other front was answered and its
@@ -13,6 +14,7 @@ struct guests {
     struct guests_opts opts;
     struct worker_chan chan;
     bool asked, answered;
+    struct submit_parts parts;
     struct buf theirs; /* the READY message of the other front's worker */
     struct api_guest **list;
     uint32_t n, cap;
@@ -68,11 +70,11 @@ static int picture(struct guests *g, const struct chan_frame *f) {
     return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
 }
 
-/* Checks a request. Returns 0 or an error. Prewarms are not accepted, because the next turn is sent
+/* Adds a request, whose @payload may be taken over. Returns 0 or an error. Prewarms are not accepted, because the next turn is sent
  * to another daemon. */
-static int guests_submit(struct guests *g, const struct chan_frame *f) {
+static int guests_submit(struct guests *g, struct buf *payload) {
     struct submit s;
-    int r = msg_submit_parse(f->data, f->len, &s);
+    int r = msg_submit_parse(payload->data, (uint32_t)payload->len, &s);
 
     if (r < 0 || s.flags & SUBMIT_PREWARM)
         return r;
@@ -80,13 +82,34 @@ static int guests_submit(struct guests *g, const struct chan_frame *f) {
         return -EPROTO;
     if (!ARRAY_GROW(g->list, g->n, g->cap, 64))
         return -ENOMEM;
-    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, guests_on_news, on_need, g);
+    r = api_guest_new(&g->list[g->n], g->opts.model, payload, guests_on_news, on_need, g);
     g->n += r == 0;
+    return r;
+}
+
+/* Takes a request in one frame. */
+static int guests_take_whole(struct guests *g, const struct chan_frame *f) {
+    CLEANUP(buf_deinit) struct buf payload = {.max = MSG_MAX_FRAME};
+
+    TRY(buf_add(&payload, f->data, f->len));
+    return guests_submit(g, &payload);
+}
+
+/* Takes a part of a request. */
+static int guests_take_part(struct guests *g, const struct chan_frame *f) {
+    int r = msg_submit_take_part(&g->parts, f->data, f->len);
+
+    if (r != 1)
+        return r;
+    r = guests_submit(g, &g->parts.text);
+    submit_parts_deinit(&g->parts);
     return r;
 }
 
 static void guests_cancel(struct guests *g, uint64_t id) {
     uint32_t i = guests_find(g, id);
+
+    msg_submit_drop(&g->parts, id);
 
     if (i < g->n) { /* a request that has ended is not in the list */
         struct api_guest *guest = g->list[i];
@@ -110,7 +133,9 @@ static bool guests_on_frame(void *ctx, const struct chan_frame *f) {
         if (r == 0)
             g->opts.asked(g->opts.ctx);
     } else if (f->type == MSG_SUBMIT && g->answered) {
-        r = guests_submit(g, f);
+        r = guests_take_whole(g, f);
+    } else if (f->type == MSG_SUBMIT_PART && g->answered) {
+        r = guests_take_part(g, f);
     } else if (f->type == MSG_PICTURE && g->answered) {
         r = picture(g, f);
     } else if (f->type == MSG_CANCEL && g->answered) {
@@ -185,6 +210,7 @@ struct guests *guests_free(struct guests *g) {
     if (!g)
         return NULL;
     assert(!g->chan.open && g->n == 0);
+    submit_parts_deinit(&g->parts);
     buf_deinit(&g->theirs);
     buf_deinit(&g->out);
     free(g->list);

@@ -150,6 +150,12 @@ size_t worker_chan_queued(const struct worker_chan *c) {
     return c->chan.out.len - c->chan.sent;
 }
 
+void worker_chan_want_room(struct worker_chan *c) {
+    assert(c->open);
+    c->full = true;
+    uv_idle_start(&c->rest, worker_chan_on_rest);
+}
+
 void worker_chan_drain(struct worker_chan *c) {
     /* From here on, no byte can be added, also by another process that has the other end: the loop
      * reads no more than the socket's buffer. */

@@ -57,5 +57,7 @@ void worker_chan_close(struct worker_chan *c);
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload);
 /* Returns the number of bytes that the socket has not taken yet. */
 size_t worker_chan_queued(const struct worker_chan *c);
+/* Lets room() be called in the next iteration of the loop, if nothing has to wait then. */
+void worker_chan_want_room(struct worker_chan *c);
 /* Reads all frames that have arrived, because the worker has ended; nothing arrives afterwards. */
 void worker_chan_drain(struct worker_chan *c);

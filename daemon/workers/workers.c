@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "base/loop_bytes.h"
 #include "base/printable.h"
 #include "base/probe.h"
 #include "base/try.h"
@@ -29,6 +28,8 @@
 
 /* unsent bytes above which pictures wait, so that they do not delay requests */
 #define PICTURES_BACKLOG (32u << 10)
+/* bytes of requests and pictures that are sent in one iteration of the loop */
+#define TURN_BYTES (1u << 20)
 #define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
@@ -106,19 +107,42 @@ static bool workers_tell(struct workers *w, uint16_t type, int packed) {
     return sent;
 }
 
+/* Returns true if others have their turn before more is sent over @c. */
+static bool workers_are_over(struct workers *w, struct worker_chan *c) {
+    if (w->n_turn < TURN_BYTES)
+        return false;
+    worker_chan_want_room(c);
+    return true;
+}
+
+/* Sends the part of @m that begins at *@sent. Returns as api_port.submit. */
+static int send_part(struct workers *w, struct worker_chan *c, const struct submit *m,
+                     uint32_t *sent) {
+    int n = msg_submit_pack_part(&w->out, m, *sent);
+    int r = send_out(w, c, MSG_SUBMIT_PART, n);
+
+    if (r != 0)
+        return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
+    w->n_turn += (size_t)n;
+    *sent += (uint32_t)n;
+    return *sent < msg_submit_len(m);
+}
+
 /* Implements api_port.submit. Returns -EAGAIN if there is no worker, or its socket is full: then
  * requests wait in the api, which sends them in the order of their tenants' shares and forgets
  * those whose client leaves. The channel knows only the order of arrival. */
-static int port_submit(struct api_port *p, const struct submit *m) {
+static int port_submit(struct api_port *p, const struct submit *m, uint32_t *sent) {
     struct workers *w = of_port(p);
     struct worker_chan *c = way(w);
+    bool at_once = m->flags & SUBMIT_PREWARM && *sent > 0; /* nobody sends the rest later */
 
-    if (!c || worker_chan_queued(c) > 0)
+    if (!c || (worker_chan_queued(c) > 0 && !at_once) || workers_are_over(w, c))
         return -EAGAIN;
-    /* A request is one message, copied once; MSG_SUBMIT's limits bound it. */
-    loop_watcher *watcher = loop_pause();
+    uint32_t len = msg_submit_len(m);
+    if (len > msg_submit_whole)
+        return send_part(w, c, m, sent);
+    w->n_turn += len;
     int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
-    loop_resume(watcher);
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
@@ -137,12 +161,10 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
 
     if (!c)
         return -EPIPE;
-    if (worker_chan_queued(c) > PICTURES_BACKLOG)
+    if (worker_chan_queued(c) > PICTURES_BACKLOG || workers_are_over(w, c))
         return -EAGAIN;
-    /* The pixels of a picture are one message, copied once; rows of pictures bound it. */
-    loop_watcher *watcher = loop_pause();
+    w->n_turn += m->rgb.len;
     int r = send_out(w, c, MSG_PICTURE, msg_picture_pack(&w->out, m));
-    loop_resume(watcher);
     return r == CHAN_FULL ? -EAGAIN : r;
 }
 
@@ -266,6 +288,7 @@ int workers_next_event(struct workers *w) {
 void workers_on_room(void *ctx) {
     struct workers *w = ctx;
 
+    w->n_turn = 0;
     if (way(w))
         api_worker_room(w->model);
 }

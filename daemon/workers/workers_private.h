@@ -53,6 +53,7 @@ struct workers {
     struct buf ready;             /* the READY message of the last worker */
     struct event_cursor events;   /* events of the frame that is read */
     struct buf out;
+    size_t n_turn; /* bytes of requests and pictures that were sent since others had their turn */
     int crash_page_fd;
     struct crash_page *crash_page;
     struct flight *flight; /* recorder of this worker and its predecessors */

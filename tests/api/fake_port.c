@@ -35,7 +35,7 @@ static struct fake_request *find_free(struct fake_port *f) {
     return NULL;
 }
 
-static int submit(struct api_port *p, const struct submit *m) {
+static int submit(struct api_port *p, const struct submit *m, uint32_t *sent) {
     struct fake_port *f = of(p);
     struct fake_request *r = fake_find(f, m->id);
 
@@ -44,6 +44,14 @@ static int submit(struct api_port *p, const struct submit *m) {
     if (f->n_again) {
         f->n_again--;
         return -EAGAIN;
+    }
+    if (f->part && msg_submit_len(m) > SUBMIT_WHOLE) {
+        if (f->n_parts == 0)
+            return -EAGAIN;
+        f->n_parts--;
+        *sent += f->part;
+        if (*sent < msg_submit_len(m))
+            return 1;
     }
     r = r ? r : find_free(f);
     if (!r)

@@ -40,6 +40,8 @@ struct fake_port {
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
     uint32_t n, n_cancels, n_again; /* n_again: number of submits to be refused with -EAGAIN */
+    uint32_t part;                  /* bytes of a large submit that a call takes; 0: all */
+    uint32_t n_parts;               /* such calls until one is refused with -EAGAIN */
     uint8_t *pixels;                /* pixels of the picture that was requested last */
     uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: number of complete pictures */
     /* error of the last picture: status, code and text */

@@ -82,9 +82,9 @@ static int add(struct world *w, const struct submit *m, uint32_t cut, struct tol
 
     *t = (struct told){.text = {.max = 4096}};
     cr_assert_eq(msg_submit_pack(&b, m), 0);
-    int r = api_guest_new(out, api_first_model(w->api), b.data, (uint32_t)b.len - cut, on_told,
-                          on_asked, t);
-    buf_deinit(&b); /* it was copied */
+    b.len -= cut;
+    int r = api_guest_new(out, api_first_model(w->api), &b, on_told, on_asked, t);
+    buf_deinit(&b);
     return r;
 }
 

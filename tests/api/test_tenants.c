@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "api/generation/gen.h"
+#include "api/generation/model.h"
 #include "api/limits/admit.h"
 #include "api/limits/tenant.h"
 #include "base/clock.h"
@@ -590,6 +592,74 @@ Test(tenants, a_request_whose_client_has_left_is_not_submitted) {
         world_turns(&w, 4);
     }
     world_stop(&w);
+}
+
+/* Sends a prompt of @n bytes with @key on a connection of its own. */
+static int ask_long(struct world *w, const char *key, uint32_t n, int max_tokens) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, all = {.max = 1 << 20};
+    int fd = world_connect(w);
+
+    cr_assert_eq(buf_add_str(&body, "{\"prompt\":\""), 0);
+    while (n-- > 0)
+        cr_assert_eq(buf_add_char(&body, 'a'), 0);
+    cr_assert_eq(buf_printf(&body, "\",\"max_tokens\":%d}", max_tokens), 0);
+    cr_assert_eq(buf_printf(&all,
+                            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                            "Authorization: Bearer %s\r\nContent-Length: %zu\r\n\r\n%s",
+                            key, body.len, body.data),
+                 0);
+    cr_assert_eq(send(fd, all.data, all.len, 0), (ssize_t)all.len);
+    for (int i = 0; i < 200; i++) { /* the prompt is made on the pool */
+        world_turn(w);
+        usleep(500);
+    }
+    return fd;
+}
+
+/* While a large request is sent in parts, another tenant's small one overtakes it, and large ones
+ * wait; if its client leaves, the worker is told, and the next one begins. */
+Test(tenants, a_large_request_is_sent_in_parts) {
+    static const char keys[] = "one:sk-one\ntwo:sk-two\n";
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    int file = mkstemp(path);
+    struct world w;
+
+    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
+    close(file);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    w.model.max_context = 40000;
+    w.port.part = 30000;
+    w.port.n_parts = 4;
+    world_start(&w);
+    struct model *m = api_first_model(w.api);
+    int whole = ask_long(&w, "sk-one", 20000, 7);
+    cr_assert_eq(w.port.n, 1);
+    cr_expect(w.port.r[0].m.n_tokens == 20000 && !m->half);
+    cr_assert_eq(w.port.n_parts, 1);
+    int leaves = ask_long(&w, "sk-one", 20000, 8);
+    cr_assert(m->half && m->half->sent == 30000);
+    int waits = ask_long(&w, "sk-two", 20000, 9), small = ask_long(&w, "sk-two", 20, 10);
+    cr_assert_eq(w.port.n, 2);
+    cr_expect_eq(w.port.r[1].m.max_new, 10);
+    w.port.n_parts = 1;
+    api_worker_room(m);
+    cr_assert(w.port.n == 2 && m->half && m->half->sent == 60000);
+    world_drop(&w, leaves);
+    world_turns(&w, 4);
+    cr_expect_eq(w.port.n_cancels, 1);
+    cr_expect(!m->half);
+    w.port.n_parts = 100;
+    api_worker_room(m);
+    cr_assert_eq(w.port.n, 3);
+    cr_expect_eq(w.port.r[2].m.max_new, 9);
+    cr_expect(!m->half);
+    world_drop(&w, whole);
+    world_drop(&w, waits);
+    world_drop(&w, small);
+    world_turns(&w, 4);
+    world_stop(&w);
+    unlink(path);
 }
 
 static size_t n_items;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "proto/messages.h"
 #include "tests/front_sim/client.h"
 #include "tests/front_sim/crowd.h"
 #include "tests/front_sim/model.h"
@@ -148,6 +149,7 @@ static void draw(struct scenario *s) {
     if (s->tenants)
         draw_tenants(s);
     s->argv[s->argc] = NULL;
+    msg_submit_whole = sim_one_in(2) ? SUBMIT_WHOLE : 700; /* every request in parts */
 }
 
 /* ---- events ---- */

@@ -26,6 +26,7 @@ struct sim_worker {
     struct sock *held; /* end of the channel before chan_init() */
     bool has_chan;
     struct chan chan;
+    struct submit_parts parts;
     struct gguf *file;
     struct tokenizer *tokenizer;
     struct engine *engine;
@@ -75,6 +76,7 @@ static void worker_free(struct sim_worker *w) {
     gguf_free(w->file);
     munmap(w->shared, FLIGHT_OFFSET + FLIGHT_BYTES);
     buf_deinit(&w->out);
+    submit_parts_deinit(&w->parts);
     if (w->has_chan)
         chan_deinit(&w->chan);
     else
@@ -276,6 +278,22 @@ static bool load(struct sim_worker *w) {
 
 /* ---- serving ---- */
 
+/* Takes a part of a request. Returns 0 or -errno. */
+static int take_part(struct sim_worker *w, const struct chan_frame *f) {
+    int r = msg_submit_take_part(&w->parts, f->data, f->len);
+    struct submit m;
+
+    if (r != 1)
+        return r;
+    r = msg_submit_parse(w->parts.text.data, (uint32_t)w->parts.text.len, &m);
+    if (r == 0) {
+        sim_event("submit in parts", m.id, m.n_tokens);
+        r = sched_submit(w->sched, &m);
+    }
+    submit_parts_deinit(&w->parts);
+    return r;
+}
+
 /* Takes frames that have arrived, a random part of them. Returns 0 or -errno. */
 static int drain(struct sim_worker *w) {
     const struct msg_served *served;
@@ -295,8 +313,11 @@ static int drain(struct sim_worker *w) {
         } else if (f.type == MSG_SUBMIT && msg_submit_parse(f.data, f.len, &m) == 0) {
             sim_event("submit", m.id, m.n_tokens);
             r = sched_submit(w->sched, &m);
+        } else if (f.type == MSG_SUBMIT_PART) {
+            r = take_part(w, &f);
         } else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0) {
             sim_event("cancel", id, 0);
+            msg_submit_drop(&w->parts, id);
             sched_cancel(w->sched, id);
         } else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &t) == 0) {
             sched_turn_end(w->sched, &t);
