@@ -25,20 +25,6 @@ static inline void loop_bytes(size_t n) {
         loop_watch(n, 0);
 }
 
-/* Ends the watch of this thread, for a call whose bytes have another bound, and returns the watcher
- * for loop_resume(). */
-static inline loop_watcher *loop_pause(void) {
-    loop_watcher *w = loop_watch;
-
-    loop_watch = NULL;
-    return w;
-}
-
-/* Watches this thread again by @w, which loop_pause() returned. */
-static inline void loop_resume(loop_watcher *w) {
-    loop_watch = w;
-}
-
 /* Tells that this thread visits @n items more. */
 static inline void loop_items(size_t n) {
     if (loop_watch)
