@@ -88,6 +88,16 @@ struct be_opts {
     const struct host_experts_ops *host_experts; /* set if has_host_part(shape) */
 };
 
+/* Work lists of a step, which some ops need and the first of them makes. */
+enum op_list {
+    LIST_NONE,
+    LIST_KEYS,  /* of attention, for ops with equal heads; not of sparse attention */
+    LIST_HEADS, /* of the matrices of heads */
+};
+
+/* A set of kinds of ops. */
+#define OP_BIT(kind) (UINT64_C(1) << (kind))
+
 /* Functions of a backend for a kind of op. The reference backend has only run. */
 struct op_code {
     /* Computes the op. NULL: not supported; models with such an op are refused. */
@@ -104,6 +114,10 @@ struct op_code {
     size_t out[OP_MATRICES];
     float *(*place)(const struct be *b, const struct model_op *op, int i);
     bool decodes; /* op.weigh may be of any format, and becomes floats */
+    /* How the op is fused with others (fuse.h): bits OP_BIT(kind) of the kinds that op_links.adds
+     * and op_links.from may have, and the work list that the op needs. */
+    uint64_t adds, takes;
+    enum op_list list;
 };
 
 /* The functions of a backend. Those that return int return 0 or -errno; -EIO once a device is

@@ -22,6 +22,7 @@
 #include "engine/arch/dflash.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
+#include "engine/fuse.h"
 #include "engine/pictures.h"
 #include "engine/prove.h"
 #include "engine/size.h"
@@ -234,8 +235,9 @@ static int engine_open_backend(struct engine *e, struct err *err) {
         .n_slots = e->model.shape.n_block ? 0 : e->info.n_slots, /* no hidden states */
         .host_experts = &host_experts_cpu,
     };
-    int r = e->ops->open(&e->be, &o, err);
 
+    fuse_model(&e->model, e->ops);
+    int r = e->ops->open(&e->be, &o, err);
     r = r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
     if (r == 0 && e->ops->loaded)
         r = e->ops->loaded(e->be, &e->info.weights, err);
@@ -396,6 +398,26 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .n_host_ffn = e->info.n_host_ffn,
         .host_ffn_bytes = e->info.host_ffn_bytes,
     };
+    return r;
+}
+
+int engine_print_ops(struct buf *out, const struct engine_opts *opts, struct err *err) {
+    const struct be_ops *ops = backend_find(opts->backend, opts, err);
+    struct model m;
+
+    if (!ops)
+        return -EINVAL;
+    *err = (struct err){0};
+    ops = backend_table(ops, opts, err);
+    if (!ops)
+        return -EIO;
+    TRY(arch_read(&m, opts, drafts(opts, ops), err));
+    int r = model_check(&m, ops, err);
+    if (r == 0) {
+        fuse_model(&m, ops);
+        r = fuse_print(&m, out);
+    }
+    model_deinit(&m);
     return r;
 }
 

@@ -15,6 +15,8 @@
 #include "base/err.h"
 #include "engine/types.h"
 
+struct buf;
+
 struct engine;
 struct picture_layout; /* vision/projector.h */
 
@@ -65,6 +67,9 @@ struct engine_fit {
  * model does not fit, with the arithmetic in @err and in *out the values that do not depend on the
  * free memory; other errors as engine_new(). Unknown values are 0 in *out. */
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
+/* Writes the ops that a step of the model runs, pass by pass, and how the backend fuses them
+ * (fuse.h). Needs neither weights nor a device's memory. Returns 0, or -errno with the reason. */
+int engine_print_ops(struct buf *out, const struct engine_opts *opts, struct err *err);
 /* Opens a model and loads its weights. Returns 0, or -errno with the reason in @err (an unsupported
  * architecture, the arithmetic of too little memory). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);

@@ -310,6 +310,24 @@ struct op_keep { /* KEEP, DRAFT_IN */
 };
 
 /*
+ * What an op takes from other ops of its pass or leaves to them, where a backend computes
+ * neighbours together; fuse.h sets it before the weights are loaded. Ops that are computed alone
+ * have no links.
+ */
+struct op_links {
+    /* The op before, whose addition to x this op computes together with its own norm; a DEEP among
+     * them has links of its own. */
+    const struct model_op *adds;
+    /* The op whose intermediate result this op completes: a PROJ that of the op that computed its
+     * input, EXPERTS that of ROUTE, SHARED that of EXPERTS */
+    const struct model_op *from;
+    const struct model_op *into; /* op with this op as @adds or @from; NULL: nothing is left */
+    uint32_t first; /* bits of the passes in which it makes the work list that later ops use, too */
+    bool paired;    /* KEEP: a DRAFT_IN precedes it in the pass */
+    bool kept;      /* LOGITS: a KEEP precedes it in the pass */
+};
+
+/*
  * One op of a pass: its kind and operands. Only the members that the kind reads are set; comments
  * name the main ones of these kinds. NULL: the model has no such tensor. A layer is a sequence of
  * ops (engine/arch).
@@ -365,6 +383,7 @@ struct model_op {
         const struct tensor *norm_bias; /* NORM: (x - mean) / sqrt(variance + eps) * norm + it */
         float cap;                      /* LOGITS: 0: no cap */
     };
+    struct op_links links;
     struct weights *weights; /* set by load(); NULL before */
 };
 

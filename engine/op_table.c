@@ -44,16 +44,21 @@ static void measure_chain(const struct model_shape *s, const struct model_op *op
     out->read = op->w[0]->n_bytes;
 }
 
-#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {feature, measure_##cost},
+#define OP_ROW(kind, name, feature, cost) [OP_##kind] = {#name, feature, measure_##cost},
 
 static const struct op_row {
-    const char *feature;
+    const char *name, *feature;
     measure_op *measure;
 } op_rows[] = {OPS(OP_ROW)};
 
 #define OP_COUNT(kind, name, feature, cost) +1
 
 static_assert(0 OPS(OP_COUNT) == OP_KINDS, "a row for each kind");
+
+const char *op_name(enum op_kind kind) {
+    assert((unsigned)kind < OP_KINDS);
+    return op_rows[kind].name;
+}
 
 const char *op_feature(enum op_kind kind) {
     assert((unsigned)kind < OP_KINDS && op_rows[kind].feature);

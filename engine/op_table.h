@@ -65,6 +65,8 @@ struct op_cost {
     uint64_t out;  /* values of its products that need a buffer */
 };
 
+/* Returns the name of a kind, as "gate_up". */
+const char *op_name(enum op_kind kind);
 /* Returns how refusals name what models with ops of @kind have. */
 const char *op_feature(enum op_kind kind);
 /* Returns the cost of @op. */

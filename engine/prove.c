@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
+#include "engine/fuse.h"
 #include "engine/sampler.h"
 
 #define ROWS 20u   /* rows of the prompt: more than kernels for few rows take */
@@ -100,6 +101,7 @@ static void choose_ops(struct proof *p) {
         if (bare || op->layer == last)
             p->op[p->n_ops++] = *op;
     }
+    fuse_list(p->op, p->n_ops, &p->m->shape, p->ops);
 }
 
 /* Runs a step of rows [pos0, n_rows) of the only sequence, with one want for its last row. */
