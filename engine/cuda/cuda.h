@@ -90,29 +90,11 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;       /* [max_wants] */
-    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head;   /* weights of the logits */
-    const struct weights *select; /* the selector or chain among them, or NULL */
-    /* Op whose result is added to x together with the next op: EXPERTS, PROJ or JOIN; NULL:
-     * none. */
-    const struct model_op *due;
-    struct left left;             /* split-K sums of the PROJ in `due`; no sums: y is complete */
-    const struct weights *routed; /* ROUTE's weights, for EXPERTS */
-    const struct weights *shared; /* expert of all rows */
-    bool gated;                   /* be.act.o is not multiplied by its gates yet */
-    bool packed;                  /* be.act.packed has the input of the next matrices */
-    bool many_share;              /* attend_many_share() */
-    bool pictures;                /* the batch has rows of pictures */
-    bool kept, paired;            /* KEEP, DRAFT_IN have been launched (draft.c) */
-    bool listed;                  /* be.latent.item was made for this step */
-    struct heads planned;         /* heads that attention's work list was made for; n 0: none yet */
-    /* Function that makes ACT_H of be.act.gate: PLAIN copies it, others multiply it with up. */
-    struct {
-        enum pack_kind kind;
-        const float *up;
-        uint32_t up_stride; /* 0: as wide as the gates */
-    } ff;
+    struct engine_out *out;        /* [max_wants] */
+    struct engine_top *top;        /* [max_wants][ENGINE_TOP_MAX] */
+    const struct model_op *logits; /* LOGITS of the pass, for seal.c; NULL: not yet */
+    bool many_share;               /* attend_many_share() */
+    bool pictures;                 /* the batch has rows of pictures */
 };
 
 /* Weights of an op, made by cuda_load(); only the members of its kind are set. Pointers are to
@@ -259,7 +241,6 @@ struct experts {
     const struct host_experts_ops *host_ops;
     struct host_experts *host;         /* NULL: the host has no experts */
     uint32_t n_host;                   /* layers that were loaded */
-    const struct tensor *norm;         /* norm of the ROUTE op that was loaded last */
     float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
     uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
 };
@@ -576,12 +557,11 @@ struct operand {
     uint32_t n_rows;
     bool cores;   /* pack_args.cores */
     bool untimed; /* choose.c does not time this product */
-    /* Product of one matrix whose split-K sums the caller adds up; NULL: the kernel does. */
-    struct left *left;
-    /* Epilogue of gate and up: the kind; *gated is set if the first y already is glu(gate, up).
-     * gated NULL: the caller multiplies them. */
+    bool leaves; /* the caller adds up split-K sums of the product of one matrix (product_left()) */
+    /* The product of gate and up may compute glu(gate, up), of kind @glu, as its first y
+     * (product_gates()); otherwise the caller does. */
+    bool gates;
     enum pack_kind glu;
-    bool *gated;
 };
 /* Returns the argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
@@ -604,6 +584,15 @@ bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows
  * @add, be.act.o, which is free. Returns 0 or -EIO. */
 int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
                    struct product_way *way);
+/* Returns the choice that product_choose() has made. */
+struct product_way product_chosen(const struct be *b, const struct weights *w,
+                                  const struct operand *x);
+/* Returns true if cuda_matmul() computes the product by matvec. */
+bool product_is_narrow(const struct be *b, const struct operand *x);
+/* Return the split-K sums that the last cuda_matmul() of this product left to the caller (no sums:
+ * y is complete), and whether its first y is glu(gate, up). */
+struct left product_left(const struct be *b, const struct weights *w, const struct operand *x);
+bool product_gates(const struct be *b, const struct weights *w, const struct operand *x);
 /* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
  * experts or heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
@@ -694,31 +683,42 @@ int step_copy(struct be *b, const struct engine_copy *c);
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
 void *step_host_state(struct be *b, uint32_t state);
 
-/* Packs the norm of x as the input of the next matrices; @norm NULL: x itself. */
-int step_norm(struct step *s, const float *norm);
+/* Completes x if another op has left that to @op, and packs its norm (x itself, if the op has none)
+ * as the input of the op's matrices. */
+int step_norm(struct step *s, const struct model_op *op);
 /* Returns true for steps of few rows, whose gate and up matvec multiplies and combines. */
 bool step_fuses(const struct step *s);
-/* Launches the addition in step.due; x is not packed for the next op. */
-int step_release(struct step *s);
+/* Completes x if another op has left that to @op. */
+int step_complete(struct step *s, const struct model_op *op);
+/* Adds the result of @op to x, unless another op does or its product has done so. */
+int step_finish(struct step *s, const struct model_op *op);
+/* Returns the pass of the step. */
+uint32_t step_pass(const struct step *s);
+/* Returns true if @op makes the work list that it shares with later ops. */
+bool step_lists(const struct step *s, const struct model_op *op);
+/* Returns the weights of @op, which is the model's or a rank's part, on device @b. */
+const struct weights *step_weights(const struct be *b, const struct model_op *op);
 /* Returns the address of the pages of an op's layer. */
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 /* Returns the argument of store() for the products of @op. No matrix for values: values are keys;
  * none for keys: only queries. */
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
+/* Returns all packed rows of the step as an operand. */
+struct operand step_rows(const struct step *s);
 /* Computes y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
 /* Returns the argument of a pack of rows of x, @n values each, to be.act.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);
-/* Packs rows of x by @kind to be.act.packed, unless they are packed already. */
+/* Packs rows of x by @kind to be.act.packed. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
 int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
-/* Computes the gate and up of @w from packed rows; step_pack_ff() packs glu(gate, up). */
+/* Computes the gate and up of @w from packed rows. step_glu_left() returns the function of both
+ * that remains to be applied: PACK_PLAIN if the product has applied it in place of the gate. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu);
+enum pack_kind step_glu_left(const struct step *s, const struct weights *w, enum pack_kind glu);
 /* Returns the kind of epilogue that multiplies an op's gate and up. */
 enum pack_kind step_glu(const struct model_op *op);
-/* Packs the result of step_gate_and_up(), @n values a row, to be.act.packed. */
-int step_pack_ff(struct step *s, uint32_t n);
 /* Returns the argument of route() for a ROUTE op. */
 struct route_args experts_route_args(const struct step *s, const struct model_op *op);
 /* Returns the most expert items of a step. */
@@ -751,9 +751,13 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
 /* Returns the destination of a PROJ op's product: x itself, the input buffer of its norm, or
  * own_t with the rank's columns. */
 float *residual_target(const struct be *b, const struct model_op *op);
-/* Adds the branch in step.due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several
- * devices, x = t of an EXPERTS op. @pack as above. */
+/* Adds the branch of @op: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several devices,
+ * x = t of an EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
+/* Returns true if the product of a PROJ op of one device is not added to x by its kernel. */
+bool residual_is_open(const struct step *s, const struct model_op *op);
+/* Returns the split-K sums that the product of a PROJ has left. */
+struct left step_proj_left(const struct step *s, const struct model_op *op);
 /* Launches residual() for a branch whose columns the ranks share (own_t), or that the rank has
  * completely. Returns 0 or -EIO. */
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a);
@@ -768,7 +772,7 @@ uint32_t latent_heads(const struct be *b);
 uint32_t latent_items(const struct be *b);
 /* Multiplies each of these matrices with its part of the rows of @x, which are @stride values
  * apart. */
-int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride);
+int latent_multiply(struct step *s, const struct model_op *op, const float *x, uint32_t stride);
 /* Returns the name of a property of latent attention that is not supported, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
 /* Uploads be.latent.list, if there are latent_heads(). Returns 0, -ENOMEM or -EIO. */

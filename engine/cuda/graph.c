@@ -25,17 +25,12 @@
 /* Weights are read once for up to 8 rows, and matmul_wide computes 64 rows at a time. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Returns the pass of the step. */
-static uint32_t pass_of(const struct step *s) {
-    return s->batch->holes ? PASS_HOLES : s->batch->model;
-}
-
 /* Returns the graph of the step's pass and size, with or without shared items of many queries;
  * *NULL: not made yet. */
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
-    assert(pass_of(s) < PASSES);
-    return &s->be->graphs.graph[pass_of(s)][s->many_share][s->graph];
+    assert(step_pass(s) < PASSES);
+    return &s->be->graphs.graph[step_pass(s)][s->many_share][s->graph];
 }
 
 void graph_forget(struct be *b) {

@@ -62,8 +62,7 @@ int cuda_join(struct be *b) {
     return cuda_call(b, NULL, NULL);
 }
 
-/* Returns all packed rows of the step as an operand. */
-static struct operand step_rows(const struct step *s) {
+struct operand step_rows(const struct step *s) {
     const struct be *b = s->be;
 
     return (struct operand){.packed = b->act.packed,
@@ -211,11 +210,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
-    s->head = s->select = s->routed = s->shared = NULL;
-    s->due = NULL;
-    s->planned = (struct heads){0};
-    s->listed = false;
-    s->packed = s->gated = false;
+    s->logits = NULL;
     s->many_share = attend_many_share(b, batch);
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
@@ -359,47 +354,71 @@ int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
                                : CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
 }
 
-/* Packs the rows of the step, unless they are packed already. */
-static int pack_once(struct step *s, const struct pack_args *a) {
-    bool done = s->packed;
-
-    s->packed = false;
-    return done ? 0 : step_launch_pack(s->be, s->grid.rows, a);
-}
-
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
               uint32_t n) {
     struct pack_args a = step_pack_args(s->be, kind, x, weight, n);
 
-    return pack_once(s, &a);
+    return step_launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the postponed addition to x, if there is one; @pack: packs x for the next op, or
- * NULL. */
-static int step_launch_due(struct step *s, const struct pack_args *pack) {
-    struct be *b = s->be;
-    const struct model_op *due = s->due;
+uint32_t step_pass(const struct step *s) {
+    return s->batch->holes ? PASS_HOLES : s->batch->model;
+}
 
-    s->due = NULL;
-    if (!due)
+bool step_lists(const struct step *s, const struct model_op *op) {
+    return op->links.first >> step_pass(s) & 1;
+}
+
+const struct weights *step_weights(const struct be *b, const struct model_op *op) {
+    const struct weights *w = op->weights;
+
+    return w && w->rank[b->group.rank] ? w->rank[b->group.rank] : w;
+}
+
+/* Returns the op whose result @op adds to x; NULL: x is complete. A DEEP before @op has completed
+ * it if the step has pictures. What follows EXPERTS in a layer adds to the experts' sum. */
+static const struct model_op *step_left(const struct step *s, const struct model_op *op) {
+    const struct model_op *left = op->links.adds;
+
+    if (left && left->kind == OP_DEEP)
+        left = s->pictures ? NULL : left->links.adds;
+    if (left && left->links.from && left->links.from->kind == OP_EXPERTS)
+        left = left->links.from;
+    return left && residual_is_open(s, left) ? left : NULL;
+}
+
+/* Adds the result of @op to x; @pack: packs x for the next op, or NULL. */
+static int step_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
+    if (op->kind == OP_EXPERTS && s->be->group.n == 1)
+        return experts_combine(s, op, s->be->act.x, pack);
+    return residual_add(s, op, pack);
+}
+
+int step_complete(struct step *s, const struct model_op *op) {
+    const struct model_op *left = step_left(s, op);
+
+    return left ? step_add(s, left, NULL) : 0;
+}
+
+int step_finish(struct step *s, const struct model_op *op) {
+    if (op->links.into || !residual_is_open(s, op))
         return 0;
-    s->packed = pack != NULL;
-    return due->kind == OP_EXPERTS && b->group.n == 1 ? experts_combine(s, due, b->act.x, pack)
-                                                      : residual_add(s, due, pack);
+    return step_add(s, op, NULL);
 }
 
-int step_release(struct step *s) {
-    return step_launch_due(s, NULL);
-}
-
-/* Packs a norm of x, unless BLOCK_IN has packed its own result. */
-int step_norm(struct step *s, const float *norm) {
+int step_norm(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
+    const float *norm = op->weights->norm;
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
+    const struct model_op *left = step_left(s, op);
 
-    TRY(step_launch_due(s, &a));
-    return pack_once(s, &a);
+    if (op->links.from && op->links.from->kind == OP_BLOCK_IN)
+        return 0;                                        /* it has packed its result */
+    a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
+    if (left)
+        return step_add(s, left, &a);
+    return step_launch_pack(b, s->grid.rows, &a);
 }
 
 /* Normalises the queries over all heads together, and the keys; @store then applies no norm. */
@@ -421,8 +440,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->qkv.gated);
-    s->gated = op->qkv.gated;
-    TRY(step_norm(s, w->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     if (op->qkv.norm_all)
         TRY(norm_all_heads(s, op, &store));
@@ -432,7 +450,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
 /* Computes the input of a recurrent layer or of latent attention: the norm, then all matrices. */
 int step_in(struct step *s, const struct model_op *op) {
-    TRY(step_norm(s, op->weights->norm));
+    TRY(step_norm(s, op));
     assert(op->weights->n_mats >= 2);
     return step_multiply(s, op->weights, false);
 }
@@ -449,37 +467,72 @@ int step_gate(struct step *s, const struct model_op *op) {
                                .n_gate = op->w[0] ? w->m[0].n_out : 0,
                                .sigmoid = op->sigmoid};
 
-    assert(s->gated == !op->w[0]);
     if (!op->w[0])
         return 0;
-    TRY(step_norm(s, w->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     return CUDA_LAUNCH(b, soft_gate, s->grid.rows, 1, CUDA_THREADS, &a);
+}
+
+/* Returns the product of a PROJ of one device: the kernel leaves split-K sums to the addition. */
+static struct operand step_proj_rows(const struct step *s, const struct model_op *op) {
+    struct operand x = step_rows(s);
+
+    x.leaves = s->be->ways.fuse && !op->branch;
+    return x;
+}
+
+struct left step_proj_left(const struct step *s, const struct model_op *op) {
+    const struct operand x = step_proj_rows(s, op);
+
+    return product_left(s->be, op->weights, &x);
+}
+
+/* Packs h, with the function of gate and up that GATE_UP has not applied, or that of GATE_IN. */
+static int step_pack_ffn(struct step *s, const struct model_op *ffn, uint32_t n) {
+    const struct be *b = s->be;
+    struct pack_args a = step_pack_args(b, step_glu(ffn), b->act.gate, NULL, n);
+
+    if (ffn->kind == OP_GATE_UP) {
+        a.kind = step_glu_left(s, ffn->weights, step_glu(ffn));
+    } else {
+        a.up = b->act.layer_input + (size_t)ffn->layer * b->shape->n_layer_input;
+        a.up_stride = b->shape->n_layer * b->shape->n_layer_input;
+    }
+    return step_launch_pack(s->be, s->grid.rows, &a);
+}
+
+/* Packs the input of a PROJ, unless the op that computes it has done so. Gates of attention that
+ * came with the queries are applied here. */
+static int step_pack_in(struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    const struct model_op *from = op->links.from;
+    uint32_t n = op->weights->n_in;
+
+    switch (op->in) {
+    case ACT_H:
+        assert(from);
+        return step_pack_ffn(s, from, n);
+    case ACT_O:
+        return step_pack(s, from ? PACK_GATE : PACK_PLAIN, b->act.o, NULL, n);
+    default:
+        assert(op->in == ACT_D);
+        return from ? 0 : step_pack(s, PACK_PLAIN, b->recurrent.out, NULL, n);
+    }
 }
 
 int step_proj(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
-    assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D));
     if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer)) {
-        assert(!s->due);
-        s->due = op;
-        return cuda_join(b);
+        TRY(cuda_join(b));
+        return step_finish(s, op);
     }
-    bool plain = w->m[0].y == b->act.x;
-    TRY(step_launch_due(s, NULL));
-    TRY(op->in == ACT_H
-            ? step_pack_ff(s, w->n_in)
-            : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in));
-    struct operand x = step_rows(s);
-    s->left.sums = NULL;
-    x.left = b->ways.fuse && !op->branch ? &s->left : NULL;
-    TRY(cuda_matmul(b, w, &x, plain));
-    if ((!plain || s->left.sums) && !op->branch)
-        s->due = op;
-    return op->branch ? residual_branch(s, op) : 0;
+    const struct operand x = step_proj_rows(s, op);
+    TRY(step_pack_in(s, op));
+    TRY(cuda_matmul(b, w, &x, w->m[0].y == b->act.x));
+    return op->branch ? residual_branch(s, op) : step_finish(s, op);
 }
 
 enum pack_kind step_glu(const struct model_op *op) {
@@ -495,47 +548,44 @@ enum pack_kind step_glu(const struct model_op *op) {
     return kinds[op->ffn.glu];
 }
 
-/* Computes gate and up. The function of both is applied by the product itself (in place of the
- * gate), or later by step_pack_ff(). */
-int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
-    struct be *b = s->be;
-    bool two = w->n_mats == 2;
-    bool gated = two && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
-
+/* Returns the rows of a product of gate and up, which may combine them. */
+static struct operand step_glu_rows(const struct step *s, const struct weights *w,
+                                    enum pack_kind glu) {
     struct operand x = step_rows(s);
-    int r;
 
-    assert(two == (glu != PACK_RELU));
-    s->ff.up = b->act.up;
-    s->ff.up_stride = 0;
-    if (gated) {
-        struct matmul_args a = cuda_matmul_args(w, &x, false);
-
-        a.gated = w->m[0].n_row_tiles;
-        a.glu = glu;
-        r = cuda_matvec(b, &a);
-    } else {
-        x.glu = glu;
-        x.gated = two && b->ways.fuse ? &gated : NULL;
-        r = cuda_matmul(b, w, &x, false);
-    }
-    s->ff.kind = gated ? PACK_PLAIN : glu;
-    return r;
+    x.glu = glu;
+    x.gates = w->n_mats == 2 && s->be->ways.fuse;
+    return x;
 }
 
-int step_pack_ff(struct step *s, uint32_t n) {
-    struct pack_args a = step_pack_args(s->be, s->ff.kind, s->be->act.gate, NULL, n);
+/* Returns true if matvec combines gate and up. */
+static bool step_matvec_gates(const struct step *s, const struct weights *w) {
+    return w->n_mats == 2 && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
+}
 
-    a.up = s->ff.up;
-    a.up_stride = s->ff.up_stride;
-    return pack_once(s, &a);
+int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
+    const struct operand x = step_glu_rows(s, w, glu);
+
+    assert((w->n_mats == 2) == (glu != PACK_RELU));
+    if (!step_matvec_gates(s, w))
+        return cuda_matmul(s->be, w, &x, false);
+    struct matmul_args a = cuda_matmul_args(w, &x, false);
+    a.gated = w->m[0].n_row_tiles;
+    a.glu = glu;
+    return cuda_matvec(s->be, &a);
+}
+
+enum pack_kind step_glu_left(const struct step *s, const struct weights *w, enum pack_kind glu) {
+    const struct operand x = step_glu_rows(s, w, glu);
+
+    return step_matvec_gates(s, w) || product_gates(s->be, w, &x) ? PACK_PLAIN : glu;
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
         return ffn_on_host(s, op);
 
-    TRY(step_norm(s, op->weights->norm));
+    TRY(step_norm(s, op));
     return step_gate_and_up(s, op->weights, step_glu(op));
 }
 
@@ -560,37 +610,36 @@ struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     struct operand x = step_wanted(s, first, n);
-    const struct cap_args cap = {x.count, b->sampling.logits, b->shape->n_vocab, s->head->scale,
-                                 s->head->cap};
+    const struct weights *w = s->logits->weights;
+    const struct cap_args cap = {x.count, b->sampling.logits, b->shape->n_vocab, w->scale, w->cap};
 
-    assert(s->head && n <= LOGIT_ROWS);
-    TRY(b->group.n > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false));
+    assert(n <= LOGIT_ROWS);
+    TRY(b->group.n > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, w, &x, false));
     if (cap.scale != 1 || cap.cap != 0)
         TRY(CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap));
-    return s->select ? draft_select(s, first, n) : 0;
+    return s->logits->links.into ? draft_select(s, first, n) : 0;
 }
 
 /* Packs the norm of the wanted rows, or their hidden states. */
 int step_pack_wanted(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct pack_args a =
-        step_pack_args(b, w->norm ? PACK_NORM : PACK_PLAIN,
-                       w->norm || !s->kept ? b->act.x : b->draft.hidden, w->norm, b->shape->n_embd);
+    struct pack_args a = step_pack_args(b, w->norm ? PACK_NORM : PACK_PLAIN,
+                                        w->norm || !op->links.kept ? b->act.x : b->draft.hidden,
+                                        w->norm, b->shape->n_embd);
 
     a.wanted = true;
     a.packed = b->sampling.packed;
     a.scale = b->sampling.scale;
     a.cores = step_wanted_cores(s);
-    assert(w->n_mats == 1 && !s->packed);
-    s->head = w;
-    TRY(step_launch_due(s, NULL));
+    assert(w->n_mats == 1);
     return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);
 }
 
 /* Computes the logits of the first LOGIT_ROWS wants; the others follow in rounds when they are
  * sampled (seal.c). */
 int step_logits(struct step *s, const struct model_op *op) {
+    s->logits = op;
     TRY(step_pack_wanted(s, op));
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
@@ -702,7 +751,7 @@ static void step_fetch_results(struct step *s) {
 
 /* Waits for the step. A step without wants has not recorded its event yet. */
 static int step_await(struct step *s) {
-    assert(s->batch && (s->be->fault.lost || !s->due));
+    assert(s->batch);
     if (s->be->fault.lost)
         return -EIO;
     if (!s->recorded)

@@ -49,8 +49,8 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     return k;
 }
 
-/* Computes the work list of attention on the device, from the uploaded batch. The list of the
- * previous layer is reused if it has the same heads. @two_way is equal for all layers of a pass. */
+/* Computes the work list of attention on the device, from the uploaded batch. Later layers with the
+ * same heads use it, too. @two_way is equal for all layers of a pass. */
 static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
     struct be *b = s->be;
     struct plan_args a = {
@@ -71,10 +71,7 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
     };
 
     assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
-    if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
-        return 0;
     assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
-    s->planned = *h;
     TRY(CUDA_LAUNCH(b, plan, 1, 1, CUDA_THREADS, &a));
     cuda_settle(b); /* attention reads the lists before it waits for the previous kernel */
     return 0;
@@ -157,7 +154,8 @@ int step_attend(struct step *s, const struct model_op *op) {
         TRY(sparse_attend(s, op, &a));
         return run ? turn_back(s, h, run) : 0;
     }
-    TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole));
+    if (step_lists(s, op))
+        TRY(attend_plan(s, h, b->shape->two_way || op->attn.whole));
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     TRY(attend_launch_kernel(s, h, &a));

@@ -60,7 +60,7 @@ int latent_open(struct be *b) {
     return cuda_load_bytes(b, list, n * sizeof(*list), b->latent.list);
 }
 
-/* Launches the list of items, once in each step. */
+/* Launches the list of items. */
 static int list_items(struct step *s) {
     struct be *b = s->be;
     const struct heads_args a = {.batch = b->head,
@@ -69,15 +69,13 @@ static int list_items(struct step *s) {
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
 
-    if (s->listed)
-        return 0;
-    s->listed = true;
     return CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a);
 }
 
 /* Multiplies each head's part of the rows of @x, @stride values apart, by the head's matrix, which
  * takes the first n_in values of the part. */
-int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride) {
+int latent_multiply(struct step *s, const struct model_op *op, const float *x, uint32_t stride) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     uint32_t n_head = latent_heads(b);
     struct pack_args pack = step_pack_args(b, PACK_PLAIN, x, NULL, w->n_in);
@@ -96,11 +94,12 @@ int latent_multiply(struct step *s, const struct weights *w, const float *x, uin
         .stride = b->opts->max_rows,
     };
 
-    assert(w->n_mats == 1 && !s->packed && stride >= w->n_in);
+    assert(w->n_mats == 1 && stride >= w->n_in);
     pack.each = n_head;
     pack.x_stride = stride;
     pack.cores = false; /* the kernels of experts take rows packed for mma.sync */
-    TRY(list_items(s));
+    if (step_lists(s, op))
+        TRY(list_items(s));
     TRY(CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack));
     return experts_product(b, &a, latent_takes_few(s), latent_items_of(s));
 }
@@ -108,7 +107,7 @@ int latent_multiply(struct step *s, const struct weights *w, const float *x, uin
 int step_mla_q(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    assert(w->n_mats == 1 && w->n_in == b->shape->mla.q_rank && !s->packed);
+    assert(w->n_mats == 1 && w->n_in == b->shape->mla.q_rank);
 
     TRY(step_pack(s, PACK_NORM, b->latent.r, w->norm, b->shape->mla.q_rank));
     return step_multiply(s, w, false);
@@ -123,7 +122,7 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     a.k_norm = w->norm;
     a.n_rot = b->shape->head_dim - b->shape->mla.rank;
     a.width = latent_query_width(b->shape);
-    TRY(latent_multiply(s, w, b->latent.q, a.width));
+    TRY(latent_multiply(s, op, b->latent.q, a.width));
     return CUDA_LAUNCH(b, store_latent, s->grid.rows, (op->heads.n + 8) / 8, CUDA_THREADS, &a);
 }
 
@@ -140,11 +139,9 @@ int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
 
-    assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
-    TRY(latent_multiply(s, op->weights, b->act.o, m->mla.rank));
+    assert(op->weights->m[0].n_out == m->mla.n_value);
+    TRY(latent_multiply(s, op, b->act.o, m->mla.rank));
     if (b->group.n > 1)
         return 0;
-    TRY(step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value));
-    s->packed = true;
-    return 0;
+    return step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value);
 }

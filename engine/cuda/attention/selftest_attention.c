@@ -153,6 +153,7 @@ static int selftest_attend(struct be *b, struct scene *t, const struct batch *p,
         .kind = OP_ATTEND,
         .heads = t->heads,
         .attn = {.scale = (float)(1 / sqrt(t->heads.dim)), .window = t->window},
+        .links.first = 1,
         .weights = &w};
     size_t n = p->n * t->n_q;
     struct step *s;

@@ -46,7 +46,6 @@ int step_hc_out(struct step *s, const struct model_op *op) {
         .shares = b->shape->stream.rounds > 0,
     };
 
-    assert(!s->due && !s->packed);
     return CUDA_LAUNCH(b, hc_out, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
                        CUDA_THREADS, &a);
 }
@@ -72,7 +71,7 @@ int step_hc_in(struct step *s, const struct model_op *op) {
         .rms_eps = b->shape->rms_eps,
     };
 
-    assert(!s->due && !s->packed && w->n_mats == 1 && w->n_in == a.n * a.n_stream);
+    assert(w->n_mats == 1 && w->n_in == a.n * a.n_stream);
     TRY(step_pack(s, PACK_PLAIN, a.s, NULL, w->n_in));
     TRY(step_multiply(s, w, false));
     return CUDA_LAUNCH(b, hc_in, s->grid.rows, 1, CUDA_THREADS, &a);
@@ -110,25 +109,25 @@ int step_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
 
-    b->condensed.in = w;
-    TRY(step_norm(s, w->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     return cuda_condensed_turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
 }
 
-/* Multiplies the norm of r by the op's matrix. */
-static int multiply_low(struct step *s, const struct weights *w) {
-    const struct condensed *c = &s->be->condensed;
+/* Multiplies the norm of r, which CSA_IN has left, by the op's matrix. */
+static int multiply_low(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    const struct model_op *in = op->links.from;
 
-    assert(c->in && w->n_mats == 1 && w->n_in == s->be->shape->condensed.q_rank);
-    TRY(step_pack(s, PACK_NORM, c->r, c->in->q_norm, w->n_in));
+    assert(in && w->n_mats == 1 && w->n_in == s->be->shape->condensed.q_rank);
+    TRY(step_pack(s, PACK_NORM, s->be->condensed.r, in->weights->q_norm, w->n_in));
     return step_multiply(s, w, false);
 }
 
 int step_csa_q(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
 
-    TRY(multiply_low(s, op->weights));
+    TRY(multiply_low(s, op));
     return cuda_condensed_turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
 }
 
@@ -189,7 +188,7 @@ int step_compress(struct step *s, const struct model_op *op) {
     };
 
     assert(w->n_mats == 2 && a.width == (is_short ? 2 * n : n) && n <= CSA_DIM);
-    TRY(step_norm(s, w->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &a));
     return cuda_condensed_keep(s, &kept);
@@ -231,7 +230,7 @@ int step_csa_index(struct step *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->be->shape->condensed;
     const struct block_keys keys = cuda_condensed_keys(s->be, op, c->index_dim);
 
-    TRY(multiply_low(s, op->weights));
+    TRY(multiply_low(s, op));
     TRY(cuda_condensed_turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
     return step_choose(s, &keys, c->n_index, s->be->condensed.t,
                        1.0f / sqrtf((float)(c->n_index * c->index_dim)));
@@ -280,7 +279,7 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
     };
     uint32_t groups = (a.n_head + CSA_HEADS - 1) / CSA_HEADS;
 
-    assert(m->head_dim <= CSA_DIM && !s->due);
+    assert(m->head_dim <= CSA_DIM);
     TRY(CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a));
     return step_csa_keys(s, op);
 }
@@ -288,7 +287,5 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
 /* Computes OP_CSA_OUT: one product for all parts, at the first part, whose weights include the
  * others' (load.c). */
 int step_csa_out(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
-
-    return op->part ? 0 : latent_multiply(s, w, s->be->act.o, w->n_in);
+    return op->part ? 0 : latent_multiply(s, op, s->be->act.o, op->weights->n_in);
 }

@@ -104,13 +104,12 @@ int step_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct route_args a = experts_route_args(s, op);
+    struct operand x = step_rows(s);
 
-    b->products.cores = false; /* the experts need the same rows in the other layout */
-
-    TRY(step_norm(s, w->norm));
+    x.cores = false; /* the experts need the same rows in the other layout */
+    TRY(step_norm(s, op));
     assert(w->n_mats == 1 && w->m[0].n_out == a.n_expert);
-    s->routed = w;
-    TRY(step_multiply(s, w, false));
+    TRY(cuda_matmul(b, w, &x, false));
     return CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a);
 }
 
@@ -238,8 +237,8 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
     TRY(load_numbers(b, op->layer, expert));
     w->be = b;
     w->host_layer = b->experts.n_host++;
-    return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
-                                     err);
+    const struct tensor *norm = op->norm ? op->norm : op->links.from->norm;
+    return b->experts.host_ops->load(b->experts.host, op, norm, err);
 }
 
 int experts_load_slots(struct be *b, uint32_t layer) {
@@ -299,21 +298,21 @@ static int products_on_host(struct step *s, const struct model_op *op) {
 }
 
 int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    const struct model_op *down = op + 1;
+    const struct model_op *down = op->links.into;
     const struct model_op ffn = {.kind = OP_EXPERTS,
                                  .layer = op->layer,
                                  .ffn.glu = op->ffn.glu,
                                  .w = {op->w[0], op->w[1], down->w[0]},
                                  .bias = {op->bias[0], op->bias[1], down->bias[0]}};
 
-    assert(b->experts.host && down->kind == OP_PROJ && down->in == ACT_H);
+    assert(b->experts.host && down && down->kind == OP_PROJ && down->in == ACT_H);
     w->be = b;
     w->host_layer = b->experts.n_host++;
     return b->experts.host_ops->load(b->experts.host, &ffn, op->norm, err);
 }
 
 int ffn_on_host(struct step *s, const struct model_op *op) {
-    TRY(step_release(s));
+    TRY(step_complete(s, op));
     assert(s->be->shape->n_expert_used == 0); /* there are no picks to be handed over */
     return products_on_host(s, op);
 }
@@ -322,6 +321,15 @@ int ffn_on_host(struct step *s, const struct model_op *op) {
 static uint32_t cuda_experts_items(const struct step *s) {
     return most_items(s->be->shape, s->grid.rows,
                       cuda_experts_takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+}
+
+/* Packs the norm of x in the layout that the kernels of experts take. */
+static int experts_pack_norm(struct step *s, const float *norm) {
+    struct be *b = s->be;
+    struct pack_args a = step_pack_args(b, PACK_NORM, b->act.x, norm, b->shape->n_embd);
+
+    a.cores = false;
+    return step_launch_pack(b, s->grid.rows, &a);
 }
 
 /* Computes gates and ups of all items; with few rows the product also multiplies them. */
@@ -334,8 +342,7 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     assert(w->n_mats == (op->ffn.glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
     *kind = cuda_experts_takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
-    assert(s->routed && !b->products.cores);
-    TRY(w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0);
+    TRY(w->norm ? experts_pack_norm(s, w->norm) : 0);
     return experts_product(b, &in, cuda_experts_takes_few(s), cuda_experts_items(s));
 }
 
@@ -357,6 +364,7 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
+    pack.cores = false;
     TRY(step_launch_pack(b, s->grid.rows * m->n_expert_used, &pack));
     return experts_downs(s, op);
 }
@@ -367,53 +375,58 @@ static int add_to_branch(struct step *s, const struct model_op *op) {
     return residual_branch(s, op);
 }
 
-/* The host gets its rows before the device begins with its own, and computes until the sum needs
- * its results. The sum is launched with the next op, whose norm it also computes, or is added to a
- * branch. */
-int step_experts(struct step *s, const struct model_op *op) {
-    assert(!s->due);
+/* Computes the products of the experts. The host gets its rows before the device begins with its
+ * own, and computes until the sum needs its results. */
+static int experts_multiply(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
     uint32_t n_host = m->fetches ? 0 : n_host_experts(m, op->layer);
-    int r = n_host > 0                     ? products_on_host(s, op)
-            : fetches_in(s->be, op->layer) ? cuda_experts_bring(s, op)
-                                           : 0;
 
-    r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
-    s->be->products.cores = wgmma_takes(s->be, s->grid.rows);
-    if (!op->branch || op[1].kind == OP_SHARED) {
-        s->due = op;
-        return r;
-    }
-    return r < 0 ? r : add_to_branch(s, op);
+    if (n_host > 0)
+        TRY(products_on_host(s, op));
+    else if (fetches_in(s->be, op->layer))
+        TRY(cuda_experts_bring(s, op));
+    return n_host < m->n_expert ? products_on_device(s, op) : 0;
 }
 
-/* Computes the shared expert, from x before the other experts are added, whose sum is postponed,
+/* The sum is left to SHARED, or to the next op, whose norm it also computes. */
+int step_experts(struct step *s, const struct model_op *op) {
+    TRY(experts_multiply(s, op));
+    if (op->links.into)
+        return 0;
+    return op->branch ? add_to_branch(s, op) : step_finish(s, op);
+}
+
+/* Computes the shared expert, from x before the other experts are added, whose sum comes after it,
  * also if it goes to a branch. */
 int step_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
-    const struct model_op *experts = s->due;
+    const struct model_op *experts = op->links.from;
     struct be *b = s->be;
 
-    assert(experts && experts->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
-           w->down);
-    TRY(step_pack(s, s->routed->norm ? PACK_NORM : PACK_PLAIN, b->act.x, s->routed->norm,
-                  b->shape->n_embd));
-    TRY(step_gate_and_up(s, w, step_glu(op)));
-    TRY(step_pack_ff(s, w->down->n_in));
-    s->shared = w;
+    assert(experts && w->n_mats == 2 && w->down);
+    const float *norm = experts->links.from->weights->norm;
+    enum pack_kind glu = step_glu(op);
+    TRY(step_pack(s, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd));
+    TRY(step_gate_and_up(s, w, glu));
+    TRY(step_pack(s, step_glu_left(s, w, glu), b->act.gate, NULL, w->down->n_in));
     TRY(step_multiply(s, w->down, false));
-    if (!op->branch)
-        return 0;
-    assert(!experts->post_norm); /* it would include the shared expert */
-    s->due = NULL;
-    return add_to_branch(s, experts);
+    assert(!op->branch || !experts->post_norm); /* it would include the shared expert */
+    if (op->branch)
+        return add_to_branch(s, experts);
+    return op->links.into ? 0 : experts_combine(s, experts, b->act.x, NULL);
 }
 
 int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    const struct model_op *into = op->links.into;
+    const struct weights *shared = NULL;
     uint32_t first = rank_cut(m->n_embd, b->group.rank, b->group.n);
+
+    assert(op->kind == OP_EXPERTS && op->links.from);
+    if (into && into->kind == OP_SHARED)
+        shared = step_weights(b, into);
     struct combine_args a = {
         .batch = b->head,
         .x = b->act.x,
@@ -424,9 +437,9 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .weight = b->experts.weight,
         .weigh = op->weights->weigh,
         .expert = b->experts.expert,
-        .shared = s->shared ? b->experts.shared : NULL,
-        .gate = s->shared ? s->shared->gate : NULL,
-        .norm = s->routed->norm,
+        .shared = shared ? b->experts.shared : NULL,
+        .gate = shared ? shared->gate : NULL,
+        .norm = step_weights(b, op->links.from)->norm,
         .eps = m->rms_eps,
         .n_x = m->n_embd,
         .first = first,
@@ -436,8 +449,6 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .packs = pack != NULL,
     };
 
-    assert(op->kind == OP_EXPERTS && s->routed);
-    s->shared = NULL;
     if (pack)
         a.pack = *pack;
     TRY(!m->fetches && n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0);

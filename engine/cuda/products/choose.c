@@ -46,7 +46,7 @@ static uint32_t list_ways(const struct be *b, const struct weights *w, const str
 static struct product_way usual_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
     uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
-    bool splits = !x->gated && cuda_can_split(b, w, x->n_rows);
+    bool splits = !x->gates && cuda_can_split(b, w, x->n_rows);
     struct product_way way = {MATMUL_COLUMNS, 1};
 
     if (x->cores && x->n_rows > MATMUL_COLUMNS && panels > n)
@@ -65,7 +65,7 @@ static struct choice product_key(const struct weights *w, const struct operand *
     key.n_mats = w->n_mats;
     key.n_in = w->n_in;
     key.cores = x->cores;
-    key.gated = x->gated != NULL;
+    key.gated = x->gates;
     for (key.n_rows = FEWEST; key.n_rows < x->n_rows;)
         key.n_rows *= 2;
     for (uint32_t i = 0; i < w->n_mats; i++) {
@@ -112,7 +112,7 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
 static int product_try_ways(struct be *b, const struct weights *w, const struct operand *x,
                             bool add, const struct product_way *ways, uint32_t n,
                             struct product_way *best) {
-    bool early = b->ways.early, noting = b->graphs.noting, gated;
+    bool early = b->ways.early, noting = b->graphs.noting;
     struct products *p = &b->products;
     struct operand operand = *x;
     struct weights to = *w;
@@ -120,8 +120,7 @@ static int product_try_ways(struct be *b, const struct weights *w, const struct 
 
     e = e || p->to ? e : b->api->timer_new(&p->to);
     TRY(cuda_check(b, e, "cudaEventCreate"));
-    operand.left = NULL;
-    operand.gated = x->gated ? &gated : NULL;
+    operand.leaves = false;
     if (add) /* or if a norm follows */
         to.m[0].y = b->act.o;
     b->ways.early = b->graphs.noting = false;
@@ -131,29 +130,46 @@ static int product_try_ways(struct be *b, const struct weights *w, const struct 
     return r;
 }
 
+/* Returns the choice for a product that was timed, or NULL. */
+static const struct choice *product_find(const struct products *p, const struct choice *key) {
+    for (uint32_t i = 0; i < p->n_choices; i++)
+        if (memcmp(&p->choice[i], key, offsetof(struct choice, way)) == 0)
+            return &p->choice[i];
+    return NULL;
+}
+
+struct product_way product_chosen(const struct be *b, const struct weights *w,
+                                  const struct operand *x) {
+    const struct products *p = &b->products;
+    struct choice key = product_key(w, x);
+    const struct choice *c = product_find(p, &key);
+    struct product_way ways[WAYS];
+
+    if (!p->timed || x->untimed)
+        return usual_way(b, w, x);
+    uint32_t n = list_ways(b, w, x, ways);
+    if (n == 1 || x->n_rows > MOST || !c)
+        return ways[0];
+    ways[0] = c->way;
+    if (ways[0].block_rows == MATMUL_COLUMNS && !cuda_can_split(b, w, x->n_rows))
+        ways[0].n_splits = 1; /* the class was timed with fewer rows */
+    return ways[0];
+}
+
 int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
                    struct product_way *way) {
     struct choice key = product_key(w, x);
     struct products *p = &b->products;
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
+    bool timed = p->timed && !x->untimed && n > 1 && x->n_rows <= MOST;
 
     assert(b->group.n == 1 || !p->timed);
-    bool timed = p->timed && !x->untimed;
-    *way = timed ? ways[0] : usual_way(b, w, x);
-    if (!timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->fault.lost)
-        return 0;
-    for (uint32_t i = 0; i < p->n_choices; i++)
-        if (memcmp(&p->choice[i], &key, offsetof(struct choice, way)) == 0) {
-            *way = p->choice[i].way;
-            if (way->block_rows == MATMUL_COLUMNS && !cuda_can_split(b, w, x->n_rows))
-                way->n_splits = 1; /* the class was timed with fewer rows */
-            return 0;
-        }
-    if (p->n_choices == CHOICES)
-        return 0;
-    TRY(product_try_ways(b, w, x, add, ways, n, &key.way));
-    *way = key.way;
-    p->choice[p->n_choices++] = key;
+    if (timed && !b->graphs.replaying && !b->fault.lost && p->n_choices < CHOICES &&
+        !product_find(p, &key)) {
+        TRY(product_try_ways(b, w, x, add, ways, n, &key.way));
+        p->choice[p->n_choices++] = key;
+    }
+    *way = product_chosen(b, w, x);
     return 0;
 }

@@ -149,9 +149,13 @@ bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows
     return fits;
 }
 
+/* Returns true if a product of gate and up by @n_splits blocks can combine them. */
+static bool wide_gates(const struct weights *w, uint32_t n_splits) {
+    return n_splits == 1 && cuda_are_alike(&w->m[0], &w->m[1]);
+}
+
 /* Returns the argument of matmul_wide and matmul_wgmma for panels of @block_rows rows
- * (MATMUL_COLUMNS or WGMMA_ROWS). Sets *x->left, if the caller adds up shared segments, and
- * *x->gated, if gate and up are alike and no segments are shared. */
+ * (MATMUL_COLUMNS or WGMMA_ROWS). */
 static struct matmul_args wide_args(struct be *b, const struct weights *w, const struct operand *x,
                                     bool add, uint32_t block_rows, uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
@@ -163,20 +167,12 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     a.n_columns = columns;
     a.arrived = b->products.arrived;
     a.sums = b->attention.partial;
-    a.leave = x->left && n_splits > 1;
-    if (x->gated) {
+    a.leave = x->leaves && n_splits > 1;
+    assert(!x->leaves || w->n_mats == 1);
+    if (x->gates) {
         assert(w->n_mats == 2 && !add);
-        *x->gated = n_splits == 1 && cuda_are_alike(&w->m[0], &w->m[1]);
-        a.gated = *x->gated ? w->m[0].n_row_tiles : 0;
+        a.gated = wide_gates(w, n_splits) ? w->m[0].n_row_tiles : 0;
         a.glu = x->glu;
-    }
-    if (x->left) {
-        assert(w->n_mats == 1);
-        *x->left = (struct left){.sums = a.leave ? b->attention.partial : NULL,
-                                 .scale = x->scale,
-                                 .bias = w->m[0].bias,
-                                 .n_columns = columns,
-                                 .inverse = w->m[0].inverse};
     }
     uint32_t groups =
         a.gated ? (w->m[0].n_out + WIDE_OUT / 2 - 1) / (WIDE_OUT / 2) : tile_groups(w);
@@ -209,10 +205,33 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
+bool product_is_narrow(const struct be *b, const struct operand *x) {
+    return !x->cores && x->n_rows <= MATVEC_ROWS && !b->products.no_matvec;
+}
+
+bool product_gates(const struct be *b, const struct weights *w, const struct operand *x) {
+    if (!x->gates || product_is_narrow(b, x))
+        return false;
+    return wide_gates(w, product_chosen(b, w, x).n_splits);
+}
+
+struct left product_left(const struct be *b, const struct weights *w, const struct operand *x) {
+    if (!x->leaves || product_is_narrow(b, x))
+        return (struct left){0};
+    struct product_way way = product_chosen(b, w, x);
+    if (way.n_splits == 1)
+        return (struct left){0};
+    return (struct left){.sums = b->attention.partial,
+                         .scale = x->scale,
+                         .bias = w->m[0].bias,
+                         .n_columns = (x->n_rows + way.block_rows - 1) / way.block_rows,
+                         .inverse = w->m[0].inverse};
+}
+
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct product_way way;
 
-    if (!x->cores && x->n_rows <= MATVEC_ROWS && !b->products.no_matvec) {
+    if (product_is_narrow(b, x)) {
         struct matmul_args a = cuda_matmul_args(w, x, add);
 
         return cuda_matvec(b, &a);

@@ -254,10 +254,8 @@ static int compute(struct ranks *k, const struct model_op *op) {
 static int hand_over(struct ranks *k) {
     struct be *from = k->be[k->at], *to = k->be[k->at + 1];
     struct step *s = step_now(k);
-    int r = step_release(s);
-
     graph_end(s);
-    r = r < 0 ? r : layers_cross(k, from, k->at + 1, k->at, false);
+    int r = layers_cross(k, from, k->at + 1, k->at, false);
     if (r < 0 || step_record(s) < 0)
         return ranks_lose(k, from);
     r = ranks_use(k, k->at + 1);
@@ -348,8 +346,7 @@ static int run_part(struct ranks *k, const struct model_op *end) {
         TRY(run_op(k, op));
     assert(k->at + 1 == k->n);
     struct be *last = k->be[k->at];
-    int r = step_release(step_now(k));
-    return r < 0 || layers_cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
+    return layers_cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
 }
 
 /* Computes the layers of the batch part by part, so that a device computes one part while the
@@ -486,9 +483,12 @@ static bool layers_proving(struct be *b, bool on) {
 void layers_ops(struct be_ops *all) {
     static struct op_code code[OP_KINDS];
 
-    for (uint32_t i = 0; i < OP_KINDS; i++)
-        if (weft_backend_cuda.op[i].run)
-            code[i] = (struct op_code){.run = layers_run, .lacks = layers_lacks};
+    for (uint32_t i = 0; i < OP_KINDS; i++) {
+        code[i] = weft_backend_cuda.op[i];
+        code[i].lacks = layers_lacks;
+        if (code[i].run)
+            code[i].run = layers_run;
+    }
     all->divide = layers_divide;
     all->room = room_layers;
     all->load = layers_load;

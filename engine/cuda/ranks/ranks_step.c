@@ -79,21 +79,23 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Postpones the addition of @op to x until the next op, on each rank (residual.c). The op is the
- * model's, not a rank's, since it applies to complete columns. */
-static int join_ranks(struct step *s, const struct model_op *op) {
-    for (uint32_t i = 0; i < s->be->group.ranks->n; i++) {
-        assert(!ranks_step_of(s, i)->due);
-        ranks_step_of(s, i)->due = op;
-    }
-    return 0;
+/* Adds the columns of all ranks to x. */
+static int ranks_add(struct step *s, const struct model_op *op) {
+    return residual_add(s, op, NULL);
 }
 
-/* Exchanges the columns of t that @op has computed, then adds them to a branch, or postpones their
- * addition to x until the next op. */
-static int add_to_x(struct step *s, const struct model_op *op) {
+/* Adds the result of @op to x on each rank, unless the next op does. */
+static int join_ranks(struct step *s, const struct model_op *op) {
+    return ranks_each(s, op, step_finish);
+}
+
+/* Exchanges the columns of t that @op has computed, then adds them to a branch or to x; @last is
+ * the op after which they are complete. */
+static int add_to_x(struct step *s, const struct model_op *op, const struct model_op *last) {
     TRY(ranks_exchange(s));
-    return op->branch ? ranks_each(s, op, residual_branch) : join_ranks(s, op);
+    if (op->branch)
+        return ranks_each(s, op, residual_branch);
+    return last->links.into ? 0 : ranks_each(s, op, ranks_add);
 }
 
 /* Multiplies gates by ups in place of the gates: @n columns for each of @each parts of the step's
@@ -109,9 +111,9 @@ static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up
 /* Attends, then applies the gates of the rank's own heads, before columns are exchanged. */
 static int ranks_attend(struct step *s, const struct model_op *op) {
     TRY(step_attend(s, op));
-    return s->gated
-               ? glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1)
-               : 0;
+    if (!op->links.into) /* no GATE follows */
+        return 0;
+    return glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1);
 }
 
 static int attend_ranks(struct step *s, const struct model_op *op) {
@@ -122,7 +124,7 @@ static int attend_ranks(struct step *s, const struct model_op *op) {
 
 /* Does nothing, since ranks_attend() has applied the gates. */
 static int gate_ranks(struct step *s, const struct model_op *op) {
-    assert(s->gated && !op->w[0]);
+    assert(!op->w[0]);
     return 0;
 }
 
@@ -132,13 +134,11 @@ static int multiply_whole(struct step *s, const struct weights *w, enum gathered
     const struct pack_args a =
         step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
 
-    assert(!s->packed);
     TRY(ranks_pack(s->be, s->grid.rows, in, &a));
     return step_multiply(s, w, add);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
-    assert(!s->due);
     return multiply_whole(s, op->weights,
                           op->in == ACT_H   ? GATHER_H
                           : op->in == ACT_D ? GATHER_D
@@ -148,7 +148,7 @@ static int proj(struct step *s, const struct model_op *op) {
 
 /* Adds a PROJ to the experts' result (OP_PROJ after OP_EXPERTS). */
 static int proj_more(struct step *s, const struct model_op *op) {
-    assert(!s->due && op->in == ACT_H);
+    assert(op->in == ACT_H);
     return multiply_whole(s, op->weights, GATHER_H, true);
 }
 
@@ -161,30 +161,33 @@ static int join_host(struct step *s) {
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
-    bool more = op[-1].kind == OP_EXPERTS;
+    const struct model_op *from = op->links.from;
+    const struct model_op *experts = from && from->kind == OP_EXPERTS ? from : NULL;
 
     if (op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer)) {
         TRY(join_host(s));
         return join_ranks(s, op);
     }
-    TRY(ranks_each(s, op, more ? proj_more : proj));
-    return add_to_x(s, more ? op - 1 : op);
+    TRY(ranks_each(s, op, experts ? proj_more : proj));
+    return add_to_x(s, experts ? experts : op, op);
 }
 
 /* Computes the rank's columns of h = act(gate) up, unless the product has done so itself. */
-static int own_glu(struct step *s, const struct weights *w) {
-    assert(!s->packed);
-    return glu(s, s->ff.kind, s->be->act.gate, s->be->act.up, w->m[0].n_out, 1);
+static int own_glu(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    enum pack_kind left = step_glu_left(s, w, step_glu(op));
+
+    return glu(s, left, s->be->act.gate, s->be->act.up, w->m[0].n_out, 1);
 }
 
 static int gate_up(struct step *s, const struct model_op *op) {
     TRY(step_gate_up(s, op));
-    return own_glu(s, op->weights);
+    return own_glu(s, op);
 }
 
 /* Hands an FFN over to the host. x is complete on each rank, so the host gets the first rank's. */
 static int hand_ffn_over(struct step *s, const struct model_op *op) {
-    return s->be->group.rank == 0 ? ffn_on_host(s, op) : step_release(s);
+    return s->be->group.rank == 0 ? ffn_on_host(s, op) : step_complete(s, op);
 }
 
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
@@ -211,50 +214,56 @@ static int downs(struct step *s, const struct model_op *op) {
         step_pack_args(b, PACK_PLAIN, ranks_whole_of(b, GATHER_E), NULL, b->shape->n_ff_expert);
 
     pack.each = n_used;
+    pack.cores = false;
     TRY(ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack));
-    TRY(experts_downs(s, op));
-    b->products.cores = wgmma_takes(b, s->grid.rows);
-    return 0;
+    return experts_downs(s, op);
 }
 
 static int ranks_combine(struct step *s, const struct model_op *op) {
     return experts_combine(s, op, s->be->act.own_t, NULL);
 }
 
+/* Returns true if an op of @kind completes the sum of the experts of @op. */
+static bool ranks_leaves(const struct model_op *op, enum op_kind kind) {
+    return op->links.into && op->links.into->kind == kind;
+}
+
 /* Sums the experts' results and exchanges the sum. If a PROJ follows, it is added first, and the
  * exchange is left to it. */
-static int sum_ranks(struct step *s, const struct model_op *op) {
+static int sum_ranks(struct step *s, const struct model_op *op, const struct model_op *last) {
     TRY(ranks_each(s, op, ranks_combine));
-    return op[1].kind == OP_PROJ ? 0 : add_to_x(s, op);
+    return ranks_leaves(op, OP_PROJ) ? 0 : add_to_x(s, op, last);
 }
 
 /* Computes the experts. If a SHARED follows, its result is added before the sum is exchanged. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
     TRY(each_and_exchange(s, op, gates));
     TRY(ranks_each(s, op, downs));
-    return op[1].kind == OP_SHARED ? 0 : sum_ranks(s, op);
+    return ranks_leaves(op, OP_SHARED) ? 0 : sum_ranks(s, op, op);
 }
 
 /* Computes the rank's columns of the shared expert's h. */
 static int shared_gates(struct step *s, const struct model_op *op) {
-    TRY(step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd));
+    const struct weights *route = step_weights(s->be, op->links.from->links.from);
+
+    TRY(step_pack(s, PACK_NORM, s->be->act.x, route->norm, s->be->shape->n_embd));
     TRY(step_gate_and_up(s, op->weights, step_glu(op)));
-    return own_glu(s, op->weights);
+    return own_glu(s, op);
 }
 
 static int shared_down(struct step *s, const struct model_op *op) {
-    s->shared = op->weights;
     return multiply_whole(s, op->weights->down, GATHER_H, false);
 }
 
 static int shared_ranks(struct step *s, const struct model_op *op) {
     TRY(each_and_exchange(s, op, shared_gates));
-    assert(op[-1].kind == OP_EXPERTS);
     TRY(ranks_each(s, op, shared_down));
-    return sum_ranks(s, op - 1);
+    return sum_ranks(s, op->links.from, op);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
+    for (uint32_t i = 0; i < s->be->group.ranks->n; i++)
+        ranks_step_of(s, i)->logits = op;
     TRY(ranks_each(s, op, step_pack_wanted));
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
@@ -272,7 +281,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         struct step *part = ranks_step_of(s, i);
         const struct operand x = step_wanted(part, first, n);
 
-        TRY(ON_RANK(k, i, cuda_matmul(k->be[i], part->head, &x, false)));
+        TRY(ON_RANK(k, i, cuda_matmul(k->be[i], step_weights(k->be[i], part->logits), &x, false)));
     }
     TRY(ranks_meet_in_step(k, &to_first));
     const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
@@ -318,31 +327,44 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
-/* Kinds without a row are not divided between devices. */
-static const struct op_code ranks_code[OP_KINDS] = {
-    [OP_DEEP] = {alone, ranks_lack},
-    [OP_QKV] = {alone, ranks_lack},
-    [OP_STATE_IN] = {alone, ranks_lack},
-    [OP_MLA_IN] = {alone, ranks_lack},
-    [OP_MLA_Q] = {alone, ranks_lack},
-    [OP_MLA_KV] = {alone, ranks_lack},
-    [OP_ROUTE] = {alone, ranks_lack},
-    [OP_EMBED] = {embed_ranks, ranks_lack},
-    [OP_ATTEND] = {attend_ranks, ranks_lack},
-    [OP_GATE] = {gate_ranks, ranks_lack},
-    [OP_PROJ] = {proj_ranks, ranks_lack},
-    [OP_JOIN] = {join_ranks, ranks_lack},
-    [OP_GATE_UP] = {gate_up_ranks, ranks_lack},
-    [OP_DELTA] = {exchanged, ranks_lack},
-    [OP_MLA_OUT] = {exchanged, ranks_lack},
-    [OP_EXPERTS] = {experts_ranks, ranks_lack},
-    [OP_SHARED] = {shared_ranks, ranks_lack},
-    [OP_LOGITS] = {logits_ranks, ranks_lack},
+/* How the ops of a kind are divided; kinds without a row are not divided between devices. */
+static const struct division {
+    int (*run)(struct step *s, const struct model_op *op);
+    uint64_t takes; /* op_code.takes, if it differs from that of one device */
+} ranks_division[OP_KINDS] = {
+    [OP_DEEP] = {alone},
+    [OP_QKV] = {alone},
+    [OP_STATE_IN] = {alone},
+    [OP_MLA_IN] = {alone},
+    [OP_MLA_Q] = {alone},
+    [OP_MLA_KV] = {alone},
+    [OP_ROUTE] = {alone},
+    [OP_EMBED] = {embed_ranks},
+    [OP_ATTEND] = {attend_ranks},
+    [OP_GATE] = {gate_ranks, OP_BIT(OP_ATTEND)},
+    /* the matrix of the shared expert adds to the experts' sum */
+    [OP_PROJ] = {proj_ranks, OP_BIT(OP_EXPERTS) | OP_BIT(OP_GATE_UP)},
+    [OP_JOIN] = {join_ranks},
+    [OP_GATE_UP] = {gate_up_ranks},
+    [OP_DELTA] = {exchanged},
+    [OP_MLA_OUT] = {exchanged},
+    [OP_EXPERTS] = {experts_ranks},
+    [OP_SHARED] = {shared_ranks},
+    [OP_LOGITS] = {logits_ranks},
 };
 
 void ranks_step_ops(struct be_ops *all) {
+    static struct op_code code[OP_KINDS];
+
+    for (uint32_t i = 0; i < OP_KINDS; i++) {
+        code[i] = weft_backend_cuda.op[i];
+        code[i].run = ranks_division[i].run;
+        code[i].lacks = ranks_lack;
+        if (ranks_division[i].takes)
+            code[i].takes = ranks_division[i].takes;
+    }
     all->begin = begin_ranks;
-    all->op = ranks_code;
+    all->op = code;
     all->sample = sample_ranks;
     all->end = end_ranks;
     all->copy = copy_ranks;

@@ -102,10 +102,8 @@ int step_delta(struct step *s, const struct model_op *op) {
         a.keep = b->recurrent.in[2];
         a.lower = d->lower;
     }
-    assert(!s->due && !s->packed);
     assert(cuda_recurrent_parts(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS &&
            a.dim <= DELTA_DIM);
-    s->packed = b->group.n == 1;
     TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
     TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a)
             : CUDA_LAUNCH(b, delta, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
@@ -125,9 +123,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     a.k_at = m->n_head * m->dim; /* behind x */
     a.q_at = a.k_at + m->n_group * m->n_state;
     a.n = a.q_at + m->n_group * m->n_state;
-    assert(!s->due && !s->packed);
     assert(m->n_group > 0 && m->n_head % m->n_group == 0);
-    s->packed = true;
     TRY(CUDA_LAUNCH(b, mamba_in, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
                     CUDA_THREADS, &a));
     TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
@@ -150,7 +146,6 @@ int step_conv(struct step *s, const struct model_op *op) {
     };
     uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
 
-    assert(!s->due && !s->packed);
     TRY(CUDA_LAUNCH(b, conv, s->grid.rows, parts, CUDA_THREADS, &a));
     return CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }

@@ -18,7 +18,6 @@ void draft_begin(struct step *s) {
     struct kept *k = &s->be->draft.of;
     const struct engine_batch *b = s->batch;
 
-    s->paired = s->kept = false;
     for (uint32_t i = 0; i < b->n_seqs && k->n_slots; i++)
         kept_begin(k, &b->seq[i]);
 }
@@ -36,7 +35,7 @@ void draft_uploaded(struct step *s) {
 
 int step_keep(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    bool now = s->paired || (s->batch->holes && !op->keep.streams);
+    bool now = op->links.paired || (s->batch->holes && !op->keep.streams);
     const struct keep_args a = {
         .batch = b->head,
         .x = op->keep.streams ? b->condensed.s : b->act.x,
@@ -51,8 +50,6 @@ int step_keep(struct step *s, const struct model_op *op) {
 
     /* assistants, which have another width, have no KEEP */
     assert(b->draft.hidden && op->width == b->shape->n_embd);
-    TRY(step_release(s));
-    s->kept = true;
     if (op->keep.streams) { /* the drafting block changes x, which WANT_HIDDEN needs */
         struct keep_args x = a;
 
@@ -99,12 +96,10 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
     };
 
-    assert(!s->due && !s->packed);
-    s->paired = true;
     for (uint32_t i = 0; i < n_parts; i++) {
         a.x = i ? NULL : b->act.x;
         a.part = i * n;
-        a.keeps = s->kept && op->part == 0 && i + 1 == n_parts;
+        a.keeps = !s->batch->model && op->part == 0 && i + 1 == n_parts;
         TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
         TRY(step_multiply(s, op->weights, false));
         TRY(op->keep.streams ? put_x(s, b->condensed.s, i, n_parts) : 0);
@@ -113,7 +108,6 @@ int step_draft_in(struct step *s, const struct model_op *op) {
 }
 
 int step_tap(struct step *s, const struct model_op *op) {
-    TRY(step_release(s));
     return put_x(s, s->be->draft.tap, op->part, s->be->shape->n_taps);
 }
 
@@ -154,19 +148,16 @@ int step_block_in(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
     };
 
-    TRY(step_norm(s, w->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &c));
     TRY(draft_convolve(s, w, 0, b->draft.hidden));
-    TRY(step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd));
-    s->packed = true;
-    return 0;
+    return step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd);
 }
 
 int step_block_out(struct step *s, const struct model_op *op) {
-    assert(!s->due);
-    s->due = op;
-    return draft_convolve(s, op->weights, 1, s->be->act.q);
+    TRY(draft_convolve(s, op->weights, 1, s->be->act.q));
+    return step_finish(s, op);
 }
 
 /* Launches the kernel once for each row of a block that drafts, in order. A launch before these
@@ -174,10 +165,11 @@ int step_block_out(struct step *s, const struct model_op *op) {
 static int chain(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    const struct weights *w = s->logits->links.into->weights;
     struct chain_args a = {
         .batch = b->head,
-        .before = s->select->raw,
-        .after = s->select->after_raw,
+        .before = w->raw,
+        .after = w->after_raw,
         .logits = b->sampling.logits,
         .best = b->draft.pick,
         .first = first,
@@ -198,7 +190,7 @@ static int chain(struct step *s, uint32_t first, uint32_t n) {
 /* Selects the tokens of the @n wants from @first on. */
 static int select_tokens(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
-    const struct weights *w = s->select;
+    const struct weights *w = s->logits->links.into->weights;
     struct operand x = step_wanted(s, first, n);
     const struct select_args a = {
         .batch = b->head,
@@ -224,10 +216,11 @@ int draft_select(struct step *s, uint32_t first, uint32_t n) {
     return s->be->shape->block.top_k ? select_tokens(s, first, n) : chain(s, first, n);
 }
 
-/* LOGITS has packed the wanted rows with its norm, which the selector uses, too. */
+/* Does nothing, since step_logit_rows() selects among the logits of each round. The selector uses
+ * the wanted rows as LOGITS has packed them. */
 int step_select(struct step *s, const struct model_op *op) {
-    s->select = op->weights;
-    return draft_select(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
+    assert(s->logits->links.into == op);
+    return 0;
 }
 
 /* Computes keys and values without queries. */
@@ -239,7 +232,7 @@ int step_keys(struct step *s, const struct model_op *op) {
     store.n_head = 0;
     store.v = b->act.v;
     TRY(b->shape->n_taps ? step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd)
-                         : step_norm(s, op->weights->norm));
+                         : step_norm(s, op));
     TRY(step_multiply(s, op->weights, false));
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, &store);
 }
@@ -254,6 +247,5 @@ int step_holes(struct step *s, const struct model_op *op) {
         .n_kv = op->heads.n_kv,
     };
 
-    assert(!s->due);
     return CUDA_LAUNCH(b, holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, &a);
 }

@@ -36,7 +36,7 @@ int hidden_launch(struct step *s) {
     if (b->fault.lost || s->n_hidden == 0)
         return b->fault.lost ? -EIO : 0;
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
-    assert(row && s->head); /* the area is empty and large enough for all wants */
+    assert(row && s->logits); /* the area is empty and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)
         if (batch->want[i].what == WANT_HIDDEN) {
             assert(s->place[i] < s->n_hidden && batch->want[i].row < batch->n_rows);
@@ -44,10 +44,10 @@ int hidden_launch(struct step *s) {
         }
     TRY(staging_send(b, &s->wants, 0));
     const struct keep_args a = {
-        .x = !s->kept                  ? b->act.x
+        .x = !s->logits->links.kept    ? b->act.x
              : b->shape->keeps_streams ? b->draft.x
                                        : b->draft.hidden,
-        .weight = s->head->norm,
+        .weight = step_weights(b, s->logits)->norm,
         .row = device,
         .hidden = b->sampling.hidden,
         .n = b->shape->n_embd,

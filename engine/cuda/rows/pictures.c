@@ -10,6 +10,7 @@
 #include "engine/cuda/cuda.h"
 
 #include <string.h>
+#include "base/try.h"
 
 _Static_assert(ROPE_PLACES == ROPE_AXES, "");
 
@@ -63,6 +64,8 @@ int step_deep(struct step *s, const struct model_op *op) {
                                 .first = op->part * b->shape->n_embd,
                                 .picture_width = b->shape->n_picture};
 
-    int r = s->pictures ? step_release(s) : 0;
-    return r < 0 || !s->pictures ? r : CUDA_LAUNCH(b, deep, s->grid.rows, 1, CUDA_THREADS, &a);
+    if (!s->pictures)
+        return 0;
+    TRY(step_complete(s, op));
+    return CUDA_LAUNCH(b, deep, s->grid.rows, 1, CUDA_THREADS, &a);
 }

@@ -35,30 +35,49 @@ static int residual_launch(struct step *s, const struct residual_args *what,
     return CUDA_LAUNCH(b, residual, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
-/* Returns the norm that follows op @op, or NULL; the op is the model's, not a rank's. */
+/* Returns the norm that follows op @op, or NULL. */
 static const float *post_norm_of(const struct be *b, const struct model_op *op) {
-    const struct weights *w = op->weights;
+    const struct weights *w = step_weights(b, op);
 
-    if (w && w->rank[b->group.rank])
-        w = w->rank[b->group.rank];
     return w ? w->post_norm : NULL;
+}
+
+/* Returns true for the PROJ of an FFN that the host computes. */
+static bool residual_is_hosts(const struct be *b, const struct model_op *op) {
+    return op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer);
+}
+
+/* Returns the split-K sums of @op. */
+static struct left residual_left(const struct step *s, const struct model_op *op) {
+    if (op->kind != OP_PROJ || s->be->group.n > 1 || residual_is_hosts(s->be, op))
+        return (struct left){0};
+    return step_proj_left(s, op);
+}
+
+bool residual_is_open(const struct step *s, const struct model_op *op) {
+    if (op->kind != OP_PROJ || residual_is_hosts(s->be, op))
+        return true;
+    return residual_target(s->be, op) != s->be->act.x || residual_left(s, op).sums;
+}
+
+/* Returns the rows that @op adds to x. */
+static float *residual_rows(const struct be *b, const struct model_op *op) {
+    if (residual_is_hosts(b, op))
+        return b->experts.host_y;
+    return op->kind == OP_JOIN ? b->act.q : b->act.o;
 }
 
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
     struct be *b = s->be;
-    bool of_host = op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer);
-    const struct residual_args a = {.t = of_host               ? b->experts.host_y
-                                         : op->kind == OP_JOIN ? b->act.q
-                                                               : b->act.o,
+    const struct residual_args a = {.t = residual_rows(b, op),
                                     .norm = post_norm_of(b, op),
                                     .base = op->kind == OP_EXPERTS ? NULL : b->act.x,
-                                    .left = s->left,
+                                    .left = residual_left(s, op),
                                     .to = b->act.x,
                                     .gain = op->gain,
                                     .scale = op->scale,
                                     .eps = op->post_eps};
 
-    s->left.sums = NULL;
     return residual_launch(s, &a, pack);
 }
 
@@ -84,14 +103,11 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n) 
 int step_norm_x(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
 
-    assert(!s->due && !s->packed);
     return residual_norm_rows(s, b->act.x, op->weights->norm, b->shape->n_embd);
 }
 
 int step_join(struct step *s, const struct model_op *op) {
-    assert(!s->due);
-    s->due = op;
-    return 0;
+    return step_finish(s, op);
 }
 
 /* Computes the inputs p of all layers from x. */
@@ -113,7 +129,7 @@ int step_layer_input(struct step *s, const struct model_op *op) {
     };
     uint32_t warps = CUDA_THREADS / 32;
 
-    TRY(step_norm(s, NULL));
+    TRY(step_norm(s, op));
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_layer * m->n_layer_input);
     TRY(step_multiply(s, w, false));
     return CUDA_LAUNCH(b, layer_input, s->grid.rows, (m->n_layer + warps - 1) / warps, CUDA_THREADS,
@@ -121,12 +137,7 @@ int step_layer_input(struct step *s, const struct model_op *op) {
 }
 
 int step_gate_in(struct step *s, const struct model_op *op) {
-    const struct model_shape *m = s->be->shape;
-
-    TRY(step_norm(s, NULL));
-    assert(op->layer < m->n_layer);
-    s->ff.kind = step_glu(op);
-    s->ff.up = s->be->act.layer_input + (size_t)op->layer * m->n_layer_input;
-    s->ff.up_stride = m->n_layer * m->n_layer_input;
+    assert(op->layer < s->be->shape->n_layer);
+    TRY(step_norm(s, op));
     return step_multiply(s, op->weights, false);
 }

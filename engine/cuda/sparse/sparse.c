@@ -98,7 +98,7 @@ int step_index(struct step *s, const struct model_op *op) {
     const struct block_keys keys = sparse_keys(b, op);
 
     assert(op->weights->n_mats == 2 && turn.n_rot <= p->dim);
-    TRY(step_norm(s, op->weights->norm));
+    TRY(step_norm(s, op));
     TRY(step_multiply(s, op->weights, false));
     TRY(CUDA_LAUNCH(b, turn_heads, s->grid.rows, (p->n_head + 7) / 8, CUDA_THREADS, &queries));
     TRY(sparse_store_keys(s, op, &keys, &turn));

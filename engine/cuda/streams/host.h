@@ -21,7 +21,6 @@ struct condensed {
     float *s, *low, *weight; /* of the streams */
     float *r, *key, *t;      /* results of CSA_IN; r and t before norm and factor */
     float *u, *g;            /* [max_rows][2 widest key] */
-    const struct weights *in;
 };
 
 /* The indexer of attention to condensed or to sparse keys. */

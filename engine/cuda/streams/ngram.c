@@ -145,7 +145,7 @@ int step_ngram(struct step *s, const struct model_op *op) {
     };
     uint32_t parts = (a.n * a.n_stream + CUDA_THREADS - 1) / CUDA_THREADS;
 
-    assert(!s->due && !s->packed && w->n_mats == 2 && w->n_in == a.n);
+    assert(w->n_mats == 2 && w->n_in == a.n);
     TRY(CUDA_LAUNCH(b, ngram_decode, s->grid.rows, 1, CUDA_THREADS, &a));
     TRY(step_pack(s, PACK_PLAIN, a.e, NULL, a.n));
     TRY(step_multiply(s, w, false));

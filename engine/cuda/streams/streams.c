@@ -30,7 +30,7 @@ int step_mix(struct step *s, const struct model_op *op) {
         .eps = m->rms_eps,
     };
 
-    assert(!s->due && !s->packed && w->n_in == a.n * a.n_stream && w->down->n_in == a.n_low);
+    assert(w->n_in == a.n * a.n_stream && w->down->n_in == a.n_low);
     assert(a.n_stream <= CUDA_THREADS);
     TRY(CUDA_LAUNCH(b, mix_norm, s->grid.rows, a.n_stream, CUDA_THREADS, &a));
     TRY(step_pack(s, PACK_PLAIN, a.f, NULL, w->n_in));
