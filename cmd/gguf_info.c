@@ -27,6 +27,8 @@ static const char usage[] =
     "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --draft-model FILE serve it with this draft model or block, not the model's own\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
+    "  --ops BACKEND      print instead the operations of a step, and which of them BACKEND\n"
+    "                     (reference, cpu or cuda) computes together\n"
     "  --no-fit           print only the content of the file\n"
     "  --nearest          print only which known architectures are nearest, and the differences\n";
 
@@ -364,12 +366,38 @@ static void print_fit(const struct model_fit *fit, const struct machine *machine
         printf("\nthis machine\n%s", text.data);
 }
 
+/* Prints the ops of a step of model @g. Returns the exit status. */
+static int info_print_ops(const struct gguf *g, const char *path, const char *backend,
+                          const struct machine *machine) {
+    const struct engine_opts opts = {
+        .file = g,
+        .backend = backend,
+        .devices = machine->devices,
+        .isa = "auto",
+        .block = machine->drafter,
+        .page_tokens = 32,
+        .max_rows = 512,
+        .max_seqs = 64,
+        .max_wants = 512,
+        .windows = true,
+        .drafts = true,
+    };
+    CLEANUP(buf_deinit) struct buf text = {.max = 16 << 20};
+    struct err err = {0};
+    int r = engine_print_ops(&text, &opts, &err);
+
+    if (r < 0)
+        return cli_fail_err(path, &err, r);
+    fwrite(text.data, 1, text.len, stdout);
+    return files_flush() ? CLI_OK : CLI_FAILED;
+}
+
 int gguf_cmd_info(int argc, char **argv) {
     bool json = false, no_fit = false, nearest = false;
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
-    char *projector = NULL, *drafter = NULL, *kv = "f16";
+    char *projector = NULL, *drafter = NULL, *kv = "f16", *ops = NULL;
     const struct cli_option options[] = {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
@@ -379,6 +407,7 @@ int gguf_cmd_info(int argc, char **argv) {
         {"fetch-experts", CLI_TRUE, &machine.fetches_experts, 0, 0},
         {"draft-model", CLI_TEXT, &drafter, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
+        {"ops", CLI_TEXT, &ops, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
         {"nearest", CLI_TRUE, &nearest, 0, 0},
     };
@@ -405,6 +434,8 @@ int gguf_cmd_info(int argc, char **argv) {
         return cli_fail_err(drafter, &err, r);
     machine.projector = sees;
     machine.drafter = drafts;
+    if (ops)
+        return info_print_ops(g, argv[1], ops, &machine);
     code = CLI_OK;
     no_fit |= is_projector(g);
     if (!no_fit)

@@ -1,0 +1,152 @@
+/*
+ * Tests which ops the CUDA backend and the CPU compute together, by the list that weft-gguf info
+ * prints, and where devices that divide the layers begin anew.
+ */
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/buf.h"
+#include "engine/engine.h"
+#include "engine/fuse.h"
+#include "tests/support/tiny_model.h"
+
+/* Returns the printed list of the model's ops on @backend; the caller frees it. */
+static struct buf list_of(const struct tiny_model *t, const char *backend) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct buf out = {.max = 1 << 20};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(t, path);
+    cr_assert_eq(gguf_open(&g, path, &err), 0, "%s", err.message);
+    unlink(path);
+    const struct engine_opts o = {.file = g,
+                                  .backend = backend,
+                                  .isa = "auto",
+                                  .page_tokens = 32,
+                                  .max_rows = 8,
+                                  .max_seqs = 2,
+                                  .max_wants = 8};
+    cr_assert_eq(engine_print_ops(&out, &o, &err), 0, "%s", err.message);
+    cr_assert_eq(buf_add_char(&out, 0), 0);
+    return out;
+}
+
+static void expect_list(const struct tiny_model *t, const char *backend, const char *right) {
+    CLEANUP(buf_deinit) struct buf got = list_of(t, backend);
+
+    cr_expect_str_eq(got.data, right, "%s on %s:\n%s", t->arch, backend, (char *)got.data);
+}
+
+static const struct tiny_model dense = {.arch = "qwen3"}, mixed = {.arch = "qwen35moe"},
+                               latent = {.arch = "deepseek2"};
+
+Test(fuse, norms_include_the_addition_before_them_and_work_lists_are_made_once) {
+    expect_list(&dense, "cuda",
+                "pass 0\n"
+                "    0 embed 0\n"
+                "    1 qkv 0\n"
+                "    2 attend 0: lists\n"
+                "    3 proj 0\n"
+                "    4 gate_up 0: adds 3 proj\n"
+                "    5 proj 0: completes 4 gate_up\n"
+                "    6 qkv 1: adds 5 proj\n"
+                "    7 attend 1\n"
+                "    8 proj 1\n"
+                "    9 gate_up 1: adds 8 proj\n"
+                "   10 proj 1: completes 9 gate_up\n"
+                "   11 logits 0\n");
+}
+
+Test(fuse, host_backends_compute_each_op_alone) {
+    expect_list(&dense, "cpu",
+                "pass 0\n"
+                "    0 embed 0\n"
+                "    1 qkv 0\n"
+                "    2 attend 0\n"
+                "    3 proj 0\n"
+                "    4 gate_up 0\n"
+                "    5 proj 0\n"
+                "    6 qkv 1\n"
+                "    7 attend 1\n"
+                "    8 proj 1\n"
+                "    9 gate_up 1\n"
+                "   10 proj 1\n"
+                "   11 logits 0\n");
+}
+
+Test(fuse, the_shared_expert_completes_the_sum_of_the_experts) {
+    expect_list(&mixed, "cuda",
+                "pass 0\n"
+                "    0 embed 0\n"
+                "    1 state_in 0\n"
+                "    2 delta 0\n"
+                "    3 proj 0: completes 2 delta\n"
+                "    4 route 0: adds 3 proj\n"
+                "    5 experts 0: completes 4 route\n"
+                "    6 shared 0: completes 5 experts\n"
+                "    7 qkv 1: adds 6 shared\n"
+                "    8 attend 1: lists\n"
+                "    9 gate 1\n"
+                "   10 proj 1: completes 9 gate\n"
+                "   11 route 1: adds 10 proj\n"
+                "   12 experts 1: completes 11 route\n"
+                "   13 shared 1: completes 12 experts\n"
+                "   14 logits 0\n");
+}
+
+Test(fuse, latent_attention_packs_for_its_projection) {
+    expect_list(&latent, "cuda",
+                "pass 0\n"
+                "    0 embed 0\n"
+                "    1 mla_in 0\n"
+                "    2 mla_kv 0: lists\n"
+                "    3 attend 0: lists\n"
+                "    4 mla_out 0\n"
+                "    5 proj 0: completes 4 mla_out\n"
+                "    6 route 0: adds 5 proj\n"
+                "    7 experts 0: completes 6 route\n"
+                "    8 mla_in 1: adds 7 experts\n"
+                "    9 mla_kv 1\n"
+                "   10 attend 1\n"
+                "   11 mla_out 1\n"
+                "   12 proj 1: completes 11 mla_out\n"
+                "   13 route 1: adds 12 proj\n"
+                "   14 experts 1: completes 13 route\n"
+                "   15 logits 0\n");
+}
+
+static const struct op_code attends[OP_KINDS] = {
+    [OP_QKV] = {.adds = OP_BIT(OP_PROJ)},
+    [OP_ATTEND] = {.list = LIST_KEYS},
+};
+
+Test(fuse, the_first_op_of_a_device_neither_adds_nor_shares_a_list) {
+    const struct be_ops ops = {.op = attends};
+    struct model_op op[9] = {[0] = {.kind = OP_EMBED}};
+    struct model_shape shape = {.n_layer = 2};
+
+    for (uint32_t i = 0; i < 6; i++) {
+        static const enum op_kind kinds[] = {OP_QKV, OP_ATTEND, OP_PROJ};
+
+        op[1 + i] = (struct model_op){.kind = kinds[i % 3], .layer = i / 3, .heads = {4, 2, 16}};
+    }
+    fuse_list(op, 7, &shape, &ops);
+    cr_expect(op[4].links.adds == &op[3] && op[3].links.into == &op[4]);
+    cr_expect(op[2].links.first == 1 && op[5].links.first == 0);
+    shape.cut[1] = 1;
+    shape.cut[2] = 2;
+    fuse_list(op, 7, &shape, &ops);
+    cr_expect(!op[4].links.adds && !op[3].links.into);
+    cr_expect(op[2].links.first == 1 && op[5].links.first == 1);
+}
+
+Test(fuse, a_branch_is_not_added_to_x) {
+    const struct be_ops ops = {.op = attends};
+    struct model_op op[2] = {{.kind = OP_PROJ, .branch = true}, {.kind = OP_QKV}};
+    const struct model_shape shape = {.n_layer = 1};
+
+    fuse_list(op, 2, &shape, &ops);
+    cr_expect(!op[1].links.adds && !op[0].links.into);
+}
