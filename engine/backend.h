@@ -114,8 +114,8 @@ struct op_code {
     size_t out[OP_MATRICES];
     float *(*place)(const struct be *b, const struct model_op *op, int i);
     bool decodes; /* op.weigh may be of any format, and becomes floats */
-    /* How the op is fused with others (fuse.h): bits OP_BIT(kind) of the kinds that op_links.adds
-     * and op_links.from may have, and the work list that the op needs. */
+    /* Fusion with other ops (fuse.h): sets OP_BIT(kind) of the kinds that op_links.adds and
+     * op_links.from may have, and the work list that the op needs. */
     uint64_t adds, takes;
     enum op_list list;
 };

@@ -16,6 +16,6 @@ void fuse_model(struct model *m, const struct be_ops *ops);
 /* Sets the links of @n ops that are run as one pass of a model of shape @shape. */
 void fuse_list(struct model_op *op, uint32_t n, const struct model_shape *shape,
                const struct be_ops *ops);
-/* Writes the ops of each pass of @m, a line for each, with its links: "  4 gate_up 0: adds 3 proj" is
+/* Writes the ops of each pass of @m, a line for each, with its links: "4 gate_up 0: adds 3 proj" is
  * op 4, in layer 0. Returns 0 or -errno of buf_printf(). */
 int fuse_print(const struct model *m, struct buf *out);

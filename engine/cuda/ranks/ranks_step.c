@@ -327,7 +327,7 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
-/* How the ops of a kind are divided; kinds without a row are not divided between devices. */
+/* Functions of divided ops, by kind; kinds without a row are not divided between devices. */
 static const struct division {
     int (*run)(struct step *s, const struct model_op *op);
     uint64_t takes; /* op_code.takes, if it differs from that of one device */
