@@ -113,6 +113,9 @@ struct op_code {
      * depends on more, a function. */
     size_t out[OP_MATRICES];
     float *(*place)(const struct be *b, const struct model_op *op, int i);
+    /* Counts the buffers that ops of the kind share, beside those of all kinds; called once for a
+     * model, also if other kinds have the same function. NULL: there are none. */
+    void (*scratch)(struct be *b);
     bool decodes; /* op.weigh may be of any format, and becomes floats */
     /* Fusion with other ops (fuse.h): sets OP_BIT(kind) of the kinds that op_links.adds and
      * op_links.from may have, and the work list that the op needs. */

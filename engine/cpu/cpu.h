@@ -11,7 +11,7 @@
  *   matmul.c        divides products of panels and activations into work items
  *   attend.c        divides attention over pages into work items
  *   experts.c       mixtures of experts
- *   host_experts.c  experts that a device leaves in host memory
+ *   ../ops/experts  experts that a device leaves in host memory
  *   recurrent.c     states of sequences, and code that all recurrent layers share
  *   delta.c         gated delta nets
  *   conv.c          short convolutions

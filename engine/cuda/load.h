@@ -45,3 +45,27 @@ float *load_place(const struct be *b, const struct model_op *op, int i);
 /* Loads all matrices of an op. A matrix that equals the one before it is that one (GLU_RELU: the
  * gate is also the up). */
 int load_matrices(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Loads a table whose rows are decoded when they are used. */
+int load_table(struct be *b, const struct tensor *t, struct tile_source *out, struct err *err);
+/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only supported
+ * without gates, where w[1] is w[0]. */
+bool load_has_relu_gates(const struct model_op *op);
+
+/* Functions of rows, as op_code.lacks and op_code.load say (engine/ops/experts/cuda_load.c). */
+typedef const char *op_lacks(const struct model_shape *s, const struct model_op *op);
+typedef void op_scratch(struct be *b);
+typedef int op_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Register @n elements of @size bytes for allocation, the address of which is written to @where;
+ * @n 32-bit numbers of activations. @host: pinned memory. @what: a name for the sum. */
+void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host);
+void memory_add_words(struct be *b, void *where, size_t n);
+
+/* Count the buffers of a family of ops (op_code.scratch): pairs of a row and an expert; exchange
+ * with the host's experts, where a dense FFN is one expert; latent attention, whose heads count as
+ * experts; rows and states of recurrent layers; residual streams; attention to condensed keys;
+ * indexer and attention to chosen keys; drafts. */
+op_scratch memory_experts, memory_host, memory_latent, memory_recurrent, memory_streams,
+    memory_condensed, memory_sparse, memory_draft;
+
+op_lacks route_lacks, experts_lacks, shared_lacks;
+op_load load_route, load_experts, load_shared;

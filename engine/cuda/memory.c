@@ -3,7 +3,7 @@
  * free memory.
  */
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/load.h"
 #include "engine/ngram.h"
 
 #include <assert.h>
@@ -17,16 +17,13 @@
 #define PARTIAL_BYTES ((size_t)64 << 20)
 #define MAX_PARTIALS 65536u
 
-/* Registers @n elements of @size bytes for allocation; the pointer at @where will be set. */
-static void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what,
-                       bool host) {
+void memory_add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
     assert(b->regions.n < ARRAY_SIZE(b->regions.list) && where && !*(void **)where && size > 0);
     b->regions.list[b->regions.n++] =
         (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
-/* Registers @n 32-bit numbers of activations. */
-static void add_words(struct be *b, void *where, size_t n) {
+void memory_add_words(struct be *b, void *where, size_t n) {
     memory_add(b, where, n, 4, "activations", false);
 }
 
@@ -57,23 +54,24 @@ static void add_activations(struct be *b) {
 
     values = MAX(values, heads * round_up(MAX(MAX(s->mla.n_nope, s->mla.rank), part), 64));
 
-    add_words(b, &b->act.x, rows * s->n_embd);
-    add_words(b, &b->act.layer_input, rows * n_in);
+    memory_add_words(b, &b->act.x, rows * s->n_embd);
+    memory_add_words(b, &b->act.layer_input, rows * n_in);
     if (b->group.n > 1)
-        add_words(b, &b->act.own_t, rows * ((s->n_embd + b->group.n - 1) / b->group.n));
-    add_words(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->group.n > 1 ? n_d : 0));
-    add_words(b, &b->act.k, rows * n_kv);
-    add_words(b, &b->act.v, rows * n_kv);
-    add_words(b, &b->act.o, rows * MAX(n_q, s->n_embd));
-    add_words(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0));
-    add_words(b, &b->act.gate, rows * n_ff);
-    add_words(b, &b->act.up, rows * n_ff);
+        memory_add_words(b, &b->act.own_t, rows * ((s->n_embd + b->group.n - 1) / b->group.n));
+    memory_add_words(b, &b->act.q,
+                     rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->group.n > 1 ? n_d : 0));
+    memory_add_words(b, &b->act.k, rows * n_kv);
+    memory_add_words(b, &b->act.v, rows * n_kv);
+    memory_add_words(b, &b->act.o, rows * MAX(n_q, s->n_embd));
+    memory_add_words(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0));
+    memory_add_words(b, &b->act.gate, rows * n_ff);
+    memory_add_words(b, &b->act.up, rows * n_ff);
     memory_add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations",
                false);
-    add_words(b, &b->act.scale, MAX(MAX(padded, pairs), heads));
+    memory_add_words(b, &b->act.scale, MAX(MAX(padded, pairs), heads));
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
-        add_words(b, &b->act.rope[i], rows * s->rope[i].n_rot);
-    add_words(b, &b->act.factor, rows);
+        memory_add_words(b, &b->act.rope[i], rows * s->rope[i].n_rot);
+    memory_add_words(b, &b->act.factor, rows);
     memory_add(b, &b->sampling.packed,
                round_up(wants, WGMMA_ROWS) * round_up(s->n_embd, 64) * b->products.planes,
                sizeof(uint16_t), "logits", false);
@@ -85,75 +83,23 @@ static void add_activations(struct be *b) {
     memory_add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
-/* Counts buffers of pairs of a row and an expert. */
-static void memory_add_experts(struct be *b) {
-    const struct model_shape *s = b->shape;
-    size_t rows = b->opts->max_rows, pairs = rows * s->n_expert_used;
-
-    if (s->n_expert == 0)
-        return;
-    add_words(b, &b->experts.logits, rows * s->n_expert);
-    add_words(b, &b->experts.weight, pairs);
-    add_words(b, &b->experts.gate, pairs * s->n_ff_expert);
-    add_words(b, &b->experts.up, pairs * s->n_ff_expert);
-    add_words(b, &b->experts.y, pairs * s->n_embd);
-    add_words(b, &b->experts.shared, s->n_ff_shared ? rows * s->n_embd : 0);
-    add_words(b, &b->experts.expert, pairs);
-    add_words(b, &b->experts.list, rows * s->n_expert);
-    add_words(b, &b->experts.count, s->n_expert + 2);
-    memory_add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations",
-               false);
-    if (b->opts->experts_fd > 0) {
-        memory_add(b, &b->experts.picks, cuda_n_picks(b), sizeof(uint64_t), "activations", false);
-        memory_add(b, &b->experts.host_picks, cuda_n_picks(b), sizeof(uint64_t), "experts", true);
-    }
-    if (s->host_experts)
-        add_words(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert);
-    if (s->fetches) {
-        size_t n = (size_t)s->n_layer * (s->n_expert + 1);
-
-        add_words(b, &b->experts.slot_expert, n);
-        add_words(b, &b->experts.slot_since, n);
-        memory_add(b, &b->experts.move, s->n_expert, sizeof(*b->experts.move), "activations",
-                   false);
-        add_words(b, &b->experts.n_moves, 1);
-    }
-}
-
-/* Counts buffers of exchange with the host's experts; a dense FFN on the host counts as one
- * expert. */
-static void add_host(struct be *b) {
-    const struct model_shape *s = b->shape;
-    size_t rows = b->opts->max_rows, pairs = rows * MAX(s->n_expert_used, 1u);
-
-    if (!has_host(b))
-        return;
-    memory_add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
-    memory_add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
-    memory_add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
-    memory_add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host",
-               true);
-}
-
-/* Counts buffers of latent attention: queries before attn_k_b, and the heads as experts. */
-static void add_latent(struct be *b) {
+void memory_latent(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
 
     if (latent_heads(b) == 0)
         return;
     if (s->mla.rank) {
-        add_words(b, &b->latent.q, rows * s->n_head * width);
-        add_words(b, &b->latent.r, rows * s->mla.q_rank);
+        memory_add_words(b, &b->latent.q, rows * s->n_head * width);
+        memory_add_words(b, &b->latent.r, rows * s->mla.q_rank);
     }
-    add_words(b, &b->latent.list, rows * latent_heads(b));
-    add_words(b, &b->latent.n_items, 1);
+    memory_add_words(b, &b->latent.list, rows * latent_heads(b));
+    memory_add_words(b, &b->latent.n_items, 1);
     memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
                false);
 }
 
-/* Counts buffers of recurrent layers for a step's rows, and the states. */
-static void add_recurrent(struct be *b) {
+void memory_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
     size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
@@ -165,27 +111,26 @@ static void add_recurrent(struct be *b) {
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
-        add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
-    add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
-    add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
-    add_words(b, &b->recurrent.out, rows * s->n_out);
+        memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
+    memory_add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
+    memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
+    memory_add_words(b, &b->recurrent.out, rows * s->n_out);
     memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
 
-/* Counts residual streams, and buffers for the computation of their weights. */
-static void add_streams(struct be *b) {
+void memory_streams(struct be *b) {
     const struct stream_shape *s = &b->shape->stream;
     size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
 
     if (s->n == 0)
         return;
-    add_words(b, &b->condensed.s, all);
-    add_words(b, &b->condensed.low, rows * s->n_low);
-    add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
+    memory_add_words(b, &b->condensed.s, all);
+    memory_add_words(b, &b->condensed.low, rows * s->n_low);
+    memory_add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
     if (s->rounds)
         return;
-    add_words(b, &b->streams.f, all);
-    add_words(b, &b->streams.gate, all);
+    memory_add_words(b, &b->streams.f, all);
+    memory_add_words(b, &b->streams.gate, all);
     const struct model_op *op = ngram_op(b->shape);
     size_t row = op ? ngram_n_rows(b->shape) * op->ngram.table->row_bytes : 0;
     if (!op)
@@ -206,14 +151,13 @@ static void add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t mo
 
     to->max_blocks = max_blocks;
     to->most = to->n_best = most;
-    add_words(b, &to->q, rows * n);
-    add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
-    add_words(b, &to->pick, rows * most);
-    add_words(b, &to->n_pick, rows);
+    memory_add_words(b, &to->q, rows * n);
+    memory_add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
+    memory_add_words(b, &to->pick, rows * most);
+    memory_add_words(b, &to->n_pick, rows);
 }
 
-/* Counts the buffers of attention to condensed keys. */
-static void add_condensed(struct be *b) {
+void memory_condensed(struct be *b) {
     const struct model_shape *s = b->shape;
     const struct condensed_shape *c = &s->condensed;
     struct condensed *to = &b->condensed;
@@ -221,23 +165,22 @@ static void add_condensed(struct be *b) {
 
     if (c->window == 0)
         return;
-    add_words(b, &to->r, rows * c->q_rank);
-    add_words(b, &to->key, rows * s->head_dim);
-    add_words(b, &to->t, rows * c->n_index);
-    add_words(b, &to->u, rows * 2 * widest);
-    add_words(b, &to->g, rows * 2 * widest);
+    memory_add_words(b, &to->r, rows * c->q_rank);
+    memory_add_words(b, &to->key, rows * s->head_dim);
+    memory_add_words(b, &to->t, rows * c->n_index);
+    memory_add_words(b, &to->u, rows * 2 * widest);
+    memory_add_words(b, &to->g, rows * 2 * widest);
     add_indexer(b, c->n_index * c->index_dim,
                 MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
 
-/* Counts buffers of an indexer and of the attention to the keys that it chooses. */
-static void memory_add_sparse(struct be *b) {
+void memory_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
 
     if (p->n_layer == 0)
         return;
     uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
-    add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
+    memory_add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
     add_indexer(b, p->n_head * p->dim, n_blocks, most);
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
@@ -249,12 +192,12 @@ static void add_drafter(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
     size_t scored = MIN(wants, LOGIT_ROWS);
 
-    add_words(b, &b->draft.tap, rows * b->shape->n_taps * n);
+    memory_add_words(b, &b->draft.tap, rows * b->shape->n_taps * n);
     if (!has_last_layer(b))
         return;
     if (s->kernel) {
-        add_words(b, &b->draft.hidden, rows * n);
-        add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
+        memory_add_words(b, &b->draft.hidden, rows * n);
+        memory_add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
     }
     if (s->rank && !s->top_k)
         memory_add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
@@ -265,9 +208,8 @@ static void add_drafter(struct be *b) {
     }
 }
 
-/* Counts buffers of drafts. Before open the number of slots is unknown, so the largest one is
- * used. */
-static void add_draft(struct be *b) {
+/* Before open the number of slots is unknown, so the largest one is used. */
+void memory_draft(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
 
     if (b->shape->n_taps)
@@ -276,10 +218,10 @@ static void add_draft(struct be *b) {
         return;
     n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
     size_t n_hidden = hidden_width(b->shape);
-    add_words(b, &b->draft.hidden, rows * n_hidden);
-    add_words(b, &b->draft.pair, rows * 2 * n);
-    add_words(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden);
-    add_words(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0);
+    memory_add_words(b, &b->draft.hidden, rows * n_hidden);
+    memory_add_words(b, &b->draft.pair, rows * 2 * n);
+    memory_add_words(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden);
+    memory_add_words(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0);
 }
 
 uint32_t cuda_few(const struct be *b) {
@@ -424,18 +366,30 @@ static void add_handed(struct be *b) {
         memory_add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }
 
+/* Counts the buffers of the kinds of ops that the model has. Kinds of one family have the same
+ * function, which counts for all of them. */
+static void memory_add_ops(struct be *b) {
+    void (*done[OP_KINDS])(struct be * b);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->shape->n_ops; i++) {
+        void (*scratch)(struct be * b) = cuda_code[b->shape->op[i].kind].scratch;
+        uint32_t k = 0;
+
+        while (k < n && done[k] != scratch)
+            k++;
+        if (!scratch || k < n)
+            continue;
+        done[n++] = scratch;
+        scratch(b);
+    }
+}
+
 /* Registers all regions. Needs shape, options, and the numbers of pages and states; allocates
  * nothing. */
 static void add_all(struct be *b) {
     add_activations(b);
-    memory_add_experts(b);
-    add_host(b);
-    add_latent(b);
-    add_recurrent(b);
-    add_streams(b);
-    add_condensed(b);
-    memory_add_sparse(b);
-    add_draft(b);
+    memory_add_ops(b);
     memory_add_attention(b);
     add_steps(b);
     memory_add_rest(b);
@@ -564,7 +518,7 @@ static int clear_experts(struct be *b) {
         memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
         memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
     }
-    if (s->n_expert == 0)
+    if (!b->experts.count) /* no layer has experts */
         return 0;
     TRY(cuda_clear_picks(b));
     if (s->fetches) /* valid even if bring() does nothing; slots begin without a time */

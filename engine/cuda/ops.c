@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/try.h"
-#include "engine/experts.h"
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 
@@ -58,45 +57,12 @@ static const char *tap_lacks(const struct model_shape *s, const struct model_op 
     return s->n_embd % 4 ? "block drafters beside rows whose width 4 does not divide" : NULL;
 }
 
-/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only
- * supported without gates, where w[1] is w[0]. */
-static bool ops_has_relu_gates(const struct model_op *op) {
+bool load_has_relu_gates(const struct model_op *op) {
     return op->ffn.glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
-    return ops_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
-}
-
-static const char *picks_lack(const struct model_shape *s) {
-    static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
-                      ROUTE_PICKS == 32,
-                  "as the texts say");
-    return s->n_expert_used > ROUTE_PICKS ? "more than 32 experts for a token" : NULL;
-}
-
-static const char *route_lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = picks_lack(s);
-
-    if (!what && !op->norm && !s->stream.n)
-        what = "experts without a norm before them";
-    return what;
-}
-
-static const char *shared_lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = picks_lack(s);
-
-    if (!what && ops_has_relu_gates(op))
-        what = "experts with rectified gates";
-    return what;
-}
-
-static const char *experts_lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = picks_lack(s);
-
-    if (!what && op->post_norm && !op->branch)
-        what = "experts with a norm behind them";
-    return what ? what : shared_lacks(s, op);
+    return load_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
 }
 
 /* -- where products go: op_code.place ---------------------------------------------------------- */
@@ -157,47 +123,6 @@ static struct parts half_of_heads(const struct heads *h, bool gates) {
     return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0, 0};
 }
 
-/* Returns matrix @i of all experts that the device has or fetches; of each only the rank's rows. */
-static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
-    uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->group.rank, b->group.n);
-    uint32_t n = rank_cut(n_out, b->group.rank + 1, b->group.n) - first;
-
-    if (b->group.n > 1)
-        return (struct parts){b->shape->n_expert, n, n_out, first, 0};
-    if (!n_host_experts(b->shape, op->layer))
-        return load_all_rows(op->w[i]);
-    if (b->shape->fetches) {
-        struct parts p = load_all_rows(op->w[i]);
-
-        p.layer = 1 + op->layer;
-        return p;
-    }
-    return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
-}
-
-/* Returns the gates (@half 0) or the ups of all experts, if the tensor has both for each expert; of
- * each only the rank's rows. */
-static struct parts half_of_experts(const struct be *b, const struct model_op *op, uint32_t half) {
-    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->group.rank, b->group.n);
-    uint32_t own = rank_cut(n, b->group.rank + 1, b->group.n) - first;
-
-    return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
-}
-
-/* Loads a shared expert. Its down projection has rows of another size, and its gate is a vector. */
-static int load_shared(struct be *b, struct weights *w, const struct model_op *op,
-                       struct err *err) {
-    struct weights *down = load_weights_new(b);
-
-    if (!down)
-        return -ENOMEM;
-    w->down = down;
-    TRY(load_matrix(b, w, op->w[0], NULL, b->act.gate, err));
-    TRY(load_matrix(b, w, op->w[1], NULL, b->act.up, err));
-    TRY(load_matrix(b, down, op->w[2], NULL, b->experts.shared, err));
-    return load_decoded(b, &op->w[3], 1, &w->gate, err);
-}
-
 /* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank result of w[1], and
  * becomes @w->down. */
 static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -222,41 +147,7 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
     return load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
 }
 
-/* Loads gates and ups that are one tensor as two matrices. */
-static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
-                       struct err *err) {
-    const struct parts gate = half_of_experts(b, op, 0), up = half_of_experts(b, op, 1);
-    const struct parts down = expert_rows(b, op, 2);
-
-    TRY(load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err));
-    TRY(load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err));
-    return load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
-}
-
-/* Loads the device's experts, and hands the host's to its backend. */
-static int ops_load_experts(struct be *b, struct weights *w, const struct model_op *op,
-                            struct err *err) {
-    uint32_t n_host = n_host_experts(b->shape, op->layer);
-
-    if (n_host && !cuda_counts(b))
-        TRY(b->shape->fetches ? experts_load_slots(b, op->layer)
-                              : experts_load_host(b, w, op, err));
-    if (n_host == b->shape->n_expert && !b->shape->fetches)
-        return 0;
-    if (op->ffn.joined)
-        return load_joined(b, w, op, err);
-    for (int i = 0; i < OP_MATRICES; i++) /* as load_matrices() */
-        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) {
-            const struct parts p = expert_rows(b, op, i);
-
-            TRY(load_parts(b, w, op->w[i], &p, op->bias[i], load_place(b, op, i), err));
-        }
-    return 0;
-}
-
-/* Loads a table whose rows are decoded when they are used. */
-static int ops_load_table(struct be *b, const struct tensor *t, struct tile_source *out,
-                          struct err *err) {
+int load_table(struct be *b, const struct tensor *t, struct tile_source *out, struct err *err) {
     void *d = NULL;
     int r = load_own(b, t->data, t->n_bytes, &d, err);
 
@@ -268,8 +159,8 @@ static int ops_load_table(struct be *b, const struct tensor *t, struct tile_sour
 static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
-    TRY(ops_load_table(b, op->w[1], &w->raw, err));
-    return op->w[2] ? ops_load_table(b, op->w[2], &w->after_raw, err) : 0;
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
 }
 
 /* Loads the parts of an output, which are one tensor, with the first of their ops, as matrices of
@@ -335,15 +226,8 @@ static int ops_load_ngram(struct be *b, struct weights *w, const struct model_op
 }
 
 static int load_chain(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    TRY(ops_load_table(b, op->w[1], &w->raw, err));
-    return ops_load_table(b, op->w[0], &w->after_raw, err);
-}
-
-static int ops_load_route(struct be *b, struct weights *w, const struct model_op *op,
-                          struct err *err) {
-    if (op->picks)
-        TRY(ops_load_table(b, op->picks, &w->raw, err));
-    return load_matrices(b, w, op, err);
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return load_table(b, op->w[0], &w->after_raw, err);
 }
 
 static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -400,7 +284,8 @@ const struct op_code cuda_code[OP_KINDS] = {
                     .load = load_gate_up,
                     .out = {AT(act.gate), AT(act.up)},
                     .adds = ADDITIONS,
-                    .takes = OP_BIT(OP_BLOCK_IN)},
+                    .takes = OP_BIT(OP_BLOCK_IN),
+                    .scratch = memory_host},
     [OP_GATE_IN] = {.run = step_gate_in, .out = {AT(act.gate)}, .adds = ADDITIONS},
     [OP_LAYER_INPUT] = {.run = step_layer_input,
                         .load = load_with_tables,
@@ -409,25 +294,40 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_JOIN] = {.run = step_join},
     [OP_ROUTE] = {.run = step_route,
                   .lacks = route_lacks,
-                  .load = ops_load_route,
+                  .load = load_route,
                   .out = {AT(experts.logits)},
-                  .adds = ADDITIONS},
+                  .adds = ADDITIONS,
+                  .scratch = memory_experts},
     [OP_EXPERTS] = {.run = step_experts,
                     .lacks = experts_lacks,
-                    .load = ops_load_experts,
+                    .load = load_experts,
                     .out = {AT(experts.gate), AT(experts.up), AT(experts.y)},
-                    .takes = OP_BIT(OP_ROUTE)},
+                    .takes = OP_BIT(OP_ROUTE),
+                    .scratch = memory_experts},
     [OP_SHARED] = {.run = step_shared,
                    .lacks = shared_lacks,
                    .load = load_shared,
-                   .takes = OP_BIT(OP_EXPERTS)},
+                   .takes = OP_BIT(OP_EXPERTS),
+                   .scratch = memory_experts},
     [OP_STATE_IN] = {.run = step_in, .place = place_state_in, .adds = ADDITIONS},
-    [OP_DELTA] = {.run = step_delta, .lacks = recurrent_lacks, .load = load_recurrent},
-    [OP_KDA] = {.run = step_delta, .lacks = recurrent_lacks, .load = load_recurrent},
-    [OP_CONV] = {.run = step_conv, .lacks = recurrent_lacks, .load = load_recurrent},
-    [OP_MAMBA] = {.run = step_mamba, .lacks = recurrent_lacks, .load = load_recurrent},
-    [OP_KEEP] = {.run = step_keep},
-    [OP_DRAFT_IN] = {.run = step_draft_in, .out = {AT(act.x)}},
+    [OP_DELTA] = {.run = step_delta,
+                  .lacks = recurrent_lacks,
+                  .load = load_recurrent,
+                  .scratch = memory_recurrent},
+    [OP_KDA] = {.run = step_delta,
+                .lacks = recurrent_lacks,
+                .load = load_recurrent,
+                .scratch = memory_recurrent},
+    [OP_CONV] = {.run = step_conv,
+                 .lacks = recurrent_lacks,
+                 .load = load_recurrent,
+                 .scratch = memory_recurrent},
+    [OP_MAMBA] = {.run = step_mamba,
+                  .lacks = recurrent_lacks,
+                  .load = load_recurrent,
+                  .scratch = memory_recurrent},
+    [OP_KEEP] = {.run = step_keep, .scratch = memory_draft},
+    [OP_DRAFT_IN] = {.run = step_draft_in, .out = {AT(act.x)}, .scratch = memory_draft},
     [OP_KEYS] = {.run = step_keys,
                  .lacks = keys_lacks,
                  .out = {AT(act.k), AT(act.v)},
@@ -435,13 +335,19 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_HOLES] = {.run = step_holes},
     [OP_MLA_IN] = {.run = step_in, .lacks = mla_in_lacks, .place = place_mla_in, .adds = ADDITIONS},
     [OP_MLA_Q] = {.run = step_mla_q, .out = {AT(latent.q)}},
-    [OP_MLA_KV] = {.run = step_mla_kv, .out = {AT(act.q)}, .list = LIST_HEADS},
-    [OP_MLA_OUT] = {.run = step_mla_out, .out = {AT(act.q)}, .list = LIST_HEADS},
+    [OP_MLA_KV] = {.run = step_mla_kv,
+                   .out = {AT(act.q)},
+                   .list = LIST_HEADS,
+                   .scratch = memory_latent},
+    [OP_MLA_OUT] = {.run = step_mla_out,
+                    .out = {AT(act.q)},
+                    .list = LIST_HEADS,
+                    .scratch = memory_latent},
     [OP_DEEP] = {.run = step_deep, .adds = ADDITIONS},
     [OP_LOGITS] = {.run = step_logits, .load = load_logits, .place = place_logits},
-    [OP_TAP] = {.run = step_tap, .lacks = tap_lacks},
+    [OP_TAP] = {.run = step_tap, .lacks = tap_lacks, .scratch = memory_draft},
     /* after the logits, whose hidden states are in x */
-    [OP_FUSE] = {.run = step_fuse, .out = {AT(act.o)}},
+    [OP_FUSE] = {.run = step_fuse, .out = {AT(act.o)}, .scratch = memory_draft},
     [OP_BLOCK_IN] = {.run = step_block_in,
                      .decodes = true,
                      .out = {AT(draft.d)},
@@ -452,32 +358,41 @@ const struct op_code cuda_code[OP_KINDS] = {
                    .out = {AT(draft.g)},
                    .takes = OP_BIT(OP_LOGITS)},
     [OP_CHAIN] = {.run = step_select, .load = load_chain, .takes = OP_BIT(OP_LOGITS)},
-    [OP_HC_OUT] = {.run = step_hc_out, .lacks = condensed_lacks},
-    [OP_HC_IN] = {.run = step_hc_in, .out = {AT(condensed.low)}},
+    [OP_HC_OUT] = {.run = step_hc_out, .lacks = condensed_lacks, .scratch = memory_streams},
+    [OP_HC_IN] = {.run = step_hc_in, .out = {AT(condensed.low)}, .scratch = memory_streams},
     [OP_MIX] = {.run = step_mix,
                 .load = load_mix,
-                .out = {AT(streams.gate), AT(condensed.low), AT(condensed.weight)}},
-    [OP_NGRAM] = {.run = step_ngram, .load = ops_load_ngram, .out = {AT(streams.gate), AT(act.q)}},
+                .out = {AT(streams.gate), AT(condensed.low), AT(condensed.weight)},
+                .scratch = memory_streams},
+    [OP_NGRAM] = {.run = step_ngram,
+                  .load = ops_load_ngram,
+                  .out = {AT(streams.gate), AT(act.q)},
+                  .scratch = memory_recurrent},
     [OP_CSA_IN] = {.run = step_csa_in,
                    .out = {AT(condensed.r), AT(condensed.key), AT(condensed.t)},
-                   .adds = ADDITIONS},
+                   .adds = ADDITIONS,
+                   .scratch = memory_condensed},
     [OP_CSA_Q] = {.run = step_csa_q, .out = {AT(act.q)}, .takes = OP_BIT(OP_CSA_IN)},
     [OP_COMPRESS] = {.run = step_compress,
                      .decodes = true,
                      .out = {AT(condensed.u), AT(condensed.g)},
-                     .adds = ADDITIONS},
+                     .adds = ADDITIONS,
+                     .scratch = memory_recurrent},
     [OP_CSA_INDEX] = {.run = step_csa_index,
                       .lacks = condensed_lacks,
                       .out = {AT(indexer.q)},
-                      .takes = OP_BIT(OP_CSA_IN)},
+                      .takes = OP_BIT(OP_CSA_IN),
+                      .scratch = memory_condensed},
     [OP_CSA_OUT] = {.run = step_csa_out,
                     .load = load_output_parts,
                     .out = {AT(recurrent.out)},
-                    .list = LIST_HEADS},
-    [OP_CSA_ATTEND] = {.run = step_csa_attend},
-    [OP_CSA_KEYS] = {.run = step_csa_keys},
+                    .list = LIST_HEADS,
+                    .scratch = memory_latent},
+    [OP_CSA_ATTEND] = {.run = step_csa_attend, .scratch = memory_recurrent},
+    [OP_CSA_KEYS] = {.run = step_csa_keys, .scratch = memory_recurrent},
     [OP_INDEX] = {.run = step_index,
                   .lacks = sparse_lacks,
                   .out = {AT(indexer.q), AT(sparse.k)},
-                  .adds = ADDITIONS},
+                  .adds = ADDITIONS,
+                  .scratch = memory_sparse},
 };

@@ -20,7 +20,7 @@ import check_kernels
 import cubin
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-SOURCES = ROOT / "engine/cuda"
+SOURCES = ROOT / "engine"
 FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-lineinfo", "-cubin", "-I", str(ROOT), "-I", str(ROOT / "lib")]  # as meson.build
 # One device of each architecture: multiprocessors, GHz, bytes of memory a second, KiB of shared memory and warps of a multiprocessor.
 DEVICES = {
