@@ -311,8 +311,8 @@ struct op_keep { /* KEEP, DRAFT_IN */
 
 /*
  * Links of an op to others of its pass, where a backend computes neighbours together: results that
- * it takes from them or leaves to them. fuse.h sets them before the weights are loaded. Ops that are
- * computed alone have no links.
+ * it takes from them or leaves to them. fuse.h sets them before the weights are loaded. Ops that
+ * are computed alone have no links.
  */
 struct op_links {
     /* The op before, whose addition to x this op computes together with its own norm; a DEEP among

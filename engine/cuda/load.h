@@ -47,8 +47,8 @@ float *load_place(const struct be *b, const struct model_op *op, int i);
 int load_matrices(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Loads a table whose rows are decoded when they are used. */
 int load_table(struct be *b, const struct tensor *t, struct tile_source *out, struct err *err);
-/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only supported
- * without gates, where w[1] is w[0]. */
+/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only
+ * supported without gates, where w[1] is w[0]. */
 bool load_has_relu_gates(const struct model_op *op);
 
 /* Functions of rows, as op_code.lacks and op_code.load say (engine/ops/experts/cuda_load.c). */
