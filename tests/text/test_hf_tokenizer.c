@@ -270,11 +270,9 @@ Test(hf_tokenizer, chat_templates) {
 
     gguf_keys_init(&keys);
     cr_assert_eq(hf_tokenizer_keys(&in, &keys, &err), 0, "%s", err.message);
-    struct gguf_cursor c = {.base = (uint8_t *)keys.kv.data,
-                            .end = keys.kv.len,
-                            .file_size = keys.kv.len,
-                            .n_shards = 1,
-                            .err = &err};
+    struct gguf_shard file = {
+        .map = (uint8_t *)keys.kv.data, .size = keys.kv.len, .copied = keys.kv.len};
+    struct gguf_cursor c = {.file = &file, .end = keys.kv.len, .n_shards = 1, .err = &err};
 
     cr_assert_eq(gguf_meta_parse(&meta, &c, keys.n), 0, "%s", err.message);
     cr_assert_eq(c.at, c.end);
