@@ -55,8 +55,8 @@ void event_log_add(struct event_log *l, const char *name, const struct buf *json
                    const struct splices *in);
 /* Frees the events; later ones are dropped. */
 void event_log_lose(struct event_log *l);
-/* Writes the events of a closed log as a JSON array, which refers to @echo (NULL: nothing) where they
- * do. On any thread. Returns false if the log is lost: then there is nothing to write. */
+/* Writes the events of a closed log as a JSON array, which refers to @echo (NULL: nothing) where
+ * they do. On any thread. Returns false if the log is lost: then there is nothing to write. */
 bool event_log_save(const struct event_log *l, const struct blob *echo, struct json *j);
 /* Makes a closed log of such an array. NULL: it is not one, or no memory. */
 struct event_log *event_log_load(yyjson_val *events, struct blob *echo);

@@ -331,8 +331,8 @@ bool responses_needs_empty(const struct writer *w) {
 
 /* ---- the response ---- */
 
-/* Lists item @i, run @run (NULL: the empty message), which was written from @from on, behind @before
- * bytes. The response begins behind @base bytes. */
+/* Lists item @i, run @run (NULL: the empty message), which was written from @from on, behind
+ * @before bytes. The response begins behind @base bytes. */
 static void note_item(struct json *j, const struct writer *w, const struct output_run *run,
                       uint32_t i, size_t before, size_t from, size_t base) {
     char id[64];

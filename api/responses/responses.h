@@ -147,8 +147,8 @@ void responses_stream_alive(struct writer *w);
 
 /* serve.c */
 /* Keeps the finished response, if the request asked for it, or for the WebSocket over which it is
- * sent: the text of @j, with what was inserted, from @from up to @head of responses_put(), which must
- * not be called again. */
+ * sent: the text of @j, with what was inserted, from @from up to @head of responses_put(), which
+ * must not be called again. */
 void responses_keep(const struct writer *w, const struct json *j, size_t from, size_t head);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);

@@ -70,8 +70,8 @@ static int picture(struct guests *g, const struct chan_frame *f) {
     return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
 }
 
-/* Adds a request, whose @payload may be taken over. Returns 0 or an error. Prewarms are not accepted, because the next turn is sent
- * to another daemon. */
+/* Adds a request, whose @payload may be taken over. Returns 0 or an error. Prewarms are not
+ * accepted, because the next turn is sent to another daemon. */
 static int guests_submit(struct guests *g, struct buf *payload) {
     struct submit s;
     int r = msg_submit_parse(payload->data, (uint32_t)payload->len, &s);

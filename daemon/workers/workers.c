@@ -134,7 +134,7 @@ static int send_part(struct workers *w, struct worker_chan *c, const struct subm
 static int port_submit(struct api_port *p, const struct submit *m, uint32_t *sent) {
     struct workers *w = of_port(p);
     struct worker_chan *c = way(w);
-    bool at_once = m->flags & SUBMIT_PREWARM && *sent > 0; /* nobody sends the rest later */
+    bool at_once = m->flags & SUBMIT_PREWARM && *sent > 0; /* the rest is not sent later */
 
     if (!c || (worker_chan_queued(c) > 0 && !at_once) || workers_are_over(w, c))
         return -EAGAIN;

@@ -321,7 +321,7 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
-/* Returns true if this backend computes the expert. Beside a device (host_experts.c) it computes
+/* Returns true if this backend computes the expert. Beside a device (cpu_host.c) it computes
  * the experts in host memory, else all of them. */
 static bool has_expert(const struct be *b, uint32_t layer, uint32_t expert) {
     return !b->shape.host_experts || expert_is_hosts(&b->shape, layer, expert);

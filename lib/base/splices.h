@@ -15,8 +15,8 @@ struct splices {
     size_t len;
 };
 
-/* Inserts bytes [@from, @from + @len) of @b at byte @at of the text, behind the parts that are there
- * already. Returns 0 or -ENOMEM. */
+/* Inserts bytes [@from, @from + @len) of @b at byte @at of the text, behind the parts that are
+ * there already. Returns 0 or -ENOMEM. */
 int splices_add(struct splices *s, struct blob *b, size_t from, size_t len, size_t at);
 /* Adds the parts of @from that are inserted in bytes [@begin, @end) of its text, for a text that
  * consists of these bytes. Returns 0 or -ENOMEM. */

@@ -54,6 +54,7 @@ struct st_list {
     struct gguf_index index;
 };
 
+/* Makes an empty list. */
 void st_list_init(struct st_list *l);
 void st_list_deinit(struct st_list *l);
 

@@ -307,14 +307,17 @@ static int weights_add_experts(struct weights *w) {
     return 0;
 }
 
+/* Adds the tensors of all files of the folder. Returns 0 or -errno. */
+static int weights_add_all(struct weights *w, const struct st_list *list) {
+    for (uint32_t i = 0; i < list->n; i++)
+        TRY(weights_add(w, &list->tensor[i]));
+    return weights_add_experts(w);
+}
+
 int reader_write_tensors(struct reader *r) {
     struct weights w = {.r = r};
-    int result = 0;
+    int result = weights_add_all(&w, &r->list);
 
-    for (uint32_t i = 0; result == 0 && i < r->list.n; i++)
-        result = weights_add(&w, &r->list.tensor[i]);
-    if (result == 0)
-        result = weights_add_experts(&w);
     free(w.expert);
     return result;
 }

@@ -394,10 +394,10 @@ uint32_t msg_submit_len(const struct submit *m) {
     return (uint32_t)submit_layout(&f, spans);
 }
 
-/* Appends the bytes of [@from, @to) of a message that [@at, @at + @len) of it, which are @data, has;
- * @data NULL: zeros. */
-static int add_range(struct buf *out, uint64_t from, uint64_t to, uint64_t at, const void *data,
-                     size_t len) {
+/* Appends the bytes of [@from, @to) of a message that [@at, @at + @len) of it, which are @data,
+ * has; @data NULL: zeros. */
+static int submit_add_range(struct buf *out, uint64_t from, uint64_t to, uint64_t at,
+                            const void *data, size_t len) {
     static const char zeros[8];
     uint64_t begin = MAX(from, at), end = MIN(to, at + len);
 
@@ -420,17 +420,15 @@ static int add_submit_range(struct buf *out, struct submit *f, uint32_t from, ui
         text[i] = msg_part(p, f);
         memset((char *)f + p->at, 0, p->size ? sizeof(text[i].data) : sizeof(text[i]));
     }
-    int r = add_range(out, from, to, 0, f, form->size);
-    if (r == 0)
-        r = add_range(out, from, to, form->size, spans, form->n * sizeof(*spans));
-    for (uint32_t i = 0; i < form->n && r == 0; i++) {
+    TRY(submit_add_range(out, from, to, 0, f, form->size));
+    TRY(submit_add_range(out, from, to, form->size, spans, form->n * sizeof(*spans)));
+    for (uint32_t i = 0; i < form->n; i++) {
         uint64_t end = spans[i].off + spans[i].len;
 
-        r = add_range(out, from, to, spans[i].off, text[i].data, spans[i].len);
-        if (r == 0)
-            r = add_range(out, from, to, end, NULL, -end % 8);
+        TRY(submit_add_range(out, from, to, spans[i].off, text[i].data, spans[i].len));
+        TRY(submit_add_range(out, from, to, end, NULL, -end % 8));
     }
-    return r;
+    return 0;
 }
 
 int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at) {

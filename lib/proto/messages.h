@@ -9,15 +9,15 @@
  *
  * The front sends OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. A
  * SUBMIT above SUBMIT_WHOLE bytes goes in SUBMIT_PARTs, between which other messages may stand, but
- * no parts of another one; CANCEL drops what has come of it. The worker sends HELLO at once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per
- * step, STATS (proto/stats.h) at most every 100 ms and when idle begins, NEED_PICTURE and
- * DISK_LEFT. Events are cumulative: an event carries the tokens [from, from + n), where `from`
- * counts the tokens whose delivery the worker knows; when the channel is full, the worker sends
- * nothing, and the next step's event carries more tokens. Each submitted id gets exactly one
- * FINISH. BLOCKS, if OPEN asked for them, report published pages: each frame continues where the
- * last one ended, and no frame is made while others wait in the channel. SERVED is sent with STATS,
- * and the front passes it on to the other workers of the same device.
- */
+ * no parts of another one; CANCEL drops what has come of it. The worker sends HELLO at once,
+ * PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS (proto/stats.h) at
+ * most every 100 ms and when idle begins, NEED_PICTURE and DISK_LEFT. Events are cumulative: an
+ * event carries the tokens [from, from + n), where `from` counts the tokens whose delivery the
+ * worker knows; when the channel is full, the worker sends nothing, and the next step's event
+ * carries more tokens. Each submitted id gets exactly one FINISH. BLOCKS, if OPEN asked for them,
+ * report published pages: each frame continues where the last one ended, and no frame is made while
+ * others wait in the channel. SERVED is sent with STATS, and the front passes it on to the other
+ * workers of the same device. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -259,8 +259,8 @@ struct submit {
 
 extern uint32_t msg_submit_whole; /* SUBMIT_WHOLE; the front's simulator makes it smaller */
 
-/* Head of a part: of bytes [at, at + n) of the @total bytes of request @id's SUBMIT, where n is what
- * is left of the frame. */
+/* Head of a part: of bytes [at, at + n) of the @total bytes of request @id's SUBMIT, where n is
+ * what is left of the frame. */
 struct msg_submit_part {
     uint64_t id;
     uint32_t at, total;
@@ -351,13 +351,13 @@ int msg_submit_pack(struct buf *out, const struct submit *m);
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m);
 /* Returns the length of the SUBMIT that msg_submit_pack() makes of @m. */
 uint32_t msg_submit_len(const struct submit *m);
-/* Appends the payload of the SUBMIT_PART that begins at byte @at < msg_submit_len() of the SUBMIT; it
- * has the next msg_submit_whole bytes, or the rest. @m is the same for all parts, except that its numbers
- * count as they are when the first part is made. Returns the number of bytes of the SUBMIT in it, or
- * -errno with nothing appended. */
+/* Appends the payload of the SUBMIT_PART that begins at byte @at < msg_submit_len() of the SUBMIT;
+ * it has the next msg_submit_whole bytes, or the rest. @m is the same for all parts, except that
+ * its numbers count as they are when the first part is made. Returns the number of bytes of the
+ * SUBMIT in it, or -errno with nothing appended. */
 int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at);
-/* Takes a SUBMIT_PART. Returns 1 when it was the last one: then p->text is the payload of the SUBMIT;
- * 0; -EPROTO or -ENOMEM. */
+/* Takes a SUBMIT_PART. Returns 1 when it was the last one: then p->text is the payload of the
+ * SUBMIT; 0; -EPROTO or -ENOMEM. */
 int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len);
 /* Forgets the parts, if they are those of request @id. */
 void msg_submit_drop(struct submit_parts *p, uint64_t id);

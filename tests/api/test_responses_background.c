@@ -383,8 +383,8 @@ Test(background, a_stop_ends_it) {
 #define LONG 12000u /* tokens, each with its two best alternatives */
 #define WANTS_TOP "{\"input\":\"hi\",\"top_logprobs\":2"
 
-/* The callback fake_port.turn, in which bytes are watched: the model writes LONG tokens, some hundred
- * at a time. */
+/* The callback fake_port.turn, in which bytes are watched: the model writes LONG tokens, some
+ * hundred at a time. */
 static void write_long(struct fake_port *f, uint32_t i) {
     char part[401];
 

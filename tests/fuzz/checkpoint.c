@@ -13,9 +13,9 @@
 #define DATA_BYTES 16384u /* size of the data behind the header */
 
 static const char tokenizer[] =
-    "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-    "\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
-    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    "{'added_tokens':[],'normalizer':null,'pre_tokenizer':{'type':'ByteLevel',"
+    "'add_prefix_space':false,'use_regex':true},'decoder':{'type':'ByteLevel'},"
+    "'model':{'type':'BPE','vocab':{'a':0,'b':1},'merges':[]}}";
 
 static char folder[64];
 
@@ -44,13 +44,16 @@ static void write_file(const char *name, const void *first, size_t n_first, cons
 }
 
 static void make_folder(void) {
+    CLEANUP(buf_deinit) struct buf text = {.max = 4096};
+
     if (*folder)
         return;
     strcpy(folder,
            access("/dev/shm", W_OK) == 0 ? "/dev/shm/weft-fuzz-XXXXXX" : "/tmp/weft-fuzz-XXXXXX");
     FUZZ_ASSERT(mkdtemp(folder));
     atexit(remove_folder);
-    write_file("tokenizer.json", "", 0, tokenizer, strlen(tokenizer), 0);
+    FUZZ_ASSERT(fuzz_add_json(&text, tokenizer) == 0);
+    write_file("tokenizer.json", "", 0, text.data, text.len, 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
@@ -82,35 +85,35 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 
 /* config.json of each kind of layer, before the members that differ. */
 #define CONFIG                                                                                     \
-    "\"num_hidden_layers\":1,\"hidden_size\":8,\"num_attention_heads\":2,\"head_dim\":4,"          \
-    "\"num_key_value_heads\":1,\"vocab_size\":2,\"max_position_embeddings\":64,"                   \
-    "\"intermediate_size\":16,\"rms_norm_eps\":1e-5,"
+    "'num_hidden_layers':1,'hidden_size':8,'num_attention_heads':2,'head_dim':4,"                  \
+    "'num_key_value_heads':1,'vocab_size':2,'max_position_embeddings':64,"                         \
+    "'intermediate_size':16,'rms_norm_eps':1e-5,"
 
 bool fuzz_seed(size_t i, struct buf *out) {
     static const char *const configs[] = {
-        "{\"model_type\":\"llama\"," CONFIG "\"rope_scaling\":{\"rope_type\":\"llama3\","
-        "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
-        "\"original_max_position_embeddings\":32}}",
-        "{\"model_type\":\"gemma3_text\"," CONFIG "\"sliding_window\":16,\"layer_types\":"
-        "[\"full_attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,"
-        "\"rope_type\":\"linear\",\"factor\":8},\"sliding_attention\":{\"rope_theta\":1e4}}}",
-        "{\"model_type\":\"phi3\"," CONFIG "\"original_max_position_embeddings\":32,"
-        "\"rope_scaling\":{\"type\":\"longrope\",\"long_factor\":[1,2],\"short_factor\":[1,1]}}",
-        "{\"model_type\":\"x\",\"text_config\":{\"model_type\":\"qwen3_moe\"," CONFIG
-        "\"num_experts\":2,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,"
-        "\"norm_topk_prob\":true}}",
-        "{\"model_type\":\"lfm2_moe\"," CONFIG "\"layer_types\":[\"conv\"],\"conv_L_cache\":3,"
-        "\"num_dense_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
+        "{'model_type':'llama'," CONFIG "'rope_scaling':{'rope_type':'llama3',"
+        "'factor':8,'low_freq_factor':1,'high_freq_factor':4,"
+        "'original_max_position_embeddings':32}}",
+        "{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'layer_types':"
+        "['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6,"
+        "'rope_type':'linear','factor':8},'sliding_attention':{'rope_theta':1e4}}}",
+        "{'model_type':'phi3'," CONFIG "'original_max_position_embeddings':32,"
+        "'rope_scaling':{'type':'longrope','long_factor':[1,2],'short_factor':[1,1]}}",
+        "{'model_type':'x','text_config':{'model_type':'qwen3_moe'," CONFIG
+        "'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+        "'norm_topk_prob':true}}",
+        "{'model_type':'lfm2_moe'," CONFIG "'layer_types':['conv'],'conv_L_cache':3,"
+        "'num_dense_layers':1,'rope_scaling':{'rope_type':'yarn','factor':2}}",
     };
     static const char header[] =
-        "{\"model.embed_tokens.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":"
-        "[0,32]},\"model.layers.0.self_attn.q_proj.weight\":{\"dtype\":\"F16\",\"shape\":[8,8],"
-        "\"data_offsets\":[32,160]},\"model.layers.0.mlp.experts.0.up_proj.weight\":{\"dtype\":"
-        "\"F32\",\"shape\":[8,8],\"data_offsets\":[160,416]},"
-        "\"model.layers.0.mlp.experts.1.up_proj.weight\":{\"dtype\":\"F32\",\"shape\":[8,8],"
-        "\"data_offsets\":[416,672]},\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[3928],"
-        "\"data_offsets\":[672,16384]}}";
+        "{'model.embed_tokens.weight':{'dtype':'BF16','shape':[2,8],'data_offsets':"
+        "[0,32]},'model.layers.0.self_attn.q_proj.weight':{'dtype':'F16','shape':[8,8],"
+        "'data_offsets':[32,160]},'model.layers.0.mlp.experts.0.up_proj.weight':{'dtype':"
+        "'F32','shape':[8,8],'data_offsets':[160,416]},"
+        "'model.layers.0.mlp.experts.1.up_proj.weight':{'dtype':'F32','shape':[8,8],"
+        "'data_offsets':[416,672]},'model.norm.weight':{'dtype':'F32','shape':[3928],"
+        "'data_offsets':[672,16384]}}";
 
-    return i < ARRAY_SIZE(configs) && buf_add(out, configs[i], strlen(configs[i]) + 1) == 0 &&
-           buf_add_str(out, header) == 0;
+    return i < ARRAY_SIZE(configs) && fuzz_add_json(out, configs[i]) == 0 &&
+           buf_add(out, "", 1) == 0 && fuzz_add_json(out, header) == 0;
 }

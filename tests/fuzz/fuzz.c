@@ -40,6 +40,16 @@ char *fuzz_text(const void *data, size_t len) {
     return text;
 }
 
+int fuzz_add_json(struct buf *out, const char *text) {
+    size_t at = out->len;
+    int r = buf_add_str(out, text);
+
+    for (; r == 0 && at < out->len; at++)
+        if (out->data[at] == '\'')
+            out->data[at] = '"';
+    return r;
+}
+
 __attribute__((weak)) bool fuzz_seed(size_t, struct buf *);
 
 bool fuzz_made(size_t i, struct buf *out) {

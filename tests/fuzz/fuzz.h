@@ -25,6 +25,8 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t len, size_t max);
 bool fuzz_seed(size_t i, struct buf *out);
 /* Calls fuzz_seed() of a target that has one. */
 bool fuzz_made(size_t i, struct buf *out);
+/* Appends JSON whose quotes are apostrophes in @text. Returns 0 or -ENOMEM. */
+int fuzz_add_json(struct buf *out, const char *text);
 /* Called at the start. With the arguments --seeds FOLDER, writes the seeds that the target makes
  * itself and ends the process. Returns 0. */
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -28,14 +28,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 
 bool fuzz_seed(size_t i, struct buf *out) {
     static const char *const seeds[] = {
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4096],\"data_offsets\":[0,4096]}}",
-        "{\"__metadata__\":{\"format\":\"pt\"},"
-        "\"b\":{\"dtype\":\"BF16\",\"shape\":[2,1000],\"data_offsets\":[96,4096]},"
-        "\"a\":{\"dtype\":\"F32\",\"shape\":[24],\"data_offsets\":[0,96]}}",
-        "{\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-        "\"e\":{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[8,8]},"
-        "\"f\":{\"dtype\":\"F8_E4M3\",\"shape\":[73,56],\"data_offsets\":[8,4096]}}",
+        "{'a':{'dtype':'U8','shape':[4096],'data_offsets':[0,4096]}}",
+        "{'__metadata__':{'format':'pt'},"
+        "'b':{'dtype':'BF16','shape':[2,1000],'data_offsets':[96,4096]},"
+        "'a':{'dtype':'F32','shape':[24],'data_offsets':[0,96]}}",
+        "{'s':{'dtype':'I64','shape':[],'data_offsets':[0,8]},"
+        "'e':{'dtype':'F16','shape':[0],'data_offsets':[8,8]},"
+        "'f':{'dtype':'F8_E4M3','shape':[73,56],'data_offsets':[8,4096]}}",
     };
 
-    return i < ARRAY_SIZE(seeds) && buf_add_str(out, seeds[i]) == 0;
+    return i < ARRAY_SIZE(seeds) && fuzz_add_json(out, seeds[i]) == 0;
 }

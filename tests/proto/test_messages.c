@@ -76,8 +76,8 @@ Test(messages, submit_survives_the_wire) {
     buf_deinit(&b);
 }
 
-/* Packs @m in parts, of which the receiver takes each, and compares the whole with msg_submit_pack().
- * Returns the number of parts. */
+/* Packs @m in parts, of which the receiver takes each, and compares the whole with
+ * msg_submit_pack(). Returns the number of parts. */
 static int join_parts(const struct submit *m) {
     CLEANUP(buf_deinit) struct buf whole = {.max = 16 << 20}, part = {.max = 1 << 20};
     CLEANUP(submit_parts_deinit) struct submit_parts parts = {0};
