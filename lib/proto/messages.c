@@ -1,3 +1,4 @@
+#include "base/try.h"
 #include "proto/messages.h"
 
 #include <assert.h>
