@@ -1,3 +1,6 @@
+/* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
+ * questions. */
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,9 +9,6 @@
 #include "api/generation/waits.h"
 #include "api/parts.h"
 #include "base/try.h"
-
-/* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
- * questions. */
 
 void api_on_event(struct model *m, const struct event *e) {
     gen_on_event(m, e);

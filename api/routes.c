@@ -1,3 +1,7 @@
+/*
+ * Routing by the header block, for the API's instance of the HTTP server (api/http/server.h).
+ */
+
 #include "api/routes.h"
 
 #include <assert.h>
@@ -14,10 +18,6 @@
 #include "api/service/trace.h"
 #include "base/probe.h"
 #include "base/try.h"
-
-/*
- * Routing by the header block, for the API's instance of the HTTP server (api/http/server.h).
- */
 
 #define DIALECT_POINTER(name) &name##_dialect,
 const struct dialect *const api_dialects[] = {DIALECTS(DIALECT_POINTER) NULL};

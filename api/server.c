@@ -1,3 +1,11 @@
+/*
+ * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
+ * serve, api_drain (no new connections, answers are complete and then close), api_close (everything
+ * ends with an error that says so), and when the loop has run out, api_free. Idle connections
+ * outlive api_drain(): closing them at once races with requests that are under way on them, so each
+ * gets `Connection: close` with its next answer instead.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -13,14 +21,6 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
-
-/*
- * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
- * serve, api_drain (no new connections, answers are complete and then close), api_close (everything
- * ends with an error that says so), and when the loop has run out, api_free. Idle connections
- * outlive api_drain(): closing them at once races with requests that are under way on them, so each
- * gets `Connection: close` with its next answer instead.
- */
 
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
 #define REFUSED_MAX 32        /* connections beyond the limit that are answered 503 */

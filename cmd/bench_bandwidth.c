@@ -1,3 +1,10 @@
+/*
+ * Chunks of 256 KiB are handed out one by one, because with fixed shares a core that is taken away
+ * for a moment would delay the whole measurement. The threads that read the buffer also touch it
+ * first, in huge pages if the kernel provides them, because small pages can cost a fifth. Each
+ * thread keeps four independent sums, so that it waits for loads and not for additions.
+ */
+
 #include "cmd/bench_bandwidth.h"
 
 #include <assert.h>
@@ -9,13 +16,6 @@
 #include <unistd.h>
 #include "base/util.h"
 #include "cmd/bench_clock.h"
-
-/*
- * Chunks of 256 KiB are handed out one by one, because with fixed shares a core that is taken away
- * for a moment would delay the whole measurement. The threads that read the buffer also touch it
- * first, in huge pages if the kernel provides them, because small pages can cost a fifth. Each
- * thread keeps four independent sums, so that it waits for loads and not for additions.
- */
 
 #define CHUNK ((size_t)256 << 10)
 #define THREADS_MAX 1024u

@@ -1,3 +1,5 @@
+/* Reads the listing of a repository and chooses the files that a name means. */
+
 #include "cmd/ctl_hub.h"
 
 #include <assert.h>
@@ -9,8 +11,6 @@
 #include "base/json_read.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
-
-/* Reads the listing of a repository and chooses the files that a name means. */
 
 #define FILES_MAX 20000u
 

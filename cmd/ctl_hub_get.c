@@ -1,3 +1,5 @@
+/* Transfers from the hub. */
+
 #include "cmd/ctl_hub.h"
 
 #include <assert.h>
@@ -9,8 +11,6 @@
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/curl_again.h"
-
-/* Transfers from the hub. */
 
 #define HUB "https://huggingface.co"
 #define CONNECT_MS 15000

@@ -1,3 +1,8 @@
+/*
+ * weftctl key new - makes an API key of 32 random bytes, so that the plain checksum of it cannot be
+ * reversed. The key itself is printed and not stored.
+ */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,11 +15,6 @@
 #include "base/util.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_local.h"
-
-/*
- * weftctl key new - makes an API key of 32 random bytes, so that the plain checksum of it cannot be
- * reversed. The key itself is printed and not stored.
- */
 
 #define KEY_BYTES 32
 #define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@"

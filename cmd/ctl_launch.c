@@ -1,3 +1,9 @@
+/*
+ * weftctl launch - starts a client that talks to weftd. If the environment and the command line can
+ * configure the client, nothing is written, so that without weftctl it behaves as before. --write
+ * changes the client's own file instead; --undo restores it.
+ */
+
 #include "cmd/ctl_launch.h"
 
 #include <assert.h>
@@ -12,12 +18,6 @@
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
-
-/*
- * weftctl launch - starts a client that talks to weftd. If the environment and the command line can
- * configure the client, nothing is written, so that without weftctl it behaves as before. --write
- * changes the client's own file instead; --undo restores it.
- */
 
 #define KEY_MAX 512
 #define TELL_S 5 /* a first prompt that takes less time is not mentioned */

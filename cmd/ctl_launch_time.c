@@ -1,14 +1,14 @@
+/* Measures how fast the server reads prompts, by three chats with one token of output each: the
+ * first waits until the model is loaded, the second is short and the third longer. The rate is the
+ * difference of their tokens over the difference of their times. The longer prompt consists of
+ * numbers that were not sent before, so that the prefix cache has no part of it. */
+
 #include <string.h>
 #include <yyjson.h>
 #include "base/clock.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
 #include "cmd/ctl_launch.h"
-
-/* Measures how fast the server reads prompts, by three chats with one token of output each: the
- * first waits until the model is loaded, the second is short and the third longer. The rate is the
- * difference of their tokens over the difference of their times. The longer prompt consists of
- * numbers that were not sent before, so that the prefix cache has no part of it. */
 
 #define PROBE_NUMBERS 150 /* number of words of the longer prompt, a few hundred tokens */
 

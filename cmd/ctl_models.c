@@ -1,3 +1,5 @@
+/* ---- contents of a file ---- */
+
 #include "cmd/ctl_local.h"
 
 #include <assert.h>
@@ -17,8 +19,6 @@
 #include "cmd/ctl.h"
 #include "cmd/ctl_fetch.h"
 #include "cmd/model_fit.h"
-
-/* ---- contents of a file ---- */
 
 /* Properties of a model file. arch is "" for a file that cannot be read; if fit.fits is false,
  * `problem` has the reason. */

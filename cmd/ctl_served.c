@@ -1,3 +1,5 @@
+/* Requests to a daemon to load, unload and swap its models. */
+
 #include <assert.h>
 #include <limits.h>
 #include <stdio.h>
@@ -7,8 +9,6 @@
 #include <yyjson.h>
 #include "base/json_read.h"
 #include "cmd/ctl.h"
-
-/* Requests to a daemon to load, unload and swap its models. */
 
 #define POLL_MS 100
 #define RESCAN_MS 500

@@ -1,10 +1,10 @@
+/* ---- equal pages ---- */
+
 #include "scheduler/plan_tape.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "base/try.h"
-
-/* ---- equal pages ---- */
 
 /* Returns whether a plan may read the hashes of request @i: it computes pages that others can
  * share, or waits. */

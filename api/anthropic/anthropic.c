@@ -1,3 +1,18 @@
+/*
+ * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in
+ * which the model wrote them, which are the runs of the output taken apart. A stream tells each
+ * block between content_block_start and content_block_stop; what a block is changes with the run.
+ *
+ *      message_start (content_block_start delta* content_block_stop)* message_delta message_stop
+ *
+ * The generations of a hosted search (search.h) follow one another in one answer, each with the
+ * results of its searches.
+ *
+ * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
+ * input_tokens. Every computed page is cached; pages count as cache_creation_input_tokens where the
+ * request has cache_control. The three together are the prompt.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -14,21 +29,6 @@
 #include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
-
-/*
- * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in
- * which the model wrote them, which are the runs of the output taken apart. A stream tells each
- * block between content_block_start and content_block_stop; what a block is changes with the run.
- *
- *      message_start (content_block_start delta* content_block_stop)* message_delta message_stop
- *
- * The generations of a hosted search (search.h) follow one another in one answer, each with the
- * results of its searches.
- *
- * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
- * input_tokens. Every computed page is cached; pages count as cache_creation_input_tokens where the
- * request has cache_control. The three together are the prompt.
- */
 
 /* Clients send a thinking block back only with its signature. If they did not want to see the
  * reasoning, the signature holds it; otherwise its content does not matter. */

@@ -1,11 +1,3 @@
-#include <assert.h>
-#include <stdio.h>
-#include <string.h>
-#include "api/anthropic/input.h"
-#include "api/http/json.h"
-#include "base/json_read.h"
-#include "base/try.h"
-
 /*
  * Content blocks of the user and of tools as text.
  *
@@ -13,6 +5,14 @@
  * back what its tool has said, and every later request of the conversation would be refused as
  * well.
  */
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/http/json.h"
+#include "base/json_read.h"
+#include "base/try.h"
 
 #define NOT_READABLE "[%.64s: left out, this model reads only text]"
 

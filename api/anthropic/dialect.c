@@ -1,3 +1,5 @@
+/* Anthropic's Messages API: paths, heads, errors and the frame of streams. */
+
 #include "api/http/dialect.h"
 
 #include <assert.h>
@@ -11,8 +13,6 @@
 #include "api/http/respond.h"
 #include "api/generation/lookup.h"
 #include "api/generation/writer.h"
-
-/* Anthropic's Messages API: paths, heads, errors and the frame of streams. */
 
 static size_t anthropic_put_ids(const struct exchange *x, int64_t processing_ms, char *out,
                                 size_t size) {

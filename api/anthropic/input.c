@@ -1,3 +1,10 @@
+/*
+ * One row per field of a Messages request: its name and the function that takes it. A field without
+ * a row is ignored, as in every dialect: beta headers bring new ones every month. Sampling
+ * parameters that only weft has are passed on under their own names, so that what can be asked of a
+ * chat can be asked here.
+ */
+
 #include "api/anthropic/input.h"
 
 #include <assert.h>
@@ -9,13 +16,6 @@
 #include "api/generation/gen_request.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * One row per field of a Messages request: its name and the function that takes it. A field without
- * a row is ignored, as in every dialect: beta headers bring new ones every month. Sampling
- * parameters that only weft has are passed on under their own names, so that what can be asked of a
- * chat can be asked here.
- */
 
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
     char param[160];

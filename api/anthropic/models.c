@@ -1,3 +1,5 @@
+/* /v1/models as Anthropic's clients know it, for those that send its version header. */
+
 #include <string.h>
 #include <time.h>
 #include "api/anthropic/anthropic.h"
@@ -10,8 +12,6 @@
 #include "api/generation/env.h"
 #include "api/generation/rescan.h"
 #include "api/openai/models.h"
-
-/* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
 static void anthropic_put_model(struct json *j, const struct model *model) {
     const struct api_model *m = model->info;

@@ -1,13 +1,3 @@
-#include <stdio.h>
-#include <string.h>
-#include "api/anthropic/input.h"
-#include "api/generation/gen_request.h"
-#include "api/generation/tool_text.h"
-#include "api/http/json.h"
-#include "base/json_read.h"
-#include "base/try.h"
-#include "base/util.h"
-
 /*
  * Tools of a Messages request as functions of a chat.
  *
@@ -18,6 +8,16 @@
  * not given to the template. The tool searches that Anthropic's servers run are run here as well
  * (search.h); without tools to be found they are left out.
  */
+
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/generation/gen_request.h"
+#include "api/generation/tool_text.h"
+#include "api/http/json.h"
+#include "base/json_read.h"
+#include "base/try.h"
+#include "base/util.h"
 
 #define LOOK_UPS_MAX 4096u /* searches of all tools for a name */
 

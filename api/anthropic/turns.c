@@ -1,3 +1,11 @@
+/*
+ * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text,
+ * what the model thought, calls, and in the user's turns the results of calls. Here results are
+ * messages of their own, and a message of the assistant has its text, reasoning and calls in three
+ * places. Turns of one side that follow each other are one, as Anthropic does it: many templates
+ * want them to alternate.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,14 +17,6 @@
 #include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
-
-/*
- * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text,
- * what the model thought, calls, and in the user's turns the results of calls. Here results are
- * messages of their own, and a message of the assistant has its text, reasoning and calls in three
- * places. Turns of one side that follow each other are one, as Anthropic does it: many templates
- * want them to alternate.
- */
 
 #define CALLS_MAX ANTHROPIC_CALLS_MAX
 

@@ -1,13 +1,13 @@
+/* Usage is counted by the daemon that holds the client's connection. During an upgrade the new
+ * daemon also computes requests of the old daemon's clients; it counts these in its metrics
+ * only. */
+
 #include "api/generation/bill.h"
 
 #include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/limits/usage_limit.h"
 #include "base/try.h"
-
-/* Usage is counted by the daemon that holds the client's connection. During an upgrade the new
- * daemon also computes requests of the old daemon's clients; it counts these in its metrics
- * only. */
 
 /* Counts @sum for the metrics of model and tenant. */
 static void count_metrics(struct model *m, const struct tenant *t, const struct usage_sum *sum) {

@@ -1,3 +1,12 @@
+/*
+ * The grammar must allow for reasoning that may come first:
+ *
+ *      the prompt ends inside reasoning free until the closing marker (a trigger), then the grammar
+ *      the model may open it itself      the grammar begins with a block of it that may be missing
+ *      the prompt has closed it, or the  the grammar alone
+ *      model has none
+ */
+
 #include "api/generation/constrain.h"
 
 #include <assert.h>
@@ -17,15 +26,6 @@
 #include "base/jobs.h"
 #include "base/try.h"
 #include "grammar/constraint.h"
-
-/*
- * The grammar must allow for reasoning that may come first:
- *
- *      the prompt ends inside reasoning free until the closing marker (a trigger), then the grammar
- *      the model may open it itself      the grammar begins with a block of it that may be missing
- *      the prompt has closed it, or the  the grammar alone
- *      model has none
- */
 
 #define WORK_MAX 36000000 /* limit of one compilation, in the units of grammar.h */
 #define WORK_OF_TOOL 3000000

@@ -1,3 +1,10 @@
+/*
+ * Templates differ in the form of past calls: most write the arguments with tojson or member by
+ * member and want an object; a few paste them into text and want the JSON that the model wrote.
+ * family_init() renders a small conversation both ways to find out: an object that is pasted is an
+ * error, or appears as Python would print it, in single quotes.
+ */
+
 #include "api/generation/family.h"
 
 #include <ctype.h>
@@ -8,13 +15,6 @@
 #include "base/json_read.h"
 #include "base/json_value.h"
 #include "base/try.h"
-
-/*
- * Templates differ in the form of past calls: most write the arguments with tojson or member by
- * member and want an object; a few paste them into text and want the JSON that the model wrote.
- * family_init() renders a small conversation both ways to find out: an object that is pasted is an
- * error, or appears as Python would print it, in single quotes.
- */
 
 #define MARK_TOKENS 64 /* tokens of a marker; it has about 20 bytes */
 

@@ -1,3 +1,5 @@
+/* Readers of plain values. */
+
 #include "api/generation/fields.h"
 
 #include <errno.h>
@@ -5,8 +7,6 @@
 #include <string.h>
 #include "base/json_read.h"
 #include "base/try.h"
-
-/* Readers of plain values. */
 
 int field_refuse(const struct field *f, struct err *err) {
     return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);

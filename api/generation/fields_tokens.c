@@ -1,3 +1,6 @@
+/* Readers of fields that restrict which tokens the model may write. The worker gets them as lists
+ * of token ids (struct submit). */
+
 #include <errno.h>
 #include <string.h>
 #include "api/generation/fields.h"
@@ -5,9 +8,6 @@
 #include "api/generation/model.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/* Readers of fields that restrict which tokens the model may write. The worker gets them as lists
- * of token ids (struct submit). */
 
 #define WORD_MAX 256u   /* bytes */
 #define BREAKER_MAX 64u /* bytes */

@@ -1,19 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include "api/generation/bill.h"
-#include "api/http/conn.h"
-#include "api/http/exchange.h"
-#include "api/limits/session.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
-#include "api/generation/gen_private.h"
-#include "api/generation/gen_request.h"
-#include "api/generation/prompt.h"
-#include "api/generation/output_parser.h"
-#include "proto/flight.h"
-
 /*
  * Every way a generation can end passes through gen_end(), which is idempotent, gives its place
  * back, and then tells the owner. The owner frees it, and often its siblings, inside that call:
@@ -29,6 +13,22 @@
  * are taken from `n_out` on. The text that the client got is a function of the tokens alone, so it
  * does not matter which worker made them, as long as promise 1 holds.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/bill.h"
+#include "api/http/conn.h"
+#include "api/http/exchange.h"
+#include "api/limits/session.h"
+#include "api/generation/model.h"
+#include "api/generation/env.h"
+#include "api/generation/gen_private.h"
+#include "api/generation/gen_request.h"
+#include "api/generation/prompt.h"
+#include "api/generation/output_parser.h"
+#include "proto/flight.h"
 
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u

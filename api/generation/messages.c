@@ -1,3 +1,11 @@
+/*
+ * Templates were written against what transformers passes them: plain dictionaries with string
+ * content, `tools` and `documents` present but None when there are none, arguments of calls as
+ * objects. Clients send what OpenAI's API takes. This file is the difference. Everything a client
+ * can influence is copied into the variables as it is, never spliced into text: the template
+ * language marks it as the user's.
+ */
+
 #include "api/generation/messages.h"
 
 #include <assert.h>
@@ -14,14 +22,6 @@
 #include "api/toolcall/toolcall.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Templates were written against what transformers passes them: plain dictionaries with string
- * content, `tools` and `documents` present but None when there are none, arguments of calls as
- * objects. Clients send what OpenAI's API takes. This file is the difference. Everything a client
- * can influence is copied into the variables as it is, never spliced into text: the template
- * language marks it as the user's.
- */
 
 struct build {
     yyjson_mut_doc *doc;

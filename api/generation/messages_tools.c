@@ -1,3 +1,6 @@
+/* Checks and copies the tools of a chat: all that the model may call, and those of them that it
+ * sees from the start. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -7,9 +10,6 @@
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/* Checks and copies the tools of a chat: all that the model may call, and those of them that it
- * sees from the start. */
 
 static int messages_add_custom(struct gen_request *r, yyjson_val *tool, size_t i,
                                yyjson_mut_doc *doc, yyjson_mut_val *list, struct err *err) {

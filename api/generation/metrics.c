@@ -1,11 +1,11 @@
+/* Buckets are vLLM's, for which dashboards and routers exist. A bucket may be added, because
+ * histograms are summed by bucket; no bucket may be removed. */
+
 #include "api/generation/metrics.h"
 
 #include <assert.h>
 #include <string.h>
 #include "base/util.h"
-
-/* Buckets are vLLM's, for which dashboards and routers exist. A bucket may be added, because
- * histograms are summed by bucket; no bucket may be removed. */
 
 #define END -1.0
 

@@ -1,3 +1,10 @@
+/*
+ * Messages are rendered several times if a template refuses them, and copied and reordered before
+ * that. So a part with a picture becomes a small one, {"type": "image_url", "image_url": N}, in
+ * which N is the picture's index in request.pictures. No client can write such a part: all parts
+ * with pictures that it sends are replaced.
+ */
+
 #include "api/generation/picture_parts.h"
 
 #include <assert.h>
@@ -12,13 +19,6 @@
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Messages are rendered several times if a template refuses them, and copied and reordered before
- * that. So a part with a picture becomes a small one, {"type": "image_url", "image_url": N}, in
- * which N is the picture's index in request.pictures. No client can write such a part: all parts
- * with pictures that it sends are replaced.
- */
 
 #define LOW 4u /* "detail": "low" divides the rows of a picture by this */
 

@@ -1,3 +1,8 @@
+/*
+ * One mutex protects the tables; nothing is decoded, resized or hashed under it. Two requests that
+ * bring the same new file at the same time both decode it: the second result is dropped.
+ */
+
 #include "api/generation/picture_table.h"
 
 #include <assert.h>
@@ -6,11 +11,6 @@
 #include <string.h>
 #include "base/sha256.h"
 #include "base/try.h"
-
-/*
- * One mutex protects the tables; nothing is decoded, resized or hashed under it. Two requests that
- * bring the same new file at the same time both decode it: the second result is dropped.
- */
 
 const char *const picture_refusal_name[] = {"address", "too_large", "bad_file", "other"};
 

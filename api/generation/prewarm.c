@@ -1,18 +1,3 @@
-#include "api/generation/prewarm.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include "api/generation/gen.h"
-#include "api/generation/prompt_job.h"
-#include "api/http/json.h"
-#include "api/http/json_build.h"
-#include "api/generation/endpoint.h"
-#include "api/generation/model_wait.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
-#include "base/json_read.h"
-
 /*
  * The tokens that the model wrote are in the prefix cache. The next request often repeats them in
  * another form: templates leave reasoning out once the user has asked again, print calls in their
@@ -32,6 +17,21 @@
  * How a client repeats an answer is its endpoint's `repeats`. Whether it sends reasoning back is
  * seen in what it has sent; before that, it is assumed where the protocol asks for it.
  */
+
+#include "api/generation/prewarm.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "api/generation/gen.h"
+#include "api/generation/prompt_job.h"
+#include "api/http/json.h"
+#include "api/http/json_build.h"
+#include "api/generation/endpoint.h"
+#include "api/generation/model_wait.h"
+#include "api/generation/model.h"
+#include "api/generation/env.h"
+#include "base/json_read.h"
 
 #define BODY_MAX ((size_t)1 << 20) /* limit of a request's body that is kept until its turn ends */
 #define BODIES_MAX ((size_t)32 << 20) /* limit of all kept bodies */

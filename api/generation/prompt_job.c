@@ -1,3 +1,10 @@
+/*
+ * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
+ * thread. Work that turns out to take longer (a grammar, a stored conversation), and every larger
+ * body, goes to the pool. There a job touches only its own or immutable data: the tokenizer, the
+ * template, the options.
+ */
+
 #include "api/generation/prompt_job.h"
 
 #include <assert.h>
@@ -23,13 +30,6 @@
 #include "api/limits/session.h"
 #include "api/http/dialect.h"
 #include "base/try.h"
-
-/*
- * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
- * thread. Work that turns out to take longer (a grammar, a stored conversation), and every larger
- * body, goes to the pool. There a job touches only its own or immutable data: the tokenizer, the
- * template, the options.
- */
 
 #define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
 

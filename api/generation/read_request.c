@@ -1,3 +1,13 @@
+/*
+ * One row per field: its name, the endpoints that know it, how it is read, where it goes and its
+ * range. Rows are looked up by name for each member of the body, so that the order of a body does
+ * not matter. A field that is given twice is refused: a proxy may have checked the one and weft
+ * would take the other.
+ *
+ * What is not supported is a row as well. Ignoring such a field would answer another question than
+ * the one that was asked, and the client could not tell.
+ */
+
 #include "api/generation/read_request.h"
 
 #include <assert.h>
@@ -13,16 +23,6 @@
 #include "base/try.h"
 #include "text/repeats.h"
 #include "text/stops.h"
-
-/*
- * One row per field: its name, the endpoints that know it, how it is read, where it goes and its
- * range. Rows are looked up by name for each member of the body, so that the order of a body does
- * not matter. A field that is given twice is refused: a proxy may have checked the one and weft
- * would take the other.
- *
- * What is not supported is a row as well. Ignoring such a field would answer another question than
- * the one that was asked, and the client could not tell.
- */
 
 #define ARENA_MAX (256u << 20)
 #define PARAMS_MAX 32u /* sampling parameters */

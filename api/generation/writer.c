@@ -1,3 +1,22 @@
+/*
+ * The life of an answer:
+ *
+ *      writer_serve ── admit_precheck: 429
+ *          ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
+ *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
+ *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
+ *
+ * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
+ * and frees it before the call is reported, because exchange_end() may start the connection's next
+ * request: end_stream, send_whole, fail (an error before or after the head) and leave (the client
+ * left). The one exception is work that still runs on the pool: then the answer stays without a
+ * call until writer_on_prepared() finds it so.
+ *
+ * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was
+ * sent is kept as positions in text and tokens (struct choice), and the next turn sends from there.
+ * So a slow client costs its stream buffer and the tokens themselves, never a backlog of JSON.
+ */
+
 #include "api/generation/loosened.h"
 #include "api/generation/writer.h"
 
@@ -18,25 +37,6 @@
 #include "api/generation/bill.h"
 #include "api/generation/prompt_steps.h"
 #include "base/try.h"
-
-/*
- * The life of an answer:
- *
- *      writer_serve ── admit_precheck: 429
- *          ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
- *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
- *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
- *
- * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
- * and frees it before the call is reported, because exchange_end() may start the connection's next
- * request: end_stream, send_whole, fail (an error before or after the head) and leave (the client
- * left). The one exception is work that still runs on the pool: then the answer stays without a
- * call until writer_on_prepared() finds it so.
- *
- * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was
- * sent is kept as positions in text and tokens (struct choice), and the next turn sends from there.
- * So a slow client costs its stream buffer and the tokens themselves, never a backlog of JSON.
- */
 
 #define ANSWER_MAX API_SEND_MAX
 /* tokens, with alternatives, of a whole answer that is written on the loop */

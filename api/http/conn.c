@@ -1,12 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-#include "api/http/conn_private.h"
-#include "api/http/tls.h"
-#include "api/http/loop_lag.h"
-
 /*
  * Rules that keep this file small: the parser stops after the head and after the message and never
  * calls into a route (http.h); one exchange at a time, so answers cannot overtake each other;
@@ -20,6 +11,15 @@
  * itself running: what it loses is freed and its charge set before the function that takes it
  * returns.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "api/http/conn_private.h"
+#include "api/http/tls.h"
+#include "api/http/loop_lag.h"
 
 #define PACKED_PIECE 4096u       /* bytes of a compressed body that are unpacked in a turn */
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */

@@ -1,13 +1,13 @@
-#include <assert.h>
-#include <stdio.h>
-#include "api/http/conn_private.h"
-#include "api/http/tls.h"
-
 /*
  * The beginning of a connection: it learns who its peer is and takes one of the places for
  * connections. If all are taken, it displaces a connection of a payer that holds more of them; if
  * there is no such payer, it is answered with an error.
  */
+
+#include <assert.h>
+#include <stdio.h>
+#include "api/http/conn_private.h"
+#include "api/http/tls.h"
 
 #define TCP_PROBE_S 60 /* the kernel probes a peer that is silent for so long */
 #define PLACES_SEEN 64 /* connections of a payer, oldest first, that are searched for an idle one */

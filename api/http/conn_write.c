@@ -1,16 +1,16 @@
-#include <assert.h>
-#include <errno.h>
-#include "api/http/conn_private.h"
-#include "api/http/loop_lag.h"
-#include "api/http/tls.h"
-#include "base/loop_bytes.h"
-
 /*
  * The output of a connection. conn_flush() hands the first CONN_WRITE bytes of it to one
  * uv_write(); while that runs, bytes collect behind them. With many streams a step of the worker
  * costs one write for each of them, however many events it brought. What remains goes out in turns
  * of the connection, so that no answer, however long, holds up those of others.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include "api/http/conn_private.h"
+#include "api/http/loop_lag.h"
+#include "api/http/tls.h"
+#include "base/loop_bytes.h"
 
 size_t conn_unsent(const struct conn *c) {
     return c->out.len - c->n_sending + c->plain.len + (c->tls ? tls_unsent(c->tls) : 0) +

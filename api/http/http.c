@@ -1,3 +1,11 @@
+/*
+ * llhttp in its strict mode refuses what request smuggling is made of: Content-Length beside
+ * Transfer-Encoding, two lengths, lengths with signs, folded lines, bare line feeds, NUL. This file
+ * adds the rules that llhttp does not have: limits of sizes and numbers, and that trailers are not
+ * headers. After any error the connection is closed, so that no bytes behind the error are ever
+ * taken for a request.
+ */
+
 #include "api/http/http.h"
 
 #include <assert.h>
@@ -6,14 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-
-/*
- * llhttp in its strict mode refuses what request smuggling is made of: Content-Length beside
- * Transfer-Encoding, two lengths, lengths with signs, folded lines, bare line feeds, NUL. This file
- * adds the rules that llhttp does not have: limits of sizes and numbers, and that trailers are not
- * headers. After any error the connection is closed, so that no bytes behind the error are ever
- * taken for a request.
- */
 
 static struct http *http_of_parser(llhttp_t *p) {
     return p->data;

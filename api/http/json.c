@@ -1,3 +1,9 @@
+/*
+ * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always
+ * leaves a value behind. Brackets are the caller's to balance; the tests parse everything that is
+ * sent.
+ */
+
 #include "api/http/json.h"
 
 #include <assert.h>
@@ -9,12 +15,6 @@
 #include "base/json_value.h"
 #include "base/loop_bytes.h"
 #include "base/printable.h"
-
-/*
- * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always
- * leaves a value behind. Brackets are the caller's to balance; the tests parse everything that is
- * sent.
- */
 
 #define REFER_FROM 4096u /* fewer bytes are cheaper to copy than to refer to */
 

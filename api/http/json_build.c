@@ -1,3 +1,5 @@
+/* ---- documents ---- */
+
 #include "api/http/json_build.h"
 
 #include <assert.h>
@@ -5,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
-
-/* ---- documents ---- */
 
 static void *json_alloc(void *failed, size_t size) {
     void *p = malloc(size);

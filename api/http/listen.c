@@ -1,3 +1,5 @@
+/* The part of server.h about listening sockets, and about the beginning and end of a server. */
+
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -14,8 +16,6 @@
 #include "api/http/loop_lag.h"
 #include "base/log.h"
 #include "base/try.h"
-
-/* The part of server.h about listening sockets, and about the beginning and end of a server. */
 
 /* as in weftd.socket: listen() on an inherited socket sets the backlog anew */
 #define BACKLOG 4096

@@ -1,14 +1,14 @@
-#include "api/http/loop_lag.h"
-
-#include <assert.h>
-#include <time.h>
-#include "base/loop_bytes.h"
-
 /*
  * The check callback runs once in an iteration, after the poll's callbacks. What has passed since
  * the last one, less what the loop slept in the poll (uv_metrics_idle_time), is what callbacks of
  * every kind took: timers, sockets, finished jobs of the pool, closed handles.
  */
+
+#include "api/http/loop_lag.h"
+
+#include <assert.h>
+#include <time.h>
+#include "base/loop_bytes.h"
 
 #define HALF_NS 30000000000u /* the longest iteration is known for one to two such times */
 

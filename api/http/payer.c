@@ -1,3 +1,10 @@
+/*
+ * An address is kept while connections belong to it or something is charged to it: a body may
+ * outlive its connection by the time of a job. An address that has outlived its connections is
+ * freed when its bucket is next searched. So there are never more addresses than connections and
+ * jobs.
+ */
+
 #include "api/http/payer.h"
 
 #include <assert.h>
@@ -7,13 +14,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include "api/http/siphash.h"
-
-/*
- * An address is kept while connections belong to it or something is charged to it: a body may
- * outlive its connection by the time of a job. An address that has outlived its connections is
- * freed when its bucket is next searched. So there are never more addresses than connections and
- * jobs.
- */
 
 /* Initialises an account for each resource, below those of @group, or below the roots if @group is
  * NULL. */

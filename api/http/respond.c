@@ -1,3 +1,10 @@
+/*
+ * Each answer's head is made in one place (send_head), so that no path forgets its headers. An
+ * answer ends its exchange: after any of the functions that say so, the exchange must not be
+ * touched. A stream's pieces go out as one chunk each: size, data and line ends in one buffer, one
+ * write. What differs between clients is in the exchange's dialect.
+ */
+
 #include "api/http/respond.h"
 
 #include <assert.h>
@@ -10,13 +17,6 @@
 #include "api/http/json.h"
 #include "api/http/server.h"
 #include "base/try.h"
-
-/*
- * Each answer's head is made in one place (send_head), so that no path forgets its headers. An
- * answer ends its exchange: after any of the functions that say so, the exchange must not be
- * touched. A stream's pieces go out as one chunk each: size, data and line ends in one buffer, one
- * write. What differs between clients is in the exchange's dialect.
- */
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192

@@ -1,3 +1,9 @@
+/*
+ * Every check that needs no body is made once, before the body is read, in an order that tells an
+ * unknown client least: Host and Origin, path and method, key, body. A refusal waits for the end
+ * of a small body, so that the connection can be used further.
+ */
+
 #include "api/http/serve.h"
 
 #include <assert.h>
@@ -9,12 +15,6 @@
 #include "api/http/route.h"
 #include "api/http/server.h"
 #include "api/http/loop_lag.h"
-
-/*
- * Every check that needs no body is made once, before the body is read, in an order that tells an
- * unknown client least: Host and Origin, path and method, key, body. A refusal waits for the end
- * of a small body, so that the connection can be used further.
- */
 
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
 

@@ -1,10 +1,3 @@
-#include "api/http/tls.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /*
  * OpenSSL reads and writes through a BIO of our own, which takes the peer's bytes from where the
  * socket's read has put them and appends records to `wire`: memory BIOs would copy both, and keep
@@ -13,6 +6,13 @@
  * Sessions are resumed by tickets, whose secret is the config's: the server remembers none. There
  * is no renegotiation, no early data and no compression.
  */
+
+#include "api/http/tls.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #ifdef HAVE_OPENSSL
 

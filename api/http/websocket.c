@@ -1,3 +1,8 @@
+/*
+ * Frames are read strictly: what RFC 6455 forbids a client ends the connection, so that no two
+ * readers can take the same bytes for different messages.
+ */
+
 #include "api/http/websocket.h"
 
 #include <assert.h>
@@ -8,11 +13,6 @@
 #include "base/printable.h"
 #include "base/try.h"
 #include "base/util.h"
-
-/*
- * Frames are read strictly: what RFC 6455 forbids a client ends the connection, so that no two
- * readers can take the same bytes for different messages.
- */
 
 #define FIN 0x80u
 #define RESERVED 0x70u

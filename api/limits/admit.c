@@ -1,11 +1,3 @@
-#include "api/limits/admit.h"
-
-#include <assert.h>
-#include "api/http/loop_lag.h"
-#include "api/limits/tenant.h"
-#include "base/clock.h"
-#include "base/rng.h"
-
 /*
  * The worker shares its time among the generations that it has; this file decides which it gets.
  * A free place goes to the tenant with the fewest running generations by weight, inside a tenant
@@ -26,6 +18,14 @@
  * of its own; a tenant is in `busy` exactly while it has running or queued generations; a waiter
  * is in at most one list.
  */
+
+#include "api/limits/admit.h"
+
+#include <assert.h>
+#include "api/http/loop_lag.h"
+#include "api/limits/tenant.h"
+#include "base/clock.h"
+#include "base/rng.h"
 
 #define TICK_MS 20
 #define MEAN_START_MS 1000 /* assumed time of a generation before one has ended */

@@ -1,3 +1,9 @@
+/*
+ * The checksum of a presented key is compared with that of every known key, each over its full
+ * length, whether or not an earlier one matched: the time depends on the number of keys alone.
+ * On reload tenants keep their numbers by name, because live requests carry them.
+ */
+
 #include "api/limits/auth.h"
 
 #include <assert.h>
@@ -16,12 +22,6 @@
 #include "base/sha256.h"
 #include "base/try.h"
 #include "proto/messages.h"
-
-/*
- * The checksum of a presented key is compared with that of every known key, each over its full
- * length, whether or not an earlier one matched: the time depends on the number of keys alone.
- * On reload tenants keep their numbers by name, because live requests carry them.
- */
 
 #define HASHED "sha256$"
 #define SHORT_KEY 12 /* characters; who tries all shorter ones finds one */

@@ -1,3 +1,8 @@
+/*
+ * Addresses have no entries of their own but share rows by a keyed hash: a client that connects
+ * anew for each request keeps its row, and clients without number take no memory.
+ */
+
 #include "api/limits/log_limit.h"
 
 #include <arpa/inet.h>
@@ -9,11 +14,6 @@
 #include <sys/socket.h>
 #include "api/http/exchange.h"
 #include "api/http/siphash.h"
-
-/*
- * Addresses have no entries of their own but share rows by a keyed hash: a client that connects
- * anew for each request keeps its row, and clients without number take no memory.
- */
 
 int log_limit_init(struct log_limit *l, double per_second) {
     *l = (struct log_limit){.per_second = per_second};

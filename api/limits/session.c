@@ -1,11 +1,3 @@
-#include "api/limits/session.h"
-
-#include <assert.h>
-#include <string.h>
-#include "api/http/http.h"
-#include "api/http/siphash.h"
-#include "base/json_read.h"
-
 /*
  * The scheduler learns per session: how long its answers are, what it has had. The APIs have
  * no field for a session, but agents name their sessions, each in its own way, and the tables below
@@ -24,6 +16,14 @@
  * The number is a keyed hash over tenant and name. So no tenant can meet another's sessions, by
  * accident or by choice, and no client can find names that collide.
  */
+
+#include "api/limits/session.h"
+
+#include <assert.h>
+#include <string.h>
+#include "api/http/http.h"
+#include "api/http/siphash.h"
+#include "base/json_read.h"
 
 #define NAME_OF_AGENT "x-claude-code-agent-id"
 

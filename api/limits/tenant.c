@@ -1,15 +1,3 @@
-#include "api/limits/tenant.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include "api/http/conn.h"
-#include "api/http/dialect.h"
-#include "api/http/exchange.h"
-#include "base/loop_bytes.h"
-#include "base/try.h"
-
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of
  * keys in the worker and of the numbers of sessions. A reload changes limits in place; the buckets
@@ -21,6 +9,18 @@
  * beyond it makes the level negative. Debt is paid by waiting, so the limit holds in the mean
  * either way.
  */
+
+#include "api/limits/tenant.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/conn.h"
+#include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "base/loop_bytes.h"
+#include "base/try.h"
 
 #define MEAN_START 256.0 /* tokens of an answer, before one has ended */
 #define MEAN_MEMORY 0.9  /* weight of the old mean beside a new answer */

@@ -1,3 +1,9 @@
+/*
+ * While the thread writes, `writing` belongs to it, and the loop does not change it. If writing
+ * fails, the rows go back to `unsaved` and are written next time. Without memory for a row its
+ * counts are lost, which is less harm than ending requests that have been answered.
+ */
+
 #include "api/limits/usage.h"
 
 #include <assert.h>
@@ -8,12 +14,6 @@
 #include "api/limits/usage_import.h"
 #include "api/limits/usage_rows.h"
 #include "base/try.h"
-
-/*
- * While the thread writes, `writing` belongs to it, and the loop does not change it. If writing
- * fails, the rows go back to `unsaved` and are written next time. Without memory for a row its
- * counts are lost, which is less harm than ending requests that have been answered.
- */
 
 int64_t usage_now(const struct usage *u) {
     return u->opts.unix_s ? u->opts.unix_s(u->opts.ctx) : time(NULL);

@@ -1,3 +1,9 @@
+/*
+ * The text, which earlier versions wrote, is a line for each row, its fields separated by tabs,
+ * between a line that names the format and one that counts the rows: a file that was cut is
+ * recognised. Bytes of names that could end a field are written as %XX.
+ */
+
 #include "api/limits/usage_table.h"
 
 #include <assert.h>
@@ -8,12 +14,6 @@
 #include "base/err.h"
 #include "base/util.h"
 #include "base/try.h"
-
-/*
- * The text, which earlier versions wrote, is a line for each row, its fields separated by tabs,
- * between a line that names the format and one that counts the rows: a file that was cut is
- * recognised. Bytes of names that could end a field are written as %XX.
- */
 
 #define HEAD "weft usage 1"
 #define MONTHS_KEPT 24

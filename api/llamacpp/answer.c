@@ -1,3 +1,6 @@
+/* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
+ * last has `stop` and the figures. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -11,9 +14,6 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/raw_answer.h"
 #include "base/json_read.h"
-
-/* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
- * last has `stop` and the figures. */
 
 static const struct llamacpp_completion *llamacpp_form(const struct writer *w) {
     assert(w->job.state);

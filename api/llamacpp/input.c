@@ -1,3 +1,5 @@
+/* Translates bodies of /completion and /infill to bodies of /v1/completions. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,8 +15,6 @@
 #include "api/generation/model.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/* Translates bodies of /completion and /infill to bodies of /v1/completions. */
 
 struct input {
     struct prompt_job *job;

@@ -1,3 +1,9 @@
+/*
+ * llama-server's own routes for text, which editors use for completion while one types:
+ * /completion, and /infill for the text between two texts; and what its clients read of the server:
+ * /props, /slots, /apply-template.
+ */
+
 #include "api/llamacpp/llamacpp.h"
 
 #include <inttypes.h>
@@ -15,12 +21,6 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/http/http.h"
-
-/*
- * llama-server's own routes for text, which editors use for completion while one types:
- * /completion, and /infill for the text between two texts; and what its clients read of the server:
- * /props, /slots, /apply-template.
- */
 
 static int llamacpp_too_long(const char *field, size_t n, uint32_t context, struct err *err) {
     return err_set_code(err, 400, "context_length_exceeded", field,

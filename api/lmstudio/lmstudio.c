@@ -1,3 +1,5 @@
+/* ---- members behind the usage ---- */
+
 #include "api/lmstudio/lmstudio.h"
 
 #include <assert.h>
@@ -10,8 +12,6 @@
 #include "api/generation/writer.h"
 #include "api/generation/lookup.h"
 #include "api/openai/vectors.h"
-
-/* ---- members behind the usage ---- */
 
 static double lmstudio_seconds(int64_t from_ns, int64_t to_ns) {
     return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;

@@ -1,3 +1,9 @@
+/*
+ * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
+ * which nothing is known is null or, where its type has no null, left out: the context's length of
+ * a model whose file cannot be read.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -15,12 +21,6 @@
 #include "api/generation/models.h"
 #include "api/generation/prompt_job.h"
 #include "base/json_value.h"
-
-/*
- * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
- * which nothing is known is null or, where its type has no null, left out: the context's length of
- * a model whose file cannot be read.
- */
 
 static void put_length(struct json *j, const char *key, const struct model *m) {
     if (m->info->max_context)

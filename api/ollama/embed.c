@@ -1,3 +1,10 @@
+/*
+ * /api/embed: the vectors of /v1/embeddings in Ollama's form. An input that is too long is refused
+ * and not cut, as if "truncate" were false. A request without input gets an answer without vectors,
+ * as Ollama gives it to clients that only want the model loaded. The older /api/embeddings has one
+ * text, `prompt`, and one vector, which is not normalised.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include "api/generation/gen.h"
@@ -10,13 +17,6 @@
 #include "api/generation/env.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * /api/embed: the vectors of /v1/embeddings in Ollama's form. An input that is too long is refused
- * and not cut, as if "truncate" were false. A request without input gets an answer without vectors,
- * as Ollama gives it to clients that only want the model loaded. The older /api/embeddings has one
- * text, `prompt`, and one vector, which is not normalised.
- */
 
 static int ollama_embed_take(struct vectors *v, uint32_t input, struct gen *g) {
     struct json j = {.out = &v->text[input]};

@@ -1,3 +1,9 @@
+/*
+ * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request
+ * leaves out have the model's defaults, as in every other dialect. `num_ctx` is ignored, since
+ * every request has the whole context; a longer prompt is refused, not cut.
+ */
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,12 +18,6 @@
 #include "api/generation/gen_request.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request
- * leaves out have the model's defaults, as in every other dialect. `num_ctx` is ignored, since
- * every request has the whole context; a longer prompt is refused, not cut.
- */
 
 struct input {
     const struct model *m;

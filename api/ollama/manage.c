@@ -1,3 +1,11 @@
+/*
+ * Changes of models by Ollama's clients: pull, create, copy, delete. The daemon makes them
+ * (api_opts.manage); this file checks the right to, reads the bodies and writes the answers. An
+ * exchange waits for its task; if its client leaves the task is cancelled, which leaves a pull
+ * where it is: the next one goes on. The body of a create, which may have a template and a system
+ * message of 1 MiB each, is read on the pool of jobs.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -16,14 +24,6 @@
 #include "api/generation/env.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Changes of models by Ollama's clients: pull, create, copy, delete. The daemon makes them
- * (api_opts.manage); this file checks the right to, reads the bodies and writes the answers. An
- * exchange waits for its task; if its client leaves the task is cancelled, which leaves a pull
- * where it is: the next one goes on. The body of a create, which may have a template and a system
- * message of 1 MiB each, is read on the pool of jobs.
- */
 
 #define BODY_MAX (8u << 10) /* bytes that are read on the loop */
 #define TEXT_MAX (1u << 20) /* bytes of a template, or of a system message */

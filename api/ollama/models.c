@@ -1,3 +1,8 @@
+/*
+ * Answers to the questions of Ollama's clients about models. They check the version before they use
+ * newer features, so the answer names the version of Ollama's API that is implemented here.
+ */
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +22,6 @@
 #include "api/openai/vectors.h"
 #include "base/json_value.h"
 #include "base/try.h"
-
-/*
- * Answers to the questions of Ollama's clients about models. They check the version before they use
- * newer features, so the answer names the version of Ollama's API that is implemented here.
- */
 
 #define API_VERSION "0.12.6"
 

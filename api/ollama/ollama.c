@@ -1,3 +1,10 @@
+/*
+ * An answer is one object, or a line of JSON for each piece and a last one with `done` and the
+ * figures. Reasoning has a member of its own. A call is written when it is complete, since its
+ * arguments are an object here; one that breaks off is not written. A silent stream gets no
+ * keep-alive comments, since clients would take them for an answer.
+ */
+
 #include "api/ollama/ollama.h"
 
 #include <assert.h>
@@ -12,13 +19,6 @@
 #include "api/openai/openai.h"
 #include "api/generation/env.h"
 #include "api/http/respond.h"
-
-/*
- * An answer is one object, or a line of JSON for each piece and a last one with `done` and the
- * figures. Reasoning has a member of its own. A call is written when it is complete, since its
- * arguments are an object here; one that breaks off is not written. A silent stream gets no
- * keep-alive comments, since clients would take them for an answer.
- */
 
 /* Writes "model" and "created_at". */
 static void put_head(struct json *j, const struct model *m) {

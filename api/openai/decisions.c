@@ -1,3 +1,17 @@
+/*
+ * Typed questions about a text, answered by probabilities: OpenAI's /v1/decisions and System One's
+ * /v1/systemone, which differ only in the names of their members.
+ *
+ * Each question is one prompt: a message of the user with the text, then the question, its options
+ * with a label each, and the request to answer by a label. One token is generated. The answer is
+ * how likely each label is in its place, so nothing has to be parsed. The text comes first: only
+ * the first question computes it, the others find it in the prefix cache.
+ *
+ * Probabilities are those of the labels among the likeliest SUBMIT_TOP_MAX tokens, with a space
+ * before them or not, divided by their sum. Confidence is 0 when all options are as likely as each
+ * other and 1 when one has all.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -14,20 +28,6 @@
 #include "api/openai/openai.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Typed questions about a text, answered by probabilities: OpenAI's /v1/decisions and System One's
- * /v1/systemone, which differ only in the names of their members.
- *
- * Each question is one prompt: a message of the user with the text, then the question, its options
- * with a label each, and the request to answer by a label. One token is generated. The answer is
- * how likely each label is in its place, so nothing has to be parsed. The text comes first: only
- * the first question computes it, the others find it in the prefix cache.
- *
- * Probabilities are those of the labels among the likeliest SUBMIT_TOP_MAX tokens, with a space
- * before them or not, divided by their sum. Confidence is 0 when all options are as likely as each
- * other and 1 when one has all.
- */
 
 #define QUESTIONS_MAX 64u
 #define OPTIONS_MAX 26u /* labels A to Z */

@@ -1,3 +1,5 @@
+/* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
+
 #include "api/openai/openai.h"
 
 #include <assert.h>
@@ -9,8 +11,6 @@
 #include "api/generation/writer.h"
 #include "api/generation/lookup.h"
 #include "api/openai/vectors.h"
-
-/* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
 bool openai_is_llama_server(const struct route *route) {
     return route && strncmp(route->path, "/v1/", 4) != 0 && strncmp(route->path, "/api/", 5) != 0;

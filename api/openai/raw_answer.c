@@ -1,3 +1,5 @@
+/* ---- settings ---- */
+
 #include "api/openai/raw_answer.h"
 
 #include <assert.h>
@@ -10,8 +12,6 @@
 #include "api/http/json.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-
-/* ---- settings ---- */
 
 static void raw_put_bias(struct json *j, int32_t token, double bias) {
     if (isfinite(bias))

@@ -1,3 +1,9 @@
+/*
+ * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, or text-embeddings-inference (TEI),
+ * and vLLM's /v1/score: how well each document answers the query, as a probability, or as the
+ * model's own number (raw_scores). Each pair is a prompt of its own.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -10,12 +16,6 @@
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
-
-/*
- * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, or text-embeddings-inference (TEI),
- * and vLLM's /v1/score: how well each document answers the query, as a probability, or as the
- * model's own number (raw_scores). Each pair is a prompt of its own.
- */
 
 static int rerank_take(struct vectors *v, uint32_t input, struct gen *g) {
     assert(input < v->n_inputs && g->n_vector > 0);

@@ -1,3 +1,8 @@
+/*
+ * Text to tokens and back, for debugging and for routers that hash prompts: the first part of the
+ * work of the generating endpoints.
+ */
+
 #include <errno.h>
 #include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
@@ -8,11 +13,6 @@
 #include "base/jobs.h"
 #include "base/util.h"
 #include "text/stops.h"
-
-/*
- * Text to tokens and back, for debugging and for routers that hash prompts: the first part of the
- * work of the generating endpoints.
- */
 
 #define UNIT 4096 /* tokens between two calls of job_pause() */
 

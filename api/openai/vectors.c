@@ -1,3 +1,14 @@
+/*
+ * Each input is a generation that ends with a vector. Thousands of them may come in one request, so
+ * they do not all go to the worker at once: a few lanes take one input after the other, and each
+ * lane asks anew for its place among the other clients' requests. Only the first lane can be sent
+ * away for want of room; the request then has not begun.
+ *
+ * What a result looks like in the answer is written when it arrives: thousands of numbers take
+ * their time, and the other clients of this thread wait meanwhile. Thousands of vectors are put
+ * together on the pool.
+ */
+
 #include "api/openai/vectors.h"
 
 #include <assert.h>
@@ -16,17 +27,6 @@
 #include "api/http/respond.h"
 #include "api/http/dialect.h"
 #include "base/try.h"
-
-/*
- * Each input is a generation that ends with a vector. Thousands of them may come in one request, so
- * they do not all go to the worker at once: a few lanes take one input after the other, and each
- * lane asks anew for its place among the other clients' requests. Only the first lane can be sent
- * away for want of room; the request then has not begun.
- *
- * What a result looks like in the answer is written when it arrives: thousands of numbers take
- * their time, and the other clients of this thread wait meanwhile. Thousands of vectors are put
- * together on the pool.
- */
 
 static void free_vectors(struct vectors *e) {
     for (uint32_t i = 0; i < VECTORS_LANES; i++)

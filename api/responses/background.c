@@ -1,14 +1,3 @@
-#include "api/responses/background.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <stdlib.h>
-#include "api/generation/env.h"
-#include "api/http/conn.h"
-#include "api/http/respond.h"
-#include "api/responses/responses.h"
-#include "base/try.h"
-
 /*
  * The writer of a response in the background is that of a stream, with an exchange that has no
  * connection: its events go to a log (event_log.h), and no slow reader holds it back. The client's
@@ -22,6 +11,17 @@
  * Logs of responses under way are bounded in all by the bytes of the store. A log for which there
  * is no room is lost: its readers are told so, and the response itself goes on.
  */
+
+#include "api/responses/background.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include "api/generation/env.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
+#include "api/responses/responses.h"
+#include "base/try.h"
 
 #define TURN_MAX (32u << 10) /* bytes of events that a reader takes in a turn */
 

@@ -1,3 +1,13 @@
+/*
+ * A conversation is a stored object without items of its own: head and echo are its JSON, and what
+ * it continues are its items: those of the responses that named it, and objects without an id that
+ * hold items which clients have added. A conversation never changes: to add to it is to replace it
+ * by one that continues more, so that requests which read it need no lock.
+ *
+ * Bodies are read on the pool, and conversations that are copied without an item are copied there.
+ * The result is put into place on the loop, if the conversation is still the one that was read.
+ */
+
 #include "api/responses/conversation.h"
 
 #include <assert.h>
@@ -13,16 +23,6 @@
 #include "api/responses/responses.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * A conversation is a stored object without items of its own: head and echo are its JSON, and what
- * it continues are its items: those of the responses that named it, and objects without an id that
- * hold items which clients have added. A conversation never changes: to add to it is to replace it
- * by one that continues more, so that requests which read it need no lock.
- *
- * Bodies are read on the pool, and conversations that are copied without an item are copied there.
- * The result is put into place on the loop, if the conversation is still the one that was read.
- */
 
 #define ID_HEX 24u
 

@@ -1,3 +1,10 @@
+/*
+ * Items that this server does not write: conversations that began at another service have them, and
+ * an agent cannot take them back. A call of a tool that ran there is read as a call with its
+ * result. Other items are read as their text where they have some, else as a note that names their
+ * type, so that no type of item makes a request fail.
+ */
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,13 +13,6 @@
 #include "api/responses/build.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Items that this server does not write: conversations that began at another service have them, and
- * an agent cannot take them back. A call of a tool that ran there is read as a call with its
- * result. Other items are read as their text where they have some, else as a note that names their
- * type, so that no type of item makes a request fail.
- */
 
 /* ---- calls ---- */
 

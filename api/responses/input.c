@@ -1,3 +1,10 @@
+/*
+ * Translates the body of a Responses request to that of a chat. Fields that a chat has under the
+ * same name are passed on and checked there; the others are checked here. Unknown fields are
+ * ignored; known fields that would change the output but are not supported are refused by name, as
+ * in chats (read_request.c).
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,13 +17,6 @@
 #include "api/responses/conversation.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Translates the body of a Responses request to that of a chat. Fields that a chat has under the
- * same name are passed on and checked there; the others are checked here. Unknown fields are
- * ignored; known fields that would change the output but are not supported are refused by name, as
- * in chats (read_request.c).
- */
 
 #define ID_MAX 256u
 #define METADATA_MAX 16u

@@ -1,3 +1,10 @@
+/*
+ * /v1/responses/ID/input_items: the input of the model, that is the conversation that the response
+ * continues and its own input. A conversation may be as large as the store; a page is made only of
+ * the texts of its items, which are copied as they are, and it ends early when it gets large: its
+ * client asks for the next one as after any other.
+ */
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -10,13 +17,6 @@
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
 #include "base/try.h"
-
-/*
- * /v1/responses/ID/input_items: the input of the model, that is the conversation that the response
- * continues and its own input. A conversation may be as large as the store; a page is made only of
- * the texts of its items, which are copied as they are, and it ends early when it gets large: its
- * client asks for the next one as after any other.
- */
 
 #define LIST_DEFAULT 20u
 #define LIST_MAX 100u

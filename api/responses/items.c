@@ -1,3 +1,14 @@
+/*
+ * Items are smaller than messages: what a model says in one turn is up to one item of reasoning,
+ * texts and calls each, and comes back like that. Templates know one message for all of it, so
+ * items of the assistant are gathered until something else comes, or until they can no longer be
+ * one message (text or reasoning after a call). Since the prompt is then the one that the model
+ * continued itself, the prefix cache finds it.
+ *
+ * Instructions and the system messages in front of the conversation become one system message:
+ * agents send several, and many templates take only one, at the beginning.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,17 +21,6 @@
 #include "api/generation/opaque_reasoning.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/*
- * Items are smaller than messages: what a model says in one turn is up to one item of reasoning,
- * texts and calls each, and comes back like that. Templates know one message for all of it, so
- * items of the assistant are gathered until something else comes, or until they can no longer be
- * one message (text or reasoning after a call). Since the prompt is then the one that the model
- * continued itself, the prefix cache finds it.
- *
- * Instructions and the system messages in front of the conversation become one system message:
- * agents send several, and many templates take only one, at the beginning.
- */
 
 #define PAUSE 16u            /* items between two places where another tenant may have its turn */
 #define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */

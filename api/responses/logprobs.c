@@ -1,3 +1,10 @@
+/*
+ * The parser holds text back while it may begin a marker, so the content that a token releases may
+ * be that of several tokens. They are found from the end of the content backwards: a token whose
+ * whole text stands there is one of them, and the first token of which that is not true has the
+ * rest. Tokens of markers and of reasoning release nothing and get no entry.
+ */
+
 #include "api/responses/logprobs.h"
 
 #include <assert.h>
@@ -8,13 +15,6 @@
 #include "api/generation/gen.h"
 #include "api/openai/choices.h"
 #include "base/try.h"
-
-/*
- * The parser holds text back while it may begin a marker, so the content that a token releases may
- * be that of several tokens. They are found from the end of the content backwards: a token whose
- * whole text stands there is one of them, and the first token of which that is not true has the
- * rest. Tokens of markers and of reasoning release nothing and get no entry.
- */
 
 #define SEAL_FROM (64u << 10) /* bytes of a blob */
 

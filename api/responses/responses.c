@@ -1,3 +1,13 @@
+/*
+ * The output of a generation is a list of runs (output_parser.h); each run is an item: a message,
+ * reasoning, or a call. An item's place in the output is that of its run, and its id is made of the
+ * response's id and that number, so that an item is the same in every event and in the response
+ * itself.
+ *
+ * An answer that said nothing (only reasoning, or not even that) gets an empty message at its end:
+ * agents take the message as the end of their turn.
+ */
+
 #include "api/responses/responses.h"
 
 #include <assert.h>
@@ -11,16 +21,6 @@
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/opaque_reasoning.h"
-
-/*
- * The output of a generation is a list of runs (output_parser.h); each run is an item: a message,
- * reasoning, or a call. An item's place in the output is that of its run, and its id is made of the
- * response's id and that number, so that an item is the same in every event and in the response
- * itself.
- *
- * An answer that said nothing (only reasoning, or not even that) gets an empty message at its end:
- * agents take the message as the end of their turn.
- */
 
 #define ARENA_MAX (64u << 20)
 

@@ -1,3 +1,8 @@
+/*
+ * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
+ * /input_items. Clients without the right to see it get 404.
+ */
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +20,6 @@
 #include "api/generation/audit.h"
 #include "api/generation/writer.h"
 #include "base/try.h"
-
-/*
- * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
- * /input_items. Clients without the right to see it get 404.
- */
 
 /* Returns true if the path names a response: conversations are in the same store. */
 static bool names_response(const struct exchange *x) {

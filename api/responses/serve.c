@@ -1,3 +1,6 @@
+/* The endpoints that make responses. A response that is complete is stored here, or held by its
+ * WebSocket. */
+
 #include <assert.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
@@ -9,9 +12,6 @@
 #include "api/responses/responses.h"
 #include "base/json_read.h"
 #include "base/try.h"
-
-/* The endpoints that make responses. A response that is complete is stored here, or held by its
- * WebSocket. */
 
 static void responses_forget(void *state) {
     stored_unref(state);

@@ -1,14 +1,3 @@
-#include "api/responses/store_private.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include "api/http/loop_lag.h"
-#include "base/clock.h"
-#include "base/hash_index.h"
-#include "base/loop_bytes.h"
-
 /*
  * Each tenant has a list of its responses; the first is forgotten next. When a response is
  * continued, the new one is put at the end, then the one that it continues behind it, and so on up
@@ -29,6 +18,17 @@
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
+
+#include "api/responses/store_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/loop_lag.h"
+#include "base/clock.h"
+#include "base/hash_index.h"
+#include "base/loop_bytes.h"
 
 #define TICK_MS 10000u     /* interval between searches for old responses */
 #define TICK_AGAIN_MS 1u   /* pause between the parts of a search */

@@ -1,3 +1,9 @@
+/*
+ * A row is a response or a conversation; an index of its items saves parsing them, and is written
+ * as [[AT, LENGTH, FLAGS, ID], ..]. What is read may come from elsewhere: a row whose texts are not
+ * JSON, or whose index does not fit its texts, is left out.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -8,12 +14,6 @@
 #include "api/state/db.h"
 #include "base/json_value.h"
 #include "base/try.h"
-
-/*
- * A row is a response or a conversation; an index of its items saves parsing them, and is written
- * as [[AT, LENGTH, FLAGS, ID], ..]. What is read may come from elsewhere: a row whose texts are not
- * JSON, or whose index does not fit its texts, is left out.
- */
 
 #define FLAG_MESSAGE 1u
 #define FLAG_SILENT 2u

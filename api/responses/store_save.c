@@ -1,3 +1,14 @@
+/*
+ * Rows of responses. What differs from the database is in a queue, parents before those that
+ * continue them. A job takes a part of the queue, writes it in one transaction, and reads what
+ * other daemons have added. The queue is made of the responses themselves, which their tenants are
+ * charged for, so it is bounded as the store is: a response that is forgotten before it was written
+ * is not written. One whose row is to be deleted is kept as `dead`, without its parts.
+ *
+ * Two daemons may use the rows during an upgrade. Each reads what the other adds; the one that
+ * leaves deletes nothing because of its own limits.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,17 +20,6 @@
 #include "base/clock.h"
 #include "base/loop_bytes.h"
 #include "base/try.h"
-
-/*
- * Rows of responses. What differs from the database is in a queue, parents before those that
- * continue them. A job takes a part of the queue, writes it in one transaction, and reads what
- * other daemons have added. The queue is made of the responses themselves, which their tenants are
- * charged for, so it is bounded as the store is: a response that is forgotten before it was written
- * is not written. One whose row is to be deleted is kept as `dead`, without its parts.
- *
- * Two daemons may use the rows during an upgrade. Each reads what the other adds; the one that
- * leaves deletes nothing because of its own limits.
- */
 
 #define SAVE_MS 100u           /* from a change to its transaction */
 #define LOOK_MS 1000u          /* interval between looks for rows of others, and between attempts */

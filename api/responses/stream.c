@@ -1,16 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include "api/http/conn.h"
-#include "api/generation/env.h"
-#include "api/generation/timings.h"
-#include "api/http/respond.h"
-#include "api/openai/choices.h"
-#include "api/openai/openai.h"
-#include "api/responses/background.h"
-#include "api/responses/responses.h"
-#include "base/try.h"
-
 /*
  * The order of a stream:
  *
@@ -25,6 +12,19 @@
  * Every event has its type twice, as the event's name and in the data, and the next sequence
  * number. After silence in_progress is repeated: clients count events, not comments.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "api/http/conn.h"
+#include "api/generation/env.h"
+#include "api/generation/timings.h"
+#include "api/http/respond.h"
+#include "api/openai/choices.h"
+#include "api/openai/openai.h"
+#include "api/responses/background.h"
+#include "api/responses/responses.h"
+#include "base/try.h"
 
 struct stream_event { /* the event that is being written */
     struct writer *w;

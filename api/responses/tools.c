@@ -1,13 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include "api/generation/messages.h"
-#include "api/generation/tool_text.h"
-#include "api/responses/build.h"
-#include "base/json_read.h"
-#include "base/try.h"
-
 /*
  * Templates and tool-call formats know functions with JSON arguments. Tools of other kinds are
  * shown to the model as functions, and a call of one is returned to the client in its original
@@ -25,6 +15,16 @@
  * Tools that would run at the service (web_search, ...) are left out: models do not miss them, and
  * agents send them to every service.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/messages.h"
+#include "api/generation/tool_text.h"
+#include "api/responses/build.h"
+#include "base/json_read.h"
+#include "base/try.h"
 
 #define ITEM_TOOLS_MAX 4096u /* limit of tools in items: each is searched for among all */
 

@@ -1,3 +1,8 @@
+/*
+ * /metrics in Prometheus' text format. A scrape formats what is already counted: routers ask every
+ * 50 ms and take figures older than 200 ms for an overload. Names are vLLM's where it has them.
+ */
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -11,11 +16,6 @@
 #include "api/generation/env.h"
 #include "api/generation/metrics.h"
 #include "api/service/service.h"
-
-/*
- * /metrics in Prometheus' text format. A scrape formats what is already counted: routers ask every
- * 50 ms and take figures older than 200 ms for an overload. Names are vLLM's where it has them.
- */
 
 #define TEXT_MAX (4u << 20)
 

@@ -1,3 +1,8 @@
+/*
+ * The page's files. Each has an ETag, a hash of its bytes, and is asked for again each time
+ * (no-cache): after an upgrade no browser mixes old files with new ones.
+ */
+
 #include "api/service/page.h"
 
 #include <string.h>
@@ -5,11 +10,6 @@
 #include "api/http/respond.h"
 #include "api/generation/env.h"
 #include "api/http/http.h"
-
-/*
- * The page's files. Each has an ETag, a hash of its bytes, and is asked for again each time
- * (no-cache): after an upgrade no browser mixes old files with new ones.
- */
 
 bool page_is_asked_for(const struct exchange *x, const struct http *h) {
     const char *accept = http_header(h, "accept", NULL);

@@ -1,3 +1,7 @@
+/* GET /v1/requests: the last requests that have ended, those of the key's tenant, or with the key
+ * of an operator those of all tenants. GET /v1/requests/GENERATION/why: the scheduler's decisions
+ * about one of them. GET /web/history: what the page's charts show of the last hour. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +15,6 @@
 #include "api/service/service.h"
 #include "base/try.h"
 #include "proto/flight.h"
-
-/* GET /v1/requests: the last requests that have ended, those of the key's tenant, or with the key
- * of an operator those of all tenants. GET /v1/requests/GENERATION/why: the scheduler's decisions
- * about one of them. GET /web/history: what the page's charts show of the last hour. */
 
 #define RECORDS 64u /* decisions about a request */
 #define SHOWN 100u

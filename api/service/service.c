@@ -1,3 +1,5 @@
+/* ---- requests that have ended ---- */
+
 #include "api/service/service.h"
 
 #include <stdio.h>
@@ -10,8 +12,6 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/probe.h"
-
-/* ---- requests that have ended ---- */
 
 static void service_count(struct api_stats *s, const struct exchange *x) {
     s->n_requests++;

@@ -1,10 +1,3 @@
-#include <string.h>
-#include "api/generation/env.h"
-#include "api/generation/models.h"
-#include "api/http/http.h"
-#include "api/http/respond.h"
-#include "api/service/service.h"
-
 /*
  * Sleep as vLLM has it: POST /sleep frees the memory of the models, POST /wake_up loads the first
  * again, GET /is_sleeping tells whether any is in memory. "?model=NAME" confines each to one model.
@@ -12,6 +5,13 @@
  * generation wakes its model, so nothing is refused meanwhile. vLLM's parameters `level`
  * and `tags` are ignored: weft frees all memory of a model, or none.
  */
+
+#include <string.h>
+#include "api/generation/env.h"
+#include "api/generation/models.h"
+#include "api/http/http.h"
+#include "api/http/respond.h"
+#include "api/service/service.h"
 
 /* Sets *@out to the model that the query names, or to NULL if it names none. Returns 0, or a 404 in
  * @err. */

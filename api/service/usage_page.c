@@ -1,3 +1,6 @@
+/* GET /v1/usage: what the key of the request has used, and the quotas of its tenant. The admin
+ * socket shows all keys. */
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -6,9 +9,6 @@
 #include "api/http/respond.h"
 #include "api/limits/usage_limit.h"
 #include "api/service/service.h"
-
-/* GET /v1/usage: what the key of the request has used, and the quotas of its tenant. The admin
- * socket shows all keys. */
 
 /* Bytes of an answer: the most rows that a table has, with the longest names. */
 #define USAGE_TEXT_MAX (16u << 20)

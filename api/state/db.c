@@ -1,3 +1,10 @@
+/*
+ * A journal of writes to come (WAL) lets others read, for example an operator with sqlite3, while
+ * the daemon writes. Each commit is on the disk when it returns (synchronous = FULL).
+ *
+ * struct db and struct db_rows are SQLite's own objects under names of ours.
+ */
+
 #include "api/state/db.h"
 
 #include <errno.h>
@@ -10,13 +17,6 @@
 #include <unistd.h>
 #include "base/try.h"
 #include "base/util.h"
-
-/*
- * A journal of writes to come (WAL) lets others read, for example an operator with sqlite3, while
- * the daemon writes. Each commit is on the disk when it returns (synchronous = FULL).
- *
- * struct db and struct db_rows are SQLite's own objects under names of ours.
- */
 
 #define JOURNAL_MAX "8388608" /* bytes of the journal that stay allocated */
 

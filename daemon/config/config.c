@@ -1,3 +1,10 @@
+/*
+ * Values from each source pass through config_set_option(): a line of a file, a flag, an option
+ * sent to the worker, a reload. All accept the same values, with the same error messages. An option
+ * keeps its value if the new one is refused, except a list, which may be cut short: the caller then
+ * discards the whole configuration.
+ */
+
 #include "daemon/config/config.h"
 
 #include <arpa/inet.h>
@@ -8,13 +15,6 @@
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
-
-/*
- * Values from each source pass through config_set_option(): a line of a file, a flag, an option
- * sent to the worker, a reload. All accept the same values, with the same error messages. An option
- * keeps its value if the new one is refused, except a list, which may be cut short: the caller then
- * discards the whole configuration.
- */
 
 /* ---- values ---- */
 

@@ -1,13 +1,13 @@
-#include "daemon/config/config.h"
-
-#include <assert.h>
-
 /*
  * The options of weftd, one row each. The row names the field that it sets, in struct config or in
  * the options of the module that uses it, which config.h embeds; type and range of the field are
  * checked when this file is compiled. This table is the source of every list of options: --help,
  * --print-config, the installed weft.conf, weft.conf(5) and the completion of bash.
  */
+
+#include "daemon/config/config.h"
+
+#include <assert.h>
 
 #define KiB (1ull << 10)
 #define MiB (1ull << 20)

@@ -1,3 +1,9 @@
+/*
+ * Lines are `[section]`, `key = value` or `key : value`. A comment begins with # or ; at the
+ * beginning of a line or behind a section, and with ; after a blank elsewhere. Blanks around names
+ * and values have no meaning. Reading ends at the first error.
+ */
+
 #include "daemon/config/keyfile.h"
 
 #include <ctype.h>
@@ -6,12 +12,6 @@
 #include <string.h>
 #include "base/files.h"
 #include "base/try.h"
-
-/*
- * Lines are `[section]`, `key = value` or `key : value`. A comment begins with # or ; at the
- * beginning of a line or behind a section, and with ; after a blank elsewhere. Blanks around names
- * and values have no meaning. Reading ends at the first error.
- */
 
 #define BYTE_ORDER_MARK "\xEF\xBB\xBF"
 #define BLANKS " \t\r\n\f\v"

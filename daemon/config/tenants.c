@@ -1,3 +1,9 @@
+/*
+ * The keys of a section are the rows of the table below. The rows of struct reading are the
+ * sections, in the order of the file; after the last line each section takes the keys that it lacks
+ * from [default].
+ */
+
 #include "daemon/config/tenants.h"
 
 #include <assert.h>
@@ -8,12 +14,6 @@
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
 #include "text/repeats.h"
-
-/*
- * The keys of a section are the rows of the table below. The rows of struct reading are the
- * sections, in the order of the file; after the last line each section takes the keys that it lacks
- * from [default].
- */
 
 #define AT(field) offsetof(struct api_tenant, field)
 

@@ -1,3 +1,10 @@
+/*
+ * The admin socket has its own instance of the HTTP server with its own limits, because it must
+ * answer when all connections of the API are taken. It knows no keys: the socket's file and the
+ * peer's credentials decide who may connect. Each body is one line of JSON. A watched answer is
+ * sent until its client leaves.
+ */
+
 #include "daemon/front/admin.h"
 
 #include <assert.h>
@@ -17,13 +24,6 @@
 #include "daemon/front/admin_json.h"
 #include "daemon/front/audit.h"
 #include "proto/flight_file.h"
-
-/*
- * The admin socket has its own instance of the HTTP server with its own limits, because it must
- * answer when all connections of the API are taken. It knows no keys: the socket's file and the
- * peer's credentials decide who may connect. Each body is one line of JSON. A watched answer is
- * sent until its client leaves.
- */
 
 #define CONNS_MAX 64
 #define TARGET_MAX 4096

@@ -1,3 +1,10 @@
+/*
+ * Each document is built whole and written once. If memory is short, yyjson omits values and
+ * continues; its allocator notes that, and admin_json_finish() checks it. One document is built at
+ * a time. Strings are copied where they do not outlive the call. Lists are cut at fixed lengths,
+ * because an operator reads them; /metrics has the sums.
+ */
+
 #include "daemon/front/admin_json.h"
 
 #include <errno.h>
@@ -5,13 +12,6 @@
 #include <stdlib.h>
 #include <yyjson.h>
 #include "base/printable.h"
-
-/*
- * Each document is built whole and written once. If memory is short, yyjson omits values and
- * continues; its allocator notes that, and admin_json_finish() checks it. One document is built at
- * a time. Strings are copied where they do not outlive the call. Lists are cut at fixed lengths,
- * because an operator reads them; /metrics has the sums.
- */
 
 #define REQUESTS_MAX 4096
 #define ENDED_MAX 100 /* requests of an answer to /requests/ended */

@@ -1,3 +1,11 @@
+/*
+ * Each argument is weftd's own option, a row of llama_options.c, or unknown. A name that both
+ * programs have is weftd's, unless it has a row. Options that depend on each other (-c and -np,
+ * --host and --port) are collected and added at the end. Variables of the environment are read
+ * first, as a command line of their own; the real one may complete its pairs (a container often has
+ * LLAMA_ARG_HOST in its environment and --port on its command line).
+ */
+
 #include "daemon/front/args.h"
 
 #include <assert.h>
@@ -15,14 +23,6 @@
 #include "checkpoint/checkpoint.h"
 #include "daemon/front/environment.h"
 #include "daemon/front/llama_options.h"
-
-/*
- * Each argument is weftd's own option, a row of llama_options.c, or unknown. A name that both
- * programs have is weftd's, unless it has a row. Options that depend on each other (-c and -np,
- * --host and --port) are collected and added at the end. Variables of the environment are read
- * first, as a command line of their own; the real one may complete its pairs (a container often has
- * LLAMA_ARG_HOST in its environment and --port on its command line).
- */
 
 #define NOTES_MAX (64u << 10)
 

@@ -1,3 +1,10 @@
+/*
+ * With libsystemd every call passes its arguments to the library, which does nothing without a
+ * service manager. Without the library, the second half of the file has empty functions. Only the
+ * loop sends the watchdog's ping, so that a loop that hangs is noticed. Its timer does not keep the
+ * loop from ending.
+ */
+
 #include "daemon/front/service.h"
 
 #include <assert.h>
@@ -11,13 +18,6 @@
 #include "base/clock.h"
 #include "base/try.h"
 #include "daemon/upgrade/takeover.h"
-
-/*
- * With libsystemd every call passes its arguments to the library, which does nothing without a
- * service manager. Without the library, the second half of the file has empty functions. Only the
- * loop sends the watchdog's ping, so that a loop that hangs is noticed. Its timer does not keep the
- * loop from ending.
- */
 
 int service_check_path(const char *key, const char *path, struct err *err) {
     const char *slash = strrchr(path, '/');

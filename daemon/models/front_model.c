@@ -1,3 +1,10 @@
+/*
+ * Checks a model before a worker is started and before the service reports that it is ready, and
+ * reports errors in one line with the file's name: a worker could only write to the log. The files
+ * stay open because each worker gets their descriptors, so a model that is replaced by a rename is
+ * still served. This process does not read them after front_model_open().
+ */
+
 #include "daemon/models/front_model.h"
 
 #include <assert.h>
@@ -14,13 +21,6 @@
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "daemon/worker/worker.h"
-
-/*
- * Checks a model before a worker is started and before the service reports that it is ready, and
- * reports errors in one line with the file's name: a worker could only write to the log. The files
- * stay open because each worker gets their descriptors, so a model that is replaced by a rename is
- * still served. This process does not read them after front_model_open().
- */
 
 #define TEMPLATE_FILE_MAX (1u << 20)
 

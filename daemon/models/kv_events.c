@@ -1,3 +1,9 @@
+/*
+ * libzmq is opened when it is needed, and not linked: most daemons publish nothing, and it depends
+ * on a dozen libraries. zmq_send() on a PUB socket puts a message into the queue of each subscriber
+ * and returns; a thread of ZeroMQ sends it.
+ */
+
 #include "daemon/models/kv_events.h"
 
 #include <assert.h>
@@ -14,12 +20,6 @@
 #include "base/printable.h"
 #include "base/try.h"
 #include "base/util.h"
-
-/*
- * libzmq is opened when it is needed, and not linked: most daemons publish nothing, and it depends
- * on a dozen libraries. zmq_send() on a PUB socket puts a message into the queue of each subscriber
- * and returns; a thread of ZeroMQ sends it.
- */
 
 #ifdef HAVE_ZMQ
 #include <zmq.h>

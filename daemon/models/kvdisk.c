@@ -1,3 +1,11 @@
+/*
+ * The folder's content reveals prompts. Therefore its files must belong to the daemon and be
+ * unreadable for other users. They are opened relative to the folder and never through a link;
+ * files that break these rules are refused and not repaired. The lock belongs to the open file: the
+ * workers inherit it, and the next daemon gets it when the last worker has ended or, in an upgrade,
+ * has left the file.
+ */
+
 #include "daemon/models/kvdisk.h"
 
 #include <assert.h>
@@ -14,14 +22,6 @@
 #include "base/files.h"
 #include "base/try.h"
 #include "base/util.h"
-
-/*
- * The folder's content reveals prompts. Therefore its files must belong to the daemon and be
- * unreadable for other users. They are opened relative to the folder and never through a link;
- * files that break these rules are refused and not repaired. The lock belongs to the open file: the
- * workers inherit it, and the next daemon gets it when the last worker has ended or, in an upgrade,
- * has left the file.
- */
 
 #define FILE_NAME "prefixes.kv"
 #define KEY_NAME "prefixes.key"

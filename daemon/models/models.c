@@ -1,3 +1,16 @@
+/*
+ * The loop's thread runs all code except the reading of a file, a job of libuv's pool that touches
+ * only the front_model that it makes. decide() takes all decisions: it looks at all models,
+ * and a timer runs it soon after each change that could matter, and every TICK_MS for decisions
+ * that depend on time. So calls of the api decide nothing, and api_worker_failed() is never called
+ * inside one.
+ *
+ * A swap makes a second model under the name of the first (served.next and served.old), which
+ * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
+ * and removed when its last request has been answered. A successor that cannot be loaded is retired
+ * too.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,19 +26,6 @@
 #include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
-
-/*
- * The loop's thread runs all code except the reading of a file, a job of libuv's pool that touches
- * only the front_model that it makes. decide() takes all decisions: it looks at all models,
- * and a timer runs it soon after each change that could matter, and every TICK_MS for decisions
- * that depend on time. So calls of the api decide nothing, and api_worker_failed() is never called
- * inside one.
- *
- * A swap makes a second model under the name of the first (served.next and served.old), which
- * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
- * and removed when its last request has been answered. A successor that cannot be loaded is retired
- * too.
- */
 
 #define TICK_MS 500
 #define QUEUED_TICK_MS 50 /* period of decisions while a model waits for room */

@@ -1,3 +1,9 @@
+/*
+ * Files are listed here and not opened: a folder may have hundreds, and an invalid file is reported
+ * when a request names it. A preset that names a missing file is an error at the start; while the
+ * daemon runs, it is left out, and other presets are used.
+ */
+
 #include "daemon/models/models_find.h"
 
 #include <assert.h>
@@ -16,12 +22,6 @@
 #include "checkpoint/checkpoint.h"
 #include "daemon/models/front_model.h"
 #include "engine/engine.h"
-
-/*
- * Files are listed here and not opened: a folder may have hundreds, and an invalid file is reported
- * when a request names it. A preset that names a missing file is an error at the start; while the
- * daemon runs, it is left out, and other presets are used.
- */
 
 #define PRESET_END ".conf"
 

@@ -1,3 +1,10 @@
+/*
+ * Presets that clients make and remove. Disks may be slow, and a template may be long. So files are
+ * changed on a thread of libuv's pool, one change after the other: changes of one name cannot mix,
+ * and no more than one thread waits for the disk. A change whose client leaves before it has begun
+ * is left out; one that has begun is completed.
+ */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -8,13 +15,6 @@
 #include "base/try.h"
 #include "daemon/models/models_presets.h"
 #include "daemon/models/models_private.h"
-
-/*
- * Presets that clients make and remove. Disks may be slow, and a template may be long. So files are
- * changed on a thread of libuv's pool, one change after the other: changes of one name cannot mix,
- * and no more than one thread waits for the disk. A change whose client leaves before it has begun
- * is left out; one that has begun is completed.
- */
 
 #define CHANGES_MAX 16 /* most changes that wait or are under way */
 

@@ -1,3 +1,13 @@
+/*
+ * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
+ * it, with the template and the system message beside it. A first line distinguishes them from the
+ * operator's own presets, which clients cannot change. A new preset is read as the next start will
+ * read it before it gets its name, so the folder never holds an invalid one. Its template and
+ * system message are written before it; the former ones are kept under another name until then, and
+ * restored if the preset is refused. Changes wait for each other because changes of one preset use
+ * the same names.
+ */
+
 #include "daemon/models/models_presets.h"
 
 #include <ctype.h>
@@ -15,16 +25,6 @@
 #include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "text/template.h"
-
-/*
- * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
- * it, with the template and the system message beside it. A first line distinguishes them from the
- * operator's own presets, which clients cannot change. A new preset is read as the next start will
- * read it before it gets its name, so the folder never holds an invalid one. Its template and
- * system message are written before it; the former ones are kept under another name until then, and
- * restored if the preset is refused. Changes wait for each other because changes of one preset use
- * the same names.
- */
 
 #define MADE "# made by a client\n"
 #define NAME_LEN_MAX 100

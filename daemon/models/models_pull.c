@@ -1,3 +1,10 @@
+/*
+ * weftctl, a child process, downloads and removes files: the front has no code for a hub and does
+ * not wait for a disk. It reads weftctl's output, a line of JSON for each step, from a pipe. A
+ * child that is not needed any more is killed at once; the downloaded part is kept, and the next
+ * pull continues.
+ */
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -12,13 +19,6 @@
 #include "base/try.h"
 #include "daemon/models/models_private.h"
 #include "daemon/models/pull_lines.h"
-
-/*
- * weftctl, a child process, downloads and removes files: the front has no code for a hub and does
- * not wait for a disk. It reads weftctl's output, a line of JSON for each step, from a pipe. A
- * child that is not needed any more is killed at once; the downloaded part is kept, and the next
- * pull continues.
- */
 
 #define PULLS_MAX 4
 #define UNREACHABLE 69 /* exit codes of weftctl */

@@ -1,15 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <uv.h>
-#include "base/log.h"
-#include "base/printable.h"
-#include "daemon/models/models_find.h"
-#include "daemon/models/models_private.h"
-#include "daemon/models/projector_file.h"
-
 /*
  * Files may be added and removed while the daemon runs. The folders are scanned when a client asks
  * for an unknown name or for the list. A thread of libuv's pool scans, since a folder may lie
@@ -21,6 +9,18 @@
  * (models.c). A preset that cannot be read is named in the log, in /v1/models and on the admin
  * socket; if it was served before, it is served with its former options.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <uv.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/models/models_find.h"
+#include "daemon/models/models_private.h"
+#include "daemon/models/projector_file.h"
 
 #define PAUSE_MS 2000      /* least time from the end of one scan to the next */
 #define SCAN_LIMIT_MS 5000 /* time after which requests that wait for a scan continue without it */

@@ -1,8 +1,8 @@
+/* Chooses the models in memory if not all requested models fit. */
+
 #include <assert.h>
 #include <math.h>
 #include "daemon/models/models_private.h"
-
-/* Chooses the models in memory if not all requested models fit. */
 
 /* A model with running requests stays for STAY_LOADS times the duration of its load, but no longer
  * than STAY_MS. The same time is the quantum of model_share_holds(). */

@@ -1,17 +1,3 @@
-#include "daemon/upgrade/upgrade.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-#include <uv.h>
-#include "base/log.h"
-
 /*
  * upgrade - the old daemon's side of an upgrade without a pause: it starts the next daemon, talks
  * to it over a socket pair, and hands over when the next one is ready. upgrade.h has the messages
@@ -54,6 +40,20 @@
  * workers_away.c). Otherwise the old worker finishes them. The old daemon exits after its last
  * request.
  */
+
+#include "daemon/upgrade/upgrade.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+#include "base/log.h"
 
 #define HELLO_MS 10000 /* time limit for "started", before which nothing is loaded */
 /* time limit for opts.ready(), more than closing the disk tier takes (models_disk.c) */

@@ -1,3 +1,10 @@
+/*
+ * The filter lists refused calls, not allowed ones, because the libraries of a device driver need
+ * undocumented calls. It complements the unit's own filter and also applies when weftd is started
+ * by hand. A model file or a request that takes over the worker can then neither connect to a
+ * network nor start a program.
+ */
+
 #include "daemon/worker/sandbox.h"
 
 #include <errno.h>
@@ -9,13 +16,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include "base/util.h"
-
-/*
- * The filter lists refused calls, not allowed ones, because the libraries of a device driver need
- * undocumented calls. It complements the unit's own filter and also applies when weftd is started
- * by hand. A model file or a request that takes over the worker can then neither connect to a
- * network nor start a program.
- */
 
 #if defined(__x86_64__)
 #define ARCH AUDIT_ARCH_X86_64

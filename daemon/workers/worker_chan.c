@@ -1,15 +1,15 @@
+/*
+ * Frames that were read from the socket already make no descriptor readable, so the rest of a turn
+ * cannot wait for the poll. An idle handle runs once in each iteration and keeps the loop from
+ * sleeping. While it is active the poll only writes, so that an iteration has one turn and not two.
+ */
+
 #include "daemon/workers/worker_chan.h"
 
 #include <assert.h>
 #include <sys/socket.h>
 #include "api/api.h"
 #include "proto/messages.h"
-
-/*
- * Frames that were read from the socket already make no descriptor readable, so the rest of a turn
- * cannot wait for the poll. An idle handle runs once in each iteration and keeps the loop from
- * sleeping. While it is active the poll only writes, so that an iteration has one turn and not two.
- */
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void worker_chan_on_rest(uv_idle_t *rest);

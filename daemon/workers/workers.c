@@ -1,3 +1,13 @@
+/*
+ * Messages of a worker are not trusted: it has read a model file and requests, and either may have
+ * compromised it. Every frame is parsed with its bounds, a frame that does not fit the state ends
+ * the worker, and numbers from shared memory are limited to the size of their arrays.
+ *
+ * Only the end of a process ends its state. When a channel breaks or a frame is wrong, the process
+ * is just killed; on its exit the front reads its remaining frames and closes the handle, and then
+ * the next process starts. So there are never two processes, and a death counts once.
+ */
+
 #include "daemon/workers/workers.h"
 
 #include <assert.h>
@@ -15,16 +25,6 @@
 #include "daemon/worker/worker.h"
 #include "daemon/workers/workers_private.h"
 #include "proto/flight_file.h"
-
-/*
- * Messages of a worker are not trusted: it has read a model file and requests, and either may have
- * compromised it. Every frame is parsed with its bounds, a frame that does not fit the state ends
- * the worker, and numbers from shared memory are limited to the size of their arrays.
- *
- * Only the end of a process ends its state. When a channel breaks or a frame is wrong, the process
- * is just killed; on its exit the front reads its remaining frames and closes the handle, and then
- * the next process starts. So there are never two processes, and a death counts once.
- */
 
 /* unsent bytes above which pictures wait, so that they do not delay requests */
 #define PICTURES_BACKLOG (32u << 10)

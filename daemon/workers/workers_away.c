@@ -1,7 +1,3 @@
-#include <assert.h>
-#include "base/log.h"
-#include "daemon/workers/workers_private.h"
-
 /*
  * Lets the worker of the next daemon compute for this front in an upgrade (models_away.c). The
  * requests stay in this front and are submitted with their tokens so far, as after the death of a
@@ -13,6 +9,10 @@
  * Over the channel the next front acts as a worker (guests.h), without HELLO and OPEN, because both
  * have the same sources. The first frame is the READY of this front's worker.
  */
+
+#include <assert.h>
+#include "base/log.h"
+#include "daemon/workers/workers_private.h"
 
 /* time until a device has freed the memory of the other daemon's process */
 #define DEVICE_FREE_MS 1000

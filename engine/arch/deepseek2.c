@@ -1,3 +1,10 @@
+/*
+ * deepseek2 - latent attention in absorbed form, at all lengths: the keys and values of a token are
+ * one latent vector for all heads; attn_k_b maps queries to it, and attn_v_b maps the output back.
+ * Expanding keys and values would take less time for long prompts, but rounds differently, so the
+ * bits of a token would depend on how its prompt is divided into chunks.
+ */
+
 #include "engine/arch/deepseek2.h"
 
 #include <assert.h>
@@ -5,13 +12,6 @@
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/meta.h"
-
-/*
- * deepseek2 - latent attention in absorbed form, at all lengths: the keys and values of a token are
- * one latent vector for all heads; attn_k_b maps queries to it, and attn_v_b maps the output back.
- * Expanding keys and values would take less time for long prompts, but rounds differently, so the
- * bits of a token would depend on how its prompt is divided into chunks.
- */
 
 /* Returns the scale of scores, which includes YaRN's factor. The file has YaRN's multiplier times
  * 0.1. */

@@ -1,8 +1,3 @@
-#include "engine/cpu/vec.h"
-
-#include <assert.h>
-#include "engine/cpu/kernels.h"
-
 /*
  * acts - writes rows of floats as activations (enum acts_kind, cpu.h). The values of a block are
  * rounded to int8:
@@ -12,6 +7,11 @@
  * A row is stored once and multiplied by many panels, so the sums of q that weights with an offset
  * or a minimum need are computed here, in the form in which the kernels load them.
  */
+
+#include "engine/cpu/vec.h"
+
+#include <assert.h>
+#include "engine/cpu/kernels.h"
 
 /* Rounds @n values, a multiple of 16, to @q. Returns their scale. */
 static float quantize(const float *x, uint32_t n, int8_t *q) {

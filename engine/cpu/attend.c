@@ -1,10 +1,3 @@
-#include "engine/cpu/state.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-
 /*
  * attend - attention over pages: divides the work among threads and merges partial results in a
  * fixed order.
@@ -49,6 +42,13 @@
  * hence the same bits. If be.partial has no room for all items, this is repeated for as many as
  * fit. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
+
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
 
 /* SPLIT_BELOW: items for each thread below which an op's items are split into chunks.
  * PARTIAL_BYTES: most memory of be.partial, unless one item needs more. */

@@ -1,5 +1,3 @@
-#include "engine/cpu/kernels.h"
-
 /*
  * attention - kernels of attention. The main one adds a tile of 32 keys and values to the running
  * softmax of up to four queries; attend.c explains how tiles are combined. The others serve the
@@ -31,6 +29,8 @@
  * Keys before t->first and from t->n on are not visible: their score is -inf whatever the page
  * holds there, and their values are not read.
  */
+
+#include "engine/cpu/kernels.h"
 
 #define MAX_QUERIES 4
 

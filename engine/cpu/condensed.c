@@ -1,12 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-#include "base/mathx.h"
-#include "engine/condensed.h"
-#include "engine/cpu/state.h"
-#include "engine/sparse.h"
-
 /*
  * condensed - attention to condensed keys (DeepSeek-V4; struct condensed_shape). The letters are
  * those of the formulas of OP_CSA_IN to OP_CSA_OUT (op.h).
@@ -35,6 +26,15 @@
  * depends only on the row's position: the keys of the window from the oldest on, then those of the
  * blocks. The bits of a row therefore do not depend on the other rows of the step.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/condensed.h"
+#include "engine/cpu/state.h"
+#include "engine/sparse.h"
 
 enum {
     CSA_HEADS = 8,      /* heads of a work item */

@@ -1,10 +1,10 @@
-#include <assert.h>
-#include "engine/cpu/recurrent.h"
-
 /*
  * conv - short convolutions (OP_CONV): t = b u for every row, then d = c times the convolution of
  * t. The state consists of the last rows of t.
  */
+
+#include <assert.h>
+#include "engine/cpu/recurrent.h"
 
 /* Computes t = b u of a row in in[0], in place of b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {

@@ -1,8 +1,3 @@
-#include <assert.h>
-#include <string.h>
-#include "base/mathx.h"
-#include "engine/cpu/recurrent.h"
-
 /*
  * delta - gated delta nets (OP_DELTA) and Kimi delta attention (OP_KDA); op.h has the formulas.
  *
@@ -18,6 +13,11 @@
  *
  * The data of a state is, for each value head, a matrix [dim / 16][dim keys][16 values].
  */
+
+#include <assert.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/recurrent.h"
 
 /* Computes e^g and sigmoid(beta) of the value heads of a row of OP_DELTA. */
 static void delta_mix_row(const struct recurrent_run *k, uint32_t row) {

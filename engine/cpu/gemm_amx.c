@@ -1,5 +1,3 @@
-#include "engine/cpu/gemm_k.h"
-
 /*
  * gemm_amx - multiplies panels by many tiles with AMX, for the formats with blocks of 256. Matrix
  * instructions compute the integer sums of gemm_k.c; the floating-point part is the same code
@@ -20,6 +18,8 @@
  * floating-point part take about 90 cycles and run between the matrix instructions of the next
  * block (run_spans()).
  */
+
+#include "engine/cpu/gemm_k.h"
 
 #include <assert.h>
 #include <immintrin.h>

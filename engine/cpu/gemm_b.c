@@ -1,5 +1,3 @@
-#include "engine/cpu/kernels.h"
-
 /*
  * gemm_b - multiplies panels by tiles of activations, for the formats with blocks of 32 values.
  *
@@ -16,6 +14,8 @@
  *
  * Weights are stored with an offset, which the initial value of a dot product removes (gemm_k.c).
  */
+
+#include "engine/cpu/kernels.h"
 
 /* Values of IQ4_NL (kvalues_iq4nl of llama.cpp's ggml-common.h), plus 128. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,

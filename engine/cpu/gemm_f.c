@@ -1,5 +1,3 @@
-#include "engine/cpu/kernels.h"
-
 /*
  * gemm_f - multiplies panels of floating-point weights (F32, F16, BF16) by tiles of float
  * activations.
@@ -12,6 +10,8 @@
  * weights to floats once, and computes the even and the odd sums one after the other, so that six
  * columns fit into the registers. The operations of each sum and their order are the same.
  */
+
+#include "engine/cpu/kernels.h"
 
 /* Returns value @k of the 16 rows. */
 INLINE vf gemm_f_weights(int format, const uint8_t *w, uint32_t k) {

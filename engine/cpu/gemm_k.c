@@ -1,5 +1,3 @@
-#include "engine/cpu/gemm_k.h"
-
 /*
  * gemm_k - multiplies panels by tiles of activations, for the formats with blocks of 256 values
  * (super-blocks): K-quants, IQ formats, TQ.
@@ -28,6 +26,8 @@
  * multiplies these by any number of tiles; the multiply-adds of bytes bound this kernel. The sums
  * are the same, and so are the bits.
  */
+
+#include "engine/cpu/gemm_k.h"
 
 /* Moves the bits of each byte that begin at bit @at to bit @to, and applies @mask. */
 INLINE vb high_bits(vb v, int at, int to, uint8_t mask) {

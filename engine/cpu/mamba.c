@@ -1,9 +1,3 @@
-#include "base/mathx.h"
-#include "engine/cpu/recurrent.h"
-
-#include <assert.h>
-#include <string.h>
-
 /*
  * mamba - Mamba-2 (OP_MAMBA; op.h has the formulas). First, rows are convolved one by one. Then
  * every head of every sequence processes the rows of the sequence in order. Last, rows are gated
@@ -11,6 +5,12 @@
  *
  * The data of a state is, for each head, a matrix [dim / 16][n_state][16 values].
  */
+
+#include "base/mathx.h"
+#include "engine/cpu/recurrent.h"
+
+#include <assert.h>
+#include <string.h>
 
 /* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
  * its heads. */

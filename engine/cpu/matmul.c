@@ -1,9 +1,3 @@
-#include "engine/cpu/cpu.h"
-
-#include <assert.h>
-#include <stdatomic.h>
-#include <string.h>
-
 /*
  * matmul - cuts products of matrices into items for the threads.
  *
@@ -44,6 +38,12 @@
  * product of an item. The gate and the up matrix of an FFN are multiplied by the same item, which
  * applies the activation function while both sums are in the first-level cache (MATMUL_GLU).
  */
+
+#include "engine/cpu/cpu.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <string.h>
 
 /* STRETCH: bytes of panels that an item of few rows reads. ACTS_CACHED: bytes of activations of an
  * item of many rows. TILE: rows of a tile. */

@@ -1,9 +1,3 @@
-#include "engine/cpu/state.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-
 /*
  * mla - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op.h).
  *
@@ -13,6 +7,12 @@
  * (MLA_OUT). The products of all heads run in one round of the thread pool, each with the head's
  * part of every row. Attention itself is that of attend.c, with one kv head.
  */
+
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
 
 /* Buffers for the largest batch; acts[] grow while weights are loaded. */
 struct mla {

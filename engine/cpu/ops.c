@@ -1,3 +1,10 @@
+/*
+ * ops - the ops of a step that have no file of their own; op.h has their formulas. An op is a few
+ * rounds of the thread pool: its input rows are normed and converted to activations
+ * (ops_prepare()), multiplied by its matrices (matmul_run()), and the results are finished row by
+ * row (each_row()).
+ */
+
 #include "engine/cpu/state.h"
 
 #include <assert.h>
@@ -5,13 +12,6 @@
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/quant.h"
-
-/*
- * ops - the ops of a step that have no file of their own; op.h has their formulas. An op is a few
- * rounds of the thread pool: its input rows are normed and converted to activations
- * (ops_prepare()), multiplied by its matrices (matmul_run()), and the results are finished row by
- * row (each_row()).
- */
 
 /* Rows on which a function runs, and its context; a function reads only some of the members. */
 struct rows {

@@ -1,9 +1,3 @@
-#include "engine/cpu/cpu.h"
-
-#include <assert.h>
-#include <string.h>
-#include "engine/quant.h"
-
 /*
  * panel - repacks weight matrices when a model is loaded.
  *
@@ -52,6 +46,12 @@
  * kernel: IQ2_XXS has the scale d (0.5 + s) / 4 = d / 8 (2s + 1); the panel stores 2s + 1, and the
  * kernel multiplies d by 1 / 8 (gemm_k.h).
  */
+
+#include "engine/cpu/cpu.h"
+
+#include <assert.h>
+#include <string.h>
+#include "engine/quant.h"
 
 /* Stores a number of half precision for row @lane of 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {

@@ -1,16 +1,3 @@
-#include "engine/cpu/cpu.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#include "base/cpus.h"
-#include "base/thread.h"
-
 /*
  * pool - fork-join threads. A call of pool_run() is a round. A step of the model has some hundred
  * rounds, microseconds apart, so a sleeping thread would wake too late for most of them. But a
@@ -33,6 +20,19 @@
  * number that it waits for; the thread that wakes it changes this number before it looks for
  * sleepers; and these operations are sequentially consistent.
  */
+
+#include "engine/cpu/cpu.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "base/cpus.h"
+#include "base/thread.h"
 
 /* SPINS: checks of a number before a thread sleeps. */
 enum { SPINS = 4000, THREADS_MAX = 1024 };

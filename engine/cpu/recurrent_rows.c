@@ -1,5 +1,3 @@
-#include "engine/cpu/kernels.h"
-
 /*
  * recurrent_rows - kernels of recurrent layers: the convolution of a row, and the update of a
  * head's state by a row. The formulas are those of OP_DELTA, OP_KDA and OP_MAMBA (op.h).
@@ -16,6 +14,8 @@
  * The chunked forms of these recurrences, which compute several tokens at once by matrix products,
  * are not used: they round differently depending on where a chunk begins.
  */
+
+#include "engine/cpu/kernels.h"
 
 /* Adds the taps in their order, tap 0 (the oldest row) first. */
 void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,

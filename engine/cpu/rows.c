@@ -1,8 +1,8 @@
-#include "engine/cpu/kernels.h"
-
 /* rows - kernels for one row: norms, RoPE, Hadamard products, activation functions, gates, and the
  * store of keys and values to a page. Values beyond the last whole vector are copied to a vector
  * that is filled up with zeros (`tail`). */
+
+#include "engine/cpu/kernels.h"
 
 /* Computes the sum of squares by lanes: lane i adds values i, i + 16, ... by fma, and
  * vf_reduce_add() adds the lanes. */

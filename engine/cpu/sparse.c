@@ -1,10 +1,3 @@
-#include "engine/sparse.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include "engine/cpu/state.h"
-
 /*
  * sparse - the indexer of sparse attention (OP_INDEX, op.h): chooses the keys that each row sees in
  * the ATTEND op that follows.
@@ -24,6 +17,13 @@
  * blocks are divided into parts, so that all threads have work even with a single row. A score
  * depends only on its row and its block, so the division does not change a bit.
  */
+
+#include "engine/sparse.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "engine/cpu/state.h"
 
 /* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time. */
 enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 };

@@ -1,14 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <unistd.h>
-#include "base/mathx.h"
-#include "engine/cpu/state.h"
-#include "engine/ngram.h"
-#include "engine/quant.h"
-#include "engine/sinkhorn.h"
-
 /*
  * streams - residual streams (hyper-connections) and the n-gram table. The letters are those of the
  * formulas of OP_HC_OUT, OP_MIX, OP_HC_IN and OP_NGRAM (op.h). Everything except the products is
@@ -20,6 +9,17 @@
  * does: a step fails if the file has changed, so that no token is computed from another model.
  * Renaming another file over it does no harm, because the old file stays open.
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/mathx.h"
+#include "engine/cpu/state.h"
+#include "engine/ngram.h"
+#include "engine/quant.h"
+#include "engine/sinkhorn.h"
 
 /* Buffers for the largest batch. */
 struct streams {

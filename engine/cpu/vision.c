@@ -1,13 +1,3 @@
-#include <assert.h>
-#include <errno.h>
-#include <math.h>
-#include <string.h>
-#include "base/mathx.h"
-#include "base/try.h"
-#include "engine/cpu/cpu.h"
-#include "engine/vision/encoder.h"
-#include "engine/vision/host.h"
-
 /*
  * vision - the CPU backend of image encoders (engine/vision/ops.h).
  *
@@ -23,6 +13,16 @@
  * has one large head at a time: all threads pack its keys and values, then all threads compute its
  * blocks (attend_head()).
  */
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "base/try.h"
+#include "engine/cpu/cpu.h"
+#include "engine/vision/encoder.h"
+#include "engine/vision/host.h"
 
 /* Queries of a block. */
 enum { BLOCK = 2 * TILE_MAX };

@@ -1,11 +1,11 @@
+/* kinds - what differs between kinds of encoders: the order of patches, positions, and the mapping
+ * to rows of the text model. */
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/vision/encoder_private.h"
-
-/* kinds - what differs between kinds of encoders: the order of patches, positions, and the mapping
- * to rows of the text model. */
 
 #define TABLE_MAX 256u /* positions of a side of a square table (load.c) */
 

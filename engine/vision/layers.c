@@ -1,9 +1,9 @@
+/* layers - transformer layers with attention among all patches or within windows. Products run over
+ * chunks of rows, so that buffers stay small and a picture can be suspended after any chunk. */
+
 #include <assert.h>
 #include <math.h>
 #include "engine/vision/encoder_private.h"
-
-/* layers - transformer layers with attention among all patches or within windows. Products run over
- * chunks of rows, so that buffers stay small and a picture can be suspended after any chunk. */
 
 /* Limits the values of rows to the bounds of a product. */
 static void clamp(struct image_encoder *e, const float *in, const float bound[2], uint32_t width,

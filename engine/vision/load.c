@@ -1,3 +1,7 @@
+/* load - finds the tensors of a projector file, checks their shapes against its header and loads
+ * them into the backend. Every tensor of the file must be known: a bias that is left out would give
+ * rows that are almost right. */
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -5,10 +9,6 @@
 #include "engine/bind.h"
 #include "engine/quant.h"
 #include "engine/vision/encoder_private.h"
-
-/* load - finds the tensors of a projector file, checks their shapes against its header and loads
- * them into the backend. Every tensor of the file must be known: a bias that is left out would give
- * rows that are almost right. */
 
 /* Context of loading; the first error is kept in b.r. */
 struct loader {

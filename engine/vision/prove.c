@@ -1,11 +1,11 @@
+/* prove - the proof of an encoder on a device: computes the patches of some pixels and the first
+ * layer, which covers all kernels but those of the projector, and compares with the reference. */
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include "base/try.h"
 #include "engine/vision/encoder_private.h"
-
-/* prove - the proof of an encoder on a device: computes the patches of some pixels and the first
- * layer, which covers all kernels but those of the projector, and compares with the reference. */
 
 /* columns of patches; 8 x 6 patches are more than a tile of keys, and not a multiple of it */
 #define COLUMNS 8u

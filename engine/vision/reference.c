@@ -1,3 +1,6 @@
+/* reference - the backend that other backends are judged by: one thread, sums in double, weights
+ * decoded when they are needed. */
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -5,9 +8,6 @@
 #include "engine/quant.h"
 #include "engine/vision/encoder.h"
 #include "engine/vision/host.h"
-
-/* reference - the backend that other backends are judged by: one thread, sums in double, weights
- * decoded when they are needed. */
 
 struct vis_mat {
     struct vis_mat *next;

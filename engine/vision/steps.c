@@ -1,11 +1,11 @@
-#include <assert.h>
-#include <string.h>
-#include "engine/vision/encoder_private.h"
-
 /*
  * steps - the order in which a picture is computed, in pieces. A stage is a pass over independent
  * units, so that a piece may have any number of them, and no bit depends on the division.
  */
+
+#include <assert.h>
+#include <string.h>
+#include "engine/vision/encoder_private.h"
 
 enum { LEAST = 8, NO_MOST = 1 << 30 }; /* LEAST: rows of a tile of products */
 

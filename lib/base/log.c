@@ -1,3 +1,11 @@
+/*
+ * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
+ * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY. A
+ * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe without a
+ * reader or a terminal that was stopped, and whether writes to it wait is a flag that all processes
+ * with this open file share: therefore stderr is opened once more, for this process alone.
+ */
+
 #include "base/log.h"
 
 #include <assert.h>
@@ -16,14 +24,6 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/printable.h"
-
-/*
- * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
- * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY. A
- * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe without a
- * reader or a terminal that was stopped, and whether writes to it wait is a flag that all processes
- * with this open file share: therefore stderr is opened once more, for this process alone.
- */
 
 /* environment variable for processes that this one starts */
 #define FORMAT_VARIABLE "WEFT_LOG_FORMAT"

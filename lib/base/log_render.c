@@ -1,3 +1,9 @@
+/*
+ * JSON values: plain decimal numbers become numbers, "-" (none) becomes null, all other texts
+ * become strings. An id is always a string, since clients choose them and readers of logs want one
+ * type for each key.
+ */
+
 #include "base/log_render.h"
 
 #include <assert.h>
@@ -7,12 +13,6 @@
 #include <string.h>
 #include <time.h>
 #include "base/util.h"
-
-/*
- * JSON values: plain decimal numbers become numbers, "-" (none) becomes null, all other texts
- * become strings. An id is always a string, since clients choose them and readers of logs want one
- * type for each key.
- */
 
 #define DIGITS_MAX 15 /* digits of the largest integers that doubles hold exactly */
 

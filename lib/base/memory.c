@@ -1,11 +1,3 @@
-#include "base/memory.h"
-
-#include <stdio.h>
-#include <sys/resource.h>
-#include <unistd.h>
-#include "base/control_group.h"
-#include "base/util.h"
-
 /*
  * Three limits are compared, and the smallest counts: the available memory of the machine, the room
  * below the limits of the control groups of this process, and the room below the limit of the
@@ -13,6 +5,14 @@
  * a group in which a model has just been downloaded is full of them. Other processes may claim
  * memory later, so the caller uses only a part of the answer.
  */
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "base/control_group.h"
+#include "base/util.h"
 
 #define UNKNOWN (4ull << 30) /* bytes that are assumed where /proc/meminfo cannot be read */
 

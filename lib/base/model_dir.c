@@ -1,3 +1,14 @@
+/*
+ * Layouts of the stores:
+ *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf
+ *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
+ *                     snapshots/, in which files are links to ../../blobs/CHECKSUM
+ *   Ollama            ROOT/manifests/HOST/NAMESPACE/MODEL/TAG is JSON whose layer of the type
+ *                     ...image.model has the digest of ROOT/blobs/sha256-HEX The other shards are
+ *                     found beside the first one by name, so paths are those of the links and not
+ *                     of their targets.
+ */
+
 #include "base/model_dir.h"
 
 #include <assert.h>
@@ -10,17 +21,6 @@
 #include "base/files.h"
 #include "base/json_read.h"
 #include "base/printable.h"
-
-/*
- * Layouts of the stores:
- *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf
- *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
- *                     snapshots/, in which files are links to ../../blobs/CHECKSUM
- *   Ollama            ROOT/manifests/HOST/NAMESPACE/MODEL/TAG is JSON whose layer of the type
- *                     ...image.model has the digest of ROOT/blobs/sha256-HEX The other shards are
- *                     found beside the first one by name, so paths are those of the links and not
- *                     of their targets.
- */
 
 #define DEPTH_MAX 6        /* most levels of folders below a root */
 #define MANIFEST_MAX 65536 /* most bytes of a manifest */

@@ -1,3 +1,5 @@
+/* Names of model files: their parts, and which file of a list a name means. */
+
 #include "base/model_dir.h"
 
 #include <ctype.h>
@@ -6,8 +8,6 @@
 #include <string.h>
 #include <strings.h>
 #include "base/try.h"
-
-/* Names of model files: their parts, and which file of a list a name means. */
 
 #define SHARD_TAIL "-00001-of-00001"
 #define SHARDS_MAX 512u /* most shards that gguf_open() reads */

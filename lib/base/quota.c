@@ -1,12 +1,12 @@
-#include "base/quota.h"
-
-#include <assert.h>
-
 /*
  * quota_victim() searches the whole tree each time: it is called only while the resource is full,
  * and the search costs less than freeing the victim. No result is cached that a change of a weight
  * or charge would make wrong.
  */
+
+#include "base/quota.h"
+
+#include <assert.h>
 
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight) {
     assert(weight > 0);

@@ -1,10 +1,3 @@
-#include "base/try.h"
-#include "proto/messages.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-
 /*
  * The wire form of a message is its struct, a span {off, len} for each part that the struct points
  * to, and these parts. A form lists the parts, so that packing and parsing cannot differ. `off`
@@ -12,6 +5,13 @@
  * on the wire. The peer is the same executable but may have been corrupted: every span and count is
  * checked here and nowhere else.
  */
+
+#include "base/try.h"
+#include "proto/messages.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
 
 struct span {
     uint32_t off, len;

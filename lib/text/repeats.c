@@ -1,8 +1,3 @@
-#include "text/repeats.h"
-
-#include <assert.h>
-#include <string.h>
-
 /*
  * One pass predicts each token: it is expected to be the one that followed the same context the
  * last time. A loop is a text in which this succeeds nearly always, with a short way back: so loops
@@ -11,6 +6,11 @@
  * new; then the most frequent way back tells the length of the block, and a second pass compares
  * the text with itself at this distance.
  */
+
+#include "text/repeats.h"
+
+#include <assert.h>
+#include <string.h>
 
 #define SLOTS (2 * REPEATS_MAX)
 #define PROBES 16u

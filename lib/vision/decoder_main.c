@@ -1,3 +1,9 @@
+/*
+ * decoder_main - the process that decodes. It reads no byte of a picture itself, so a harmful
+ * picture can only affect its child. A call that is not listed fails with EPERM and does not end
+ * the child, since a library may try a call that it can do without.
+ */
+
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -12,12 +18,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "vision/decoder_private.h"
-
-/*
- * decoder_main - the process that decodes. It reads no byte of a picture itself, so a harmful
- * picture can only affect its child. A call that is not listed fails with EPERM and does not end
- * the child, since a library may try a call that it can do without.
- */
 
 #if defined(__x86_64__)
 #define ARCH AUDIT_ARCH_X86_64

@@ -1,13 +1,13 @@
+/*
+ * Decodes GIF with giflib, up to the first frame. A frame that is smaller than the picture lies on
+ * the file's background colour; in a file with transparent pixels, on the background behind these.
+ */
+
 #include <errno.h>
 #include <gif_lib.h>
 #include <string.h>
 #include "base/try.h"
 #include "vision/formats.h"
-
-/*
- * Decodes GIF with giflib, up to the first frame. A frame that is smaller than the picture lies on
- * the file's background colour; in a file with transparent pixels, on the background behind these.
- */
 
 struct source {
     const uint8_t *data;

@@ -1,3 +1,9 @@
+/*
+ * Decodes JPEG with libjpeg-turbo, with the accurate integer transform and its smooth upsampling,
+ * as Pillow does. Warnings (data that is cut off, wrong markers between scans) are errors, since
+ * the rest of the picture would not come from the file.
+ */
+
 #include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -5,12 +11,6 @@
 #include <jpeglib.h>
 #include "base/try.h"
 #include "vision/formats.h"
-
-/*
- * Decodes JPEG with libjpeg-turbo, with the accurate integer transform and its smooth upsampling,
- * as Pillow does. Warnings (data that is cut off, wrong markers between scans) are errors, since
- * the rest of the picture would not come from the file.
- */
 
 /* Scans of a progressive file, of which real files have about ten. A scan of 54 bytes can visit all
  * coefficients, which takes about an eighth of the time of decoding as many counted bytes. So

@@ -1,15 +1,15 @@
+/*
+ * Decodes PNG with libpng. Its errors return by longjmp() to the one setjmp() of decode_png();
+ * memory that is freed afterwards is held by a struct in the caller's frame and not by local
+ * variables.
+ */
+
 #include <errno.h>
 #include <png.h>
 #include <setjmp.h>
 #include <string.h>
 #include "base/try.h"
 #include "vision/formats.h"
-
-/*
- * Decodes PNG with libpng. Its errors return by longjmp() to the one setjmp() of decode_png();
- * memory that is freed afterwards is held by a struct in the caller's frame and not by local
- * variables.
- */
 
 struct reader {
     const uint8_t *data;

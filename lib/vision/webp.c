@@ -1,10 +1,10 @@
+/* Decodes WebP with libwebp. The first frame of an animation is decoded if it covers the canvas. */
+
 #include <errno.h>
 #include <string.h>
 #include <webp/decode.h>
 #include "base/try.h"
 #include "vision/formats.h"
-
-/* Decodes WebP with libwebp. The first frame of an animation is decoded if it covers the canvas. */
 
 static uint32_t webp_u32_at(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;

@@ -1,3 +1,10 @@
+/*
+ * Sends bodies with random members that shape the answer (numbers of choices and tokens, log
+ * probabilities, echo, streams, tools, formats, reasoning) to the routes that generate or compute
+ * vectors, while the model writes one of a few texts. Each value is valid alone; no combination may
+ * stop the process. Every answer is a 200 whose body or events are JSON, or a 4xx with a reason.
+ */
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <signal.h>
@@ -10,13 +17,6 @@
 #include "base/rng.h"
 #include "tests/api/tiny.h"
 #include "tests/support/few.h"
-
-/*
- * Sends bodies with random members that shape the answer (numbers of choices and tokens, log
- * probabilities, echo, streams, tools, formats, reasoning) to the routes that generate or compute
- * vectors, while the model writes one of a few texts. Each value is valid alone; no combination may
- * stop the process. Every answer is a 200 whose body or events are JSON, or a 4xx with a reason.
- */
 
 #define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */
 #define MEMBERS 40

@@ -1,3 +1,6 @@
+/* The vector of the scripted worker identifies its prompt: first and last token, length, mean or
+ * not. */
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,9 +10,6 @@
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
-
-/* The vector of the scripted worker identifies its prompt: first and last token, length, mean or
- * not. */
 
 #define EMBED "/v1/embeddings"
 

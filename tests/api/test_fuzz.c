@@ -1,15 +1,15 @@
+/*
+ * Mutated requests, the same in every run. Whatever is sent, the process continues, every answer is
+ * HTTP, every error is the error object, another client is served, and nothing remains when the
+ * clients are gone.
+ */
+
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/rng.h"
 #include "world.h"
-
-/*
- * Mutated requests, the same in every run. Whatever is sent, the process continues, every answer is
- * HTTP, every error is the error object, another client is served, and nothing remains when the
- * clients are gone.
- */
 
 #define HTTP_ROUNDS 12000
 #define JSON_ROUNDS 12000

@@ -1,3 +1,5 @@
+/* json_print(): the text of each conversion, alone and among the other functions of the writer. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdint.h>
@@ -7,8 +9,6 @@
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/util.h"
-
-/* json_print(): the text of each conversion, alone and among the other functions of the writer. */
 
 static struct buf out = {.max = 4096};
 static struct json j;

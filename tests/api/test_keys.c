@@ -1,3 +1,5 @@
+/* The file of API keys, the key of a request, and the host names that a server accepts. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,8 +11,6 @@
 #include "base/buf.h"
 #include "base/loop_bytes.h"
 #include "base/try.h"
-
-/* The file of API keys, the key of a request, and the host names that a server accepts. */
 
 static const struct http_limits limits = {.target = 100, .head = 4096, .n_headers = 9};
 static const int64_t NOON = INT64_C(1835438400); /* 2028-02-29, 12:00 UTC */

@@ -1,10 +1,10 @@
+/* Lines of /metrics while requests wait, and with names that need escapes. */
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "stream.h"
-
-/* Lines of /metrics while requests wait, and with names that need escapes. */
 
 #define LABELS "{model_name=\"tiny\",engine=\"0\"} "
 

@@ -1,3 +1,8 @@
+/*
+ * A world with a second model, "other", that is loaded on demand; a test plays the part of the
+ * daemon.
+ */
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,11 +11,6 @@
 #include "tests/support/quotes.h"
 #include "tiny.h"
 #include "world.h"
-
-/*
- * A world with a second model, "other", that is loaded on demand; a test plays the part of the
- * daemon.
- */
 
 #define CHAT "/v1/chat/completions"
 #define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"

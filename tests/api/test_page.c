@@ -1,3 +1,5 @@
+/* The web page: who gets it, and with which headers. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,8 +14,6 @@
 #include "base/util.h"
 #include "tests/support/quotes.h"
 #include "world.h"
-
-/* The web page: who gets it, and with which headers. */
 
 static void ask(struct world *w, const char *path, const char *headers, struct reply *r) {
     int fd = world_connect(w);

@@ -1,3 +1,6 @@
+/* Choice of the payer that loses a place when connections, bodies or unsent output are full:
+ * connections without a key, from this one address, beside those of the tenants alice and bob. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,9 +14,6 @@
 #include "api/http/respond.h"
 #include "api/http/server.h"
 #include "stream.h"
-
-/* Choice of the payer that loses a place when connections, bodies or unsent output are full:
- * connections without a key, from this one address, beside those of the tenants alice and bob. */
 
 #define PLACES 8
 

@@ -1,3 +1,6 @@
+/* The scripted worker's score is the last byte of the prompt, which belongs to the document, minus
+ * 'm'. */
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -5,9 +8,6 @@
 #include <yyjson.h>
 #include "stream.h"
 #include "tiny.h"
-
-/* The scripted worker's score is the last byte of the prompt, which belongs to the document, minus
- * 'm'. */
 
 #define RERANK "/v1/rerank"
 

@@ -1,3 +1,5 @@
+/* echo, best_of and values of prompts. */
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +9,6 @@
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
-
-/* echo, best_of and values of prompts. */
 
 #define WHOLE(choices, prompt, output, total, cached)                                              \
     "{\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\",\"choices\":"   \

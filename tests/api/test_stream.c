@@ -1,13 +1,13 @@
+/*
+ * Streams compared with a naive reading of the whole output: random texts with stop strings, cut
+ * into events anywhere, sent twice, interrupted by the death of the worker, read by a slow client.
+ */
+
 #include <criterion/criterion.h>
 #include <string.h>
 #include <yyjson.h>
 #include "base/rng.h"
 #include "stream.h"
-
-/*
- * Streams compared with a naive reading of the whole output: random texts with stop strings, cut
- * into events anywhere, sent twice, interrupted by the death of the worker, read by a slow client.
- */
 
 #define ROUNDS 400
 

@@ -1,3 +1,6 @@
+/* A client of OpenSSL against the layer, without sockets: the test passes the bytes of each side to
+ * the other in pieces of its choice. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <openssl/ssl.h>
@@ -9,9 +12,6 @@
 #include <unistd.h>
 #include "api/http/tls.h"
 #include "base/rng.h"
-
-/* A client of OpenSSL against the layer, without sockets: the test passes the bytes of each side to
- * the other in pieces of its choice. */
 
 #define ROOM (4u << 20)
 

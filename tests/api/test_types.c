@@ -1,3 +1,9 @@
+/*
+ * Replaces each member of the recorded bodies of all dialects (bodies.json), at any depth, by
+ * values of every type. For any value the process continues, each request gets exactly one answer,
+ * and no answer is a 5xx.
+ */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
@@ -8,12 +14,6 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "responses_support.h"
-
-/*
- * Replaces each member of the recorded bodies of all dialects (bodies.json), at any depth, by
- * values of every type. For any value the process continues, each request gets exactly one answer,
- * and no answer is a 5xx.
- */
 
 #define LONG 9000     /* bytes of a body that is read on the pool */
 #define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */

@@ -1,3 +1,5 @@
+/* Made-up trees below a folder that is removed at the end. */
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,8 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/model_dir.h"
-
-/* Made-up trees below a folder that is removed at the end. */
 
 static char top[] = "/tmp/weft_model_dir_XXXXXX";
 static struct model_dirs dirs;

@@ -1,3 +1,6 @@
+/* Against the tell-tale engine: a wrong page, position or fed token changes every token from there
+ * on, and reading what was not written aborts. */
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -5,9 +8,6 @@
 #include "cmd/cli.h"
 #include "tests/support/synth/synth.h"
 #include "tests/support/telltale.h"
-
-/* Against the tell-tale engine: a wrong page, position or fed token changes every token from there
- * on, and reading what was not written aborts. */
 
 enum { N_SEQS = 3, N_PREFIX = 37, N_TOKENS = 70, N_MAX = 110 };
 

@@ -1,3 +1,5 @@
+/* ---- requests ---- */
+
 #include "tests/front_sim/ask.h"
 
 #include <stdio.h>
@@ -6,8 +8,6 @@
 #include <yyjson.h>
 #include "tests/front_sim/client.h"
 #include "tests/front_sim/sim.h"
-
-/* ---- requests ---- */
 
 static const char *const paths[ASK_DIALECTS] = {
     [ASK_CHAT] = "/v1/chat/completions",     [ASK_COMPLETIONS] = "/v1/completions",

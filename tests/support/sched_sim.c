@@ -1,3 +1,5 @@
+/* ---- the vocabulary ---- */
+
 #include "tests/support/sched_sim.h"
 
 #include <errno.h>
@@ -12,8 +14,6 @@
 #include "tests/support/sim_drafts.h"
 #include "tests/support/sim_expect.h"
 #include "tests/support/sim_flight.h"
-
-/* ---- the vocabulary ---- */
 
 /* Returns one to three letters of a small alphabet, so that stop strings occur, also across
  * tokens. */

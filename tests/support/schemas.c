@@ -1,3 +1,5 @@
+/* ---- the validator */
+
 #include "tests/support/schemas.h"
 
 #include <math.h>
@@ -5,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
-
-/* ---- the validator */
 
 struct validator {
     yyjson_val *root;

@@ -1,11 +1,3 @@
-#include "engine/cpu/state.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <string.h>
-#include "base/mathx.h"
-#include "engine/experts.h"
-
 /*
  * experts - mixtures of experts.
  *
@@ -29,6 +21,14 @@
  * (gemm_*.c). If the step has a single row, all groups use the same activations, which are
  * converted once.
  */
+
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/experts.h"
 
 /* Expert number of a pick whose expert a device computes. */
 #define ELSEWHERE UINT32_MAX

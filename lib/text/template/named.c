@@ -1,13 +1,13 @@
+/*
+ * named - has chat templates by the names that llama-server's --chat-template knows: Jinja sources
+ * written for weft from the published formats.
+ */
+
 #include "text/template.h"
 
 #include <stddef.h>
 #include <string.h>
 #include "base/util.h"
-
-/*
- * named - has chat templates by the names that llama-server's --chat-template knows: Jinja sources
- * written for weft from the published formats.
- */
 
 /* Pieces that most formats have: the loop over the turns, and the beginning of the answer. */
 #define EACH "{%- for m in messages -%}"

@@ -1,11 +1,11 @@
+/* Asynchronous copies to shared memory: cp.async with groups, cp.async.bulk with barriers in shared
+ * memory (mbarrier). A copy is executed when it is waited for, or immediately if the order of the
+ * launch is odd. */
+
 #include <stdlib.h>
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 #include "tests/engine/ptx/parser.h"
-
-/* Asynchronous copies to shared memory: cp.async with groups, cp.async.bulk with barriers in shared
- * memory (mbarrier). A copy is executed when it is waited for, or immediately if the order of the
- * launch is odd. */
 
 static bool at_once(const struct warp *w) {
     return w->block->launch->order % 2;

@@ -1,9 +1,9 @@
-#include <stdlib.h>
-#include "tests/engine/ptx/core.h"
-
 /* Finds the place at which lanes that diverge at a branch reconverge: the branch's immediate
  * post-dominator, by the algorithm of Cooper, Harvey and Kennedy on basic blocks of the reversed
  * graph. */
+
+#include <stdlib.h>
+#include "tests/engine/ptx/core.h"
 
 #define NONE 0xFFFFFFFFu
 

@@ -1,7 +1,7 @@
+/* Instructions on integers and bits. Shifts by the width or more give 0, or copies of the sign. */
+
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
-
-/* Instructions on integers and bits. Shifts by the width or more give 0, or copies of the sign. */
 
 typedef uint8_t u8;
 typedef uint16_t u16;

@@ -1,10 +1,10 @@
+/* Products of matrices: mma.sync, wgmma and ldmatrix. The ISA leaves order and rounding of sums
+ * open; here they are added in double precision in ascending order and rounded once. */
+
 #include <math.h>
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
-
-/* Products of matrices: mma.sync, wgmma and ldmatrix. The ISA leaves order and rounding of sums
- * open; here they are added in double precision in ascending order and rounded once. */
 
 struct tile {
     float a[16][16], b[16][8]; /* a: [rows][k]; b: [k][columns] */

@@ -1,7 +1,7 @@
+/* Modules and their kernels. */
+
 #include <dirent.h>
 #include "tests/engine/ptx/parser.h"
-
-/* Modules and their kernels. */
 
 struct function ptx_functions[MAX_FUNCTIONS];
 uint32_t ptx_n_functions;

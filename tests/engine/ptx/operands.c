@@ -1,6 +1,6 @@
-#include "tests/engine/ptx/parser.h"
-
 /* Symbols, immediates and operands. */
+
+#include "tests/engine/ptx/parser.h"
 
 /* ---- symbols and constants ---- */
 

@@ -1,6 +1,6 @@
-#include "tests/engine/ptx/parser.h"
-
 /* Statements of a function: declarations, labels, instructions, calls. */
+
+#include "tests/engine/ptx/parser.h"
 
 void *grown(void *p, uint32_t n, uint32_t *max, size_t size) {
     if (n < *max)

@@ -1,8 +1,8 @@
-#include "tests/engine/ptx/parser.h"
-
 /* Execution of launches. Clusters run one after the other. The warps of a cluster's blocks take
  * turns; a turn ends where the warp must wait. Without clusters, each block is a cluster. Lanes of
  * a warp that diverge at a branch reconverge at its immediate post-dominator. */
+
+#include "tests/engine/ptx/parser.h"
 
 /* most instructions of a warp without a wait, to end infinite loops */
 #define MOST_STEPS 300000000ull

@@ -1,7 +1,7 @@
+/* Branches, barriers, fences, and exchange among the lanes of a warp. */
+
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
-
-/* Branches, barriers, fences, and exchange among the lanes of a warp. */
 
 /* ---- barriers and fences ---- */
 

@@ -1,11 +1,3 @@
-#include "tests/support/synth/gguf_synth.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include "base/buf.h"
-
 /*
  * A byte-level BPE vocabulary that is made without data: 256 tokens of one byte, then tokens made
  * by merges, then special tokens, then unused ones. The first merges spell common English and code
@@ -14,6 +6,14 @@
  * full: a model with random weights samples tokens at random, and nearly all of them should have a
  * text.
  */
+
+#include "tests/support/synth/gguf_synth.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/buf.h"
 
 /* "_": the leading space. */
 static const char *const words[] = {
