@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/generation/picture_fetch.h"
 #include "base/clock.h"
 #include "base/err.h"

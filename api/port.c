@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
 #include "api/generation/waits.h"

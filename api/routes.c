@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
 #include "api/dialects.h"
+#include "api/generation/model.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/limits/session.h"
-#include "api/generation/model.h"
 #include "api/parts.h"
 #include "api/service/trace.h"
 #include "base/probe.h"

@@ -11,13 +11,14 @@
 #include <string.h>
 #include <sys/random.h>
 #include <yyjson.h>
+
+#include "api/generation/gen.h"
+#include "api/generation/gen_request.h"
+#include "api/generation/model_wait.h"
 #include "api/parts.h"
 #include "api/responses/background.h"
 #include "api/routes.h"
 #include "api/service/otlp.h"
-#include "api/generation/gen.h"
-#include "api/generation/gen_request.h"
-#include "api/generation/model_wait.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"

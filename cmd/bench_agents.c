@@ -19,8 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "cmd/bench_agent.h"
+
 #include "base/try.h"
+#include "cmd/bench_agent.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_target.h"

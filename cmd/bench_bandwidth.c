@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/util.h"
 #include "cmd/bench_clock.h"
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <stdint.h>
+
 #include "base/clock.h"
 
 /* Returns the time of all measurements: CLOCK_MONOTONIC, in ns. */

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/bench_bandwidth.h"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/json_value.h"
 #include "base/try.h"
 #include "cmd/bench_poll.h"

@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "cmd/bench_clock.h"

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/try.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_json.h"

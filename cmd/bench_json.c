@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "cmd/cli.h"
 
 void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,

@@ -4,8 +4,8 @@
  * bench_json - writes the parts that all results have in common.
  */
 
-#include "cmd/bench_stats.h"
 #include "base/lib_types.h"
+#include "cmd/bench_stats.h"
 
 /* Adds {"n", "mean", "sd", "min", "p50", "p90", "p99", "max"}; values are multiplied by @scale. */
 void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,

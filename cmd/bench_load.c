@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/try.h"
 
 #define SAID_MAX ((size_t)48 << 20)

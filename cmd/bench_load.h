@@ -7,6 +7,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/rng.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+
 #include "base/util.h"
 #include "cmd/bench_clock.h"
 

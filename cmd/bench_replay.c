@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"

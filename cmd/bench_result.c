@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <yyjson.h>
+
 #include "base/try.h"
 #include "cmd/bench_json.h"
 

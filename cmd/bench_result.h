@@ -15,6 +15,7 @@
  */
 
 #include <stdio.h>
+
 #include "base/lib_types.h"
 #include "cmd/bench_http.h"
 #include "cmd/bench_stats.h"

@@ -1,10 +1,11 @@
 #include "cmd/bench_run.h"
-#include "base/try.h"
-#include "checkpoint/checkpoint.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+
+#include "base/try.h"
+#include "checkpoint/checkpoint.h"
 
 #define PAGE_TOKENS 32u
 

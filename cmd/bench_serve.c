@@ -18,10 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "cmd/bench_cmd.h"
+
 #include "base/try.h"
-#include "cmd/bench_json.h"
+#include "cmd/bench_cmd.h"
 #include "cmd/bench_http.h"
+#include "cmd/bench_json.h"
 #include "cmd/bench_load.h"
 #include "cmd/bench_result.h"
 #include "cmd/bench_target.h"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 

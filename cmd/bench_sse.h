@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 
 #define SSE_EVENT_MAX ((size_t)16 << 20) /* most bytes of one event */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "cmd/cli.h"
 

@@ -5,8 +5,8 @@
  * the load make a token in its vocabulary.
  */
 
-#include "cmd/bench_http.h"
 #include "base/lib_types.h"
+#include "cmd/bench_http.h"
 #include "cmd/bench_load.h"
 #include "cmd/cli.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <yyjson.h>
+
 #include "base/try.h"
 #include "cmd/bench_json.h"
 

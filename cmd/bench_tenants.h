@@ -13,6 +13,7 @@
  */
 
 #include <stdio.h>
+
 #include "base/lib_types.h"
 #include "cmd/bench_http.h"
 #include "cmd/bench_stats.h"

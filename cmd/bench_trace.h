@@ -15,6 +15,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 
 #define TRACE_GROUPS 16

@@ -12,6 +12,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "base/printable.h"
 #include "base/version.h"

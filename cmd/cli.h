@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <sys/types.h>
+
 #include "base/err.h"
 #include "base/files.h"
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <time.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/lib_types.h"

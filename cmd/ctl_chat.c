@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/printable.h"
 #include "cmd/cli.h"

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/lib_types.h"

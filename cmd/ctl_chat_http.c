@@ -1,5 +1,3 @@
-#include "cmd/ctl_chat.h"
-
 #include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
@@ -7,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/clock.h"
 #include "base/json_value.h"
 #include "cmd/bench_sse.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
+#include "cmd/ctl_chat.h"
 #include "cmd/curl_again.h"
 
 #define CONNECT_MS 5000

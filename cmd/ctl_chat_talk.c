@@ -1,13 +1,13 @@
-#include "cmd/ctl_chat.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
+#include "cmd/ctl_chat.h"
 
 int chat_talk_init(struct chat_talk *t) {
     *t = (struct chat_talk){.doc = yyjson_mut_doc_new(NULL)};

@@ -1,5 +1,3 @@
-#include "cmd/ctl.h"
-
 #include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
@@ -8,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
+#include "cmd/ctl.h"
 #include "cmd/curl_again.h"
 
 #define CONNECT_MS 2000

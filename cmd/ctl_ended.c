@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 

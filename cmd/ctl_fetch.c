@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/sha256.h"
 #include "cmd/ctl.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/model_dir.h"
 #include "base/printable.h"

@@ -8,6 +8,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 

@@ -1,15 +1,15 @@
 /* Transfers from the hub. */
 
-#include "cmd/ctl_hub.h"
-
 #include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
 #include "base/try.h"
 #include "cmd/cli.h"
+#include "cmd/ctl_hub.h"
 #include "cmd/curl_again.h"
 
 #define HUB "https://huggingface.co"

@@ -11,6 +11,7 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/sha256.h"
 #include "base/util.h"
 #include "cmd/cli.h"

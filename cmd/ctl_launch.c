@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
 #include "base/buf.h"
 
 /* A client. Its texts may contain {url} (without a slash at its end), {model} and {key}; {context}:

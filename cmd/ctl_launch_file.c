@@ -1,5 +1,3 @@
-#include "cmd/ctl_launch.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
+#include "cmd/ctl_launch.h"
 
 #define FILE_MAX (8u << 20)
 

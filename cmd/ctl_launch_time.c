@@ -5,6 +5,7 @@
 
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/clock.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"

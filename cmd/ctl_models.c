@@ -1,7 +1,5 @@
 /* ---- contents of a file ---- */
 
-#include "cmd/ctl_local.h"
-
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -13,11 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/gguf.h"
 #include "base/model_dir.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_fetch.h"
+#include "cmd/ctl_local.h"
 #include "cmd/model_fit.h"
 
 /* Properties of a model file. arch is "" for a file that cannot be read; if fit.fits is false,

@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/clock.h"
 #include "base/printable.h"
 #include "cmd/ctl.h"

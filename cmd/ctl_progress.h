@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+
 #include "base/util.h"
 
 /* Forms of output: lines for a log; one line that changes; JSON. */

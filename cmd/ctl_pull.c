@@ -1,5 +1,3 @@
-#include "cmd/ctl_local.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -7,11 +5,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <yyjson.h>
+
 #include "base/gguf.h"
 #include "base/model_dir.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_fetch.h"
+#include "cmd/ctl_local.h"
 #include "engine/engine.h"
 
 static const char usage[] =

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "cmd/ctl.h"
 

@@ -1,14 +1,13 @@
-#include "cmd/ctl.h"
-
 #include <assert.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/json_read.h"
 #include "base/printable.h"
 #include "cmd/cli.h"
+#include "cmd/ctl.h"
 #include "cmd/ctl_progress.h"
 #include "proto/stats.h"
 

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "cmd/ctl.h"
 

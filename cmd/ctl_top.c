@@ -1,6 +1,5 @@
-#include "cmd/ctl.h"
-
 #include "base/json_read.h"
+#include "cmd/ctl.h"
 
 #ifdef HAVE_NCURSES
 
@@ -12,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 
 #define HISTORY 128

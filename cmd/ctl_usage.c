@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/json_read.h"
 #include "cmd/ctl.h"
 

@@ -3,6 +3,7 @@
 /* ctl_usage - renders the answer to GET /usage of the admin socket as a table or as CSV. */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/lib_types.h"
 

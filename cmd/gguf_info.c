@@ -6,15 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
+#include "base/gguf.h"
+#include "base/printable.h"
+#include "base/util.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "cmd/gguf_nearest.h"
 #include "cmd/kv_option.h"
 #include "cmd/model_fit.h"
-#include "base/gguf.h"
-#include "base/printable.h"
-#include "base/util.h"
 #include "vision/projector.h"
 
 static const char usage[] =

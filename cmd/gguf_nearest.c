@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+
 #include "base/printable.h"
 #include "base/util.h"
 #include "cmd/cli.h"

@@ -5,11 +5,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/try.h"
+#include "cmd/bench_clock.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
-#include "cmd/bench_clock.h"
 #include "engine/vision/encoder.h"
 #include "vision/decoder.h"
 #include "vision/resize.h"

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "base/json_read.h"
 #include "base/try.h"

@@ -5,10 +5,11 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+
+#include "base/gguf.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
-#include "base/gguf.h"
 
 static const char usage[] =
     "usage: weft-gguf verify FILE\n"

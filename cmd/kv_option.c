@@ -1,6 +1,7 @@
 #include "cmd/kv_option.h"
 
 #include <string.h>
+
 #include "base/util.h"
 
 /* Reads one name of @n characters. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "base/try.h"

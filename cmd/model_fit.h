@@ -5,6 +5,7 @@
  * an upper bound of tokens per second from the measured memory bandwidth. */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/lib_types.h"
 #include "engine/engine.h"

@@ -3,6 +3,7 @@
  */
 
 #include <string.h>
+
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "vision/decoder.h"

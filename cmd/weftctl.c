@@ -4,9 +4,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/json_read.h"

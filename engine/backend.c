@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "engine/build_id.h"
 
 void backend_build_id(uint8_t out[20]) {

@@ -7,6 +7,7 @@
  */
 
 #include <stdlib.h>
+
 #include "base/err.h"
 #include "engine/op.h"
 #include "engine/shape.h"

@@ -1,4 +1,5 @@
 #include <string.h>
+
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
 #include "engine/arch/dflash.h"

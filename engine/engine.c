@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"

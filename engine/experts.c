@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/mathx.h"
 
 /* Replaces the logits of all experts by p. */

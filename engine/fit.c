@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "engine/kept.h"
 #include "engine/op_table.h"
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/op_table.h"
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/bind.h"
 #include "engine/host.h"

@@ -13,6 +13,7 @@
  */
 
 #include <stdbool.h>
+
 #include "engine/engine.h"
 
 enum { KEEP_PAGE = 2 << 20 }; /* the unit of sizes: a huge page */

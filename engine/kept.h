@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "engine/backend.h"
 
 /* Returns the number of values of a hidden state. */

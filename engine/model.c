@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "engine/bind.h"
 #include "engine/op_table.h"
 

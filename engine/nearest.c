@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 
 enum { PREFIX_MAX = 40 }; /* longest name of an architecture whose keys are looked for */

@@ -1,6 +1,7 @@
 #include "engine/pictures.h"
 
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/vision/ops.h"
 

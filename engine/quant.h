@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/gguf.h"
 #include "engine/shared/blocks.h"
 

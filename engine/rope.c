@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/picture_rows.h"
 

@@ -15,10 +15,10 @@
  * (select_cut).
  */
 
-#include "engine/sampler.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "engine/sampler.h"
 #include "engine/shared/sampling.h"
 
 #ifdef SAMPLER_IS_WIDE

@@ -4,9 +4,9 @@
  * so each sampler is the same function of logits and tokens on every CPU.
  */
 
-#include "engine/sampler.h"
-
 #include <math.h>
+
+#include "engine/sampler.h"
 #include "engine/shared/sampling.h"
 
 #define PENALTY_MAX 1e30 /* largest penalty of DRY: beyond it a token is as good as banned */

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+
 #include "base/try.h"
 
 #define PAGES_OF_DEVICE (1u << 20) /* most pages that are made of a device's free memory */

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/gguf.h"
 
 enum { SURVEY_NAMES = 512, SURVEY_CHARS = 64 };

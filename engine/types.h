@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/gguf.h"
 
 /* classes of pages: global, and layers with a sliding window; each has its own page table */

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "kvpager/private.h"
 
 static _Noreturn void kv_broken(int invariant, const char *what, uint32_t page) {

@@ -27,11 +27,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
 #include "base/clock.h"
 #include "base/list.h"
-#include "kvpager/store.h"
 #include "kvpager/disk_io.h"
 #include "kvpager/disk_room.h"
+#include "kvpager/store.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* rate of reading before anything was read */
 /* Weight of the time of one job, up to 8 pages, in the running mean: one job that is ten times as

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "base/thread.h"
 

@@ -7,6 +7,7 @@
  */
 
 #include <pthread.h>
+
 #include "base/list.h"
 #include "base/mbox.h"
 #include "kvpager/store.h"

@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/util.h"
 
 /* Answer of kv_seq_grow(): no page is available, so the caller evicts, preempts or waits. */

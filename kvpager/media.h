@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 
 /* Content of a picture: everything besides the model on which the values and the number of its rows

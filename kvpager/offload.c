@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/buggify.h"
 #include "kvpager/disk.h"
 

@@ -52,13 +52,13 @@
  * page table of the greatest length.
  */
 
-#include "base/buggify.h"
-#include "base/try.h"
-#include "kvpager/kvpager.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "base/buggify.h"
+#include "base/try.h"
+#include "kvpager/kvpager.h"
 #include "kvpager/private.h"
 
 static int pager_init(struct kv_pager *p, const struct kv_opts *opts) {

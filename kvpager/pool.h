@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <xxhash.h>
+
 #include "base/list.h"
 #include "kvpager/kvpager.h"
 

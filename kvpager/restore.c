@@ -3,11 +3,11 @@
  * pages that turn out to be damaged.
  */
 
-#include "kvpager/private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "kvpager/private.h"
 
 int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
                      const struct kv_isolation *isolation, const int32_t *tokens) {

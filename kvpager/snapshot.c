@@ -20,6 +20,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "kvpager/private.h"
 
 /* Half-life of the expected benefit of a snapshot, in uses of other snapshots. With room for 16

@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+
 #include "base/try.h"
 
 #define BLOCK 4096u

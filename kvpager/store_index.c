@@ -1,13 +1,13 @@
 /* store_index - reads the index of a file when a worker begins: reads the heads of all slots and
  * enters the pages whose parents are there into the slots' pager, parents first. */
 
-#include "kvpager/store.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "kvpager/private.h"
+#include "kvpager/store.h"
 
 /* A slot of the file whose head is valid. */
 struct found {

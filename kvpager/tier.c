@@ -1,8 +1,8 @@
-#include "kvpager/tier_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
+#include "kvpager/tier_private.h"
 
 #define TIER_PATIENCE_NS INT64_C(2000000000) /* longest wait for reads from the file */
 

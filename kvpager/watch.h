@@ -14,6 +14,7 @@
  */
 
 #include <stdbool.h>
+
 #include "kvpager/pool.h"
 
 /* Tracks which changes of one page have been reported. */

@@ -29,6 +29,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "kvpager/private.h"
 
 /* in pages: a turn that begins at the end of a prompt often begins a little before it */

@@ -7,6 +7,7 @@
  */
 
 #include <string.h>
+
 #include "base/err.h"
 #include "proto/messages.h"
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "scheduler/late.h"
 #include "scheduler/picture.h"
 

@@ -2,11 +2,12 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "base/buggify.h"
+#include "grammar/constraint.h"
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/late.h"
-#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 bool constrain_must_wait(const struct batch *t) {

@@ -3,6 +3,7 @@
 /* constraints - source of the constraints of outputs (grammar/constraint.h). */
 
 #include <stdint.h>
+
 #include "base/err.h"
 #include "base/jobs.h"
 

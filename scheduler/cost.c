@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/util.h"
 
 #define CONTEXT 3 /* index of the feature that counts keys read */

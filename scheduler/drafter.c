@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/buggify.h"
 #include "base/try.h"
 #include "scheduler/batch.h"

@@ -1,8 +1,8 @@
 #include "scheduler/events.h"
 
 #include <assert.h>
-
 #include <string.h>
+
 #include "base/try.h"
 
 static struct event blank(const struct request *r, enum event_kind kind) {

@@ -23,6 +23,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/clock.h"
 #include "base/util.h"
 #include "proto/messages.h"

@@ -4,6 +4,7 @@
  */
 
 #include <assert.h>
+
 #include "scheduler/scheduler_private.h"
 
 /* A feature that follows requests of clients. NULL members: it has nothing to do then. */

@@ -3,9 +3,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "grammar/constraint.h"
 #include "scheduler/constraints.h"
 #include "scheduler/request.h"
-#include "grammar/constraint.h"
 
 /* A mask that a thread makes. While `away`, the thread owns state, bits and n; the scheduler owns
  * the rest. */

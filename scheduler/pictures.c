@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/clock.h"
 #include "base/try.h"
 #include "scheduler/fair_share.h"

@@ -17,6 +17,7 @@
 #include "scheduler/pin.h"
 
 #include <assert.h>
+
 #include "base/buggify.h"
 #include "kvpager/tier.h"
 #include "scheduler/plan.h"

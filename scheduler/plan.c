@@ -34,6 +34,7 @@
  */
 
 #include <assert.h>
+
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 #include "scheduler/policy.h"

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "scheduler/cost.h"
 #include "scheduler/policy.h"
 

@@ -7,6 +7,7 @@
  */
 
 #include <assert.h>
+
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"

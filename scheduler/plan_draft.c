@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <math.h>
+
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"

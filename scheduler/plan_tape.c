@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 
 /* Returns whether a plan may read the hashes of request @i: it computes pages that others can

@@ -13,6 +13,7 @@
  */
 
 #include <stddef.h>
+
 #include "base/buf.h"
 #include "scheduler/plan.h"
 

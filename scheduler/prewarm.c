@@ -23,10 +23,11 @@
 
 #include <assert.h>
 #include <string.h>
+
+#include "scheduler/fair_share.h"
 #include "scheduler/pictures.h"
 #include "scheduler/pin.h"
 #include "scheduler/plan.h"
-#include "scheduler/fair_share.h"
 
 void prewarm_init(struct prewarm *p, const struct sched_view *view) {
     p->view = view;

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 #include "scheduler/policy.h"
 #include "scheduler/sessions.h"

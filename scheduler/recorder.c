@@ -1,6 +1,7 @@
 #include "scheduler/recorder.h"
 
 #include <assert.h>
+
 #include "base/clock.h"
 #include "base/probe.h"
 #include "proto/flight_tape.h"

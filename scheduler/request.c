@@ -3,13 +3,14 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/constraint.h"
+#include "kvpager/media.h"
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
-#include "kvpager/media.h"
 #include "scheduler/view.h"
-#include "grammar/constraint.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
 

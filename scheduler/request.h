@@ -19,6 +19,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 #include "engine/engine.h"
 #include "kvpager/tier.h"

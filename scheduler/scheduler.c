@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buggify.h"
 #include "base/try.h"
 #include "scheduler/constrain.h"

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "proto/crash_page.h"

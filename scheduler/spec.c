@@ -19,9 +19,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/buggify.h"
-#include "scheduler/policy.h"
 #include "grammar/constraint.h"
+#include "scheduler/policy.h"
 
 static const struct draft_source *const table[] = {
     &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, &draft_mtp, NULL,

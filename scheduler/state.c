@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/util.h"
 #include "scheduler/policy.h"
 #include "text/tokenizer.h"

@@ -24,6 +24,7 @@
  */
 
 #include <assert.h>
+
 #include "base/buggify.h"
 #include "base/probe.h"
 #include "base/try.h"

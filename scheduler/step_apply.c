@@ -4,8 +4,9 @@
  */
 
 #include <assert.h>
-#include "scheduler/scheduler_private.h"
+
 #include "base/try.h"
+#include "scheduler/scheduler_private.h"
 
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);

@@ -4,8 +4,9 @@
  */
 
 #include <assert.h>
-#include "scheduler/scheduler_private.h"
+
 #include "base/try.h"
+#include "scheduler/scheduler_private.h"
 
 /* a longer pause before a launch was idle time and not work of the host */
 #define HOST_MAX_NS 1000000

@@ -5,6 +5,7 @@
  */
 
 #include <assert.h>
+
 #include "base/buggify.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/clock.h"
 #include "base/try.h"
 #include "scheduler/scheduler_private.h"

@@ -13,22 +13,24 @@
  * request has cache_control. The three together are the prompt.
  */
 
+#include "api/anthropic/anthropic.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "api/anthropic/anthropic.h"
+
 #include "api/anthropic/input.h"
 #include "api/anthropic/search.h"
 #include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/opaque_reasoning.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
-#include "api/openai/openai.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "api/http/respond.h"
-#include "api/generation/opaque_reasoning.h"
+#include "api/openai/openai.h"
 
 /* Clients send a thinking block back only with its signature. If they did not want to see the
  * reasoning, the signature holds it; otherwise its content does not matter. */

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/anthropic/input.h"
 #include "api/http/json.h"
 #include "base/json_read.h"

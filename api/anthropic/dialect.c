@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
+#include "api/generation/lookup.h"
+#include "api/generation/writer.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/generation/lookup.h"
-#include "api/generation/writer.h"
 
 static size_t anthropic_put_ids(const struct exchange *x, int64_t processing_ms, char *out,
                                 size_t size) {

@@ -11,9 +11,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/generation/models.h"
+
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/models.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/anthropic/tool_search.h"
 #include "api/generation/content.h"
 #include "api/http/json_build.h"

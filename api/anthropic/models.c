@@ -1,16 +1,18 @@
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
+#include "api/generation/models.h"
+
 #include <string.h>
 #include <time.h>
+
 #include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/rescan.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/generation/model.h"
-#include "api/generation/models.h"
-#include "api/generation/env.h"
-#include "api/generation/rescan.h"
 #include "api/openai/models.h"
 
 static void anthropic_put_model(struct json *j, const struct model *model) {

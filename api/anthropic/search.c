@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/http/json.h"
 #include "base/json_value.h"

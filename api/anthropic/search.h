@@ -9,6 +9,7 @@
  */
 
 #include <stdbool.h>
+
 #include "api/anthropic/input.h"
 #include "api/generation/writer.h"
 

@@ -8,9 +8,10 @@
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
-#include "base/json_read.h"
+
 #include "base/buf.h"
 #include "base/jobs.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/anthropic/input.h"
 #include "api/generation/gen_request.h"
 #include "api/generation/tool_text.h"

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/anthropic/input.h"
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"

@@ -1,6 +1,7 @@
 #include "api/generation/audit.h"
 
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/http/exchange.h"
 #include "api/limits/tenant.h"

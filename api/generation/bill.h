@@ -3,6 +3,7 @@
 /* bill - counts requests and tokens by key, tenant and model. */
 
 #include <stdint.h>
+
 #include "base/err.h"
 
 struct exchange;

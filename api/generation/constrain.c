@@ -14,16 +14,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/custom.h"
-#include "api/toolcall/grammar_ir.h"
 #include "api/generation/env.h"
 #include "api/generation/loosen.h"
+#include "api/generation/output_spec.h"
 #include "api/http/siphash.h"
 #include "api/limits/auth.h"
 #include "api/limits/tenant.h"
-#include "api/generation/output_spec.h"
-#include "base/json_read.h"
+#include "api/toolcall/grammar_ir.h"
 #include "base/jobs.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "grammar/constraint.h"
 

@@ -1,6 +1,7 @@
 #include "api/generation/content.h"
 
 #include <yyjson.h>
+
 #include "api/generation/picture_parts.h"
 #include "api/http/json_build.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "api/http/json.h"
 #include "base/jobs.h"
 #include "base/util.h"

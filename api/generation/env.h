@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <uv.h>
+
 #include "api/api.h"
 #include "api/generation/ids.h"
 #include "api/generation/model.h"

@@ -1,6 +1,7 @@
 #include "api/generation/expected.h"
 
 #include <errno.h>
+
 #include "api/generation/model.h"
 #include "api/http/json.h"
 #include "base/json_read.h"

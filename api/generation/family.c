@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/json_value.h"

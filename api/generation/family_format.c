@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/http/json_build.h"
 #include "base/json_read.h"
 #include "base/json_value.h"

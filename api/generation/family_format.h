@@ -9,6 +9,7 @@
  */
 
 #include <pthread.h>
+
 #include "api/toolcall/toolcall.h"
 #include "text/template.h"
 

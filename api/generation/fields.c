@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <string.h>
+
 #include "api/generation/fields.h"
 #include "base/json_read.h"
 #include "base/try.h"

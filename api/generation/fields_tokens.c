@@ -3,9 +3,10 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "api/generation/fields.h"
-#include "api/generation/read_request.h"
 #include "api/generation/model.h"
+#include "api/generation/read_request.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

@@ -1,6 +1,7 @@
 #include "api/generation/fim.h"
 
 #include <string.h>
+
 #include "base/try.h"
 
 /* Prefix, suffix and middle of each family. */

@@ -1,6 +1,7 @@
 #include "api/generation/foreign.h"
 
 #include <string.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"

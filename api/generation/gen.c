@@ -18,16 +18,17 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/bill.h"
-#include "api/http/conn.h"
-#include "api/http/exchange.h"
-#include "api/limits/session.h"
-#include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_private.h"
 #include "api/generation/gen_request.h"
-#include "api/generation/prompt.h"
+#include "api/generation/model.h"
 #include "api/generation/output_parser.h"
+#include "api/generation/prompt.h"
+#include "api/http/conn.h"
+#include "api/http/exchange.h"
+#include "api/limits/session.h"
 #include "proto/flight.h"
 
 #define TEXT_MAX (256u << 20)

@@ -19,12 +19,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "api/generation/metrics.h"
+#include "api/generation/output_parser.h"
+#include "api/limits/tenant.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/list.h"
-#include "api/generation/output_parser.h"
-#include "api/limits/tenant.h"
-#include "api/generation/metrics.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 

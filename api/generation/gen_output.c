@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/gen_private.h"
 #include "api/generation/model.h"
 #include "base/try.h"

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <yyjson.h>
+
 #include "api/generation/picture_table.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"

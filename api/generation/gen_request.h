@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/generation/loosen.h"
 #include "base/arena.h"
 #include "base/err.h"

@@ -9,10 +9,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "api/generation/env.h"
 #include "api/generation/gen.h"
 #include "api/generation/gen_request.h"
 #include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "base/try.h"
 
 /* Invariants: n_told <= gen->n_out; the next event to the other front continues where the last

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
 #include "base/try.h"
 #include "base/util.h"
 #include "vision/picture.h"

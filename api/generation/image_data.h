@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/err.h"
 
 /* Decodes @s into a new array of *@n bytes, at most PICTURE_FILE_MAX. The declared type is ignored.

@@ -2,13 +2,14 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "api/generation/endpoint.h"
-#include "api/http/exchange.h"
-#include "api/http/json.h"
-#include "api/http/respond.h"
 #include "api/generation/env.h"
 #include "api/generation/prompt_job.h"
 #include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
 
 struct lookup {
     struct prompt_job job;

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/json_value.h"
 #include "base/util.h"
 

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"

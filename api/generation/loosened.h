@@ -4,6 +4,7 @@
  * the answer or a member of its first event, an event of the log, a line of `weftctl why`. */
 
 #include <stddef.h>
+
 #include "api/generation/loosen.h"
 
 struct exchange;

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/custom.h"
 #include "api/generation/family.h"
 #include "api/generation/foreign.h"

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
 #include "api/http/json.h"

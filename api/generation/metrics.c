@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/util.h"
 
 #define END -1.0

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "proto/messages.h"
 
 #define METRICS_BUCKETS 24

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/gen_request.h"
 #include "base/model_dir.h"
 

@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/api.h"
 #include "api/generation/family.h"
 #include "api/generation/fim.h"

@@ -4,13 +4,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/audit.h"
-#include "api/generation/prompt.h"
-#include "api/http/json.h"
+#include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/generation/models.h"
-#include "api/generation/env.h"
+#include "api/generation/prompt.h"
 #include "api/generation/rescan.h"
+#include "api/http/json.h"
 #include "base/json_value.h"
 
 #define TICK_MS 1000

@@ -11,6 +11,7 @@
  */
 
 #include <stdint.h>
+
 #include "base/lib_types.h"
 
 struct gen_env;

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "base/model_dir.h"

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
 #include "base/err.h"
 
 struct exchange;

@@ -4,11 +4,12 @@
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
+
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_read.h"
 #include "base/buf.h"
 #include "base/jobs.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 struct rewrite {

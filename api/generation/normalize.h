@@ -6,6 +6,7 @@
  * model wrote. */
 
 #include <stdbool.h>
+
 #include "base/lib_types.h"
 
 enum normalize_how {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
+
 #include "api/http/base64.h"
 #include "base/try.h"
 

@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 
 /* Adds the sealed text to @out. Returns 0, -ENOMEM. */

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/custom.h"
 #include "api/http/json.h"
 #include "base/json_read.h"

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+
 #include "base/err.h"
 
 #define PICTURE_FETCH_MS 10000 /* time for one picture, name lookup included */

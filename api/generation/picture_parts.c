@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/generation/image_data.h"
 #include "api/generation/picture_fetch.h"

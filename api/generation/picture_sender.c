@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/model.h"
 #include "api/generation/picture_table.h"
 #include "api/http/respond.h"

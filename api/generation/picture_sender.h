@@ -7,6 +7,7 @@
  */
 
 #include <uv.h>
+
 #include "api/limits/job_pool.h"
 #include "base/list.h"
 #include "proto/messages.h"

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/sha256.h"
 #include "base/try.h"
 

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+
 #include "base/list.h"
 #include "proto/messages.h"
 #include "vision/fit.h"

@@ -23,14 +23,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
 #include "api/generation/gen.h"
+#include "api/generation/model.h"
+#include "api/generation/model_wait.h"
 #include "api/generation/prompt_job.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/generation/endpoint.h"
-#include "api/generation/model_wait.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "base/json_read.h"
 
 #define BODY_MAX ((size_t)1 << 20) /* limit of a request's body that is kept until its turn ends */

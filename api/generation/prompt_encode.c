@@ -1,13 +1,13 @@
-#include "api/generation/prompt_steps.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/endpoint.h"
+#include "api/generation/env.h"
 #include "api/generation/fim.h"
 #include "api/generation/model.h"
+#include "api/generation/prompt_steps.h"
 #include "api/generation/read_request.h"
-#include "api/generation/env.h"
 #include "base/json_value.h"
 #include "base/try.h"
 

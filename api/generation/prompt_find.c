@@ -1,9 +1,9 @@
-#include "api/generation/prompt_steps.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/model.h"
+#include "api/generation/prompt_steps.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "base/json_read.h"

@@ -12,23 +12,24 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "api/generation/echo.h"
-#include "api/generation/expected.h"
-#include "api/generation/endpoint.h"
-#include "api/generation/fields.h"
-#include "api/http/exchange.h"
-#include "api/http/conn.h"
+
 #include "api/generation/constrain.h"
+#include "api/generation/echo.h"
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/generation/expected.h"
+#include "api/generation/fields.h"
+#include "api/generation/model.h"
 #include "api/generation/model_wait.h"
 #include "api/generation/models.h"
 #include "api/generation/picture_parts.h"
 #include "api/generation/prompt_steps.h"
-#include "api/generation/model.h"
 #include "api/generation/variants.h"
-#include "api/http/json.h"
-#include "api/generation/env.h"
-#include "api/limits/session.h"
+#include "api/http/conn.h"
 #include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/limits/session.h"
 #include "base/try.h"
 
 #define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */

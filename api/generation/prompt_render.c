@@ -1,13 +1,13 @@
-#include "api/generation/prompt_steps.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/generation/messages.h"
 #include "api/generation/model.h"
 #include "api/generation/normalize.h"
 #include "api/generation/picture_parts.h"
+#include "api/generation/prompt_steps.h"
 #include "api/http/json_build.h"
 #include "base/json_value.h"
 #include "base/try.h"

@@ -13,11 +13,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "api/http/json.h"
-#include "api/generation/models.h"
+
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
+#include "api/generation/models.h"
 #include "api/generation/output_spec.h"
+#include "api/http/json.h"
 #include "base/json_read.h"
 #include "base/log.h"
 #include "base/try.h"

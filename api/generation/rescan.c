@@ -1,6 +1,7 @@
 #include "api/generation/rescan.h"
 
 #include <stdlib.h>
+
 #include "api/generation/env.h"
 
 /* An exchange that waits until the folders of models have been read. */

@@ -1,6 +1,7 @@
 /* Choice of the best of several outputs: the one with the highest mean log probability. */
 
 #include <math.h>
+
 #include "api/generation/writer.h"
 
 /* Returns the mean over a choice's tokens; a choice without tokens is the worst. */

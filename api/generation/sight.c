@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "text/tokenizer.h"
 #include "vision/projector.h"
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/generation/normalize.h"
 #include "base/json_read.h"
 #include "base/json_value.h"

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/gen.h"
 #include "api/http/json.h"
 

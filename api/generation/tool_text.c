@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <yyjson.h>
+
 #include "base/util.h"
 
 int tool_text_write(yyjson_mut_doc *doc, yyjson_mut_val *f, struct buf *out) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "api/generation/prompt.h"
 #include "base/try.h"
 

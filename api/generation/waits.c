@@ -1,6 +1,7 @@
 #include "api/generation/waits.h"
 
 #include <stdio.h>
+
 #include "api/generation/env.h"
 #include "api/generation/gen.h"
 #include "api/generation/model.h"

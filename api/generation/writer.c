@@ -17,7 +17,6 @@
  * So a slow client costs its stream buffer and the tokens themselves, never a backlog of JSON.
  */
 
-#include "api/generation/loosened.h"
 #include "api/generation/writer.h"
 
 #include <assert.h>
@@ -25,18 +24,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/generation/waits.h"
-#include "api/generation/endpoint.h"
-#include "api/http/conn.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
-#include "api/http/respond.h"
-#include "api/generation/prewarm.h"
-#include "api/http/dialect.h"
-#include "text/stops.h"
+
 #include "api/generation/bill.h"
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/generation/loosened.h"
+#include "api/generation/model.h"
+#include "api/generation/prewarm.h"
 #include "api/generation/prompt_steps.h"
+#include "api/generation/waits.h"
+#include "api/http/conn.h"
+#include "api/http/dialect.h"
+#include "api/http/respond.h"
 #include "base/try.h"
+#include "text/stops.h"
 
 #define ANSWER_MAX API_SEND_MAX
 /* tokens, with alternatives, of a whole answer that is written on the loop */

@@ -10,13 +10,13 @@
  * written and tokens wait in their generation.
  */
 
-#include "api/limits/admit.h"
-#include "api/http/exchange.h"
 #include "api/generation/custom.h"
 #include "api/generation/echo.h"
 #include "api/generation/gen.h"
-#include "api/http/json.h"
 #include "api/generation/prompt_job.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/limits/admit.h"
 #include "base/blob.h"
 
 /* One generation of the answer, and how much of it was sent: text_sent <= gen->ready, n_sent <=

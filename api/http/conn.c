@@ -18,8 +18,8 @@
 #include <sys/socket.h>
 
 #include "api/http/conn_private.h"
-#include "api/http/tls.h"
 #include "api/http/loop_lag.h"
+#include "api/http/tls.h"
 
 #define PACKED_PIECE 4096u       /* bytes of a compressed body that are unpacked in a turn */
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */

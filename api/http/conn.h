@@ -41,6 +41,7 @@
  */
 
 #include <uv.h>
+
 #include "api/http/http.h"
 #include "api/http/output.h"
 #include "api/http/payer.h"

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+
 #include "api/http/conn_private.h"
 #include "api/http/tls.h"
 

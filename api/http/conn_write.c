@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "api/http/conn_private.h"
 #include "api/http/loop_lag.h"
 #include "api/http/tls.h"

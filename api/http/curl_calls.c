@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+
 #include "base/library.h"
 #include "base/util.h"
 

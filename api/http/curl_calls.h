@@ -6,6 +6,7 @@
  */
 
 #include <curl/curl.h>
+
 #include "base/err.h"
 
 #define CURL_CALLS(CALL)                                                                           \

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/conn.h"
 #include "api/http/server.h"
 #include "api/http/who.h"

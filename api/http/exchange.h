@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/http/who.h"
 #include "base/err.h"
 

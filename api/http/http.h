@@ -8,6 +8,7 @@
 
 #include <llhttp.h>
 #include <stdbool.h>
+
 #include "api/http/unpack.h"
 #include "api/http/websocket.h"
 #include "base/buf.h"

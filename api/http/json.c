@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/json_value.h"
 #include "base/loop_bytes.h"
 #include "base/printable.h"

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/lib_types.h"

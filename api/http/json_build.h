@@ -8,8 +8,9 @@
  */
 
 #include <stdbool.h>
-#include "base/lib_types.h"
+
 #include "base/buf.h"
+#include "base/lib_types.h"
 
 /* Make an empty document, or a copy of @from, which set *@failed when memory is short, also for
  * themselves. @failed outlives the document. */

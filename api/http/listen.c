@@ -9,11 +9,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "api/http/conn.h"
+#include "api/http/loop_lag.h"
 #include "api/http/serve.h"
 #include "api/http/server.h"
 #include "api/http/turn.h"
-#include "api/http/loop_lag.h"
 #include "base/log.h"
 #include "base/try.h"
 

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <time.h>
+
 #include "base/loop_bytes.h"
 
 #define HALF_NS 30000000000u /* the longest iteration is known for one to two such times */

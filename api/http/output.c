@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/try.h"
 
 #define PIECE_GROWS_TO (64u << 10) /* a larger piece would be copied when it grows */

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <uv.h>
+
 #include "base/blob.h"
 #include "base/list.h"
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
 #include "api/http/siphash.h"
 
 /* Initialises an account for each resource, below those of @group, or below the roots if @group is

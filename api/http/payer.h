@@ -10,6 +10,7 @@
  */
 
 #include <sys/socket.h>
+
 #include "api/http/turn.h"
 #include "base/quota.h"
 

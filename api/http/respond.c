@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/json.h"

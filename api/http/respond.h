@@ -6,6 +6,7 @@
  */
 
 #include <sys/types.h>
+
 #include "api/http/exchange.h"
 #include "base/splices.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
 #include "api/http/server.h"

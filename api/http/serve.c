@@ -9,12 +9,13 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
+#include "api/http/loop_lag.h"
 #include "api/http/respond.h"
 #include "api/http/route.h"
 #include "api/http/server.h"
-#include "api/http/loop_lag.h"
 
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
 

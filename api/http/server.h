@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <uv.h>
+
 #include "api/http/http.h"
 #include "api/http/payer.h"
 #include "api/http/tls.h"

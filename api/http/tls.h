@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <sys/types.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 

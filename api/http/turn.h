@@ -20,6 +20,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 
 #define TURNS_NS 500000   /* budget of an iteration */

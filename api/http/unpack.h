@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 #define UNPACK_WINDOW_LOG 23   /* window of zstd; RFC 8878 recommends it */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/http/base64.h"
 #include "base/printable.h"
 #include "base/try.h"

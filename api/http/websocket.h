@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 #define WEBSOCKET_CONTROL 125u /* most bytes of a ping, a pong or a close */

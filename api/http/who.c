@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <stdio.h>
+
 #include "api/http/conn.h"
 
 void who_client(struct conn *c, char out[WHO_CLIENT]) {

@@ -22,6 +22,7 @@
 #include "api/limits/admit.h"
 
 #include <assert.h>
+
 #include "api/http/loop_lag.h"
 #include "api/limits/tenant.h"
 #include "base/clock.h"

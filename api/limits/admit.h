@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+
 #include "base/err.h"
 #include "base/list.h"
 

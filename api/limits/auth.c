@@ -6,13 +6,14 @@
 
 #include "api/limits/auth.h"
 
-#include <assert.h>
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 #include "base/files.h"

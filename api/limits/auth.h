@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 #include "base/hash_index.h"
 

@@ -3,6 +3,7 @@
 /* bucket - a token bucket: it refills steadily and holds a bounded amount. */
 
 #include <stdint.h>
+
 #include "base/util.h"
 
 struct bucket {

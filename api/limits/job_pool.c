@@ -1,8 +1,9 @@
 #include "api/limits/job_pool.h"
 
 #include <assert.h>
-#include "api/limits/tenant.h"
+
 #include "api/http/loop_lag.h"
+#include "api/limits/tenant.h"
 #include "base/cpus.h"
 
 /*

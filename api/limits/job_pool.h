@@ -7,6 +7,7 @@
  */
 
 #include <uv.h>
+
 #include "base/jobs.h"
 
 struct tenant;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+
 #include "api/http/exchange.h"
 #include "api/http/siphash.h"
 

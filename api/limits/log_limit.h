@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/limits/bucket.h"
 
 struct exchange;

@@ -21,6 +21,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 #include "base/json_read.h"

@@ -4,6 +4,7 @@
  * belongs. */
 
 #include <stdint.h>
+
 #include "base/lib_types.h"
 #include "proto/messages.h"
 

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
+
 #include "api/http/loop_lag.h"
 #include "api/limits/usage_import.h"
 #include "api/limits/usage_rows.h"

@@ -9,6 +9,7 @@
  */
 
 #include <uv.h>
+
 #include "api/limits/usage_table.h"
 #include "api/state/state.h"
 

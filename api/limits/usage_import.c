@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "api/limits/usage_rows.h"
 #include "api/state/db.h"
 #include "base/buf.h"

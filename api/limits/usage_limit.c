@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <time.h>
+
 #include "api/limits/tenant.h"
 #include "api/limits/usage.h"
 

@@ -8,6 +8,7 @@
  */
 
 #include <stdint.h>
+
 #include "base/err.h"
 
 struct tenant;

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/state/db.h"
 #include "base/try.h"
 #include "base/util.h"

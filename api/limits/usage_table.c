@@ -11,9 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/err.h"
-#include "base/util.h"
 #include "base/try.h"
+#include "base/util.h"
 
 #define HEAD "weft usage 1"
 #define MONTHS_KEPT 24

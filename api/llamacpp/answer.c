@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/writer.h"

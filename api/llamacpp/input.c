@@ -5,14 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/endpoint.h"
+#include "api/generation/model.h"
 #include "api/generation/picture_parts.h"
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
-#include "api/generation/model.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

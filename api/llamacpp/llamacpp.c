@@ -9,18 +9,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/endpoint.h"
+#include "api/generation/env.h"
 #include "api/generation/lookup.h"
+#include "api/generation/model.h"
+#include "api/generation/models.h"
 #include "api/generation/prompt_steps.h"
 #include "api/generation/writer.h"
+#include "api/http/http.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
-#include "api/generation/models.h"
 #include "api/openai/openai.h"
 #include "api/openai/raw_answer.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
-#include "api/http/http.h"
 
 static int llamacpp_too_long(const char *field, size_t n, uint32_t context, struct err *err) {
     return err_set_code(err, 400, "context_length_exceeded", field,

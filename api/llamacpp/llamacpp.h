@@ -5,8 +5,9 @@
  * bodies, answer.c writes their answers), and the state of the server for clients (llamacpp.c).
  */
 
-#include <stdint.h>
 #include <stdbool.h>
+#include <stdint.h>
+
 #include "base/lib_types.h"
 
 struct err;

@@ -4,14 +4,15 @@
 
 #include <assert.h>
 #include <math.h>
-#include "api/http/json.h"
-#include "base/json_read.h"
+
+#include "api/generation/lookup.h"
 #include "api/generation/model.h"
+#include "api/generation/writer.h"
+#include "api/http/json.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "api/generation/writer.h"
-#include "api/generation/lookup.h"
 #include "api/openai/vectors.h"
+#include "base/json_read.h"
 
 static double lmstudio_seconds(int64_t from_ns, int64_t to_ns) {
     return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;

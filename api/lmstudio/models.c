@@ -4,22 +4,24 @@
  * a model whose file cannot be read.
  */
 
+#include "api/openai/models.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "api/generation/audit.h"
 #include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/models.h"
+#include "api/generation/prompt_job.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
-#include "api/generation/audit.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/lmstudio/lmstudio.h"
-#include "api/generation/model.h"
 #include "api/ollama/ollama.h"
-#include "api/openai/models.h"
-#include "api/generation/env.h"
-#include "api/generation/models.h"
-#include "api/generation/prompt_job.h"
 #include "base/json_value.h"
 
 static void put_length(struct json *j, const char *key, const struct model *m) {

@@ -7,14 +7,15 @@
 
 #include <assert.h>
 #include <errno.h>
+
+#include "api/generation/env.h"
 #include "api/generation/gen.h"
+#include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
-#include "api/generation/env.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

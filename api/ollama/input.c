@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "api/http/json.h"
-#include "api/http/json_build.h"
+
 #include "api/generation/content.h"
-#include "api/generation/models.h"
-#include "api/ollama/ollama.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/models.h"
+#include "api/http/json.h"
+#include "api/http/json_build.h"
+#include "api/ollama/ollama.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

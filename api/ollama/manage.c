@@ -13,15 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "api/http/conn.h"
+
 #include "api/generation/audit.h"
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/models.h"
+#include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/generation/model.h"
 #include "api/ollama/ollama.h"
-#include "api/generation/models.h"
-#include "api/generation/env.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

@@ -3,22 +3,24 @@
  * newer features, so the answer names the version of Ollama's API that is implemented here.
  */
 
+#include "api/generation/models.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/http/exchange.h"
-#include "api/http/conn.h"
-#include "api/http/json.h"
-#include "api/ollama/ollama.h"
-#include "api/generation/model.h"
-#include "api/generation/models.h"
-#include "api/openai/openai.h"
+
 #include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/generation/rescan.h"
+#include "api/generation/writer.h"
+#include "api/http/conn.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
-#include "api/generation/writer.h"
+#include "api/ollama/ollama.h"
+#include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "base/json_value.h"
 #include "base/try.h"

@@ -12,13 +12,14 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
-#include "api/generation/endpoint.h"
+#include "api/http/respond.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "api/generation/env.h"
-#include "api/http/respond.h"
 
 /* Writes "model" and "created_at". */
 static void put_head(struct json *j, const struct model *m) {

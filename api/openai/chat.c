@@ -1,4 +1,5 @@
 #include <assert.h>
+
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"

@@ -3,12 +3,13 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/generation/timings.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
-#include "api/generation/model.h"
 #include "api/openai/openai.h"
-#include "api/generation/env.h"
 
 #define CHUNK_MAX API_SEND_MAX
 

@@ -1,10 +1,11 @@
 #include <assert.h>
 #include <errno.h>
+
+#include "api/generation/env.h"
 #include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "api/openai/raw_answer.h"
-#include "api/generation/env.h"
 
 #define DEFAULT_TOKENS 16 /* OpenAI's default */
 

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
 #include "api/generation/endpoint.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"

@@ -1,10 +1,11 @@
 #include <assert.h>
 #include <string.h>
+
 #include "api/generation/gen.h"
+#include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/base64.h"
 #include "api/http/json.h"
-#include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "base/try.h"

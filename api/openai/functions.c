@@ -1,6 +1,7 @@
 #include "api/openai/functions.h"
 
 #include <stdio.h>
+
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"

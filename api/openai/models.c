@@ -1,13 +1,15 @@
+#include "api/generation/models.h"
+
 #include <string.h>
+
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/rescan.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
-#include "api/generation/model.h"
-#include "api/generation/models.h"
+#include "api/http/respond.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
-#include "api/generation/env.h"
-#include "api/generation/rescan.h"
-#include "api/http/respond.h"
 
 #define LIST_MAX (4u << 20) /* bytes of a list */
 

@@ -5,11 +5,12 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "api/generation/lookup.h"
+#include "api/generation/writer.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/generation/writer.h"
-#include "api/generation/lookup.h"
 #include "api/openai/vectors.h"
 
 bool openai_is_llama_server(const struct route *route) {

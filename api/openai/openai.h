@@ -3,6 +3,7 @@
 /* openai - the parts of OpenAI's dialect that other dialects share. */
 
 #include <stdbool.h>
+
 #include "api/generation/gen_request.h"
 #include "api/http/dialect.h"
 #include "base/lib_types.h"

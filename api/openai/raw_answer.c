@@ -6,8 +6,9 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include "api/generation/model.h"
+
 #include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/generation/timings.h"
 #include "api/http/json.h"
 #include "api/openai/choices.h"

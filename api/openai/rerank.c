@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
 #include "api/generation/gen.h"
+#include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 

@@ -4,12 +4,13 @@
  */
 
 #include <errno.h>
-#include "api/generation/read_request.h"
+
 #include "api/generation/endpoint.h"
-#include "api/http/json.h"
-#include "api/openai/openai.h"
 #include "api/generation/model.h"
 #include "api/generation/prompt_job.h"
+#include "api/generation/read_request.h"
+#include "api/http/json.h"
+#include "api/openai/openai.h"
 #include "base/jobs.h"
 #include "base/util.h"
 #include "text/stops.h"

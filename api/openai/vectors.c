@@ -15,17 +15,18 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+
 #include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
-#include "api/http/conn.h"
-#include "api/http/exchange.h"
-#include "api/http/json.h"
+#include "api/generation/env.h"
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
 #include "api/generation/prompt_steps.h"
-#include "api/generation/env.h"
-#include "api/http/respond.h"
+#include "api/http/conn.h"
 #include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
 #include "base/try.h"
 
 static void free_vectors(struct vectors *e) {

@@ -17,6 +17,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "api/generation/env.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"

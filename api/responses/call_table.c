@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/http/siphash.h"
 #include "base/util.h"
 

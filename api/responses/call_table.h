@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/hash_index.h"
 
 #define CALL_TABLE_MAX 100000u

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/generation/env.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/http/json.h"
 #include "base/json_value.h"
 #include "base/try.h"

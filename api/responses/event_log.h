@@ -13,6 +13,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+
 #include "base/lib_types.h"
 #include "base/list.h"
 #include "base/splices.h"

@@ -5,10 +5,12 @@
  * type, so that no type of item makes a request fail.
  */
 
+#include "api/generation/foreign.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/generation/foreign.h"
+
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/build.h"
 #include "base/json_read.h"

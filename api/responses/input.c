@@ -9,10 +9,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
 #include "base/json_read.h"

@@ -10,11 +10,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/responses/query.h"
-#include "api/responses/reply.h"
+
 #include "api/http/http.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
+#include "api/responses/query.h"
+#include "api/responses/reply.h"
 #include "api/responses/responses.h"
 #include "base/try.h"
 

@@ -1,6 +1,7 @@
 #include "api/responses/item_list.h"
 
 #include <assert.h>
+
 #include "base/try.h"
 
 void item_list_init(struct item_list *l) {

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 /* Index entry of an item, complete when the item is written. */

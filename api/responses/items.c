@@ -13,12 +13,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/json.h"
+
 #include "api/generation/content.h"
 #include "api/generation/env.h"
 #include "api/generation/foreign.h"
-#include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
+#include "api/http/json.h"
+#include "api/responses/build.h"
 #include "base/json_read.h"
 #include "base/try.h"
 

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/generation/gen.h"
 #include "api/openai/choices.h"

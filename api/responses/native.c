@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "api/http/json.h"
 #include "base/json_read.h"
 #include "base/try.h"

@@ -3,9 +3,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
+#include "api/generation/env.h"
 #include "api/http/exchange.h"
 #include "api/http/respond.h"
-#include "api/generation/env.h"
 #include "api/responses/responses.h"
 
 /* An answer made of a stored object. Invariant: while @exchange is set, this is its state, and both

@@ -16,11 +16,12 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
-#include "api/http/conn.h"
-#include "api/http/respond.h"
+
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/opaque_reasoning.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
 
 #define ARENA_MAX (64u << 20)
 

@@ -7,8 +7,8 @@
  * refer to later are kept in memory (store.c).
  */
 
-#include "api/generation/writer.h"
 #include "api/generation/custom.h"
+#include "api/generation/writer.h"
 #include "api/responses/logprobs.h"
 #include "api/responses/native.h"
 #include "api/responses/store.h"

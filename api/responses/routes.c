@@ -6,19 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "api/generation/audit.h"
 #include "api/generation/endpoint.h"
-#include "api/openai/openai.h"
 #include "api/generation/env.h"
 #include "api/generation/lookup.h"
+#include "api/generation/writer.h"
+#include "api/http/http.h"
 #include "api/http/respond.h"
+#include "api/openai/openai.h"
 #include "api/responses/background.h"
 #include "api/responses/conversation.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
-#include "api/http/http.h"
 #include "api/responses/responses.h"
-#include "api/generation/audit.h"
-#include "api/generation/writer.h"
 #include "base/try.h"
 
 /* Returns true if the path names a response: conversations are in the same store. */

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/http/conn.h"

@@ -19,13 +19,13 @@
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
 
-#include "api/responses/store_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/loop_lag.h"
+#include "api/responses/store_private.h"
 #include "base/clock.h"
 #include "base/hash_index.h"
 #include "base/loop_bytes.h"

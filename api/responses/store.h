@@ -14,11 +14,12 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <uv.h>
+
 #include "api/responses/event_log.h"
-#include "base/splices.h"
 #include "api/responses/item_list.h"
 #include "api/state/state.h"
 #include "base/list.h"
+#include "base/splices.h"
 
 #define STORE_BUCKETS 1024u
 #define STORE_DEPTH 16384u /* responses in a row that continue each other */

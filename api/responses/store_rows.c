@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/http/json.h"
 #include "api/responses/store_private.h"
 #include "api/state/db.h"

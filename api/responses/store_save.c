@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+
 #include "api/http/loop_lag.h"
 #include "api/responses/store_private.h"
 #include "base/clock.h"

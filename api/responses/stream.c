@@ -16,9 +16,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "api/http/conn.h"
+
 #include "api/generation/env.h"
 #include "api/generation/timings.h"
+#include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"

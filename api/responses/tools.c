@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/generation/messages.h"
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"

@@ -1,9 +1,10 @@
 #include <assert.h>
 #include <time.h>
+
+#include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/service/page.h"
 #include "api/service/service.h"

@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "api/generation/gen.h"
-#include "api/http/respond.h"
-#include "api/generation/model.h"
+
 #include "api/generation/env.h"
+#include "api/generation/gen.h"
 #include "api/generation/metrics.h"
+#include "api/generation/model.h"
+#include "api/http/respond.h"
 #include "api/service/service.h"
 
 #define TEXT_MAX (4u << 20)

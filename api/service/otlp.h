@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 
 struct otlp;

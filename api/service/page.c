@@ -6,10 +6,11 @@
 #include "api/service/page.h"
 
 #include <string.h>
-#include "api/http/exchange.h"
-#include "api/http/respond.h"
+
 #include "api/generation/env.h"
+#include "api/http/exchange.h"
 #include "api/http/http.h"
+#include "api/http/respond.h"
 
 bool page_is_asked_for(const struct exchange *x, const struct http *h) {
     const char *accept = http_header(h, "accept", NULL);

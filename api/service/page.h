@@ -7,6 +7,7 @@
  */
 
 #include <stddef.h>
+
 #include "api/http/dialect.h"
 
 struct page_file {

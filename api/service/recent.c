@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
 

@@ -6,12 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "api/generation/env.h"
+#include "api/generation/model.h"
 #include "api/http/exchange.h"
 #include "api/http/http.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "api/service/service.h"
 #include "base/try.h"
 #include "proto/flight.h"

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <time.h>
+
 #include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/http/server.h"

@@ -7,6 +7,7 @@
  */
 
 #include <string.h>
+
 #include "api/generation/env.h"
 #include "api/generation/models.h"
 #include "api/http/http.h"

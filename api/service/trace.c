@@ -1,12 +1,13 @@
 #include "api/service/trace.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
-#include <errno.h>
+
 #include "api/http/dialect.h"
 #include "api/http/http.h"
 #include "api/http/json.h"

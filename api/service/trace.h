@@ -8,6 +8,7 @@
  */
 
 #include <stdint.h>
+
 #include "api/http/exchange.h"
 #include "base/buf.h"
 

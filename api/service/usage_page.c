@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/generation/env.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"

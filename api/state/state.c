@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/try.h"
 
 /* Columns are documented in docs/reference/state.md. */

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <uv.h>
+
 #include "api/state/db.h"
 #include "base/list.h"
 

@@ -4,8 +4,9 @@
  */
 
 #include <assert.h>
-#include <string.h>
 #include <stdio.h>
+#include <string.h>
+
 #include "api/toolcall/parser.h"
 
 #define FENCE_MIN 3 /* characters of a fence of code */

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"
 #include "base/try.h"

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "api/toolcall/parser.h"
 
 static const struct toolcall_format *const formats[] = {

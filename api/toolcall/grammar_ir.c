@@ -1,6 +1,7 @@
 #include "api/toolcall/grammar_ir.h"
 
 #include <assert.h>
+
 #include "base/json_value.h"
 
 /* Counts @more values that are to be made. Returns false if they are too many. */

@@ -5,8 +5,9 @@
  * that cannot be made is NULL, and the caller checks once at the end.
  */
 
-#include <stdint.h>
 #include <stdbool.h>
+#include <stdint.h>
+
 #include "api/http/json_build.h"
 #include "base/lib_types.h"
 

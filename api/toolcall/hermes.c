@@ -5,9 +5,10 @@
  */
 
 #include <errno.h>
+
 #include "api/http/json.h"
-#include "base/json_read.h"
 #include "api/toolcall/parser.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 enum { OPENED = TC_FIRST, OBJECT, CLOSE };

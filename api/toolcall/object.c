@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "api/toolcall/parser.h"
 #include "base/json_value.h"
 

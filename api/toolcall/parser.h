@@ -22,8 +22,8 @@
  * depends on the bytes alone, never on where a feed ended: so any split gives the same events.
  */
 
-#include "api/toolcall/toolcall.h"
 #include "api/toolcall/scan.h"
+#include "api/toolcall/toolcall.h"
 
 #define TC_CONTENT 0
 #define TC_REASON 1

@@ -1,8 +1,9 @@
 #include "api/toolcall/scan.h"
-#include "base/try.h"
 
 #include <assert.h>
 #include <string.h>
+
+#include "base/try.h"
 
 enum {
     WANT_VALUE,

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 #define SCAN_DEPTH 64u

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "api/toolcall/parser.h"
 
 enum match { NONE, PARTIAL, FULL };

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/toolcall/grammar_ir.h"
 #include "base/buf.h"
 #include "base/err.h"

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/json_read.h"

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
 #include "base/json_value.h"

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/un.h>
+
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/err.h"

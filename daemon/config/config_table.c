@@ -5,9 +5,9 @@
  * --print-config, the installed weft.conf, weft.conf(5) and the completion of bash.
  */
 
-#include "daemon/config/config.h"
-
 #include <assert.h>
+
+#include "daemon/config/config.h"
 
 #define KiB (1ull << 10)
 #define MiB (1ull << 20)

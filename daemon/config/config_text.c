@@ -1,10 +1,10 @@
 /* Writes options as text: their values, the default configuration file, --help, and suggestions for
  * unknown names. All texts follow from the table. */
 
-#include "daemon/config/config.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "daemon/config/config.h"
 
 /* length of the longest line of config_help() */
 #define HELP_COLUMNS 78

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/files.h"
 #include "base/try.h"
 

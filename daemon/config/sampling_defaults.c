@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 
 /* Values that the makers of a model family publish in model cards or in generation_config.json; a

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/hash_index.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/json.h"

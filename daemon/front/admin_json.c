@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <yyjson.h>
+
 #include "base/printable.h"
 
 #define REQUESTS_MAX 4096

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/model_dir.h"
 #include "base/printable.h"

@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 

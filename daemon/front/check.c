@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
 #include "api/http/tls.h"
 #include "base/files.h"
 #include "base/try.h"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "base/util.h"
 
 #define CONTROL 255u /* minor number of nvidiactl */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "daemon/config/config.h"
 #include "daemon/front/llama_options.h"

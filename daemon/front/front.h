@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <uv.h>
+
 #include "daemon/config/config.h"
 #include "daemon/front/admin.h"
 #include "daemon/front/listeners.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"

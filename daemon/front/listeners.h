@@ -8,11 +8,11 @@
  */
 
 #include "api/api.h"
-#include "daemon/front/admin.h"
 #include "daemon/config/config.h"
-#include "daemon/workers/kept.h"
+#include "daemon/front/admin.h"
 #include "daemon/front/service.h"
 #include "daemon/upgrade/upgrade.h"
+#include "daemon/workers/kept.h"
 
 /* A socket on which this daemon listens, or which it got and will listen on. Invariant: an unwanted
  * socket has an address and is not listened on; fd is open, or -1 once it was dropped. */

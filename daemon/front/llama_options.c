@@ -1,6 +1,7 @@
 #include "daemon/front/llama_options.h"
 
 #include <string.h>
+
 #include "base/util.h"
 
 #define ADAPTER "adapters are not supported: merge it into the model"

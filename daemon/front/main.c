@@ -19,27 +19,28 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "api/http/tls.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
 #include "base/version.h"
+#include "daemon/config/tenants.h"
 #include "daemon/front/args.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/check.h"
 #include "daemon/front/deadline.h"
 #include "daemon/front/device_nodes.h"
-#include "daemon/models/kvdisk.h"
 #include "daemon/front/front.h"
-#include "daemon/models/models_find.h"
 #include "daemon/front/next_daemon.h"
 #include "daemon/front/picture_decoder.h"
 #include "daemon/front/process.h"
 #include "daemon/front/service.h"
-#include "daemon/worker/sigbus.h"
+#include "daemon/models/kvdisk.h"
+#include "daemon/models/models_find.h"
 #include "daemon/upgrade/takeover.h"
-#include "daemon/config/tenants.h"
+#include "daemon/worker/sigbus.h"
 #include "daemon/worker/worker.h"
 #include "vision/decoder.h"
 

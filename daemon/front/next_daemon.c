@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/util.h"

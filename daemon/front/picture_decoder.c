@@ -1,6 +1,7 @@
 #include "daemon/front/picture_decoder.h"
 
 #include <pthread.h>
+
 #include "base/try.h"
 #include "vision/decoder.h"
 

@@ -1,9 +1,10 @@
 #include "daemon/front/process.h"
 
-#include <string.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
+
 #include "base/thread.h"
 #include "base/util.h"
 

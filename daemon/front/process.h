@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <uv.h>
+
 #include "base/err.h"
 
 /* Removes @flag from the arguments, at any position. Returns false if it is not there. */

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <uv.h>
+
 #include "base/clock.h"
 #include "base/try.h"
 #include "daemon/upgrade/takeover.h"

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 #include "base/lib_types.h"
 #include "daemon/workers/kept.h"

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"

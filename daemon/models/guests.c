@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/try.h"
 #include "daemon/workers/worker_chan.h"
 

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/buf.h"
 #include "base/library.h"
 #include "base/log.h"

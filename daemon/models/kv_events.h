@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "api/api.h"
 #include "base/err.h"
 #include "base/lib_types.h"

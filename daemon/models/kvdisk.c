@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/try.h"
 #include "base/util.h"

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 
 /* Opens the files in folder @path, which is created if it does not exist. With @lock, *@fd is

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "api/api.h"
 #include "base/try.h"
 #include "checkpoint/checkpoint.h"

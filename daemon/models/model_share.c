@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 
 void model_share_deinit(struct model_share *s) {

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/printable.h"

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "daemon/models/guests.h"
 #include "daemon/models/models_private.h"
 

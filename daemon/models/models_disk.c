@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/models/kvdisk.h"

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/memory.h"
 #include "base/model_dir.h"

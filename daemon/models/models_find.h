@@ -4,6 +4,7 @@
  * folder. */
 
 #include <dirent.h>
+
 #include "daemon/config/config.h"
 
 /* Takes a model: its options, which are taken over (zeroed), its name, and the size of its files.

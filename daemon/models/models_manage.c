@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "base/files.h"
 #include "base/try.h"

@@ -6,6 +6,7 @@
  */
 
 #include <uv.h>
+
 #include "daemon/models/front_model.h"
 #include "daemon/models/model_share.h"
 #include "daemon/models/models.h"

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/models/models_find.h"

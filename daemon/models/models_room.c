@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+
 #include "daemon/models/models_private.h"
 
 /* A model with running requests stays for STAY_LOADS times the duration of its load, but no longer

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/api.h"
 #include "base/log.h"
 #include "base/model_dir.h"

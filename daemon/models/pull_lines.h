@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 
 #define PULL_LINE_MAX (64u << 10) /* most bytes of a line */

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/try.h"
 

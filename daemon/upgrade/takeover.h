@@ -4,6 +4,7 @@
  * nothing. */
 
 #include <stdbool.h>
+
 #include "base/lib_types.h"
 #include "daemon/upgrade/upgrade.h"
 

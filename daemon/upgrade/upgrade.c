@@ -53,6 +53,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/log.h"
 
 #define HELLO_MS 10000 /* time limit for "started", before which nothing is loaded */

@@ -37,6 +37,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 #include "base/lib_types.h"
 

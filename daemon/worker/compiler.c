@@ -15,9 +15,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
 #include "base/clock.h"
-#include "base/list.h"
 #include "base/jobs.h"
+#include "base/list.h"
 #include "base/quota.h"
 #include "base/try.h"
 #include "grammar/constraint.h"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/library.h"
 #include "base/thread.h"
 #include "base/try.h"

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+
 #include "base/util.h"
 
 #if defined(__x86_64__)

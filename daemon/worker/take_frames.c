@@ -1,6 +1,7 @@
 #include "daemon/worker/take_frames.h"
 
 #include <assert.h>
+
 #include "base/chan.h"
 #include "base/clock.h"
 

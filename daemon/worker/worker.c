@@ -12,12 +12,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
-#include "daemon/worker/compiler.h"
 #include "daemon/config/config.h"
+#include "daemon/worker/compiler.h"
 #include "daemon/worker/device_watch.h"
 #include "daemon/worker/sandbox.h"
 #include "daemon/worker/sigbus.h"

@@ -7,6 +7,7 @@
  */
 
 #include <stdbool.h>
+
 #include "daemon/config/config.h"
 #include "proto/messages.h"
 

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"

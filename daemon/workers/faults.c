@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"

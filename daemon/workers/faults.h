@@ -7,6 +7,7 @@
  */
 
 #include <stdint.h>
+
 #include "base/buf.h"
 #include "proto/crash_page.h"
 

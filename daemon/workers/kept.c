@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "base/list.h"
 #include "base/log.h"

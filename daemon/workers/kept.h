@@ -14,6 +14,7 @@
  */
 
 #include <stdbool.h>
+
 #include "engine/engine.h"
 
 #define KEPT_PREFIX "weights-" /* begin of the names of kept files */

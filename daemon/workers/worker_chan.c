@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <sys/socket.h>
+
 #include "api/api.h"
 #include "proto/messages.h"
 

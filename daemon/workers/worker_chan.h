@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <uv.h>
+
 #include "base/chan.h"
 #include "base/clock.h"
 

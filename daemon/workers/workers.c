@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/probe.h"

@@ -11,6 +11,7 @@
  */
 
 #include <assert.h>
+
 #include "base/log.h"
 #include "daemon/workers/workers_private.h"
 

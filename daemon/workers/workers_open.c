@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+
 #include "base/try.h"
 #include "daemon/workers/workers_private.h"
 

@@ -6,9 +6,10 @@
  */
 
 #include <uv.h>
+
+#include "daemon/worker/worker.h"
 #include "daemon/workers/expert_file.h"
 #include "daemon/workers/faults.h"
-#include "daemon/worker/worker.h"
 #include "daemon/workers/worker_chan.h"
 #include "daemon/workers/workers.h"
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "engine/arch/assistant.h"
 #include "engine/arch/dflash.h"
 #include "engine/meta.h"

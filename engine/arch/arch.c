@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/arch/apart.h"
 #include "engine/arch/assistant.h"

@@ -28,6 +28,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "engine/arch/gemma4.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/window.h"

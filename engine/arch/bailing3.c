@@ -1,6 +1,7 @@
 #include "engine/arch/bailing3.h"
 
 #include <assert.h>
+
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+
 #include "engine/bind.h"
 
 void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/meta.h"
 

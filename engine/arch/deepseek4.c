@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "engine/arch/mtp.h"
 #include "engine/condensed.h"
 #include "engine/meta.h"

@@ -32,6 +32,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "engine/arch/gemma4.h"
 #include "engine/arch/window.h"
 #include "engine/rope.h"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+
 #include "base/mathx.h"
 #include "engine/bind.h"
 

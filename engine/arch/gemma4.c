@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "engine/arch/window.h"
 
 /* Hyperparameters that differ by layer. */

@@ -1,6 +1,7 @@
 #include "engine/arch/granite.h"
 
 #include <assert.h>
+
 #include "engine/arch/nemotron.h"
 #include "engine/meta.h"
 

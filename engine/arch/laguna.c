@@ -1,6 +1,7 @@
 #include "engine/arch/laguna.h"
 
 #include <assert.h>
+
 #include "engine/arch/window.h"
 
 void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {

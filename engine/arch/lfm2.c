@@ -1,6 +1,7 @@
 #include "engine/arch/lfm2.h"
 
 #include <assert.h>
+
 #include "engine/meta.h"
 
 /* Adds x += W (short convolution of norm x). */

@@ -1,6 +1,7 @@
 #include "engine/arch/nemotron.h"
 
 #include <assert.h>
+
 #include "engine/meta.h"
 
 void nemotron_read_mamba(struct binder *b, struct model_shape *s) {

@@ -14,6 +14,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+
 #include "engine/arch/hybrid.h"
 
 /* Reads the first @n integers of an array, which must be below 2^53; with @n = 0 all integers of an

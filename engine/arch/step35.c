@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+
 #include "engine/arch/limits.h"
 #include "engine/arch/window.h"
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+
 #include "engine/rope.h"
 
 void window_read(struct binder *b, uint32_t n_layer, uint32_t period, bool *in_window,

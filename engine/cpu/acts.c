@@ -8,10 +8,10 @@
  * or a minimum need are computed here, in the form in which the kernels load them.
  */
 
-#include "engine/cpu/vec.h"
-
 #include <assert.h>
+
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/vec.h"
 
 /* Rounds @n values, a multiple of 16, to @q. Returns their scale. */
 static float quantize(const float *x, uint32_t n, int8_t *q) {

@@ -43,12 +43,12 @@
  * fit. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+#include "engine/cpu/state.h"
 
 /* SPLIT_BELOW: items for each thread below which an op's items are split into chunks.
  * PARTIAL_BYTES: most memory of be.partial, unless one item needs more. */

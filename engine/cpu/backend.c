@@ -12,14 +12,14 @@
  * allocates nothing.
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "engine/cpu/state.h"
 #include "engine/quant.h"
 
 /* Sizes in bytes: a huge page, the smallest block of weights, memory of pages that touch_kv()

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "engine/cpu/state.h"
 #include "engine/quant.h"
 

@@ -4,6 +4,7 @@
  */
 
 #include <assert.h>
+
 #include "engine/cpu/recurrent.h"
 
 /* Computes t = b u of a row in in[0], in place of b. */

@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/cpu/recurrent.h"
 

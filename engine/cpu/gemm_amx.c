@@ -19,10 +19,10 @@
  * block (run_spans()).
  */
 
-#include "engine/cpu/gemm_k.h"
-
 #include <assert.h>
 #include <immintrin.h>
+
+#include "engine/cpu/gemm_k.h"
 
 /* ROWS: rows of activations of a tile register. Tile registers 0 to 3 hold sums (low and high of
  * the first 16 rows, then of the second 16), 4 and 5 activations, 6 and 7 weights (low, high). */

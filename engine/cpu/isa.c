@@ -1,10 +1,10 @@
-#include "engine/cpu/cpu.h"
-#include "engine/engine.h"
-#include "engine/quant.h"
-
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/engine.h"
+#include "engine/quant.h"
 #ifdef CPU_X86
 #include <cpuid.h>
 #include <sys/syscall.h>

@@ -6,11 +6,11 @@
  * The data of a state is, for each head, a matrix [dim / 16][n_state][16 values].
  */
 
-#include "base/mathx.h"
-#include "engine/cpu/recurrent.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "base/mathx.h"
+#include "engine/cpu/recurrent.h"
 
 /* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
  * its heads. */

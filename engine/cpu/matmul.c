@@ -39,11 +39,11 @@
  * applies the activation function while both sums are in the first-level cache (MATMUL_GLU).
  */
 
-#include "engine/cpu/cpu.h"
-
 #include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
+
+#include "engine/cpu/cpu.h"
 
 /* STRETCH: bytes of panels that an item of few rows reads. ACTS_CACHED: bytes of activations of an
  * item of many rows. TILE: rows of a tile. */

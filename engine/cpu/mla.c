@@ -8,11 +8,11 @@
  * part of every row. Attention itself is that of attend.c, with one kv head.
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "engine/cpu/state.h"
 
 /* Buffers for the largest batch; acts[] grow while weights are loaded. */
 struct mla {

@@ -5,12 +5,12 @@
  * row (each_row()).
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/mathx.h"
+#include "engine/cpu/state.h"
 #include "engine/quant.h"
 
 /* Rows on which a function runs, and its context; a function reads only some of the members. */

@@ -47,10 +47,10 @@
  * kernel multiplies d by 1 / 8 (gemm_k.h).
  */
 
-#include "engine/cpu/cpu.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "engine/cpu/cpu.h"
 #include "engine/quant.h"
 
 /* Stores a number of half precision for row @lane of 16. */

@@ -21,8 +21,6 @@
  * sleepers; and these operations are sequentially consistent.
  */
 
-#include "engine/cpu/cpu.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -31,8 +29,10 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
 #include "base/cpus.h"
 #include "base/thread.h"
+#include "engine/cpu/cpu.h"
 
 /* SPINS: checks of a number before a thread sleeps. */
 enum { SPINS = 4000, THREADS_MAX = 1024 };

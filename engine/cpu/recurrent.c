@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "engine/quant.h"
 
 /* Returns the number of heads of a recurrent op, 0 if it has no heads. */

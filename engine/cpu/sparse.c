@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "engine/cpu/state.h"
 
 /* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time. */

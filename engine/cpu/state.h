@@ -7,6 +7,7 @@
  */
 
 #include <assert.h>
+
 #include "engine/cpu/cpu.h"
 #include "engine/host.h"
 #include "engine/keep.h"

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
 #include "engine/ngram.h"

@@ -43,6 +43,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/cpu/cpu.h"
 

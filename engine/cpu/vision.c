@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "base/try.h"
 #include "engine/cpu/cpu.h"

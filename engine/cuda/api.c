@@ -3,13 +3,13 @@
  * error code. Most are one call; the others explain their decisions.
  */
 
-#include "engine/cuda/cuda_api.h"
-
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
+
 #include "base/memory.h"
+#include "engine/cuda/cuda_api.h"
 
 /* Handle of the driver's library, which stays open. The runtime opens the driver by its name alone,
  * but containers often have it in a folder that only an environment variable names. Once a library

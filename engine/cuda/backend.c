@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/try.h"
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"

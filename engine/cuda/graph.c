@@ -13,14 +13,14 @@
  * the end. Meetings around the graph order it with work before and after it in their own streams.
  */
 
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks/ranks.h"
 
 /* Weights are read once for up to 8 rows, and matmul_wide computes 64 rows at a time. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};

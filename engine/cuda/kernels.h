@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "engine/shared/pages.h"
 #include "engine/shared/sampling.h"
 #include "engine/shared/tiles.h"

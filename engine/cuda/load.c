@@ -5,13 +5,14 @@
  */
 
 #include "engine/cuda/load.h"
-#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/ranks/ranks.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 

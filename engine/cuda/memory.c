@@ -3,15 +3,15 @@
  * free memory.
  */
 
-#include "engine/cuda/load.h"
-#include "engine/ngram.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/try.h"
+#include "engine/cuda/load.h"
+#include "engine/ngram.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)

@@ -3,14 +3,14 @@
  * loaded, where its products go, and its function.
  */
 
-#include "engine/cuda/load.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/load.h"
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 

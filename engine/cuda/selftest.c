@@ -15,8 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/try.h"
+
 #include "base/rng.h"
+#include "base/try.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 

@@ -1,12 +1,12 @@
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks/ranks.h"
 
 int cuda_check(struct be *b, int error, const char *what) {
     if (error == 0 && !b->fault.lost)

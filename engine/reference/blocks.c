@@ -3,6 +3,7 @@
 #include "engine/blocks.h"
 
 #include <string.h>
+
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 

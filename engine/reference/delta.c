@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "engine/reference/reference.h"
 
 /* Inputs of one token for one value head. */

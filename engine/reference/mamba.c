@@ -3,6 +3,7 @@
  */
 
 #include <assert.h>
+
 #include "engine/reference/reference.h"
 
 /* Advances the state of head @h, [dim][n_state], by one token with input @x and step @dt, and

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 

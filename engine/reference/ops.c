@@ -4,16 +4,16 @@
  * depend on the other rows of the batch.
  */
 
-#include "engine/reference/reference.h"
-
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/cpus.h"
 #include "base/mathx.h"
 #include "base/thread.h"
 #include "engine/quant.h"
+#include "engine/reference/reference.h"
 
 #define MOST_PARTS 16u   /* most threads of a product */
 #define LARGE (1u << 22) /* weights from which on several threads compute a product */

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "engine/backend.h"
 #include "engine/sparse.h"
 

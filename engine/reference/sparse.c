@@ -5,6 +5,7 @@
 #include "engine/sparse.h"
 
 #include <string.h>
+
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 

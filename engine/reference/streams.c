@@ -4,6 +4,7 @@
  */
 
 #include <string.h>
+
 #include "engine/ngram.h"
 #include "engine/quant.h"
 #include "engine/reference/reference.h"

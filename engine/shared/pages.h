@@ -27,6 +27,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
 #include "base/mathx.h"
 
 #define ATTN_TILE 32u   /* keys of a tile */

@@ -7,6 +7,7 @@
  */
 
 #include <float.h>
+
 #include "base/mathx.h"
 #include "base/rng.h"
 

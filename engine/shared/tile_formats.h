@@ -4,6 +4,7 @@
  * to tiles. */
 
 #include <stdbool.h>
+
 #include "engine/shared/blocks.h"
 
 /* Formats of tiles. Code compares them by order, as the comments below state. */

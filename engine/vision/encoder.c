@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/vision/encoder_private.h"
 

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/vision/encoder_private.h"
 

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+
 #include "engine/vision/encoder_private.h"
 
 /* Limits the values of rows to the bounds of a product. */

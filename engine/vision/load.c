@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "engine/bind.h"
 #include "engine/quant.h"
 #include "engine/vision/encoder_private.h"

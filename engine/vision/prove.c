@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+
 #include "base/try.h"
 #include "engine/vision/encoder_private.h"
 

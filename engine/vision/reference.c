@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+
 #include "base/mathx.h"
 #include "engine/quant.h"
 #include "engine/vision/encoder.h"

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "engine/vision/encoder_private.h"
 
 enum { LEAST = 8, NO_MOST = 1 << 30 }; /* LEAST: rows of a tile of products */

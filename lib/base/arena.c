@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdalign.h>
 #include <string.h>
+
 #include "base/loop_bytes.h"
 
 #define CHUNK_BYTES 4096

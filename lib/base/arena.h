@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/util.h"
 
 struct arena_chunk;

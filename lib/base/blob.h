@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 struct blob {

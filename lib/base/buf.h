@@ -6,6 +6,7 @@
  */
 
 #include <stdarg.h>
+
 #include "base/util.h"
 
 /* Invariants: len <= max; data is NULL or len < cap and data[len] = 0. */

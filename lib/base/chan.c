@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/loop_bytes.h"
 
 #define READ_CHUNK (64u << 10)

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 #define CHAN_FULL 1  /* answer of chan_send(): the queue is full, and the frame was not queued */

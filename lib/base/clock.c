@@ -1,6 +1,7 @@
 #include "base/clock.h"
 
 #include <time.h>
+
 #include "base/util.h"
 
 static int64_t read_monotonic(struct clock *c) {

@@ -1,6 +1,7 @@
 #include "base/cpus.h"
 
 #include <sched.h>
+
 #include "base/control_group.h"
 #include "base/util.h"
 

@@ -25,6 +25,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 
 struct fairq_flow;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 
 /* Opens descriptors 0 to 2 if they are closed; otherwise a socket or a file could get one of these

@@ -12,8 +12,6 @@
  * and no file that is cut off meanwhile ends the process.
  */
 
-#include "base/gguf_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +20,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/gguf_private.h"
 #include "base/try.h"
 
 #define HEADER_MIN 24 /* bytes of magic, version and two counts */

@@ -16,6 +16,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 
 /* Types of tensors, numbered as in the file. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/try.h"
 
 #define ALIGNMENT 32u

@@ -1,5 +1,3 @@
-#include "base/gguf_private.h"
-
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
@@ -7,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+
+#include "base/gguf_private.h"
 #include "base/try.h"
 
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) {

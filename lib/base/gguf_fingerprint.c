@@ -9,11 +9,11 @@
  * causes no signal.
  */
 
-#include "base/gguf_private.h"
-
 #include <endian.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/gguf_private.h"
 
 #define PIECE 65536u
 #define N_SAMPLES 64u /* pieces of a shard's data; smaller data is read whole */

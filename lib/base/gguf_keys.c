@@ -2,6 +2,7 @@
 
 #include <endian.h>
 #include <string.h>
+
 #include "base/gguf_private.h"
 #include "base/try.h"
 

@@ -1,9 +1,9 @@
-#include "base/gguf_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+#include "base/gguf_private.h"
 #include "base/try.h"
 
 static struct gguf_str gguf_meta_key(const void *owner, uint32_t i) {

@@ -4,12 +4,12 @@
  * gets every number that this type represents, whatever the type in the file is.
  */
 
-#include "base/gguf_private.h"
-
 #include <assert.h>
 #include <endian.h>
 #include <math.h>
 #include <string.h>
+
+#include "base/gguf_private.h"
 
 size_t gguf_scalar_bytes(uint32_t type) {
     switch (type) {

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "base/gguf_private.h"
 #include "base/try.h"
 

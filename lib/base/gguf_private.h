@@ -6,6 +6,7 @@
  */
 
 #include <time.h>
+
 #include "base/arena.h"
 #include "base/gguf.h"
 #include "base/hash_index.h"

@@ -1,8 +1,8 @@
-#include "base/gguf_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "base/gguf_private.h"
 #include "base/try.h"
 
 /* Returns the name of a type that exists but that weft does not read, for messages. */

@@ -20,6 +20,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+
 #include "base/fairq.h"
 
 #define JOBS_SLICE_NS 2000000

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
 #include "base/err.h"
 
 /* A function of a library. `at` points to the function pointer that gets its address; if the

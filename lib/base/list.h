@@ -9,6 +9,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/loop_bytes.h"
 #include "base/util.h"
 

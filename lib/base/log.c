@@ -23,6 +23,7 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/printable.h"
 
 /* environment variable for processes that this one starts */

@@ -11,6 +11,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/log_render.h"
 #include "base/util.h"
 

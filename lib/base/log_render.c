@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/util.h"
 
 #define DIGITS_MAX 15 /* digits of the largest integers that doubles hold exactly */

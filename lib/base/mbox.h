@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+
 #include "base/util.h"
 
 /* A link, embedded in the posted object and zeroed by its owner. queued: the link is in a

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
 #include "base/control_group.h"
 #include "base/util.h"
 

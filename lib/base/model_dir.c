@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
 #include "base/files.h"
 #include "base/json_read.h"
 #include "base/printable.h"

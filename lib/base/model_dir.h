@@ -8,6 +8,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 
 /* Owners of the files, in the order of the list. */

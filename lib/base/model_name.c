@@ -1,12 +1,12 @@
 /* Names of model files: their parts, and which file of a list a name means. */
 
-#include "base/model_dir.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
+#include "base/model_dir.h"
 #include "base/try.h"
 
 #define SHARD_TAIL "-00001-of-00001"

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/loop_bytes.h"
 #include "base/util.h"
 

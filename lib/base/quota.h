@@ -24,6 +24,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 
 /* Invariants: used is the sum of the charges of this account and of all accounts below it; the

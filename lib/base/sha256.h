@@ -3,6 +3,7 @@
 /* sha256 - the checksum of FIPS 180-4, in pieces, by libcrypto. */
 
 #include <openssl/sha.h>
+
 #include "base/util.h"
 
 /* State of the hash of the bytes so far. */

@@ -1,6 +1,7 @@
 #include "checkpoint/archs.h"
 
 #include <string.h>
+
 #include "base/err.h"
 
 /* The prefix of the text model ("model.", "model.language_model.") is taken off before. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/files.h"
 #include "base/model_dir.h"
 #include "base/try.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+
 #include "base/printable.h"
 #include "base/try.h"
 #include "checkpoint/reader.h"

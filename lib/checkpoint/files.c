@@ -6,12 +6,14 @@
  * ../../blobs/NAME, which is how the hub's cache keeps its snapshots.
  */
 
+#include "base/files.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include "base/files.h"
+
 #include "base/printable.h"
 #include "base/try.h"
 #include "checkpoint/reader.h"

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
 #include "base/mathx.h"
 #include "base/try.h"
 #include "checkpoint/reader.h"

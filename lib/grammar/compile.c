@@ -38,16 +38,16 @@
  * what it keeps.
  */
 
-#include "grammar/match/finish.h"
-#include "base/try.h"
-#include "grammar/machine/distinct.h"
-#include "grammar/automaton/members.h"
-#include "grammar/automaton/nfa.h"
-#include "grammar/mask/class.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "base/try.h"
+#include "grammar/automaton/members.h"
+#include "grammar/automaton/nfa.h"
+#include "grammar/machine/distinct.h"
+#include "grammar/mask/class.h"
+#include "grammar/match/finish.h"
 
 #define DENSE_EDGES 6 /* states with more get a table, as long as there are not too many */
 #define DENSE_MAX 256

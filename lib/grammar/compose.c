@@ -10,14 +10,14 @@
  * different values; each is one rule, whose states and token classes exist once.
  */
 
-#include "grammar/automaton/automaton.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "base/json_read.h"
+#include "grammar/automaton/automaton.h"
 
 #define PARTS_MAX (1u << 20)
 #define RULE_SIZE 4   /* states; smaller parts are copied */

@@ -56,6 +56,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "grammar/grammar.h"
 
 #define CONSTRAINT_TRIGGERS_MAX 16

@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 
 struct tokenizer;

@@ -6,8 +6,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include "grammar/automaton/nfa.h"
+
 #include "base/try.h"
+#include "grammar/automaton/nfa.h"
 #include "grammar/mask/share.h"
 #include "text/tokenizer.h"
 

@@ -8,6 +8,7 @@
  */
 
 #include <stdint.h>
+
 #include "base/buf.h"
 #include "proto/flight.h"
 

@@ -6,12 +6,13 @@
  * checked here and nowhere else.
  */
 
-#include "base/try.h"
 #include "proto/messages.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "base/try.h"
 
 struct span {
     uint32_t off, len;

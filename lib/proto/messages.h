@@ -21,6 +21,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "proto/params.h"

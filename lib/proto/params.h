@@ -7,6 +7,7 @@
  */
 
 #include <stdint.h>
+
 #include "base/err.h"
 
 /* Sampling parameters of a request. docs/reference/chat-completions.md describes each;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/util.h"
 
 const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix",

@@ -1,12 +1,12 @@
 /* bpe - reads the pairs of a BPE vocabulary: the file has a list of merges, the most urgent first.
  * */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 /* Finds the rules that the file names. They are also those of the whole tokenizer, unless the file
  * has a normaliser of its own. */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/util.h"
 
 #define RUNS_MAX 8192 /* most runs; Unicode 15 has about 4,000 */

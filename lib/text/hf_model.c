@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+
 #include "base/try.h"
 #include "text/hf_private.h"
 

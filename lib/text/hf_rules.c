@@ -6,6 +6,7 @@
  */
 
 #include <endian.h>
+
 #include "base/try.h"
 #include "text/hf_private.h"
 #include "text/steps.h"

@@ -4,6 +4,7 @@
  */
 
 #include <stdio.h>
+
 #include "base/try.h"
 #include "text/hf_private.h"
 

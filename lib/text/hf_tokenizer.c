@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+
 #include "base/try.h"
 #include "text/hf_private.h"
 

@@ -13,13 +13,13 @@
  * that comparing entries also breaks ties to the left.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 #define SHORT_WORD 32
 #define NO_PAIR UINT64_MAX

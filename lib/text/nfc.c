@@ -9,13 +9,13 @@
  * them; this file sorts marks by counting. The composition of utf8proc is linear and is used.
  */
 
-#include "text/unicode.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/try.h"
+#include "text/unicode.h"
 
 /* most code points that one is decomposed to: 4 in Unicode, 18 with UTF8PROC_COMPAT */
 #define DECOMPOSED_MAX 32

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/util.h"
 

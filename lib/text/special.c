@@ -6,13 +6,13 @@
  * Therefore, as in other servers, every token with the text of a known end counts as an end.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 static const char *const end_texts[] = {
     "<|eot_id|>",

@@ -6,12 +6,12 @@
  * or a character without a token of its own, which gets a number behind those of the tokens.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 /* Returns the rank of a score: lower for higher scores, equal for equal ones. It is never
  * RANK_NONE, since @score is no NaN. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
 #include "text/charsmap.h"

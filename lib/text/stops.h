@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/util.h"
 
 #define STOPS_MAX 16

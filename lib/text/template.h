@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/lib_types.h"

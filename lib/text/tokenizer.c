@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "text/tokenizer_private.h"
 

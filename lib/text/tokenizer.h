@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/err.h"
 #include "base/gguf.h"
 

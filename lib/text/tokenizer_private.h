@@ -9,6 +9,7 @@
  */
 
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/hash_index.h"
 #include "text/charsmap.h"

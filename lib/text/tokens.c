@@ -1,7 +1,7 @@
-#include "text/tokenizer.h"
-
 #include <assert.h>
 #include <errno.h>
+
+#include "text/tokenizer.h"
 
 void tokens_deinit(struct tokens *t) {
     free(t->id);

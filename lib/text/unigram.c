@@ -12,13 +12,13 @@
  * beginning are adjacent.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 #define UNKNOWN_PENALTY 10.0f
 #define PAUSE_CHARS 256u

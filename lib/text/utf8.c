@@ -1,7 +1,7 @@
-#include "text/stops.h"
-
 #include <string.h>
+
 #include "base/loop_bytes.h"
+#include "text/stops.h"
 #include "text/unicode.h"
 
 size_t utf8_incomplete_tail(const char *text, size_t len) {

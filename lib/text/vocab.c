@@ -1,11 +1,11 @@
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 #define TOKENS_MAX (1u << 24)
 

@@ -9,12 +9,12 @@
  * expect.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <utf8proc.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 /* most characters of a word; longer words are unknown, as in BERT's own tokenizer */
 #define WORD_CHARS 100u

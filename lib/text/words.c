@@ -8,13 +8,13 @@
  * table addressed by the hash of the word, where a newer word replaces an older one.
  */
 
-#include "text/tokenizer_private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "text/tokenizer_private.h"
 
 #define CACHE_SLOTS 4096u
 #define CACHE_MIN_TEXT 1024 /* bytes of a text from which on a cache helps */

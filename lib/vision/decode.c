@@ -1,4 +1,5 @@
 #include <string.h>
+
 #include "base/try.h"
 #include "vision/formats.h"
 

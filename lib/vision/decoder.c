@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/try.h"
 #include "vision/decoder_private.h"
 

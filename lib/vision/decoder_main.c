@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
 #include "vision/decoder_private.h"
 
 #if defined(__x86_64__)

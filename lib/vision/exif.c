@@ -1,4 +1,5 @@
 #include <string.h>
+
 #include "vision/formats.h"
 
 #define TAG_ORIENTATION 0x0112u

@@ -1,6 +1,7 @@
 #include "vision/fit.h"
 
 #include <assert.h>
+
 #include "base/try.h"
 
 void picture_fit_layout(const struct picture_fit *f, uint32_t width, uint32_t height,

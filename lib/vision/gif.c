@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <gif_lib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "vision/formats.h"
 

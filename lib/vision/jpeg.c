@@ -8,7 +8,10 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Needs size_t and FILE. */
 #include <jpeglib.h>
+
 #include "base/try.h"
 #include "vision/formats.h"
 

@@ -1,6 +1,7 @@
 /* other - names the types of files that clients send as pictures and that are not decoded. */
 
 #include <string.h>
+
 #include "base/util.h"
 #include "vision/picture.h"
 

@@ -1,6 +1,7 @@
 #include "vision/picture.h"
 
 #include <errno.h>
+
 #include "base/try.h"
 
 int picture_check(uint64_t width, uint64_t height, uint32_t max_megapixels, struct err *err) {

@@ -14,6 +14,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 
 #define PICTURE_SIDE_MAX 16384u

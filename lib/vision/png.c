@@ -8,6 +8,7 @@
 #include <png.h>
 #include <setjmp.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "vision/formats.h"
 

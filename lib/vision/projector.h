@@ -7,6 +7,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/gguf.h"
 #include "vision/resize.h"
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include <webp/decode.h>
+
 #include "base/try.h"
 #include "vision/formats.h"
 

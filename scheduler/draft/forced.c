@@ -7,8 +7,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "scheduler/draft/draft.h"
+
 #include "grammar/constraint.h"
+#include "scheduler/draft/draft.h"
 #include "text/tokenizer.h"
 
 #define BYTES_MAX 128u

@@ -2,6 +2,7 @@
  * requests at once (scheduler/drafter.c). */
 
 #include <string.h>
+
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 

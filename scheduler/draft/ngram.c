@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/util.h"
 
 #define SLOTS_MIN 1024u

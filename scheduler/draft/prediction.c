@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 #include "scheduler/draft/ngram.h"

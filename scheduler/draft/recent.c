@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 #include "scheduler/draft/ngram.h"

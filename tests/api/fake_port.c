@@ -2,9 +2,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <stdio.h>
+
 #include "proto/flight.h"
 
 #define BATCH 4096

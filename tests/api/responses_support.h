@@ -12,8 +12,8 @@
  * it.
  */
 
-#include "stream.h"
 #include "base/lib_types.h"
+#include "stream.h"
 #include "tiny.h"
 
 #define RESPONSES "/v1/responses"

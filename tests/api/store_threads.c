@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
+#include "api/generation/family.h"
 #include "stream.h"
 #include "tiny.h"
 #include "world.h"
-#include "api/generation/family.h"
 
 static const char source[] =
     "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%- endfor -%}"

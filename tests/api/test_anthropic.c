@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "stream.h"
 #include "tiny.h"
 

@@ -6,8 +6,9 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define MESSAGES "/v1/messages"

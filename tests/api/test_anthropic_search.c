@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "api/anthropic/tool_search.h"
 #include "stream.h"
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "stream.h"
 #include "tiny.h"
 

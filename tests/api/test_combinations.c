@@ -13,8 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "responses_support.h"
+
 #include "base/rng.h"
+#include "responses_support.h"
 #include "tests/api/tiny.h"
 #include "tests/support/few.h"
 

@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/http/websocket.h"
-#include "tests/support/quotes.h"
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
 #include "responses_support.h"
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "responses_support.h"
 
 #define DECISIONS "/v1/decisions"

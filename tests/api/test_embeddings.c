@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"

@@ -2,8 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "tiny.h"
+
 #include "stream.h"
+#include "tiny.h"
 
 static void started(struct world *w) {
     world_init(w);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "stream.h"
 
 /* Events of one request. */

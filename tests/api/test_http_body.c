@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/http/http.h"
 #include "world.h"
 

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "base/log.h"
 #include "world.h"
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"

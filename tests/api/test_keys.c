@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/http/http.h"
 #include "api/limits/auth.h"
 #include "base/buf.h"

@@ -6,8 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
-#include "tiny.h"
+
 #include "stream.h"
+#include "tiny.h"
 
 static void started(struct world *w) {
     world_init(w);

@@ -3,10 +3,11 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "api/parts.h"
 #include "base/log.h"
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 static void started(struct world *w) {

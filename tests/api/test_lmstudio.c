@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "stream.h"
 
 #define CHAT_V0 "/api/v0/chat/completions"

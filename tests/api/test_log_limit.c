@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/socket.h>
+
 #include "api/http/exchange.h"
 #include "api/limits/log_limit.h"
 

@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <pthread.h>
+
 #include "api/http/json.h"
 #include "stream.h"
 #include "tiny.h"

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "api/http/loop_lag.h"
+
 #include "api/generation/metrics.h"
+#include "api/http/loop_lag.h"
 #include "base/clock.h"
 #include "world.h"
 

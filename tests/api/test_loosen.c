@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/generation/loosen.h"
 #include "api/toolcall/toolcall.h"
 #include "base/rng.h"

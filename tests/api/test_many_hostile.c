@@ -11,10 +11,11 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
-#include "stream.h"
+
 #include "api/toolcall/grammar_ir.h"
 #include "api/toolcall/toolcall.h"
 #include "grammar/constraint.h"
+#include "stream.h"
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 

@@ -7,9 +7,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "grammar/constraint.h"
 #include "stream.h"
 #include "tiny.h"
-#include "grammar/constraint.h"
 
 #define TAGGED                                                                                     \
     "{{ tools | length }}{{ messages[0].content }}{# <tool_call> <function= <parameter= #}"

@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "stream.h"
 #include "tiny.h"
 

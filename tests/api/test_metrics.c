@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "stream.h"
 
 #define LABELS "{model_name=\"tiny\",engine=\"0\"} "

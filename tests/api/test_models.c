@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "tests/support/quotes.h"
 #include "tiny.h"
 #include "world.h"

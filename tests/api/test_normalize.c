@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
-#include "tests/support/quotes.h"
+
 #include "api/generation/normalize.h"
 #include "responses_support.h"
+#include "tests/support/quotes.h"
 
 /* ---- what becomes of messages ---- */
 

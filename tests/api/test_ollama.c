@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "api/service/otlp.h"
 #include "api/service/trace.h"
 #include "world.h"

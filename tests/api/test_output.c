@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "api/http/output.h"
 #include "base/rng.h"
 

@@ -7,6 +7,7 @@
 #include <regex.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "stream.h"
 
 #define N_CONTEXT 512

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/generation/env.h"
 #include "api/http/json.h"
 #include "api/service/history.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "api/http/dialect.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"

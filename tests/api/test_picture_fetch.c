@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/generation/picture_fetch.h"
 #include "base/util.h"
 #include "vision/picture.h"

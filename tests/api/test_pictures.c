@@ -9,11 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "api/generation/image_data.h"
 #include "api/parts.h"
 #include "base/rng.h"
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"

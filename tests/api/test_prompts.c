@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/generation/gen_request.h"
 #include "stream.h"
 #include "tiny.h"

@@ -8,8 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "tests/support/quotes.h"
+
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define MESSAGES "/v1/messages"

@@ -2,8 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "tiny.h"
+
 #include "stream.h"
+#include "tiny.h"
 
 /* A tool: a function with one more member. */
 #define FUNCTION(member)                                                                           \

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "stream.h"
 #include "tiny.h"
 

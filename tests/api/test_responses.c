@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
 #include "base/rng.h"
 #include "responses_support.h"

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
-#include "tests/support/quotes.h"
 #include "responses_support.h"
+#include "tests/support/quotes.h"
 
 #define BACKGROUND "{\"input\":\"hi\",\"background\":true"
 

@@ -3,10 +3,11 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "api/responses/call_table.h"
 #include "base/rng.h"
 #include "responses_support.h"
+#include "tests/support/quotes.h"
 
 #define USER "<|im_start|>user\n"
 #define END "<|im_end|>"

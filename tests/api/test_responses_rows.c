@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "api/parts.h"
 #include "api/responses/store.h"
 #include "base/clock.h"

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "api/http/siphash.h"
 #include "stream.h"
 #include "tiny.h"

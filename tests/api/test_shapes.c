@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "responses_support.h"
 
 #define CHATS "/v1/chat/completions"

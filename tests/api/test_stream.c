@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/rng.h"
 #include "stream.h"
 

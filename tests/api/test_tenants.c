@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
 #include "api/limits/admit.h"

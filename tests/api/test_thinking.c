@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "stream.h"
-#include "tiny.h"
+
 #include "api/generation/gen_request.h"
+#include "stream.h"
 #include "tests/support/quotes.h"
+#include "tiny.h"
 
 static const char source[] =
     "{{ messages[0].content }}{% if false %} <tool_call> </think> {% endif %}|{{ reasoning_effort "

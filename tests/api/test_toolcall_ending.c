@@ -7,6 +7,7 @@
 #include <locale.h>
 #include <stdio.h>
 #include <yyjson.h>
+
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 

@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
-#include "tests/support/quotes.h"
+
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
+#include "tests/support/quotes.h"
 
 struct counts {
     uint32_t made, texts, calls;

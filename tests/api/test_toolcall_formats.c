@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "tests/api/toolcall_support.h"
 
 static void expect(const struct toolcall_case *c, bool whole) {

@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "tests/api/toolcall_support.h"
 
 #define ROUNDS 2000

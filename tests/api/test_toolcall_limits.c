@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "tests/api/toolcall_support.h"
 
 #define OPEN "<tool_call>{\"name\": \"write\", \"arguments\": {\"text\": \""

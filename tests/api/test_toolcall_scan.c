@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "api/toolcall/scan.h"
 
 static int scan(enum scan_mode mode, const char *in, struct buf *out, size_t *used) {

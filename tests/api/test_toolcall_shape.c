@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/api/toolcall_support.h"
 
 static const struct {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 

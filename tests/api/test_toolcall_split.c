@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/api/toolcall_support.h"
 
 static void expect_same(struct toolcall_run *r, const char *in, size_t len, const char *want,

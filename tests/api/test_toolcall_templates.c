@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/generation/family_format.h"
-#include "tests/api/toolcall_support.h"
 #include "grammar/constraint.h"
+#include "tests/api/toolcall_support.h"
 #include "tests/support/test_data.h"
 #include "text/template.h"
 

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "api/http/conn.h"
 #include "api/http/turn.h"
 #include "api/parts.h"

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "responses_support.h"
 
 #define LONG 9000     /* bytes of a body that is read on the pool */

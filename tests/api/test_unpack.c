@@ -6,6 +6,7 @@
 #include <string.h>
 #include <zlib.h>
 #include <zstd.h>
+
 #include "api/http/unpack.h"
 #include "api/parts.h"
 #include "base/rng.h"

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "api/limits/usage.h"
 #include "api/limits/usage_rows.h"
 #include "base/rng.h"

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "api/limits/usage_limit.h"
+
 #include "api/limits/tenant.h"
 #include "api/limits/usage.h"
+#include "api/limits/usage_limit.h"
 #include "base/rng.h"
 
 #define DAY INT64_C(86400)

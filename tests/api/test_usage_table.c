@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "api/limits/usage_table.h"
 #include "base/buf.h"
 #include "base/err.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "api/http/http.h"
 #include "api/http/websocket.h"
 #include "base/util.h"

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <unistd.h>
+
 #include "tests/support/gguf_writer.h"
 
 /* Byte-level vocabularies write a byte as a printable character: the byte itself, or the next free

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/generation/loosen.h"
 #include "base/json_read.h"
 #include "grammar/constraint.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/toolcall/parser.h"
 
 #define TEXT_MAX 6000

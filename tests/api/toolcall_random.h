@@ -8,8 +8,8 @@
 #include "api/toolcall/toolcall.h"
 #include "base/buf.h"
 #include "base/rng.h"
-#include "tests/support/schemas.h"
 #include "grammar/constraint.h"
+#include "tests/support/schemas.h"
 
 /* Tokens 0-255 are the bytes, this token is the end, and with @special the markers of formats
  * follow. */

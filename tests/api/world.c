@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/log.h"
 #include "base/loop_bytes.h"
 #include "tests/support/test_data.h"

@@ -6,8 +6,9 @@
  */
 
 #include <uv.h>
-#include "fake_port.h"
+
 #include "base/buf.h"
+#include "fake_port.h"
 
 struct world {
     uv_loop_t loop;

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "base/jobs.h"
 #include "base/rng.h"

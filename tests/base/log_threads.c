@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <unistd.h>
+
 #include "base/log.h"
 
 #define THREADS 3

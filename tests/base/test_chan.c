@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "base/loop_bytes.h"
 #include "base/rng.h"

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/control_group.h"
 #include "base/cpus.h"
 #include "base/memory.h"

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+
 #include "base/fairq.h"
 #include "base/rng.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/test_data.h"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "tests/support/gguf_writer.h"
 

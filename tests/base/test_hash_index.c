@@ -1,8 +1,8 @@
-#include "base/hash_index.h"
-
 #include <criterion/criterion.h>
 #include <stdio.h>
+
 #include "base/gguf_private.h"
+#include "base/hash_index.h"
 
 /* Returns how often @item is under this hash. */
 static int times(const struct hash_index *x, uint32_t hash, uint32_t item) {

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "base/jobs.h"
 

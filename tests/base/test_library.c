@@ -1,8 +1,8 @@
-#include "base/library.h"
-
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <string.h>
+
+#include "base/library.h"
 
 static double (*cosine)(double);
 static int (*missing)(void);

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/log_render.h"
 
 static struct log_entry entry(const char *pairs) {

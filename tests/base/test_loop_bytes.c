@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+
 #include "base/buf.h"
 #include "base/loop_bytes.h"
 

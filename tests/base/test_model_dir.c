@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/model_dir.h"
 
 static char top[] = "/tmp/weft_model_dir_XXXXXX";

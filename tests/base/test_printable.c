@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/printable.h"
 
 Test(printable, what_can_be_seen_stays) {

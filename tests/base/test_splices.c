@@ -1,8 +1,8 @@
-#include "base/splices.h"
-
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
+#include "base/splices.h"
 
 /* Makes a blob of @n bytes that begin with letter @c. */
 static struct blob *letters(char c, size_t n) {

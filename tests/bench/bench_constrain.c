@@ -14,10 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/rng.h"
 #include "daemon/worker/compiler.h"
-#include "scheduler/scheduler.h"
 #include "grammar/constraint.h"
+#include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
 
 enum { SEQS = 64, STEPS = 2000, PROMPT = 32 };

@@ -14,6 +14,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <time.h>
+
 #include "tests/engine/cpu/fixture.h"
 
 static double now(void) {

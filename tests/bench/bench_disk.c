@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "kvpager/disk_io.h"
 

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/util.h"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/buf.h"
 #include "base/rng.h"
 #include "grammar/grammar.h"

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "tests/support/engine_driver.h"
 #include "text/tokenizer.h"

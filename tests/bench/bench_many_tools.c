@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/toolcall/grammar_ir.h"
 #include "api/toolcall/toolcall.h"
 #include "base/clock.h"

@@ -6,6 +6,7 @@
  */
 
 #include <stdio.h>
+
 #include "base/clock.h"
 #include "base/rng.h"
 #include "kvpager/kvpager.h"

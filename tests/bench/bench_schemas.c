@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"

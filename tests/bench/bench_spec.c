@@ -28,6 +28,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "base/rng.h"
 #include "cmd/bench_clock.h"
 #include "cmd/bench_json.h"

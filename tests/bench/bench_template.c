@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+
 #include "text/template.h"
 
 #define RUNS 101         /* most renderings whose median is printed */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <yyjson.h>
+
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"
 

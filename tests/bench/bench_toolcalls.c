@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/toolcall/grammar_ir.h"
 #include "api/toolcall/toolcall.h"
 #include "base/buf.h"

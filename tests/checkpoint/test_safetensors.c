@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "base/rng.h"
 #include "checkpoint/safetensors.h"

@@ -34,8 +34,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <yyjson.h>
 #include <uv.h>
+#include <yyjson.h>
+
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/gguf.h"

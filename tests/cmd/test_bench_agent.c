@@ -1,9 +1,9 @@
-#include "cmd/bench_agent.h"
-
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cmd/bench_agent.h"
 
 static const struct agent_scale plain = {1, 1};
 

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <unistd.h>
+
 #include "cmd/bench_run.h"
 #include "cmd/cli.h"
 #include "tests/support/synth/synth.h"

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "cmd/bench_sse.h"
 
 /* Events seen, each in brackets. */

@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
+
 #include "cmd/bench_stats.h"
 
 Test(bench_stats, quantiles_interpolate_like_numpy) {

@@ -1,8 +1,8 @@
-#include "cmd/bench_tenants.h"
-
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+
+#include "cmd/bench_tenants.h"
 
 #define S INT64_C(1000000000)
 

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "cmd/ctl_hub.h"
 
 static struct hub_listing listing;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "daemon/worker/compiler.h"
 #include "tests/support/json_vocab.h"

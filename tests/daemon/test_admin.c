@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/front/admin.h"
 #include "proto/flight_file.h"
 #include "tests/api/world.h"

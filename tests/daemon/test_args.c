@@ -1,11 +1,11 @@
-#include "daemon/front/args.h"
-
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "daemon/front/args.h"
 #include "daemon/front/environment.h"
 #include "daemon/front/llama_options.h"
 

@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "daemon/worker/compiler.h"
-#include "tests/support/json_vocab.h"
 #include "grammar/constraint.h"
+#include "tests/support/json_vocab.h"
 
 #define TOLD_MAX 256
 

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "daemon/front/deadline.h"
 
 /* Runs a process that never ends by its own. Returns its exit code, and the time in *@seconds. */

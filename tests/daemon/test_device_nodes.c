@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/front/device_nodes.h"
 
 /* A nvidia-modprobe that makes files: the devices are listed only after the control node exists. */

@@ -1,11 +1,11 @@
 /* device_watch with the NVML that LD_LIBRARY_PATH names: tests/daemon/nvml/fake_nvml.c. */
-#include "daemon/worker/device_watch.h"
-
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "daemon/worker/device_watch.h"
 #include "nvml/fake_nvml.h"
 
 #define ADDRESS "0000:17:00.0"

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/workers/expert_file.h"
 #include "tests/support/gguf_writer.h"
 

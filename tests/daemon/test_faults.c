@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/workers/faults.h"
 
 Test(faults, deaths_are_counted_by_request) {

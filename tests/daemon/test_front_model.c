@@ -1,5 +1,3 @@
-#include "daemon/models/front_model.h"
-
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -8,7 +6,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/util.h"
+#include "daemon/models/front_model.h"
 #include "tests/support/synth/synth.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <sys/socket.h>
+
 #include "base/chan.h"
 #include "daemon/models/guests.h"
 #include "tests/api/world.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "daemon/config/keyfile.h"
 
 static char path[64], heard[8192];

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <uv.h>
 #include <zmq.h>
+
 #include "daemon/models/kv_events.h"
 
 #define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */

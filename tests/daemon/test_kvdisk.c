@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/models/kvdisk.h"
 
 Test(kvdisk, a_full_disk_leaves_no_half_key) {

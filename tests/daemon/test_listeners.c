@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "daemon/front/listeners.h"
 #include "daemon/upgrade/takeover.h"
 #include "tests/api/world.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "daemon/config/config.h"
 #include "daemon/models/model_header.h"
 #include "tests/support/gguf_writer.h"

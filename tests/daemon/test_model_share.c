@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
+
 #include "base/util.h"
 #include "daemon/models/model_share.h"
 

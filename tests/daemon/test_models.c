@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "api/generation/model.h"
 #include "base/chan.h"
 #include "daemon/models/kvdisk.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_presets.h"
 

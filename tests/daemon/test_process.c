@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/err.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/process.h"

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "daemon/models/pull_lines.h"
 
 /* Appends the line to the text at @ctx. */

@@ -1,10 +1,10 @@
-#include "daemon/config/sampling_defaults.h"
-
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/util.h"
+#include "daemon/config/sampling_defaults.h"
 #include "tests/support/tiny_model.h"
 
 /* Reads the defaults of a model of architecture @arch that is called @name. */

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "daemon/worker/sandbox.h"
 
 #define NONE 255 /* exit status if the kernel has no filters */

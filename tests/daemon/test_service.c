@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "base/clock.h"
 #include "daemon/front/service.h"
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "daemon/worker/sigbus.h"
 
 /* Returns the status from waitpid() of a process that runs @run. */

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <sys/socket.h>
+
 #include "base/chan.h"
 #include "base/clock.h"
 #include "daemon/worker/take_frames.h"

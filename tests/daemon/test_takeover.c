@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "daemon/upgrade/takeover.h"
 
 static uv_loop_t loop;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "daemon/config/tenants.h"
 
 static struct api_tenant *row;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
+
 #include "daemon/upgrade/upgrade.h"
 
 #define SAY "say() { printf %s \"$1\" >&3; }\n"

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "base/log.h"
 #include "daemon/worker/worker.h"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
+
 #include "daemon/workers/worker_chan.h"
 
 #define EACH_NS 300000 /* virtual time of the work for one frame or part */

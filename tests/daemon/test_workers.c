@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "daemon/worker/worker.h"
 #include "daemon/workers/workers.h"

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "tests/support/test_data.h"
 
 void draft_see(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,

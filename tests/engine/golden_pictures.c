@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <yyjson.h>
+
 #include "base/err.h"
 
 /* Returns an element of the file that is being read; fails if it is missing. */

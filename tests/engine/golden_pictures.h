@@ -6,6 +6,7 @@
  */
 
 #include <stdint.h>
+
 #include "engine/types.h"
 #include "tests/support/test_data.h"
 #include "vision/picture.h"

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/mathx.h"
 #include "engine/backend.h"
 #include "tests/engine/draft_run.h"

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "tests/support/few.h"

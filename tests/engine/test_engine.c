@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "engine/backend.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"

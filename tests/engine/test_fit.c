@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/fit.h"

@@ -13,11 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "tests/support/synth/synth.h"
+
 #include "engine/backend.h"
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/few.h"
+#include "tests/support/synth/synth.h"
 #include "tests/support/test_data.h"
 
 struct judge {

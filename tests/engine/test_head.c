@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <unistd.h>
+
 #include "engine/backend.h"
 #include "engine/engine.h"
 #include "tests/support/tiny_model.h"

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "engine/engine.h"

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "tests/support/engine_driver.h"

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "engine/keep.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"
 

@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
-#include "engine/experts.h"
 #include "engine/backend.h"
+#include "engine/experts.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "engine/backend.h"
 #include "tests/engine/draft_run.h"
 #include "tests/engine/golden.h"

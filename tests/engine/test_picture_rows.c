@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+
 #include "base/rng.h"
 #include "engine/picture_rows.h"
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "engine/backend.h"
 #include "tests/engine/golden_pictures.h"
 #include "tests/support/engine_driver.h"

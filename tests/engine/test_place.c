@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/place.h"
 #include "tests/support/tiny_model.h"

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/util.h"
 #include "engine/quant.h"
 #include "tests/support/engine_driver.h"

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <unistd.h>
+
 #include "base/cpus.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"

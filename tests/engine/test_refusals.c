@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"

@@ -4,12 +4,12 @@
  * follow.
  */
 
-#include "engine/sampler.h"
-
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+
 #include "base/rng.h"
+#include "engine/sampler.h"
 #include "engine/shared/sampling.h"
 #include "tests/support/few.h"
 #include "tests/support/sample_scene.h"

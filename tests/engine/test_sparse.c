@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "engine/ngram.h"
 #include "engine/sparse.h"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
 #include "tests/support/synth/synth.h"
 
 const struct kind scene_kinds[SCENE_KINDS] = {

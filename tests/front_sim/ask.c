@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/front_sim/client.h"
 #include "tests/front_sim/sim.h"
 

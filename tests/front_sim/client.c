@@ -1,10 +1,10 @@
 #include "tests/front_sim/client.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <errno.h>
 
 struct tolerance tolerance;
 

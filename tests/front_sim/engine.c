@@ -3,10 +3,12 @@
  * files.
  */
 
+#include "engine/engine.h"
+
 #include <errno.h>
 #include <string.h>
+
 #include "base/gguf.h"
-#include "engine/engine.h"
 
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
     if (out)

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/list.h"
 #include "base/loop_bytes.h"
 #include "tests/front_sim/sim.h"

@@ -10,6 +10,7 @@
  */
 
 #include <uv.h>
+
 #include "tests/front_sim/sim.h"
 
 #define HANDLE_CLOSING 1u

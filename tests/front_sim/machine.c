@@ -12,6 +12,7 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "tests/front_sim/process.h"
 #include "tests/front_sim/sim.h"
 

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "tests/front_sim/client.h"
 #include "tests/front_sim/model.h"
 #include "tests/front_sim/scenario.h"

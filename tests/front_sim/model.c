@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/front_sim/sim.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/telltale.h"

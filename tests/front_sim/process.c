@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "daemon/worker/worker.h"
 #include "tests/front_sim/loop.h"
 

@@ -3,6 +3,7 @@
 /* process - the processes that the front starts, each of which is a simulated program. */
 
 #include <uv.h>
+
 #include "tests/front_sim/sim.h"
 
 struct process;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "proto/messages.h"
 #include "tests/front_sim/client.h"
 #include "tests/front_sim/crowd.h"

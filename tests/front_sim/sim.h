@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/list.h"
 #include "base/rng.h"
 #include "base/util.h"

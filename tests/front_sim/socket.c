@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "tests/front_sim/sim.h"
 

@@ -1,11 +1,11 @@
-#include "tests/front_sim/loop.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "tests/front_sim/loop.h"
 
 #define SIM_BUFS 16 /* most buffers of a uv_write() */
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "proto/flight.h"
 #include "proto/flight_tape.h"

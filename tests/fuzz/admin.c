@@ -1,11 +1,13 @@
 /* Requests on the admin socket: the input is a target, a newline, the method's number and the rest
  * of a head. The daemon behind it is made of the stubs below: one model that a worker served. */
 
+#include "daemon/front/admin.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "daemon/front/admin.h"
+
 #include "proto/flight_file.h"
 #include "tests/api/world.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,9 +1,11 @@
 /* The command line, one word per line, and the same lines as variables of the environment. The
  * result has only weftd's own options. */
 
+#include "daemon/front/args.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/front/args.h"
+
 #include "daemon/front/environment.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/served.h"
 

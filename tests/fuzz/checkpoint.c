@@ -1,13 +1,15 @@
 /* Folders of safetensors: config.json and the header of the weights, which the first zero byte
  * separates; the tokenizer is fixed. What is accepted lies inside the file. */
 
+#include "checkpoint/checkpoint.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "checkpoint/checkpoint.h"
+
 #include "tests/fuzz/fuzz.h"
 
 #define DATA_BYTES 16384u /* size of the data behind the header */

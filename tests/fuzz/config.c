@@ -1,8 +1,10 @@
 /* The configuration file. An accepted configuration is the same after it was packed for the worker
  * and read again. */
 
-#include <string.h>
 #include "daemon/config/config.h"
+
+#include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 
 static void check_packed(const struct config *c) {

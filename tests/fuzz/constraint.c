@@ -1,11 +1,13 @@
 /* A constraint as the front sends it to the worker: the grammar's node, a newline, the triggers. */
 
+#include "grammar/constraint.h"
+
 #include <errno.h>
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/masks.h"
 #include "tests/grammar/grammar_support.h"
-#include "grammar/constraint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     CLEANUP(constraint_freep) struct constraint *c = NULL;

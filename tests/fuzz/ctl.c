@@ -2,6 +2,8 @@
  * admin socket or a server would, and weftctl's clients read them and print their content. The
  * first line names the command and the columns of the terminal. */
 
+#include "cmd/ctl.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,8 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "base/printable.h"
-#include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
 #include "cmd/ctl_usage.h"
 #include "tests/fuzz/fuzz.h"

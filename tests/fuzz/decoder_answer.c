@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/clock.h"
 #include "base/printable.h"
 #include "tests/fuzz/fuzz.h"

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "kvpager/store.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,7 @@
 /* The file of a model's experts as the worker reads it: any bytes behind a valid head. */
 
 #include <unistd.h>
+
 #include "engine/picks.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/vocab.h"

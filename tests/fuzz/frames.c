@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 #include <unistd.h>
+
 #include "base/chan.h"
 #include "proto/messages.h"
 #include "tests/fuzz/fuzz.h"

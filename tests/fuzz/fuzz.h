@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/buf.h"
 
 /* Runs the target on @len bytes at @data, which end where the allocation ends. Returns 0; -1 keeps

@@ -1,8 +1,10 @@
 /* Model files: a file that gguf_open() accepts can be read in full, and its tokenizer is made or
  * refused with a reason. */
 
-#include <string.h>
 #include "base/gguf.h"
+
+#include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/vocab.h"
 #include "text/tokenizer.h"

@@ -3,6 +3,7 @@
  * vocabulary, unless it is printable. */
 
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/text/hf_folder.h"
 #include "text/tokenizer_private.h"

@@ -2,6 +2,7 @@
  * message. */
 
 #include <string.h>
+
 #include "api/http/http.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "cmd/ctl_hub.h"
 #include "cmd/ctl_progress.h"
 #include "daemon/models/pull_lines.h"

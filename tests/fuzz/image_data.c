@@ -1,10 +1,12 @@
 /* Pictures in JSON: the result of image_data_read() is not longer than its input, and a refusal has
  * a reason that begins with its place. */
 
+#include "api/generation/image_data.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "api/generation/image_data.h"
+
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"
 

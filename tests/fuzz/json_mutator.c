@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/rng.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,7 @@
 /* The file of API keys, and a request's key against it. */
 
 #include <string.h>
+
 #include "api/http/http.h"
 #include "api/limits/auth.h"
 #include "tests/fuzz/fuzz.h"

@@ -3,6 +3,7 @@
  * and whether another one follows, and its content. The functions of this file replace libzmq. */
 
 #include <uv.h>
+
 #include "daemon/models/kv_events.c"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,9 +2,11 @@
  * place that a refusal names; an empty line names none. What is taken out makes the schema
  * shorter, so that the caller's loop ends, and is noted with its place. */
 
+#include "api/generation/loosen.h"
+
 #include <string.h>
 #include <yyjson.h>
-#include "api/generation/loosen.h"
+
 #include "base/util.h"
 #include "grammar/constraint.h"
 #include "tests/fuzz/fuzz.h"

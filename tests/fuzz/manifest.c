@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "base/model_dir.h"
 #include "tests/fuzz/fuzz.h"
 

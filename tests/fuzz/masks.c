@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/grammar/grammar_support.h"
 

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "grammar/grammar.h"
 
 /* Returns the limits of a compilation for an input of @len bytes. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "vision/fit.h"
 

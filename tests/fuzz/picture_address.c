@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
 #include "api/generation/picture_fetch.h"
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 #include "daemon/config/config.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,10 +1,12 @@
 /* Headers of projector files: one that projector_read() accepts has a layout for pictures of every
  * size, whose sides are whole patches; a refusal has a reason on one line. */
 
+#include "vision/projector.h"
+
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/gguf_writer.h"
-#include "vision/projector.h"
 
 static void check_layout(const struct projector *p, uint32_t width, uint32_t height) {
     const struct picture_budget own = {0};

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <yyjson.h>
+
 #include "daemon/models/pull_lines.h"
 #include "tests/api/world.h"
 #include "tests/fuzz/fuzz.h"

@@ -3,10 +3,12 @@
  * same result for the text. */
 
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/masks.h"
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+
 #include "tests/grammar/grammar_support.h"
 
 /* Returns true for ASCII without escapes, without groups that have a name or a flag, and without

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "text/template.h"
 
 #define LINE_MAX_BYTES 65536

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,9 @@
 /* Headers of safetensors files: what st_parse() accepts lies inside the file, without overlap. */
 
-#include <string.h>
 #include "checkpoint/safetensors.h"
+
+#include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 
 #define DATA_BYTES 4096u /* size of the data behind the header */

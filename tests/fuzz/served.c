@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <yyjson.h>
+
 #include "tests/api/world.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
 #include "api/limits/usage.h"
 #include "api/responses/store.h"
 #include "base/clock.h"

@@ -2,6 +2,7 @@
  * stream cut anywhere has the same events. */
 
 #include <string.h>
+
 #include "cmd/bench_sse.h"
 #include "tests/fuzz/fuzz.h"
 

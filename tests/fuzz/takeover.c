@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 #include <uv.h>
+
 #include "daemon/upgrade/upgrade.h"
 
 static int channel; /* end of the channel of this daemon */

@@ -1,10 +1,12 @@
 /* Chat templates, also without comments: the source, a NUL, and a JSON object of variables. */
 
+#include "text/template.h"
+
 #include <string.h>
 #include <yyjson.h>
+
 #include "api/generation/family_format.h"
 #include "tests/fuzz/fuzz.h"
-#include "text/template.h"
 
 static const char usual[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi <|im_end|>\"},{\"role\":\"assistant\","

@@ -1,7 +1,9 @@
 /* The tenants file. */
 
-#include <string.h>
 #include "daemon/config/tenants.h"
+
+#include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

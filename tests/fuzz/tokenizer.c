@@ -1,12 +1,14 @@
 /* Texts for seven small vocabularies. The first byte chooses the vocabulary; the rest is encoded,
  * whole and with a user's range, and decoded. */
 
+#include "text/tokenizer.h"
+
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/gguf.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/vocab.h"
-#include "text/tokenizer.h"
 
 #define VOCABS 7
 

@@ -1,10 +1,12 @@
 /* Searches among tools: the first byte chooses the search, the first line is the query, the rest is
  * the list of tools. Each result is a name of the list, and no tool occurs twice. */
 
+#include "api/anthropic/tool_search.h"
+
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
-#include "api/anthropic/tool_search.h"
+
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,6 +3,7 @@
  * effect. */
 
 #include <string.h>
+
 #include "tests/api/toolcall_support.h"
 #include "tests/fuzz/fuzz.h"
 

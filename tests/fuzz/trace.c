@@ -1,9 +1,10 @@
 /* Traces: workloads of weft-bench, and, behind a zero byte, the front's flight recorder. */
 
 #include <string.h>
+
 #include "cmd/bench_trace.h"
-#include "tests/support/flight_read.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/flight_read.h"
 
 static void read_flight(const uint8_t *data, size_t len) {
     CLEANUP(freep) void *own = malloc(len + 1);

@@ -2,6 +2,7 @@
  * sums. */
 
 #include <string.h>
+
 #include "api/limits/usage_table.h"
 #include "base/err.h"
 #include "tests/fuzz/fuzz.h"

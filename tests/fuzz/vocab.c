@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/fuzz/fuzz.h"
 #include "tests/text/tiny.h"
 #include "text/tokenizer.h"

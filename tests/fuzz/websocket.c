@@ -1,9 +1,11 @@
 /* Frames of a WebSocket: the first byte is the size of the pieces in which the others arrive.
  * Frames in pieces give the same messages and the same replies as in one. */
 
+#include "api/http/websocket.h"
+
 #include <errno.h>
 #include <string.h>
-#include "api/http/websocket.h"
+
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"
 

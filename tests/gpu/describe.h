@@ -4,6 +4,7 @@
  * the device. */
 
 #include <math.h>
+
 #include "tests/gpu/on_device.h"
 
 /* Prints how many elements of @n_rows rows of @n differ, in how many rows and columns, and the

@@ -7,6 +7,7 @@
  */
 
 #include "engine/experts.h"
+#include "tests/gpu/matrices.h"
 
 struct route_case {
     uint32_t n_rows, n_expert, n_used, columns;

@@ -14,10 +14,12 @@
  * folder that this file includes are its parts, one for each family of kernels.
  */
 
+#include "engine/cuda/kernels.h"
+
 #include <string.h>
+
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels.h"
 #include "engine/quant.h"
 #include "engine/sampler.h"
 #include "tests/gpu/bandwidth.h"
@@ -90,16 +92,15 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
     }
 }
 
-#include "tests/gpu/matrices.h"
-
-#include "tests/gpu/experts.h"
-#include "tests/gpu/recurrent.h"
-#include "tests/gpu/condensed.h"
-#include "tests/gpu/streams.h"
 #include "tests/gpu/attention.h"
-#include "tests/gpu/sparse.h"
+#include "tests/gpu/condensed.h"
+#include "tests/gpu/experts.h"
 #include "tests/gpu/latent.h"
+#include "tests/gpu/matrices.h"
+#include "tests/gpu/recurrent.h"
 #include "tests/gpu/sharing.h"
+#include "tests/gpu/sparse.h"
+#include "tests/gpu/streams.h"
 #include "tests/gpu/times.h"
 
 /* Launches kernel @name a few times with the shapes of an 8B model; for another name the kernels of

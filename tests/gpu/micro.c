@@ -5,13 +5,15 @@
  * every width.
  */
 
+#include "tests/gpu/micro.h"
+
 #include <math.h>
 #include <string.h>
+
+#include "base/mathx.h"
 #include "base/rng.h"
 #include "base/util.h"
-#include "base/mathx.h"
 #include "engine/cuda/cuda_api.h"
-#include "tests/gpu/micro.h"
 #include "tests/gpu/report.h"
 
 static const struct cuda_api *api;

@@ -3,10 +3,10 @@
  * only the functions that are called beside a device; keeping experts in host memory fails.
  */
 
+#include <errno.h>
+
 #include "engine/backend.h"
 #include "engine/vision/ops.h"
-
-#include <errno.h>
 
 /* Implements be_ops.stored_bytes, which place.c calls for all experts, even if none of them stays
  * in host memory. */

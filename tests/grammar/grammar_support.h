@@ -3,6 +3,7 @@
 /* What the tests of grammars share: a small vocabulary, and whether a text fits a grammar. */
 
 #include <criterion/criterion.h>
+
 #include "base/rng.h"
 #include "grammar/grammar.h"
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/grammar/grammar_support.h"
 
 #define TEXTS 40

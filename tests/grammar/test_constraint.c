@@ -3,10 +3,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "base/buf.h"
-#include "tests/grammar/grammar_support.h"
 #include "grammar/constraint.h"
+#include "tests/grammar/grammar_support.h"
+#include "tests/support/quotes.h"
 
 static struct grammar *compile(const char *text) {
     struct grammar *g = NULL;

@@ -1,8 +1,9 @@
 /* Outputs with triggers that are cut at a limit: what was begun is complete, what must come has. */
 
 #include <string.h>
-#include "tests/grammar/grammar_support.h"
+
 #include "grammar/constraint.h"
+#include "tests/grammar/grammar_support.h"
 
 enum { WORDS = 64 };
 

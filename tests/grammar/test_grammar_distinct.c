@@ -3,9 +3,10 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/util.h"
-#include "tests/support/schemas.h"
 #include "tests/grammar/grammar_support.h"
+#include "tests/support/schemas.h"
 
 #define ARRAY(items, more) "{\"type\":\"array\",\"uniqueItems\":true,\"items\":" items more "}"
 

@@ -6,8 +6,9 @@
 #include <errno.h>
 #include <locale.h>
 #include <string.h>
-#include "tests/support/schemas.h"
+
 #include "tests/grammar/grammar_support.h"
+#include "tests/support/schemas.h"
 
 enum { WORDS = 64 };
 

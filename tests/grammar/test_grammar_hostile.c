@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "tests/grammar/grammar_support.h"
 

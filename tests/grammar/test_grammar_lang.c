@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "grammar/automaton/lang.h"
 
 #define STATES_MAX 60

@@ -1,6 +1,7 @@
 /* Grammars in Lark: which texts fit, alone and inside a JSON string, and what is refused. */
 
 #include <string.h>
+
 #include "tests/grammar/grammar_support.h"
 
 #define LARK(source, yes, no) test_lists(GRAMMAR_LARK, source, yes, no)

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/util.h"
 #include "tests/grammar/grammar_support.h"

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tests/support/few.h"
+
 #include "tests/grammar/grammar_support.h"
+#include "tests/support/few.h"
 
 #define UNIT 1000 /* values are whole numbers of 1 / 1000 */
 #define MANY 6

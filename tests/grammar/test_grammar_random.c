@@ -5,8 +5,9 @@
 
 #include <locale.h>
 #include <string.h>
-#include "tests/support/schemas.h"
+
 #include "tests/grammar/grammar_support.h"
+#include "tests/support/schemas.h"
 
 static int check_texts(const char *schema, struct grammar *g, struct rng *r) {
     static char text[16384];

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "tests/grammar/grammar_support.h"
 

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/util.h"
 #include "tests/grammar/grammar_support.h"

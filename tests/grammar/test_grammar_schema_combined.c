@@ -2,8 +2,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "tests/support/quotes.h"
+
 #include "tests/grammar/grammar_support.h"
+#include "tests/support/quotes.h"
 
 #define SCHEMA(source, yes, no) test_lists(GRAMMAR_JSON_SCHEMA, source, yes, no)
 #define REFUSED(source, code, part) test_refused(GRAMMAR_JSON_SCHEMA, source, "grammar_" code, part)

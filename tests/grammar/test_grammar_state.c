@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "grammar/mask/share.h"
 #include "tests/grammar/grammar_support.h"
 

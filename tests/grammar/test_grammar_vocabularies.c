@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "base/gguf.h"
+#include "tests/grammar/grammar_support.h"
 #include "tests/support/few.h"
 #include "tests/support/test_data.h"
-#include "tests/grammar/grammar_support.h"
 #include "text/tokenizer.h"
 
 static const char SCHEMA[] =

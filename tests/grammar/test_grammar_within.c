@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/grammar/grammar_support.h"
 
 enum { WORDS = 64, TEXT_MAX = 4096 };

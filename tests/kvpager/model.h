@@ -14,6 +14,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/rng.h"
 #include "kvpager/kvpager.h"
 

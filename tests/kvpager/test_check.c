@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "kvpager/private.h"
 
 enum { T = 4, PAGES = 12, STATES = 3, SNAPSHOTS = 5, WINDOWS = 8, MAX_TOKENS = 32 };

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "kvpager/private.h"
 #include "model.h"
 #include "tests/support/few.h"

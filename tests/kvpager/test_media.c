@@ -1,6 +1,7 @@
 /* Numbers of pictures: one for each content, and prefixes with them in a pager. */
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "kvpager/kvpager.h"
 #include "kvpager/media.h"

@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
+
 #include "base/rng.h"
 #include "model.h"
 #include "tests/support/few.h"

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "kvpager/store.h"
 

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "kvpager/kvpager.h"
 #include "tests/support/telltale.h"

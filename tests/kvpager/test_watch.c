@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "kvpager/private.h"
 
 #define N_PAGES 48

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 #include "tests/support/flight_read.h"
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "proto/messages.h"
 

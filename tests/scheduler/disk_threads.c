@@ -4,6 +4,7 @@
  */
 
 #include <stdio.h>
+
 #include "kvpager/tier_private.h"
 #include "tests/support/sched_sim.h"
 

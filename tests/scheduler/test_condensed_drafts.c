@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+
 #include "base/gguf.h"
 #include "scheduler/draft/draft.h"
 #include "tests/support/serving.h"

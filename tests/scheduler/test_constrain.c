@@ -7,10 +7,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "grammar/constraint.h"
 #include "scheduler/scheduler_private.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/telltale.h"
-#include "grammar/constraint.h"
 
 enum { IDS = 40, OUT = 400 };
 

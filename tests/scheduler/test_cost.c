@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/cost.h"

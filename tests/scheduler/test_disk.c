@@ -9,9 +9,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "kvpager/tier_private.h"
+
 #include "kvpager/disk_io.h"
 #include "kvpager/disk_room.h"
+#include "kvpager/tier_private.h"
 #include "tests/support/sched_sim.h"
 
 #define SLOT 8192u /* bytes of a slot: a block for the head, one for the bytes */

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/draft/draft.h"

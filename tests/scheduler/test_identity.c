@@ -12,12 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "grammar/constraint.h"
 #include "scheduler/draft/draft.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/schemas.h"
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
-#include "grammar/constraint.h"
 
 /* The file is compiled a second time with another backend and fewer requests. */
 #ifndef BACKEND

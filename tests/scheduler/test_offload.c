@@ -1,8 +1,9 @@
 /* Order in which pages are copied to host memory, and whether they are. */
 
 #include <criterion/criterion.h>
-#include "scheduler/cost.h"
+
 #include "kvpager/offload.h"
+#include "scheduler/cost.h"
 
 #define T 4u /* tokens of a page */
 #define PAGES 64u

@@ -2,6 +2,7 @@
  * for them, and the end of requests whose pictures are unavailable. */
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "tests/support/sched_sim.h"
 
 static struct sim sim;

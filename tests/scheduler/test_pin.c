@@ -1,6 +1,7 @@
 /* Pages of a session's last turn, kept for its next turn; with the simulation. */
 
 #include <criterion/criterion.h>
+
 #include "proto/flight.h"
 #include "tests/support/sched_sim.h"
 

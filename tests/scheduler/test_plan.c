@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/plan.h"

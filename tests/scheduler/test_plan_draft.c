@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/plan.h"

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/few.h"

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "tests/support/sched_sim.h"
 
 #define SECOND INT64_C(1000000000)

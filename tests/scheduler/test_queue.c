@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+
 #include "base/rng.h"
 #include "scheduler/queue.h"
 

@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "tests/support/few.h"
 #include "tests/support/serving.h"
 #include "tests/support/test_data.h"

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/util.h"
 #include "kvpager/tier_private.h"
 #include "tests/support/sched_sim.h"

@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
+
 #include "scheduler/sessions.h"
 
 static struct sessions s;

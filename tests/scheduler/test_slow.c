@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/plan.h"

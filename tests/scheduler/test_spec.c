@@ -1,6 +1,7 @@
 /* The estimates for drafts and the rests of sources, with a source that drafts as the test says. */
 
 #include <criterion/criterion.h>
+
 #include "scheduler/spec.h"
 
 static uint32_t n_asked, n_offered = 8;

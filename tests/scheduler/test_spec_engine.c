@@ -11,11 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "scheduler/draft/draft.h"
 #include "tests/support/few.h"
 #include "tests/support/serving.h"
-#include "tests/support/tiny_model.h"
 #include "tests/support/synth/synth.h"
+#include "tests/support/tiny_model.h"
 #include "text/tokenizer.h"
 
 enum {

@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+
 #include "tests/support/few.h"
 #include "tests/support/sched_sim.h"
 

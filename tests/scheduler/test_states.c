@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "scheduler/policy.h"
 #include "tests/support/few.h"
 #include "tests/support/sched_sim.h"

@@ -1,6 +1,7 @@
 /* Effects of tenants on each other; with the simulation, in virtual time. */
 
 #include <criterion/criterion.h>
+
 #include "tests/support/sched_sim.h"
 
 #define MS INT64_C(1000000)

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tests/sim/run.h"
+
 #include "tests/mutants/mutants.h"
+#include "tests/sim/run.h"
 
 #define RUNS_MAX 1000u
 #define SEEDS 1000000u /* seeds of a run, more than it can use */

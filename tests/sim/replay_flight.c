@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/support/flight_read.h"
 #include "tests/support/plan_again.h"
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "engine/backend.h"
 

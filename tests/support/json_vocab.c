@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <unistd.h>
+
 #include "tests/support/gguf_writer.h"
 
 #define SPACE "\xe2\x96\x81"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "scheduler/plan_tape.h"
 
 /* The bytes of a record are not trusted. */

@@ -6,6 +6,7 @@
  */
 
 #include <stddef.h>
+
 #include "scheduler/plan.h"
 
 struct plan_again {

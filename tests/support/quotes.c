@@ -1,4 +1,5 @@
 #include "tests/support/quotes.h"
+
 #include <stdlib.h>
 #include <string.h>
 

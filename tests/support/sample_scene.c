@@ -1,6 +1,7 @@
 #include "tests/support/sample_scene.h"
 
 #include <math.h>
+
 #include "base/util.h"
 
 float sample_scene_gauss(struct rng *r) {

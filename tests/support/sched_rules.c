@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "kvpager/private.h"
 #include "kvpager/tier_private.h"
 #include "scheduler/draft/draft.h"

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
+
 #include "base/buf.h"
 #include "scheduler/draft/draft.h"
 #include "tests/support/gguf_writer.h"

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tests/support/sched_sim.h"
+
 #include "grammar/constraint.h"
+#include "tests/support/sched_sim.h"
 
 #define COMPILED_MAX 128
 #define PLACE_LEAST 4096 /* bytes that a request is charged for its place in its constraint */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "scheduler/draft/draft.h"
 
 static const struct sim *stepped;

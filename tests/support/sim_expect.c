@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/support/sim_constraint.h"
 
 static bool ends_with_stop(const struct submit *m, const char *text, size_t len, size_t piece) {

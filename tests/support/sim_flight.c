@@ -1,6 +1,7 @@
 #include "tests/support/sim_flight.h"
 
 #include <string.h>
+
 #include "tests/support/plan_again.h"
 #include "tests/support/sched_sim.h"
 

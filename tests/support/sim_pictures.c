@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/support/sched_sim.h"
 #include "tests/support/telltale_text.h"
 

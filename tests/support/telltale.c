@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "tests/support/telltale_block.h"
 #include "tests/support/telltale_check.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "tests/support/telltale.h"
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/mathx.h"
 #include "base/rng.h"
 #include "engine/quant.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "tests/support/test_data.h"
 
 struct tokenizer *expect_tokenizer(const char *path) {

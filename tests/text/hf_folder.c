@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+
 #include "base/files.h"
 #include "base/try.h"
 

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "base/files.h"
 #include "base/json_read.h"
 #include "base/try.h"

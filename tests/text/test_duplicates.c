@@ -7,6 +7,7 @@
 #include <criterion/parameterized.h>
 #include <errno.h>
 #include <string.h>
+
 #include "tests/text/expect.h"
 #include "tests/text/tiny.h"
 

@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/gguf_private.h"
 #include "base/json_read.h"
 #include "tests/support/quotes.h"

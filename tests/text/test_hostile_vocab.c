@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "tests/text/expect.h"
 #include "tests/text/tiny.h"

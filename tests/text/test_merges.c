@@ -3,13 +3,13 @@
  * vocabularies: long words take the heap, short ones the array, and the results must be the same.
  */
 
-#include "tests/text/expect.h"
-
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/rng.h"
+#include "tests/text/expect.h"
 #include "text/tokenizer_private.h"
 
 #define LETTERS 4

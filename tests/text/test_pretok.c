@@ -8,9 +8,6 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 
-#include "tests/support/test_data.h"
-#include "tests/text/expect.h"
-
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <glob.h>
@@ -19,8 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include "base/rng.h"
 #include "tests/support/few.h"
+#include "tests/support/test_data.h"
+#include "tests/text/expect.h"
 #include "text/tokenizer_private.h"
 
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "text/repeats.h"

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "text/stops.h"
 

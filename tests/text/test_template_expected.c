@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "tests/support/test_data.h"
 #include "text/template.h"
 

@@ -5,6 +5,7 @@
  */
 
 #include <criterion/criterion.h>
+
 #include "tests/text/template_support.h"
 
 static const struct template_row CALLS[] = {

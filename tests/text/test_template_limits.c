@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
-#include "tests/text/template_support.h"
 #include "tests/support/test_data.h"
+#include "tests/text/template_support.h"
 
 /* @head, @n times @unit, @tail. To be freed. */
 static char *repeat(const char *head, const char *unit, size_t n, const char *tail) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "tests/support/test_data.h"
 #include "tests/text/template_support.h"

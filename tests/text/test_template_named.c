@@ -2,6 +2,7 @@
  * published. */
 
 #include <criterion/criterion.h>
+
 #include "tests/text/template_support.h"
 #include "text/template.h"
 

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/text/template_support.h"
 
 /* error: part of the message; or NULL, and then @text is what comes out. */

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "tests/text/template_support.h"
 

@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+
 #include "tests/text/template_support.h"
 
 static const struct template_row NUMBERS[] = {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/rng.h"
 #include "tests/support/few.h"

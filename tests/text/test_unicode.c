@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/rng.h"
 #include "text/stops.h"
 #include "text/unicode.h"

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "tests/text/expect.h"
 #include "tests/text/tiny.h"

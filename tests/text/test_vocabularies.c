@@ -2,16 +2,16 @@
  * Ids of other implementations, for every text of every vocabulary, and the way back.
  */
 
-#include "tests/text/expect.h"
-
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/buf.h"
 #include "tests/support/test_data.h"
+#include "tests/text/expect.h"
 #include "text/tokenizer_private.h"
 
 static const char separator[] = "\n__ggml_vocab_test__\n";

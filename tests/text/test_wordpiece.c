@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "base/rng.h"
 #include "tests/text/expect.h"

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/text/expect.h"
 
 int32_t tiny_add(struct tiny *t, const char *text, enum token_type type, float score) {

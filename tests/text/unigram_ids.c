@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/text/expect.h"
 
 int main(int argc, char **argv) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/sha256.h"
 #include "tests/support/test_data.h"
 

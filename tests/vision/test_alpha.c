@@ -8,6 +8,7 @@
 #include <string.h>
 #include <webp/decode.h>
 #include <webp/encode.h>
+
 #include "tests/vision/pictures.h"
 #include "vision/formats.h"
 

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "tests/support/few.h"
 #include "tests/vision/pictures.h"
 #include "vision/decoder.h"

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <webp/encode.h>
+
 #include "tests/vision/pictures.h"
 #include "vision/decoder.h"
 

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/vision/pictures.h"
 #include "vision/formats.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+
 #include "tests/support/synth/synth.h"
 #include "vision/fit.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/vision/pictures.h"
 #include "vision/resize.h"
 

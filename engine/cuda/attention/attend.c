@@ -3,11 +3,11 @@
  * and for many queries per block, and the merge of partial results.
  */
 
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/attention/kernels_attention.h"
-
 #include <assert.h>
+
 #include "base/try.h"
+#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/cuda.h"
 
 /* Returns the kernel for items that cover all chunks. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {

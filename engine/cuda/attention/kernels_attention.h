@@ -5,6 +5,7 @@
  */
 
 #include <assert.h>
+
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 

@@ -5,13 +5,13 @@
  * the number of rows.
  */
 
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/attention/kernels_attention.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
 #include "base/try.h"
+#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/cuda.h"
 
 uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;

@@ -9,16 +9,16 @@
  * as on a device with few or with many of them. Two key heads suffice for that.
  */
 
-#include "engine/cuda/selftest.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/selftest.h"
 
 /* three chunks and part of a fourth; up to MOST rows begin in the last one or two */
 #define KEYS SELFTEST_KEYS

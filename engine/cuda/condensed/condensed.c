@@ -5,12 +5,13 @@
  * steps with these ops can be recorded as graphs.
  */
 
-#include "engine/cuda/condensed/kernels_condensed.h"
+#include "engine/condensed.h"
 
 #include <assert.h>
 #include <math.h>
+
 #include "base/try.h"
-#include "engine/condensed.h"
+#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/cuda.h"
 
 const char *indexer_lacks(uint32_t n_head, uint32_t dim) {

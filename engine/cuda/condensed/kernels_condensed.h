@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "engine/cuda/kernels.h"
 
 #define HC_STREAMS 8u    /* most residual streams */

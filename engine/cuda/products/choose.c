@@ -14,12 +14,12 @@
  * there are multiprocessors for them.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 
 #define FEWEST 32u /* rows of the first class; the next ones have up to twice as many */
 #define MOST 2048u /* rows that are timed */

@@ -3,13 +3,13 @@
  * prepares all kernels at load.
  */
 
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/attention/kernels_attention.h"
-#include "engine/cuda/products/matvec_way.h"
-
 #include <assert.h>
 #include <errno.h>
+
 #include "base/try.h"
+#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/products/matvec_way.h"
 
 /* Allows the attention kernels for this engine's pages as much dynamic shared memory as their
  * launches need. */

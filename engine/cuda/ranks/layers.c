@@ -17,12 +17,12 @@
  *     device 1:         part 1, part 2, part 3, logits of all, sample
  */
 
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/ranks/ranks.h"
 
 /* -- sizes ------------------------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 
 int ranks_lose(struct ranks *k, const struct be *b) {

@@ -3,10 +3,10 @@
  * kernels that read the memory of other devices.
  */
 
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
 #include <errno.h>
+
+#include "engine/cuda/ranks/ranks.h"
 
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
     const struct cuda_api *api = k->be[0]->api;

@@ -1,13 +1,13 @@
 /* ranks_load - loads weights for several devices (ranks.c): each rank gets its part of every
  * tensor. */
 
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/ranks/ranks.h"
 
 /* Points @out to rank @b's part of @t: rows of a matrix, matrices of its heads, or values of a
  * vector. Returns @out, or NULL if @t is NULL. */

@@ -3,10 +3,10 @@
  * as a single device would, then the ranks exchange their columns.
  */
 
-#include "engine/cuda/ranks/ranks.h"
-
 #include <assert.h>
+
 #include "base/try.h"
+#include "engine/cuda/ranks/ranks.h"
 
 /* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
  * afterwards. */

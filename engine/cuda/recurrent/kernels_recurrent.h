@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "engine/cuda/kernels.h"
 
 #define STATE_TAPS 8u      /* most taps of a convolution */

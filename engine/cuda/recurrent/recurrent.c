@@ -4,11 +4,11 @@
  * the device are one array, snapshots in host memory another.
  */
 
+#include <assert.h>
+
+#include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/recurrent/kernels_recurrent.h"
-
-#include <assert.h>
-#include "base/try.h"
 
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
     bool mamba = s->mamba.n_head > 0;

@@ -5,15 +5,15 @@
  * a device with wrong results is refused.
  */
 
-#include "engine/cuda/selftest.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/cuda/selftest.h"
 #include "engine/experts.h"
 
 /* more than twice the rows that kda() has in shared memory, and more than two blocks of route() */

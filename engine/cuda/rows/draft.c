@@ -8,11 +8,11 @@
  * them: that of the last DRAFT_IN if it follows KEEP in the pass, else that of KEEP.
  */
 
+#include <assert.h>
+
+#include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/rows/kernels_blocks.h"
-
-#include <assert.h>
-#include "base/try.h"
 
 void draft_begin(struct step *s) {
     struct kept *k = &s->be->draft.of;

@@ -4,11 +4,11 @@
  * part of a step's graph.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 #include <errno.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 
 void hidden_sort(struct step *s) {
     const struct engine_batch *b = s->batch;

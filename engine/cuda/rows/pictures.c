@@ -7,10 +7,10 @@
  * launched kernel by kernel.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 
 _Static_assert(ROPE_PLACES == ROPE_AXES, "");
 

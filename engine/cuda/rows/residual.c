@@ -4,11 +4,11 @@
  * kernel with one block for each row does the rest, including the norm of the next op.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 #include <math.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;

@@ -11,13 +11,13 @@
  * never waits.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "engine/cuda/cuda.h"
 
 /* Lists of one parameter set: the index of each in the staging area, in units of its elements. */
 struct lists {

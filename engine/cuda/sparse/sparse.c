@@ -4,11 +4,11 @@
  * can be recorded as graphs.
  */
 
-#include "engine/cuda/sparse/kernels_sparse.h"
-
 #include <assert.h>
+
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/sparse/kernels_sparse.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
     static_assert(SPARSE_DIM == 256, "as the texts say");

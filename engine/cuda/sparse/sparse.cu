@@ -10,8 +10,8 @@
  * merge_sparse  one thread for each four values of a head
  */
 
-#include "engine/cuda/sparse/kernels_sparse.h"
 #include "engine/cuda/condensed/keys.cuh"
+#include "engine/cuda/sparse/kernels_sparse.h"
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/sparse/kernels_sparse.h"
 #include "engine/cuda/streams/kernels_streams.h"

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 #include "engine/cuda/kernels.h"
 
 /* Argument of the three kernels of a mix. Products run between them.

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
 

@@ -3,11 +3,11 @@
  * the numbers of rows and sequences, so steps with these ops can be recorded as graphs.
  */
 
-#include "engine/cuda/streams/kernels_streams.h"
-
 #include <assert.h>
+
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/streams/kernels_streams.h"
 
 /* Computes OP_MIX: two products of f, and a product of the low-rank result of the first. */
 int step_mix(struct step *s, const struct model_op *op) {

@@ -13,8 +13,8 @@
  *               the step must have read the old state
  */
 
-#include "engine/cuda/streams/kernels_streams.h"
 #include "engine/cuda/rows/rows.cuh"
+#include "engine/cuda/streams/kernels_streams.h"
 
 #define WARPS (CUDA_THREADS / 32)
 #define STATE 16u /* equals NGRAM_STATE */

@@ -5,12 +5,12 @@
  * it. A call that fails marks the device as lost, as in a step, and later calls do nothing.
  */
 
-#include "engine/cuda/cuda.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+#include "engine/cuda/cuda.h"
 #include "engine/cuda/vision/kernels_vision.h"
 #include "engine/vision/encoder.h"
 #include "engine/vision/ops.h"

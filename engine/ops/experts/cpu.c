@@ -22,12 +22,12 @@
  * converted once.
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/mathx.h"
+#include "engine/cpu/state.h"
 #include "engine/experts.h"
 
 /* Expert number of a pick whose expert a device computes. */

@@ -4,10 +4,10 @@
  * output of an expert has the same bits as there.
  */
 
-#include "engine/cpu/state.h"
-
 #include <assert.h>
 #include <errno.h>
+
+#include "engine/cpu/state.h"
 
 /* State: a CPU backend that has only the buffers for experts. Invariant: op[i], i < n, is the op
  * that host_experts_run() calls layer i, and is loaded. */

@@ -9,6 +9,7 @@
 #include "engine/cuda/cuda.h"
 
 #include <assert.h>
+
 #include "base/try.h"
 
 bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {

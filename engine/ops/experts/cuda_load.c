@@ -3,11 +3,11 @@
  * weights are loaded.
  */
 
-#include "engine/cuda/load.h"
-
 #include <assert.h>
 #include <errno.h>
+
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/experts.h"
 
 static const char *picks_lack(const struct model_shape *s) {

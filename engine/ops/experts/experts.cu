@@ -20,8 +20,8 @@
  */
 
 #include "engine/cuda/products/matvec.cuh"
-#include "engine/cuda/rows/rows.cuh"
 #include "engine/cuda/products/wide.cuh"
+#include "engine/cuda/rows/rows.cuh"
 
 enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
 

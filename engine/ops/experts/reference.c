@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/mathx.h"
 #include "engine/experts.h"
 #include "engine/quant.h"

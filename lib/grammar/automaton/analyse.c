@@ -27,12 +27,12 @@
  *    can come.
  */
 
-#include "grammar/automaton/members.h"
-#include "grammar/automaton/nfa.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/automaton/members.h"
+#include "grammar/automaton/nfa.h"
 
 #define FOLLOW_PASSES 16
 

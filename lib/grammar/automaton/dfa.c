@@ -29,11 +29,11 @@
  * hostile: max_states and the work of each set (build_work()) bound it.
  */
 
-#include "grammar/automaton/nfa.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/automaton/nfa.h"
 
 #define CALL_KEY (1ull << 32)
 

@@ -32,10 +32,11 @@
  */
 
 #include "grammar/automaton/lang.h"
-#include "grammar/automaton/nfa.h"
 
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/automaton/nfa.h"
 
 /* Arrays that grow in the heap until they are copied into the arena. */
 struct product {

@@ -23,11 +23,11 @@
  * Bytes that no edge tells apart are one symbol (find_symbols()), which makes the steps few.
  */
 
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/automaton/lang.h"
 
 #define STEPS_MAX (1u << 20) /* an automaton with more is not minimized: that takes 44 MB */
 

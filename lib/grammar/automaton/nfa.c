@@ -28,9 +28,10 @@
  */
 
 #include "grammar/automaton/nfa.h"
-#include "grammar/expr/lang_types.h"
 
 #include <assert.h>
+
+#include "grammar/expr/lang_types.h"
 
 #define UNROLL_MAX 2048 /* states: a repetition up to here is copied, beyond it is a counted call */
 #define ROUNDS_MAX 16384 /* most copies of an operand that is a minimal automaton */

@@ -21,10 +21,10 @@
  * behind it. struct list_maker below explains the rows.
  */
 
-#include "grammar/automaton/nfa.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/automaton/nfa.h"
 
 #define LIST_STATES 65536
 

@@ -8,12 +8,12 @@
  * as text.
  */
 
-#include "grammar/constraint/private.h"
-
 #include <errno.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/constraint/private.h"
 
 #define NODE_DEPTH_MAX 32
 

@@ -21,12 +21,12 @@
  * must not come if the text that the grammar then requires is too long (ending.c).
  */
 
-#include "grammar/constraint/private.h"
-
 #include <assert.h>
 #include <errno.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "grammar/constraint/private.h"
 #include "grammar/match/finish.h"
 
 #define CROSSING_MAX (1u << 20) /* ids in all */

@@ -17,15 +17,15 @@
  * by walking the tries of triggers and vocabulary together.
  */
 
-#include "grammar/constraint/private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
-#include "grammar/vocab/vocab.h"
+#include "grammar/constraint/private.h"
 #include "grammar/match/finish.h"
+#include "grammar/vocab/vocab.h"
 
 /* Tokens kept in reserve when a required trigger begins to be forced. A caller that ends reasoning
  * itself writes the whole trigger, also where the output ends with a part of it already. */

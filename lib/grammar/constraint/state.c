@@ -14,12 +14,12 @@
  * grammar back by the difference of n_accepted.
  */
 
-#include "grammar/constraint/private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/constraint/private.h"
 #include "grammar/vocab/vocab.h"
 
 /* Refuses a grammar that allows no token at its start, or is too ambiguous there. Later it would

@@ -12,14 +12,14 @@
  * rests at the end of a mark: reading goes on at the root of the other trie (`becomes`).
  */
 
-#include "grammar/constraint/private.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/constraint/private.h"
 
 /* Bytes of the JSON of the largest triggers: each text escaped, with the keys around it. */
 #define TRIGGERS_TEXT_MAX                                                                          \

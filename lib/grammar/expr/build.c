@@ -1,14 +1,14 @@
 /* build - the state of one compilation: its memory, its work, its first error and its rules. */
 
-#include "grammar/expr/expr.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/try.h"
+
 #include "base/jobs.h"
+#include "base/try.h"
+#include "grammar/expr/expr.h"
 
 #define PAUSE_WORK 8192 /* some 40 us */
 

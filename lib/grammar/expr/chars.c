@@ -1,10 +1,10 @@
 /* Sets of code points as sorted ranges, and tries of names. Everything lives in the arena of
  * the build. */
 
-#include "grammar/expr/expr.h"
-
 #include <assert.h>
+
 #include "base/try.h"
+#include "grammar/expr/expr.h"
 
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
     TRY(build_grow(b, &s->range, s->n, &s->cap, 8, sizeof(*s->range)));

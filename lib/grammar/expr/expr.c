@@ -2,10 +2,11 @@
  * nothing (EXPR_NEVER) is EXPR_NEVER, and empty parts are left out. */
 
 #include "grammar/expr/expr.h"
-#include "grammar/expr/lang_types.h"
 
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/expr/lang_types.h"
 
 static struct expr *expr_make(struct build *b, enum expr_kind kind) {
     struct expr *e = arena_alloc(&b->arena, sizeof(*e));

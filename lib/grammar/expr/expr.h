@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/arena.h"
 #include "base/hash_index.h"
 #include "grammar/grammar.h"

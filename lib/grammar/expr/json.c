@@ -8,10 +8,10 @@
  *      call     key="te\"xt", n=[1]            members of an object, with values as in JSON
  */
 
-#include "grammar/expr/expr.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/expr/expr.h"
 
 /* The number of digits is bounded: models otherwise write 1.0000... until their budget ends, and
  * most JSON readers take 1e999 for no number. */

@@ -4,12 +4,12 @@
  * rule ends where the next one begins, wherever the newlines are.
  */
 
-#include "grammar/front/rulebook.h"
+#include <string.h>
+
 #include "base/try.h"
+#include "grammar/front/rulebook.h"
 #include "grammar/front/source.h"
 #include "grammar/vocab/vocab.h"
-
-#include <string.h>
 
 struct reader {
     struct source in;

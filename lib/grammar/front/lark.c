@@ -14,13 +14,14 @@
  */
 
 #include "grammar/front/lark.h"
-#include "base/try.h"
-#include "grammar/front/source.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/json_value.h"
+#include "base/try.h"
+#include "grammar/front/source.h"
 
 struct reader {
     struct source in;

@@ -1,8 +1,8 @@
 /* lark_common - the terminals of Lark's own library, `common`, as regular expressions. */
 
-#include "grammar/front/lark.h"
-
 #include <string.h>
+
+#include "grammar/front/lark.h"
 
 #define INT "[0-9]+"
 #define DECIMAL "([0-9]+\\.[0-9]*|\\.[0-9]+)"

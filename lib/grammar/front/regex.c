@@ -9,15 +9,15 @@
  * (regex_anchor.c).
  */
 
-#include "grammar/automaton/lang.h"
-#include "grammar/front/source.h"
-
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/source.h"
 #include "text/categories.h"
 
 #define AHEADS_MAX 64 /* look-aheads of one compilation, since they nest; a refusal names it */

@@ -17,9 +17,9 @@
  * are complete.
  */
 
-#include "grammar/expr/expr.h"
-
 #include <assert.h>
+
+#include "grammar/expr/expr.h"
 
 struct context {
     struct build *b;

@@ -1,6 +1,7 @@
 #include "grammar/front/rulebook.h"
 
 #include <string.h>
+
 #include "base/try.h"
 
 /* Returns the index of the entry with this name, or HASH_INDEX_NONE if the name is unknown. */

@@ -1,6 +1,7 @@
 #include "grammar/front/source.h"
 
 #include <string.h>
+
 #include "base/printable.h"
 #include "base/try.h"
 

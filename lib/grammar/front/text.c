@@ -8,9 +8,8 @@
  * call of the rule of the next state; since the call comes last, it needs no stack.
  */
 
-#include "grammar/expr/expr.h"
-
 #include "base/printable.h"
+#include "grammar/expr/expr.h"
 
 #define STOP_MAX 64 /* code points */
 

@@ -24,12 +24,13 @@
  */
 
 #include "grammar/machine/distinct.h"
-#include "grammar/machine/machine.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "grammar/machine/machine.h"
 
 #define LOOKS_OF_STEP 8    /* items that can be compared in the time of a step */
 #define UNKNOWN UINT32_MAX /* count of an item that ended in a look-ahead */

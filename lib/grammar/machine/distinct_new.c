@@ -1,8 +1,8 @@
 /* distinct_new - computes the tables for items that must differ, when the automaton is compiled. */
 
-#include "grammar/machine/distinct.h"
-
 #include <stdlib.h>
+
+#include "grammar/machine/distinct.h"
 
 /* Returns a lower bound of the number of texts that begin with call @c: as many as the callee has,
  * or as many as there are behind it. 0: not known yet. */

@@ -8,6 +8,7 @@
  */
 
 #include <errno.h>
+
 #include "grammar/automaton/automaton.h"
 
 #define SET_MAX 256              /* most configurations in a set */

@@ -12,9 +12,9 @@
  * so equal sets are equal numbers, and taking steps back forgets sets as it forgets frames.
  */
 
-#include "grammar/machine/machine.h"
-
 #include <assert.h>
+
+#include "grammar/machine/machine.h"
 
 #define WORD_BITS 32
 

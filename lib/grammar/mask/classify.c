@@ -33,18 +33,18 @@
  * (class_room); without room a state is walked from at every mask.
  */
 
-#include "grammar/mask/class.h"
-#include "grammar/vocab/kinds.h"
-#include "grammar/automaton/nfa.h"
-#include "grammar/mask/share.h"
-#include "grammar/mask/walk.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+
 #include "base/jobs.h"
 #include "base/try.h"
+#include "grammar/automaton/nfa.h"
+#include "grammar/mask/class.h"
+#include "grammar/mask/share.h"
+#include "grammar/mask/walk.h"
+#include "grammar/vocab/kinds.h"
 
 #define CLASS_FUEL 1000000  /* steps of making one: some 10 ms */
 #define SHORT_WALK 1500     /* nodes; beyond, tables are faster */

@@ -27,12 +27,12 @@
  * right for it.
  */
 
-#include "grammar/mask/class.h"
-#include "grammar/vocab/kinds.h"
-#include "grammar/automaton/nfa.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/automaton/nfa.h"
+#include "grammar/mask/class.h"
+#include "grammar/vocab/kinds.h"
 
 uint32_t kinds_without(const struct byte_set *s) {
     uint32_t kinds = ALL_KINDS;

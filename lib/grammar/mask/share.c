@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+
 #include "base/buf.h"
 #include "grammar/mask/class.h"
 

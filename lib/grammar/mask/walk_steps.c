@@ -32,9 +32,9 @@
  * and subtrees without a needed token are skipped (is_idle_child()).
  */
 
-#include "grammar/mask/walk_nodes.h"
-
 #include <assert.h>
+
+#include "grammar/mask/walk_nodes.h"
 
 #define APART_CONFIGS 6 /* most configurations that are walked from one by one */
 /* readings of a loop that are walked separately even if their callers read the same bytes */

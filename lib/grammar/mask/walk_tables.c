@@ -32,12 +32,12 @@
  * its stack and its working set in locals and leaves rare cases to other functions.
  */
 
-#include "grammar/mask/class.h"
-#include "grammar/mask/walk_nodes.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "grammar/mask/class.h"
+#include "grammar/mask/walk_nodes.h"
 
 #define SETS_MAX 4096
 #define SETS_FIRST 64

@@ -26,14 +26,14 @@
  * many bytes to the end of the rule, which is computed once per state ("reach").
  */
 
-#include "grammar/match/finish.h"
-#include "grammar/mask/walk.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "grammar/mask/walk.h"
+#include "grammar/match/finish.h"
 
 #define PATH_BYTES 2048   /* bytes; longer ones are counted in bytes */
 #define NODES_MAX 16384   /* configurations whose paths are known in one mask */

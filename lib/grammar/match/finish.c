@@ -37,6 +37,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 
 #define PASSES 100

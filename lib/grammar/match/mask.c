@@ -32,12 +32,12 @@
  * its tokens fit.
  */
 
-#include "grammar/mask/class.h"
-#include "grammar/match/finish.h"
-#include "grammar/mask/walk.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "grammar/mask/class.h"
+#include "grammar/mask/walk.h"
+#include "grammar/match/finish.h"
 
 /* A class at the configurations that have it. */
 struct applied {

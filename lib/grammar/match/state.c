@@ -18,14 +18,14 @@
  * struct making.
  */
 
-#include "grammar/mask/class.h"
-#include "base/try.h"
-#include "grammar/match/finish.h"
-#include "grammar/mask/walk.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "base/try.h"
+#include "grammar/mask/class.h"
+#include "grammar/mask/walk.h"
+#include "grammar/match/finish.h"
 
 #define MASK_FUEL 200000 /* steps of one mask: a few milliseconds */
 #define QUICK_FUEL 10000 /* fuel of a quick mask: some 0.3 ms */

@@ -8,11 +8,11 @@
  * (find_need()), and walks skip each subtree without a mark.
  */
 
-#include "grammar/mask/class.h"
-#include "grammar/mask/walk.h"
-
 #include <assert.h>
 #include <stdlib.h>
+
+#include "grammar/mask/class.h"
+#include "grammar/mask/walk.h"
 
 #define MOST_SHARE 8    /* most of the vocabulary: all but n_items / this */
 #define MANY_CONFIGS 16 /* larger sets are readings of a loop, which walk_steps() takes together */

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
 
 static int by_bytes(const void *x, const void *y) {

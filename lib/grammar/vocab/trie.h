@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/util.h"
 
 #define TRIE_MAX_LEN 1024 /* longer strings are left out */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "grammar/vocab/kinds.h"
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+
 #include "base/jobs.h"
 
 #define PAUSE_STEPS 256 /* steps between two calls of job_pause(), some 20 us */

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/util.h"

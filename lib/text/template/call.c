@@ -13,8 +13,9 @@
 #include <assert.h>
 #include <string.h>
 #include <time.h>
-#include "text/template.h"
+
 #include "base/try.h"
+#include "text/template.h"
 #include "text/template/render.h"
 
 #define RANGE_MAX 100000 /* most elements of range(), as in Jinja's sandbox */

@@ -4,11 +4,11 @@
  * begins with an empty one.
  */
 
-#include "base/try.h"
-#include "text/template/render.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "base/try.h"
+#include "text/template/render.h"
 
 static uint64_t scope_bit(uint32_t sym) {
     return 1ull << sym % 64;

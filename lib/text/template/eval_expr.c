@@ -8,11 +8,11 @@
  * operands were evaluated, since a macro among them has lines of its own.
  */
 
-#include "base/try.h"
-#include "text/template/render.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "base/try.h"
+#include "text/template/render.h"
 
 /* Looks up a name: in the scopes from the inside out, then among the request's variables, then
  * among the global functions. */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "text/template/builtin.h"
 

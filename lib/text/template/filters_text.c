@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <yyjson.h>
+
 #include "base/try.h"
 #include "text/template/builtin.h"
 

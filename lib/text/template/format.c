@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/try.h"
 #include "text/template/render.h"
 

@@ -4,6 +4,7 @@
  */
 
 #include <string.h>
+
 #include "base/try.h"
 #include "text/template/render.h"
 

@@ -11,7 +11,6 @@
  * Inside brackets `}}` and `%}` are two operators, so that `{{ {'a': {}} }}` needs no blank.
  */
 
-#include "base/try.h"
 #include "text/template/lexer.h"
 
 #include <assert.h>
@@ -20,6 +19,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/try.h"
 #include "text/template.h"
 
 /* Invariants: pos <= len; `line` is the line of pos, counted from 1. */

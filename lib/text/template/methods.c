@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "text/template/builtin.h"
 

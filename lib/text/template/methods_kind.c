@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/try.h"
 #include "text/template/builtin.h"
 

@@ -3,11 +3,11 @@
  * written for weft from the published formats.
  */
 
-#include "text/template.h"
-
 #include <stddef.h>
 #include <string.h>
+
 #include "base/util.h"
+#include "text/template.h"
 
 /* Pieces that most formats have: the loop over the turns, and the beginning of the answer. */
 #define EACH "{%- for m in messages -%}"

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "text/template/render.h"
 

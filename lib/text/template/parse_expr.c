@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/try.h"
 #include "text/template/parser.h"
 #include "text/template/render.h"

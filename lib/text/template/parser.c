@@ -8,7 +8,6 @@
  * among a request's variables, and template_uses() returns this record.
  */
 
-#include "base/try.h"
 #include "text/template/parser.h"
 
 #include <assert.h>
@@ -16,6 +15,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/try.h"
 
 int parser_fail(struct parser *p, const char *fmt, ...) {
     char reason[256];

@@ -5,13 +5,14 @@
  * document.
  */
 
-#include "base/try.h"
 #include "text/template/render.h"
 
 #include <assert.h>
 #include <errno.h>
+
 #include "base/jobs.h"
 #include "base/json_value.h"
+#include "base/try.h"
 #include "text/template.h"
 
 #define OUTPUT_MAX (16u << 20)

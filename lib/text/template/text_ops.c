@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
+
 #include "base/try.h"
 #include "text/template/builtin.h"
 

@@ -10,12 +10,13 @@
  * readers clip.
  */
 
-#include "base/try.h"
 #include "text/template/tstr.h"
 
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "base/try.h"
 #include "text/template/budget.h"
 #include "text/unicode.h"
 

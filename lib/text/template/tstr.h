@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
 #include "base/util.h"
 #include "text/tokenizer.h"
 

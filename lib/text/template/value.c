@@ -1,8 +1,9 @@
-#include "base/try.h"
 #include "text/template/value.h"
 
 #include <assert.h>
 #include <string.h>
+
+#include "base/try.h"
 #include "text/template/budget.h"
 
 wide value_wide(struct value v) {

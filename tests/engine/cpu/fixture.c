@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
+
 #include "base/mathx.h"
 
 static uint64_t next(uint64_t *s) { /* splitmix64 */

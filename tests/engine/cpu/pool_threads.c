@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
+
 #include "engine/cpu/cpu.h"
 
 enum { ITEMS = 32, ROUNDS = 3000 };

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
 #include "tests/engine/cpu/fixture.h"

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "engine/quant.h"
 #include "tests/engine/cpu/fixture.h"
 

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 #include <time.h>
+
 #include "engine/cpu/cpu.h"
 
 enum { ITEMS = 64, ROUNDS = 20000 };

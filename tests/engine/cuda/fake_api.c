@@ -1,12 +1,12 @@
-#include "tests/engine/cuda/fake_streams.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
 #include "base/util.h"
-#include "engine/cuda/cuda_api.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/cuda_api.h"
 #include "tests/engine/cuda/fake_ptx.h"
+#include "tests/engine/cuda/fake_streams.h"
 #include "tests/engine/cuda/simt.h"
 #include "tests/engine/ptx/ptx.h"
 

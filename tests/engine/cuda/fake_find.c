@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "tests/support/tiny_model.h"
 
 struct fake_cuda *fake_find(void) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+
 #include "tests/engine/ptx/ptx.h"
 
 static bool is_open;

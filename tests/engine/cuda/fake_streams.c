@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "tests/engine/cuda/fake_ptx.h"
 
 /* Launches in a row whose accesses are looked at: a step of a small model and more. */

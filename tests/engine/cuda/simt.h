@@ -22,6 +22,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/simt_check.h"
 

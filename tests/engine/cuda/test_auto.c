@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"

@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/backend.h"
-#include "engine/cuda/kernels.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/few.h"

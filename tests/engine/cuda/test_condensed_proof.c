@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/few.h"

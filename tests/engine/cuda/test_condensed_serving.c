@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "tests/support/few.h"
 #include "tests/support/serving.h"

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "engine/arch/arch.h"
 #include "engine/cuda/kernels.h"
 #include "engine/picks.h"

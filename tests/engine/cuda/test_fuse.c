@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/buf.h"
 #include "engine/engine.h"
 #include "engine/fuse.h"

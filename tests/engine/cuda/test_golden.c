@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/experts.h"
 #include "engine/sparse.h"

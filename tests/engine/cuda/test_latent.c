@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
-#include "tests/support/synth/synth.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
+#include "tests/support/synth/synth.h"
 
 /* Queries from a latent vector (q_rank), a dense layer, then experts; four layers of random
  * weights, each of which adds about 2e-3 of error. */

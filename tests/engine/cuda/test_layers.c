@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "tests/engine/cuda/several.h"
 #include "tests/support/test_data.h"

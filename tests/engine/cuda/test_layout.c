@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/products/matvec_way.h"

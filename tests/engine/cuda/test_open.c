@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "engine/cuda/kernels.h"
+
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/kernels.h"
 #include "engine/engine.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/few.h"

@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+
 #include "base/rng.h"
 #include "base/util.h"
 #include "engine/engine.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"

@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
-#include "tests/support/synth/synth.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/several.h"
+#include "tests/support/synth/synth.h"
 
 /* One narrow layer with two key heads. */
 static void two_heads(char path[64]) {

@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <unistd.h>
+
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/tiny_model.h"

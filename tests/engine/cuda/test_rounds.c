@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <unistd.h>
+
 #include "base/mathx.h"
 #include "engine/engine.h"
 #include "tests/support/tiny_model.h"

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/util.h"
 #include "tests/engine/cuda/simt.h"
 

@@ -2,6 +2,7 @@
  * digest for the same logits, whatever the parameters. */
 
 #include <criterion/criterion.h>
+
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/simt.h"
 #include "tests/support/few.h"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/recurrent/kernels_recurrent.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "tests/engine/cuda/fake_api.h"

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
 #include "engine/engine.h"
 #include "engine/ngram.h"
 #include "tests/engine/cuda/fake_find.h"

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/backend.h"

@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "tests/support/serving.h"
 #include "tests/support/test_data.h"

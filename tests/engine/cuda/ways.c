@@ -8,15 +8,16 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
 #include "engine/arch/arch.h"
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/sparse/kernels_sparse.h"
 #include "engine/experts.h"
 #include "engine/picks.h"
-#include "engine/cuda/sparse/kernels_sparse.h"
 #include "engine/sparse.h"
 #include "tests/engine/cuda/fake_find.h"
 

@@ -1,5 +1,6 @@
 #include <math.h>
 #include <string.h>
+
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"

@@ -3,6 +3,7 @@
  * launch is odd. */
 
 #include <stdlib.h>
+
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 #include "tests/engine/ptx/parser.h"

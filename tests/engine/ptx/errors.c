@@ -1,6 +1,7 @@
 /* Errors end the process, or jump to ptx_catch if it is set. */
 
 #include <stdarg.h>
+
 #include "tests/engine/ptx/parser.h"
 
 jmp_buf *ptx_catch;

@@ -1,4 +1,5 @@
 #include <math.h>
+
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"

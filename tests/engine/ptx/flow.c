@@ -3,6 +3,7 @@
  * graph. */
 
 #include <stdlib.h>
+
 #include "tests/engine/ptx/core.h"
 
 #define NONE 0xFFFFFFFFu

@@ -2,6 +2,7 @@
  * open; here they are added in double precision in ascending order and rounded once. */
 
 #include <math.h>
+
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"

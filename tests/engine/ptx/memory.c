@@ -1,6 +1,7 @@
 /* Loads, stores, atomics, and the memory that they may access. */
 
 #include <stdlib.h>
+
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"

@@ -1,6 +1,7 @@
 /* Modules and their kernels. */
 
 #include <dirent.h>
+
 #include "tests/engine/ptx/parser.h"
 
 struct function ptx_functions[MAX_FUNCTIONS];

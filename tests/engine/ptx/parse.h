@@ -6,6 +6,7 @@
  */
 
 #include <string.h>
+
 #include "tests/engine/ptx/core.h"
 
 #define MAX_OPERANDS 8

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
+
 #include "tests/engine/ptx/parse.h"
 
 #define MAX_DEPTH 64

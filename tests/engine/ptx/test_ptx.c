@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "tests/engine/ptx/half.h"
 #include "tests/engine/ptx/ptx.h"
 

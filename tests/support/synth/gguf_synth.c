@@ -15,9 +15,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
 #include "cmd/cli.h"
-#include "tests/support/synth/synth.h"
 #include "tests/support/synth/gguf_fill.h"
+#include "tests/support/synth/synth.h"
 
 #define CHUNK_BYTES                                                                                \
     ((size_t)1 << 20) /* bytes of weights made at a time, which affect the content */

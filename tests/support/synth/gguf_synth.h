@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/err.h"
 #include "base/gguf.h"
 #include "tests/support/synth/gguf_write.h"

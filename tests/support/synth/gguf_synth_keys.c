@@ -1,7 +1,7 @@
-#include "tests/support/synth/gguf_synth.h"
-
 #include <assert.h>
 #include <stdio.h>
+
+#include "tests/support/synth/gguf_synth.h"
 
 struct key {
     const char *name;

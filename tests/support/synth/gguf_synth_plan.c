@@ -1,11 +1,11 @@
-#include "tests/support/synth/gguf_synth.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "tests/support/synth/gguf_synth.h"
 
 /* general.file_type of a model whose matrices are all of one format; for the formats that llama.cpp
  * only knows in mixes, the number of the smallest mix. */

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "cmd/cli.h"
 #include "tests/support/synth/gguf_synth.h"
 

@@ -1,9 +1,9 @@
-#include "tests/support/synth/gguf_synth.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "cmd/cli.h"
+#include "tests/support/synth/gguf_synth.h"
 
 static const char *const arch_names[] = {
     [SYNTH_LLAMA] = "llama",         [SYNTH_MISTRAL3] = "mistral3",

@@ -7,13 +7,13 @@
  * text.
  */
 
-#include "tests/support/synth/gguf_synth.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/buf.h"
+#include "tests/support/synth/gguf_synth.h"
 
 /* "_": the leading space. */
 static const char *const words[] = {

@@ -11,6 +11,7 @@
  */
 
 #include <stdbool.h>
+
 #include "base/buf.h"
 #include "base/gguf.h"
 

@@ -2,8 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tests/support/synth/gguf_fill.h"
+
 #include "engine/quant.h"
+#include "tests/support/synth/gguf_fill.h"
 
 enum { N_VALUES = 256 * 1024 };
 

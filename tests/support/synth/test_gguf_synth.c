@@ -3,11 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
 #include "base/rng.h"
 #include "cmd/cli.h"
-#include "tests/support/synth/synth.h"
-#include "tests/support/engine_driver.h"
 #include "engine/backend.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/synth/synth.h"
 
 enum { N_PROMPT = 24, N_ROWS = 8, N_VOCAB = 512 };
 

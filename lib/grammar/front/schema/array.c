@@ -12,11 +12,11 @@
  * in any order (members.c); other items are compared while the text is read (machine/distinct.c).
  */
 
-#include "grammar/front/schema/schema.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
+
 #include "base/json_read.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 /* Returns the list of schemas by position: prefixItems, or in old drafts items. */
 static struct place prefix_of(struct schema *s, struct place part) {

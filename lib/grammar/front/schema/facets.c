@@ -8,12 +8,12 @@
  * the table is an annotation, which can be ignored.
  */
 
-#include "grammar/front/schema/schema.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/front/schema/schema.h"
 
 /* Reads the keyword whose value is @at into @f; @how: its variant, from the table of keywords. */
 typedef int take_fn(struct schema *s, struct facets *f, struct place at, size_t how);

@@ -23,12 +23,12 @@
  * "some"; its names are rules of kind KEY_SOME here.
  */
 
-#include "grammar/front/schema/schema.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {

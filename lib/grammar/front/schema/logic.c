@@ -24,13 +24,13 @@
  * contain a given schema they refer to it by a number in `$ref` (target(), schema_target()).
  */
 
-#include "grammar/front/schema/schema.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/front/schema/schema.h"
 
 struct derived {
     struct derived *next;

@@ -4,11 +4,11 @@
  * is read.
  */
 
-#include "grammar/front/schema/schema.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "grammar/front/schema/schema.h"
 
 static int members_by_key(const void *x, const void *y) {
     const struct keyed *a = x, *b = y;

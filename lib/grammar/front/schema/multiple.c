@@ -17,13 +17,13 @@
  * and the language of the range and the digits meets them one after the other.
  */
 
-#include "grammar/front/schema/schema.h"
-#include "base/try.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/json_value.h"
+#include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 #define MULTIPLE_STATES 50000
 #define MULTIPLE_DIGITS 8

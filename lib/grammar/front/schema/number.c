@@ -15,11 +15,11 @@
  * double does not arrive at the bound itself.
  */
 
-#include "grammar/front/schema/schema.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "grammar/front/schema/schema.h"
 
 #define INT_DIGITS 20    /* most digits of an integer without an upper bound */
 #define DOUBLE_DIGITS 15 /* digits that a double keeps */

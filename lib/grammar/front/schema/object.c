@@ -10,14 +10,14 @@
  * each choice: in it the witness is required, and its value also satisfies the schema.
  */
 
-#include "grammar/front/schema/schema.h"
-#include "base/try.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
 #include <string.h>
 #include <strings.h>
+
 #include "base/json_read.h"
+#include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
 

@@ -1,12 +1,12 @@
 /* ref - references within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node"),
  * and either of these behind the schema's own URI. */
 
-#include "grammar/front/schema/schema.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/json_value.h"
+#include "grammar/front/schema/schema.h"
 
 #define POINTER_MAX 1024
 

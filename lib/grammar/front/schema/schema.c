@@ -28,6 +28,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
 #include "base/json_value.h"
 #include "base/try.h"
 

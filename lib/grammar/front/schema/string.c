@@ -9,13 +9,13 @@
  * instead (counted_strings(), CALL_WITHIN).
  */
 
-#include "grammar/front/schema/schema.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
 #include <string.h>
+
 #include "base/json_value.h"
 #include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 /* A maximum of at least WITHIN_FROM characters is counted in a register if a product with it could
  * have more than WITHIN_STATES states. */

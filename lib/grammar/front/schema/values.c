@@ -8,14 +8,14 @@
  * branches get each other's negation (exclude_others() in schema.c).
  */
 
-#include "grammar/front/schema/schema.h"
-#include "grammar/automaton/lang.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+
 #include "base/json_read.h"
 #include "base/try.h"
+#include "grammar/automaton/lang.h"
+#include "grammar/front/schema/schema.h"
 
 #define DISJOINT_DEPTH 3
 
