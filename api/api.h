@@ -52,29 +52,40 @@ struct api_port {
 /* A served model in the front. All pointers outlive the api. A model that is loaded on demand may
  * have no tokenizer and no template before api_model_opened(). */
 struct api_model {
-    const char *id;             /* the name that clients use */
-    const char *const *aliases; /* NULL-terminated */
-    const char *const *tags;    /* NULL-terminated: words for lists; NULL: none */
+    /* the name that clients use */
+    const char *id;
+    /* NULL-terminated */
+    const char *const *aliases;
+    /* NULL-terminated: words for lists; NULL: none */
+    const char *const *tags;
     const struct tokenizer *tokenizer;
-    const struct template *template; /* NULL: the model has none */
-    const char *template_source;     /* formats of tool calls and reasoning are detected in it */
+    /* NULL: the model has none */
+    const struct template *template;
+    /* formats of tool calls and reasoning are detected in it */
+    const char *template_source;
     size_t template_len;
     /* The model's image encoder; NULL: the model takes no pictures. projector_id: [32], a digest of
      * its file. */
     const struct projector *projector;
     const uint8_t *projector_id;
     struct picture_budget picture_budget;
-    bool picture_pads; /* pictures keep their aspect and get black borders */
+    /* pictures keep their aspect and get black borders */
+    bool picture_pads;
     enum picture_background picture_background;
-    const char *system; /* the system message of chats that have none; NULL: none */
+    /* the system message of chats that have none; NULL: none */
+    const char *system;
     /* Set from each worker that becomes ready, while the pool's threads read them. Before that,
      * max_context is what the file and the options allow; 0: unknown. */
     _Atomic uint32_t max_context, page_tokens, n_pages, n_embd;
     uint32_t n_vocab;
-    uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
-    uint8_t vocab_type;   /* llama.cpp's number of the vocabulary's kind */
-    bool encoder;         /* an embedding model: computes vectors, generates no text */
-    bool ranks;           /* a reranker: scores how well documents answer a query */
+    /* the file's context; 0: its header was not read */
+    uint32_t n_ctx_train;
+    /* llama.cpp's number of the vocabulary's kind */
+    uint8_t vocab_type;
+    /* an embedding model: computes vectors, generates no text */
+    bool encoder;
+    /* a reranker: scores how well documents answer a query */
+    bool ranks;
     /* Known before the model is opened: its template has a form of reasoning; a projector lies
      * beside its file. */
     bool reasons, sees;
@@ -83,23 +94,37 @@ struct api_model {
     struct {
         const char *before, *between, *behind;
     } pair;
-    uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
-    int64_t created_unix;  /* the time of the file */
-    uint8_t thinking;      /* default of requests: enum thinking_switch */
-    bool inline_reasoning; /* reasoning stays in the content of chats that do not set it */
+    /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
+    uint16_t pool;
+    /* the time of the file */
+    int64_t created_unix;
+    /* default of requests: enum thinking_switch */
+    uint8_t thinking;
+    /* reasoning stays in the content of chats that do not set it */
+    bool inline_reasoning;
     /* Variables of the template for requests that do not set them: an object that
      * api_read_kwargs() has read; NULL: none. */
     struct yyjson_val *template_kwargs;
-    uint32_t loop_tokens; /* an output ends when this many last tokens repeat; 0: never */
-    bool loops_of_chats;  /* loop_tokens is a default: not for ignore_eos, tools, schemas */
-    const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
-    const char *sampling_source;     /* the source of these values, for clients; NULL: unknown */
-    const uint64_t *seed;            /* default seed of requests; NULL: a random one */
-    const char *arch;                /* architecture named by the file, or NULL */
-    const char *file;                /* the file's name without folders, or NULL */
-    uint64_t n_bytes;                /* size of the file */
-    uint64_t n_params, tensor_bytes; /* number of weights, and bytes of the tensors; 0: not known */
-    uint32_t keep_alive_s; /* unloaded after this long without a request; 0: not for this reason */
+    /* an output ends when this many last tokens repeat; 0: never */
+    uint32_t loop_tokens;
+    /* loop_tokens is a default: not for ignore_eos, tools, schemas */
+    bool loops_of_chats;
+    /* defaults of requests; NULL: those of params_init() */
+    const struct sampling *sampling;
+    /* the source of these values, for clients; NULL: unknown */
+    const char *sampling_source;
+    /* default seed of requests; NULL: a random one */
+    const uint64_t *seed;
+    /* architecture named by the file, or NULL */
+    const char *arch;
+    /* the file's name without folders, or NULL */
+    const char *file;
+    /* size of the file */
+    uint64_t n_bytes;
+    /* number of weights, and bytes of the tensors; 0: not known */
+    uint64_t n_params, tensor_bytes;
+    /* unloaded after this long without a request; 0: not for this reason */
+    uint32_t keep_alive_s;
     /* Fingerprint of file and program: equal ones give equal tokens. NULL: it was never loaded. It
      * comes with the first worker. */
     const char *_Atomic fingerprint;
@@ -117,12 +142,14 @@ enum api_model_state {
 /* Waits until the folders of models have been read again; list_remove(&link) ends the wait. */
 struct api_rescan {
     struct list link;
-    void (*over)(struct api_rescan *r); /* called once, later, after removal from the list */
+    /* called once, later, after removal from the list */
+    void (*over)(struct api_rescan *r);
 };
 
 /* A long operation on the models; embedded in the object that waits for it. */
 struct api_task {
-    struct api_rescan rescan; /* the daemon's, as `of` */
+    /* the daemon's, as `of` */
+    struct api_rescan rescan;
     void *of;
     /* Reports the progress of a pull: a JSON object, as weftctl pull --json prints it. May be
      * NULL. */
@@ -134,8 +161,10 @@ struct api_task {
 
 /* A preset to make; NULL and 0 stand for the values of its base. */
 struct api_preset {
-    const char *name, *from; /* from: of a served model */
-    const char *sampling;    /* NAME=VALUE,... */
+    /* from: of a served model */
+    const char *name, *from;
+    /* NAME=VALUE,... */
+    const char *sampling;
     const char *template, *system;
     uint32_t max_context;
 };
@@ -146,7 +175,8 @@ struct api_manage {
     int (*pull)(void *ctx, const char *name, struct api_task *t, struct err *err);
     int (*create)(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err);
     int (*remove)(void *ctx, const char *name, struct api_task *t, struct err *err);
-    void (*cancel)(void *ctx, struct api_task *t); /* over() is not called; a pull ends */
+    /* over() is not called; a pull ends */
+    void (*cancel)(void *ctx, struct api_task *t);
 };
 
 /* KV events (daemon/models/kv_events.h): published batches, times that a subscriber fell so far
@@ -161,39 +191,57 @@ struct api_opts {
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
     uint32_t max_header_count;
-    uint32_t load_wait_ms; /* longest time that a request waits for its model to be loaded */
-    uint32_t max_stored, stored_ttl_s; /* stored responses; 0: none */
+    /* longest time that a request waits for its model to be loaded */
+    uint32_t load_wait_ms;
+    /* stored responses; 0: none */
+    uint32_t max_stored, stored_ttl_s;
     uint64_t stored_bytes;
-    const char *api_keys_file; /* NULL: none needed */
-    const char *state_file;    /* the database of what outlives the process; NULL: nothing does */
-    bool beside;               /* starts while another daemon with this database has requests */
-    const char *usage_file;    /* usage of an earlier version, which is added to it; or NULL */
-    int64_t (*unix_s)(void *ctx); /* the time of day for usage and quotas; NULL: the machine's */
+    /* NULL: none needed */
+    const char *api_keys_file;
+    /* the database of what outlives the process; NULL: nothing does */
+    const char *state_file;
+    /* starts while another daemon with this database has requests */
+    bool beside;
+    /* usage of an earlier version, which is added to it; or NULL */
+    const char *usage_file;
+    /* the time of day for usage and quotas; NULL: the machine's */
+    int64_t (*unix_s)(void *ctx);
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
     /* origins whose pages may use the service; ends with NULL; "*": all */
     const char *const *cors_origins;
     const char *owned_by;
-    bool digests;         /* "logits_digest": true is allowed */
-    bool complete_output; /* constrained output is complete when a limit cuts it */
-    bool any_model_name;  /* requests are answered whatever model they name */
-    bool web_page;        /* GET / gives a browser the page */
-    bool slots;           /* /slots is served */
-    uint32_t log_lines;   /* log lines per second for the requests of one client; 0: no limit */
-    bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
+    /* "logits_digest": true is allowed */
+    bool digests;
+    /* constrained output is complete when a limit cuts it */
+    bool complete_output;
+    /* requests are answered whatever model they name */
+    bool any_model_name;
+    /* GET / gives a browser the page */
+    bool web_page;
+    /* /slots is served */
+    bool slots;
+    /* log lines per second for the requests of one client; 0: no limit */
+    uint32_t log_lines;
+    /* the beginning of a chat's next turn is computed ahead */
+    bool prewarm;
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
     /* Reads the folders of models again and adds or withdraws models before @r->over() is
      * called. Returns false if that was done just now; then @r is not used. NULL: the models
      * never change. */
     bool (*rescan)(void *ctx, struct api_rescan *r);
-    const struct api_manage *manage; /* NULL: nothing */
+    /* NULL: nothing */
+    const struct api_manage *manage;
     /* Unloads the model @id once its requests have ended; the next request loads it. 0, or
      * negative with @err: it stays. */
     int (*sleep)(void *ctx, const char *id, struct err *err);
-    void *models_ctx;    /* context of rescan, manage and sleep */
-    char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
-    const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
+    /* context of rescan, manage and sleep */
+    void *models_ctx;
+    /* receives spans; accepted by api_check_otlp(); NULL, "": none */
+    char *otlp_endpoint;
+    /* reported with the others; NULL: there are none */
+    const struct api_kv_counts *kv_events;
     /* Called with each request's salt and the isolation key made with it; may be NULL. */
     void (*on_salt)(void *ctx, const uint8_t isolation_key[16], struct str salt);
     void *salt_ctx;
@@ -201,9 +249,12 @@ struct api_opts {
      * thread but the loop's. NULL: no model takes pictures. */
     picture_decode_fn decode;
     void *decode_ctx;
-    uint32_t picture_max_megapixels;         /* of a file */
-    struct picture_fetch_opts picture_fetch; /* addresses of pictures; zeroed: none is fetched */
-    const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
+    /* of a file */
+    uint32_t picture_max_megapixels;
+    /* addresses of pictures; zeroed: none is fetched */
+    struct picture_fetch_opts picture_fetch;
+    /* tenants with the right to manage; "*": all; or NULL */
+    const char *const *managers;
 };
 
 /* A row of the tenants file. 0 means no limit, except for the weight. "default" applies to tenants
@@ -213,16 +264,21 @@ struct api_opts {
 #define API_TENANT_MODELS 32
 #define API_TENANTS_MAX 1024
 struct api_tenant {
-    char name[64], share[64];       /* share: name of the group that shares prefixes; "": none */
-    char keys[API_TENANT_KEYS][64]; /* names of its API keys, besides its own name */
-    uint32_t uids[API_TENANT_UIDS]; /* users at the other end of a UNIX socket */
+    /* share: name of the group that shares prefixes; "": none */
+    char name[64], share[64];
+    /* names of its API keys, besides its own name */
+    char keys[API_TENANT_KEYS][64];
+    /* users at the other end of a UNIX socket */
+    uint32_t uids[API_TENANT_UIDS];
     /* Names of the models that it may use; "*" at the end matches every ending; n_models 0: all. */
     char models[API_TENANT_MODELS][128];
     uint32_t n_keys, n_uids, n_models;
     double weight;
-    uint32_t class; /* 0 normal, 1 interactive, 2 batch */
+    /* 0 normal, 1 interactive, 2 batch */
+    uint32_t class;
     uint32_t requests_per_minute, max_running, max_queued, max_context;
-    uint32_t loop_tokens; /* in place of api_model.loop_tokens; 0: the model's */
+    /* in place of api_model.loop_tokens; 0: the model's */
+    uint32_t loop_tokens;
     uint64_t tokens_per_minute, kv_tokens;
     uint64_t requests_per_day, requests_per_month, tokens_per_day, tokens_per_month;
 };
@@ -240,13 +296,19 @@ struct api_tenant_info { /* for the admin socket */
 struct api_request_info { /* one live generation, for the admin socket */
     uint64_t id;
     char request_id[64];
-    const char *endpoint, *state; /* "queued", "running" */
-    uint64_t session;             /* the session it belongs to; 0: none is known */
-    const char *session_from;     /* source: a header, a field, "conversation", or NULL */
+    /* "queued", "running" */
+    const char *endpoint, *state;
+    /* the session it belongs to; 0: none is known */
+    uint64_t session;
+    /* source: a header, a field, "conversation", or NULL */
+    const char *session_from;
     uint32_t n_prompt, n_output, n_cached, max_new;
-    const char *waits_for; /* "prompt", "pages", "place", ...: proto/flight.h */
-    int64_t expect_ms;     /* until the first token or its place in the batch; < 0: unknown */
-    uint32_t n_done;       /* tokens of the prompt that are computed or cached; a lower bound */
+    /* "prompt", "pages", "place", ...: proto/flight.h */
+    const char *waits_for;
+    /* until the first token or its place in the batch; < 0: unknown */
+    int64_t expect_ms;
+    /* tokens of the prompt that are computed or cached; a lower bound */
+    uint32_t n_done;
     int64_t age_ms;
 };
 
@@ -256,7 +318,8 @@ struct api_ended_info {
     const char *endpoint, *finish;
     int status;
     uint32_t n_prompt, n_cached, n_output;
-    int64_t ago_ms; /* since its end */
+    /* since its end */
+    int64_t ago_ms;
     int64_t queue_ms, ttft_ms, total_ms;
 };
 
@@ -326,9 +389,12 @@ void api_model_opened(struct model *m);
 void api_model_set(struct model *m, enum api_model_state state, float progress);
 /* Use of a model, from which follow whether and when it is unloaded. */
 struct api_model_use {
-    uint32_t n_running; /* generations that wait for its worker's tokens */
-    uint32_t n_jobs;    /* requests that have not been answered */
-    uint32_t n_waiting; /* requests among n_jobs that wait for the model to be loaded */
+    /* generations that wait for its worker's tokens */
+    uint32_t n_running;
+    /* requests that have not been answered */
+    uint32_t n_jobs;
+    /* requests among n_jobs that wait for the model to be loaded */
+    uint32_t n_waiting;
     int64_t last_used_ns;
     /* Time in seconds for which the last request asked to keep the model loaded; negative: for
      * ever; API_KEEP_UNSET: no request asked. */

@@ -9,12 +9,16 @@
 #include "api/state/state.h"
 
 struct api {
-    struct gen_env env; /* the context of exchanges */
+    /* the context of exchanges */
+    struct gen_env env;
     struct http_server http;
-    struct unpack_room unpack; /* decoders of request bodies */
-    struct store store;        /* stored responses */
+    /* decoders of request bodies */
+    struct unpack_room unpack;
+    /* stored responses */
+    struct store store;
     struct service service;
-    struct state state; /* zeroed: nothing outlives the process */
+    /* zeroed: nothing outlives the process */
+    struct state state;
     bool closing;
 };
 

@@ -9,7 +9,8 @@
 #include "cmd/bench_trace.h"
 
 struct agent_scale {
-    double tokens, times; /* factors for the numbers of the trace */
+    /* factors for the numbers of the trace */
+    double tokens, times;
 };
 
 /* Invariant: turn <= n_turns. Only agents of the trace have sub-agents; sub-agents have none. */
@@ -17,22 +18,28 @@ struct agent {
     const struct trace_group *group;
     struct agent_scale scale;
     struct rng rng;
-    char name[48];          /* the session: "12" for an agent, "12.1", "12.2" for its sub-agents */
-    uint32_t n_turns, turn; /* turn: number of turns drawn so far */
+    /* the session: "12" for an agent, "12.1", "12.2" for its sub-agents */
+    char name[48];
+    /* turn: number of turns drawn so far */
+    uint32_t n_turns, turn;
     uint32_t n_subs_begun;
     bool is_sub;
 };
 
 struct agent_turn {
-    uint32_t n_system; /* tokens of the common system prompt in the first turn; 0: none */
-    uint32_t n_new;    /* tokens that the agent adds */
+    /* tokens of the common system prompt in the first turn; 0: none */
+    uint32_t n_system;
+    /* tokens that the agent adds */
+    uint32_t n_new;
     uint32_t n_output;
 };
 
 /* Describes the pause between a turn and the next one. */
 struct agent_pause {
-    uint32_t n_subs; /* number of sub-agents that work first */
-    double seconds;  /* time that the pause takes after that */
+    /* number of sub-agents that work first */
+    uint32_t n_subs;
+    /* time that the pause takes after that */
+    double seconds;
 };
 
 /* Initialises the @number-th agent of a trace. Returns when it begins, in seconds after the

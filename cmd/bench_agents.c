@@ -61,12 +61,18 @@ struct slot {
     struct session session;
     struct bench_request q;
     struct agent_turn turn;
-    struct agent_pause pause; /* n_subs: number of sub-agents that still work */
-    bool asking;              /* a turn was sent and is not over */
-    uint32_t n_refusals;      /* number of refusals of this turn */
-    uint64_t n_said;          /* number of tokens of the conversation according to the trace */
-    int64_t begin_ns, due_ns; /* due_ns: time of the next request */
-    uint64_t wait; /* serial number of the wait: orders waits that are due at the same time */
+    /* n_subs: number of sub-agents that still work */
+    struct agent_pause pause;
+    /* a turn was sent and is not over */
+    bool asking;
+    /* number of refusals of this turn */
+    uint32_t n_refusals;
+    /* number of tokens of the conversation according to the trace */
+    uint64_t n_said;
+    /* due_ns: time of the next request */
+    int64_t begin_ns, due_ns;
+    /* serial number of the wait: orders waits that are due at the same time */
+    uint64_t wait;
     struct agents *all;
 };
 
@@ -82,9 +88,12 @@ struct agents {
     struct trace_file trace;
     char key[TENANTS][96];
     struct bench_http *http;
-    struct slot **slot;       /* [AGENTS_MAX] agents and sub-agents */
-    struct slot **due;        /* [AGENTS_MAX] waiting slots: a heap, the next one first */
-    uint32_t n_slots, n_left; /* n_left: agents that have not ended */
+    /* [AGENTS_MAX] agents and sub-agents */
+    struct slot **slot;
+    /* [AGENTS_MAX] waiting slots: a heap, the next one first */
+    struct slot **due;
+    /* n_left: agents that have not ended */
+    uint32_t n_slots, n_left;
     uint32_t n_due;
     uint64_t n_waits;
     int64_t last_print_ns;

@@ -36,7 +36,8 @@ struct reader {
     struct meter *meter;
     pthread_t thread;
     uint32_t number;
-    uint64_t n_read, sum; /* number of chunks read */
+    /* number of chunks read */
+    uint64_t n_read, sum;
 };
 
 static uint64_t read_chunk(const uint64_t *p) {

@@ -56,7 +56,8 @@ static const char usage[] =
 struct result {
     const char *test;
     uint32_t n_seqs, n_tokens, depth;
-    struct samples rate; /* tokens per second of all sequences together */
+    /* tokens per second of all sequences together */
+    struct samples rate;
 };
 
 struct bench {
@@ -69,7 +70,8 @@ struct bench {
     struct run run;
     struct replay replay;
     uint64_t n_agree, n_replayed;
-    double read_rate; /* bytes per second; 0: not measured */
+    /* bytes per second; 0: not measured */
+    double read_rate;
     struct result result[RESULTS_MAX];
     uint32_t n_results;
 };

@@ -21,14 +21,17 @@
 struct http_transfer {
     struct bench_request *q;
     CURL *easy;
-    struct curl_slist *headers; /* headers of this request alone; NULL: bench_http.headers */
+    /* headers of this request alone; NULL: bench_http.headers */
+    struct curl_slist *headers;
     struct sse sse;
-    struct buf reply; /* body that is no event stream */
+    /* body that is no event stream */
+    struct buf reply;
     /* known: the type of the body is known; events: it is an event stream */
     bool known, events;
     /* times of sending and of the first byte of the response; 0: not yet */
     int64_t sent_ns, head_ns;
-    bool finished, done; /* finished: a finish_reason arrived; done: [DONE] arrived */
+    /* finished: a finish_reason arrived; done: [DONE] arrived */
+    bool finished, done;
     char curl_error[CURL_ERROR_SIZE];
     struct http_transfer *next, *prev;
 };

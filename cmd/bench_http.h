@@ -14,11 +14,16 @@
 
 enum outcome {
     OUTCOME_OK,
-    OUTCOME_REJECTED, /* 429 or 503: the server refuses because of its load */
-    OUTCOME_HTTP,     /* another status than 200 */
-    OUTCOME_STREAM,   /* an error event, or the stream ended before the answer did */
-    OUTCOME_PROTOCOL, /* the response does not follow the API */
-    OUTCOME_NETWORK,  /* no connection, reset, timeout */
+    /* 429 or 503: the server refuses because of its load */
+    OUTCOME_REJECTED,
+    /* another status than 200 */
+    OUTCOME_HTTP,
+    /* an error event, or the stream ended before the answer did */
+    OUTCOME_STREAM,
+    /* the response does not follow the API */
+    OUTCOME_PROTOCOL,
+    /* no connection, reset, timeout */
+    OUTCOME_NETWORK,
     OUTCOMES
 };
 
@@ -31,7 +36,8 @@ struct bench_request {
     /* Set by the caller, which keeps the memory until @done. */
     struct buf body;
     bool stream, keep_text;
-    int64_t due_ns; /* scheduled time of sending, from which its times count */
+    /* scheduled time of sending, from which its times count */
+    int64_t due_ns;
     /* api_key NULL: the server's key; session NULL: no x-session-id */
     const char *api_key, *session;
     void (*done)(struct bench_request *q);
@@ -39,19 +45,28 @@ struct bench_request {
 
     /* Results, valid in @done. */
     enum outcome outcome;
-    int status;       /* HTTP status; 0: there was none */
-    char error[200];  /* reason if the outcome is not OUTCOME_OK */
-    double retry_s;   /* Retry-After in seconds; 0: the header is missing */
-    double answer_s;  /* time from sending to the first byte of the response */
-    int64_t first_ns; /* time of the first text; 0: no text, or not streamed */
+    /* HTTP status; 0: there was none */
+    int status;
+    /* reason if the outcome is not OUTCOME_OK */
+    char error[200];
+    /* Retry-After in seconds; 0: the header is missing */
+    double retry_s;
+    /* time from sending to the first byte of the response */
+    double answer_s;
+    /* time of the first text; 0: no text, or not streamed */
+    int64_t first_ns;
     int64_t last_ns, end_ns;
-    struct samples gaps; /* seconds between pieces of text */
+    /* seconds between pieces of text */
+    struct samples gaps;
     uint64_t n_pieces;
     int64_t prompt_tokens, cached_tokens,
-        output_tokens; /* usage that the server reports; -1: not reported */
-    struct buf text;   /* text, if keep_text */
+        /* usage that the server reports; -1: not reported */
+        output_tokens;
+    /* text, if keep_text */
+    struct buf text;
 
-    struct http_transfer *transfer; /* private */
+    /* private */
+    struct http_transfer *transfer;
 };
 
 /* Initialises an empty request. */
@@ -61,10 +76,14 @@ void bench_request_deinit(struct bench_request *q); /* not allowed while the req
 void bench_request_reset(struct bench_request *q);
 
 struct bench_http_opts {
-    const char *url;     /* http://host:port, with or without /v1 */
-    const char *api_key; /* NULL: none */
-    bool chat;           /* true: chat/completions; false: completions */
-    double timeout_s;    /* timeout of a request */
+    /* http://host:port, with or without /v1 */
+    const char *url;
+    /* NULL: none */
+    const char *api_key;
+    /* true: chat/completions; false: completions */
+    bool chat;
+    /* timeout of a request */
+    double timeout_s;
 };
 
 /* Makes a client of one server. Returns 0, -ENOMEM, or -EINVAL with @err if the URL is not

@@ -28,7 +28,8 @@ static const char usage[] =
 struct probe {
     struct bench_request q;
     struct identity *owner;
-    char *alone; /* text of the answer when the prompt was sent alone */
+    /* text of the answer when the prompt was sent alone */
+    char *alone;
     size_t n_alone;
     bool running;
 };
@@ -41,11 +42,14 @@ struct identity {
     bool strict;
 
     struct bench_http *http;
-    struct probe *probe; /* [n_prompts] prompts, then [n_noise] neighbours */
+    /* [n_prompts] prompts, then [n_noise] neighbours */
+    struct probe *probe;
     uint64_t n_noise_started;
-    uint32_t n_open; /* number of probes of this round that are not answered */
+    /* number of probes of this round that are not answered */
+    uint32_t n_open;
     uint64_t n_same, n_different, n_failed, n_empty;
-    size_t first_difference; /* smallest offset at which a text differed */
+    /* smallest offset at which a text differed */
+    size_t first_difference;
     char first_error[200];
 };
 

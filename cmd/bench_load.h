@@ -16,9 +16,12 @@ struct load_opts {
     bool chat, stream, ignore_eos;
     double temperature;
     uint64_t seed;
-    double words_per_token; /* measured for the server's vocabulary */
-    uint32_t shared_prefix; /* tokens that all sessions begin with */
-    int16_t priority;       /* 0: not sent, since OpenAI has no such field */
+    /* measured for the server's vocabulary */
+    double words_per_token;
+    /* tokens that all sessions begin with */
+    uint32_t shared_prefix;
+    /* 0: not sent, since OpenAI has no such field */
+    int16_t priority;
 };
 
 /* Appends words of about @n_tokens tokens. */

@@ -12,7 +12,8 @@
 struct bench_poll {
     CURLM *multi;
     int epoll;
-    int64_t timer_ns; /* time when libcurl must be called without an event; INT64_MAX: never */
+    /* time when libcurl must be called without an event; INT64_MAX: never */
+    int64_t timer_ns;
 };
 
 /* Takes over the callbacks of @multi. Returns 0 or -errno. */

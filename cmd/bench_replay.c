@@ -9,7 +9,8 @@
 
 struct reader {
     const struct gguf *model;
-    struct tokenizer *tokenizer; /* made when the first text has to be tokenised */
+    /* made when the first text has to be tokenised */
+    struct tokenizer *tokenizer;
     uint32_t n_vocab;
     struct err *err;
 };

@@ -13,15 +13,18 @@
 #include "text/tokenizer.h"
 
 struct replay_request {
-    struct tokens token; /* prompt and output */
+    /* prompt and output */
+    struct tokens token;
     uint32_t n_prompt;
-    struct tokens prediction; /* the prediction of the output that the request carries; n 0: none */
+    /* the prediction of the output that the request carries; n 0: none */
+    struct tokens prediction;
 };
 
 struct replay {
     struct replay_request *request;
     uint32_t n;
-    uint32_t longest; /* number of tokens of the longest request */
+    /* number of tokens of the longest request */
+    uint32_t longest;
 };
 
 #define REPLAY_REQUESTS_MAX 100000u

@@ -23,15 +23,21 @@
 /* Sums of a load test; zeroed at first except for start_ns and the objectives. n_good, n_guessed <=
  * number of requests that are done; end_ns is the time of the last end. */
 struct bench_result {
-    uint64_t n[OUTCOMES]; /* requests by outcome */
-    uint64_t n_good;      /* requests that met both objectives */
-    uint64_t n_guessed;   /* requests without usage, whose pieces are counted as tokens */
+    /* requests by outcome */
+    uint64_t n[OUTCOMES];
+    /* requests that met both objectives */
+    uint64_t n_good;
+    /* requests without usage, whose pieces are counted as tokens */
+    uint64_t n_guessed;
     uint64_t prompt_tokens, cached_tokens, output_tokens;
-    struct samples ttft, itl, tpot, e2e, gap; /* in seconds */
-    double joules; /* energy that the device used during the test; 0: the server reports none */
+    /* in seconds */
+    struct samples ttft, itl, tpot, e2e, gap;
+    /* energy that the device used during the test; 0: the server reports none */
+    double joules;
     int64_t start_ns, end_ns;
     char first_error[200];
-    double slo_ttft_s, slo_itl_s; /* objectives; 0: none */
+    /* objectives; 0: none */
+    double slo_ttft_s, slo_itl_s;
 };
 
 void bench_result_deinit(struct bench_result *r); /* accepts a zeroed one */

@@ -12,9 +12,12 @@ struct run_opts {
     const char *model, *backend, *isa;
     uint32_t n_threads;
     struct kv_formats kv_type;
-    uint32_t max_rows;   /* largest number of rows of a step; a longer prompt takes several steps */
-    uint32_t max_seqs;   /* number of slots */
-    uint32_t max_tokens; /* largest length of a sequence */
+    /* largest number of rows of a step; a longer prompt takes several steps */
+    uint32_t max_rows;
+    /* number of slots */
+    uint32_t max_seqs;
+    /* largest length of a sequence */
+    uint32_t max_tokens;
 };
 
 /* The arrays of one step, in use until the step is waited for. */
@@ -34,10 +37,14 @@ struct run {
     const struct engine_info *info;
     struct run_opts opts;
     uint32_t pages_per_seq;
-    uint32_t *n_prompt;        /* [max_seqs] number of tokens of each slot that are its prompt */
-    uint64_t step;             /* number of the last launched step */
-    uint64_t bytes_per_token;  /* bytes of weights that decoding one token reads */
-    struct run_batch batch[2]; /* the batch of step s is batch[s % 2] */
+    /* [max_seqs] number of tokens of each slot that are its prompt */
+    uint32_t *n_prompt;
+    /* number of the last launched step */
+    uint64_t step;
+    /* bytes of weights that decoding one token reads */
+    uint64_t bytes_per_token;
+    /* the batch of step s is batch[s % 2] */
+    struct run_batch batch[2];
 };
 
 /* Opens the model with room for max_seqs sequences of max_tokens. Returns 0, or -errno with @err

@@ -68,10 +68,12 @@ struct serve {
     uint64_t n_requests;
     const char *prompt_text, *output_text, *json;
     struct dist prompt, output;
-    bool open; /* open loop */
+    /* open loop */
+    bool open;
 
     struct bench_http *http;
-    struct rng rng; /* random numbers of the arrivals */
+    /* random numbers of the arrivals */
+    struct rng rng;
     struct slot *slot;
     uint32_t n_slots, n_waiting;
     uint64_t n_started, n_sessions, n_dropped;

@@ -15,7 +15,8 @@
  * empty unless has_data. */
 struct sse {
     struct buf line, data;
-    bool after_cr; /* a LF that comes now belongs to the CR before it */
+    /* a LF that comes now belongs to the CR before it */
+    bool after_cr;
     bool has_data;
 };
 
@@ -29,10 +30,13 @@ int sse_feed(struct sse *s, const char *bytes, size_t n,
 
 /* Content of one chunk of a stream, or of a whole response. Numbers are -1 if absent. */
 struct openai_part {
-    size_t n_text; /* number of bytes of text added to the buffer */
-    bool finished; /* a finish_reason was present */
+    /* number of bytes of text added to the buffer */
+    size_t n_text;
+    /* a finish_reason was present */
+    bool finished;
     int64_t prompt_tokens, cached_tokens, output_tokens;
-    char error[160]; /* the server's error message, or "" */
+    /* the server's error message, or "" */
+    char error[160];
 };
 
 /* Parses @json and adds the text of all choices (content, reasoning, text, names and arguments of

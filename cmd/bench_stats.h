@@ -18,7 +18,8 @@ struct samples {
 struct summary {
     size_t n;
     double mean, sd, min, p50, p90, p99,
-        max; /* 0 if n is 0; sd is the deviation of a sample (divisor n - 1) */
+        /* 0 if n is 0; sd is the deviation of a sample (divisor n - 1) */
+        max;
 };
 
 void samples_deinit(struct samples *s); /* accepts a zeroed one */

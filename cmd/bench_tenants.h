@@ -38,23 +38,30 @@ struct tenant {
     double weight;
     /* n_failed: turns that got neither a refusal nor an answer */
     uint64_t n_turns, n_finished, n_failed;
-    uint64_t n_unanswered; /* turns without a first token when the test ended */
-    uint64_t n_short;      /* finished turns with fewer tokens than requested */
+    /* turns without a first token when the test ended */
+    uint64_t n_unanswered;
+    /* finished turns with fewer tokens than requested */
+    uint64_t n_short;
     uint64_t n_jobs, n_jobs_all;
-    uint64_t n_refused, n_unexplained; /* n_unexplained: refusals without Retry-After */
-    uint64_t n_planned;                /* prompt tokens according to the trace */
+    /* n_unexplained: refusals without Retry-After */
+    uint64_t n_refused, n_unexplained;
+    /* prompt tokens according to the trace */
+    uint64_t n_planned;
     uint64_t n_prompt, n_cached, n_out,
         /* received pieces, including those of unfinished turns */
         n_received;
-    struct samples ttft, itl, worst, job, refusal; /* in seconds */
+    /* in seconds */
+    struct samples ttft, itl, worst, job, refusal;
     /* times in which turns waited for their first token */
     struct spans wait;
-    struct spans gap; /* times between tokens */
+    /* times between tokens */
+    struct spans gap;
 };
 
 /* Results of all tenants; zeroed at first. */
 struct bench_tenants {
-    struct tenant tenant[TENANTS]; /* tenants of the trace have `here` set */
+    /* tenants of the trace have `here` set */
+    struct tenant tenant[TENANTS];
     int64_t start_ns, end_ns;
     char first_error[200];
 };

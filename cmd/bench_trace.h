@@ -28,27 +28,36 @@ struct range {
  * while, and the next turn sends the whole conversation and the tool's result. */
 struct trace_group {
     char name[24];
-    struct range tenant, weight, class, priority, count; /* weight in thousandths */
-    struct range start;                                  /* time when an agent begins */
+    /* weight in thousandths */
+    struct range tenant, weight, class, priority, count;
+    /* time when an agent begins */
+    struct range start;
     /* in tokens; system: the common system prompt */
     struct range turns, system, first, more, output;
-    struct range pause; /* time until the next turn */
+    /* time until the next turn */
+    struct range pause;
     /* one pause in think_every takes the time of `think` instead; 0: none */
     struct range think_every, think;
     struct range subs_every, subs,
-        sub_turns; /* one turn in subs_every waits for this many sub-agents first */
+        /* one turn in subs_every waits for this many sub-agents first */
+        sub_turns;
 };
 
 struct trace_file {
     struct trace_group group[TRACE_GROUPS];
     uint32_t n_groups;
-    uint32_t n_pages, page_tokens, n_host_pages;     /* size of the KV cache */
-    uint32_t n_states, n_snapshots;                  /* slots of recurrent states; 0: none */
-    uint32_t max_seqs, max_rows, max_context, depth; /* options of the server, down to `noise` */
-    uint32_t itl_ms, step_ms, max_bypass, noise;     /* noise of a step's time in percent */
+    /* size of the KV cache */
+    uint32_t n_pages, page_tokens, n_host_pages;
+    /* slots of recurrent states; 0: none */
+    uint32_t n_states, n_snapshots;
+    /* options of the server, down to `noise` */
+    uint32_t max_seqs, max_rows, max_context, depth;
+    /* noise of a step's time in percent */
+    uint32_t itl_ms, step_ms, max_bypass, noise;
     char machine[16], drafts[16];
     uint64_t seed;
-    uint32_t until_ms; /* 0: the run ends when all agents have ended */
+    /* 0: the run ends when all agents have ended */
+    uint32_t until_ms;
 };
 
 /* Reads a trace. @check (may be NULL) is called after each line and returns false for a wrong name

@@ -46,7 +46,8 @@ enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
 struct cli_option {
     const char *name;
     enum cli_kind kind;
-    void *out; /* variable of type const char *, uint32_t, uint64_t, double or bool */
+    /* variable of type const char *, uint32_t, uint64_t, double or bool */
+    void *out;
     double min, max;
 };
 
@@ -61,7 +62,8 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
 struct cli_command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *help; /* summary in a few words */
+    /* summary in a few words */
+    const char *help;
 };
 
 /* Returns whether @arg is --version or -V. */

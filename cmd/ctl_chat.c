@@ -50,7 +50,8 @@ static const char commands[] =
 struct chat {
     struct chat_server *server;
     struct chat_talk talk;
-    bool json, terminal; /* json: format of stdout; terminal: stdout is a terminal */
+    /* json: format of stdout; terminal: stdout is a terminal */
+    bool json, terminal;
     bool in_reasoning;
 };
 

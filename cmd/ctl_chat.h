@@ -29,15 +29,19 @@ DEFINE_FREEP(struct chat_server, chat_server)
 struct chat_sink {
     void (*text)(void *ctx, bool reasoning, const char *text, size_t len);
     void *ctx;
-    volatile sig_atomic_t *stop; /* becomes nonzero when the answer is to end */
+    /* becomes nonzero when the answer is to end */
+    volatile sig_atomic_t *stop;
 };
 
 /* An answer, or the part of it that arrived. */
 struct chat_answer {
-    struct buf text, reasoning; /* freed by chat_answer_deinit() */
-    yyjson_doc *usage;          /* last chunk with a member `usage`, or NULL */
+    /* freed by chat_answer_deinit() */
+    struct buf text, reasoning;
+    /* last chunk with a member `usage`, or NULL */
+    yyjson_doc *usage;
     char finish[24];
-    double first_s, total_s; /* seconds since the request was sent; first_s 0: no text arrived */
+    /* seconds since the request was sent; first_s 0: no text arrived */
+    double first_s, total_s;
     bool stopped;
 };
 
@@ -56,9 +60,12 @@ int chat_ask(struct chat_server *s, const char *body, size_t len, const struct c
 /* The conversation so far; doc and its two members exist from chat_talk_init() on. */
 struct chat_talk {
     yyjson_mut_doc *doc;
-    yyjson_mut_val *messages; /* in doc: array of {role, content, reasoning_content?} */
-    yyjson_mut_val *params;   /* in doc: parameters that /set has set */
-    char *model, *system;     /* model, system: NULL if they are not set */
+    /* in doc: array of {role, content, reasoning_content?} */
+    yyjson_mut_val *messages;
+    /* in doc: parameters that /set has set */
+    yyjson_mut_val *params;
+    /* model, system: NULL if they are not set */
+    char *model, *system;
 };
 
 /* Returns 0 or -ENOMEM, as do all functions below. */

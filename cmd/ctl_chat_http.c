@@ -89,11 +89,14 @@ void chat_answer_deinit(struct chat_answer *a) {
  * body goes into `whole`. */
 struct transfer {
     struct chat_server *server;
-    const struct chat_sink *sink; /* NULL: the answer is not a stream */
+    /* NULL: the answer is not a stream */
+    const struct chat_sink *sink;
     struct chat_answer *answer;
     struct sse sse;
-    struct buf whole;         /* an answer that is not a stream: JSON, or an error */
-    struct printable refusal; /* message of an error event */
+    /* an answer that is not a stream: JSON, or an error */
+    struct buf whole;
+    /* message of an error event */
+    struct printable refusal;
     int64_t began_ns;
     bool is_error, done;
 };

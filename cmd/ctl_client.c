@@ -51,7 +51,8 @@ struct sink {
     bool (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
     bool enough, too_long;
-    bool patient; /* the answer may take any time */
+    /* the answer may take any time */
+    bool patient;
 };
 
 /* Passes on the complete lines that have arrived. Returns false if the caller wants no more. */

@@ -21,11 +21,14 @@
  * of the first `have` bytes of the part, which is locked. */
 struct loading {
     const struct fetch *f;
-    int dir; /* folder of the target, relative to which all files are opened; -1: closed */
-    int fd;  /* descriptor of the locked part; -1: closed */
+    /* folder of the target, relative to which all files are opened; -1: closed */
+    int dir;
+    /* descriptor of the locked part; -1: closed */
+    int fd;
     char part[NAME_BYTES];
     uint64_t have;
-    struct sha256 sum; /* checksum of the bytes so far */
+    /* checksum of the bytes so far */
+    struct sha256 sum;
     /* reason why the sink took no more data: an errno; EPROTO: @err has the reason */
     int local;
     struct err *err;

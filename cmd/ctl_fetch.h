@@ -12,12 +12,15 @@
 /* One file to be fetched; all that it points to outlives the calls. */
 struct fetch {
     struct hub *hub;
-    const char *path;   /* path on the hub, for hub_get() */
-    const char *target; /* path of the complete file */
+    /* path on the hub, for hub_get() */
+    const char *path;
+    /* path of the complete file */
+    const char *target;
     /* checksum; "": only the size is checked, and the download is not continued */
     const char *sha256;
     uint64_t size;
-    uint32_t n_tries; /* number of successive attempts without data before it gives up */
+    /* number of successive attempts without data before it gives up */
+    uint32_t n_tries;
     const volatile sig_atomic_t *stop;
     struct progress *progress;
 };

@@ -15,8 +15,10 @@
 /* A parsed model specification: "hf:OWNER/REPO[:QUANT|:FILE][@REVISION]". */
 struct hub_spec {
     char repo[200];
-    char revision[128]; /* "main" */
-    char what[256];     /* quantisation or path of a file; "": the default */
+    /* "main" */
+    char revision[128];
+    /* quantisation or path of a file; "": the default */
+    char what[256];
     bool is_file;
 };
 
@@ -25,13 +27,16 @@ struct hub_spec {
 int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err);
 
 struct hub_file {
-    char *path;      /* path in the repository; no part is hidden or leads upwards */
-    char sha256[65]; /* checksum; "": not published */
+    /* path in the repository; no part is hidden or leads upwards */
+    char *path;
+    /* checksum; "": not published */
+    char sha256[65];
     uint64_t size;
 };
 
 struct hub_listing {
-    char commit[65]; /* commit of the repository from which the files are loaded */
+    /* commit of the repository from which the files are loaded */
+    char commit[65];
     struct hub_file *file;
     size_t n;
 };
@@ -46,7 +51,8 @@ struct hub_choice {
     uint32_t file[512 + 1];
     uint32_t n, n_shards;
     uint64_t bytes;
-    char stem[256]; /* name of the model */
+    /* name of the model */
+    char stem[256];
 };
 
 /* Chooses the model of @l that @spec means, and the projector that suits it best. Without a
@@ -63,15 +69,21 @@ bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *ou
 
 enum {
     HUB_OK,
-    HUB_AGAIN,   /* a later attempt may succeed: a broken or slow connection, 429, 5xx */
-    HUB_REFUSED, /* the hub refuses: the file does not exist, or access is not allowed */
-    HUB_STOPPED, /* the caller's stop flag is set */
-    HUB_LOCAL,   /* the caller did not take the data */
+    /* a later attempt may succeed: a broken or slow connection, 429, 5xx */
+    HUB_AGAIN,
+    /* the hub refuses: the file does not exist, or access is not allowed */
+    HUB_REFUSED,
+    /* the caller's stop flag is set */
+    HUB_STOPPED,
+    /* the caller did not take the data */
+    HUB_LOCAL,
 };
 
 struct hub_options {
-    const char *endpoint; /* address of the hub; NULL: $HF_ENDPOINT, or the hub's own address */
-    uint32_t stall_s;     /* time without data after which a connection is closed */
+    /* address of the hub; NULL: $HF_ENDPOINT, or the hub's own address */
+    const char *endpoint;
+    /* time without data after which a connection is closed */
+    uint32_t stall_s;
     const volatile sig_atomic_t *stop;
 };
 
@@ -85,11 +97,14 @@ DEFINE_FREEP(struct hub, hub)
 
 /* Head of the answer to one request. */
 struct hub_reply {
-    long status; /* HTTP status; 0: there was no answer */
+    /* HTTP status; 0: there was no answer */
+    long status;
     /* offset of the body's first byte in the file: from the answer 206, else 0 */
     int64_t from;
-    int64_t total;         /* size of the whole file; -1: unknown */
-    int64_t retry_after_s; /* seconds; -1: unknown */
+    /* size of the whole file; -1: unknown */
+    int64_t total;
+    /* seconds; -1: unknown */
+    int64_t retry_after_s;
 };
 
 struct hub_sink {
@@ -97,7 +112,8 @@ struct hub_sink {
      * (HUB_LOCAL). */
     bool (*begin)(void *ctx, const struct hub_reply *reply);
     bool (*data)(void *ctx, const void *data, size_t len);
-    void (*tick)(void *ctx); /* called several times a second */
+    /* called several times a second */
+    void (*tick)(void *ctx);
     void *ctx;
 };
 

@@ -22,7 +22,8 @@
  * set only if it may be sent there (is_private()). */
 struct hub {
     CURL *curl;
-    struct curl_slist *token; /* the Authorization header; NULL: no token */
+    /* the Authorization header; NULL: no token */
+    struct curl_slist *token;
     char *endpoint;
     struct hub_options options;
     char why[CURL_ERROR_SIZE];
@@ -157,9 +158,11 @@ struct transfer {
     struct hub *hub;
     const struct hub_sink *sink;
     struct hub_reply *reply;
-    char message[200]; /* header X-Error-Message, or "" */
+    /* header X-Error-Message, or "" */
+    char message[200];
     uint64_t got;
-    bool begun, refused; /* answers of the sink */
+    /* answers of the sink */
+    bool begun, refused;
 };
 
 /* Reads the head of the final answer, after redirects, into the reply. */

@@ -189,12 +189,18 @@ static int launch_add(struct buf *out, const char *s, bool json) {
 
 /* Settings that a client gets. */
 struct target {
-    const char *url, *model, *key; /* key: "none" if there is no API key */
-    uint64_t n_context;            /* 0: not known */
-    uint64_t n_trained;            /* longest context of the model; 0: not known */
-    bool sees;                     /* the model reads pictures */
-    char context[24], output[24];  /* numbers as texts; "": not known */
-    const char *limit;             /* launch_client.limit, filled in; "": not known */
+    /* key: "none" if there is no API key */
+    const char *url, *model, *key;
+    /* 0: not known */
+    uint64_t n_context;
+    /* longest context of the model; 0: not known */
+    uint64_t n_trained;
+    /* the model reads pictures */
+    bool sees;
+    /* numbers as texts; "": not known */
+    char context[24], output[24];
+    /* launch_client.limit, filled in; "": not known */
+    const char *limit;
 };
 
 /* Returns @text filled in, which the caller frees. NULL: no memory. If @text is JSON, the values

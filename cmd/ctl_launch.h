@@ -16,16 +16,23 @@
  * the client to request. */
 struct launch_client {
     const char *name, *program;
-    const char *env[12];  /* NAME=TEXT; ends with NULL. Empty: the client reads only its file */
-    const char *args[12]; /* arguments before those of the user; ends with NULL */
+    /* NAME=TEXT; ends with NULL. Empty: the client reads only its file */
+    const char *env[12];
+    /* arguments before those of the user; ends with NULL */
+    const char *args[12];
     /* path below the home folder of the file that --write changes; NULL: none */
     const char *file;
-    const char *fragment; /* JSON that is merged into the file, or NULL */
-    const char *appended; /* text appended to the file if it does not contain @mark yet */
+    /* JSON that is merged into the file, or NULL */
+    const char *fragment;
+    /* text appended to the file if it does not contain @mark yet */
+    const char *appended;
     const char *mark;
-    uint32_t n_first;  /* measured tokens of its first prompt; 0: not known */
-    const char *limit; /* part of the fragment; NULL: there is none */
-    const char *note;  /* text printed after --write; NULL: none */
+    /* measured tokens of its first prompt; 0: not known */
+    uint32_t n_first;
+    /* part of the fragment; NULL: there is none */
+    const char *limit;
+    /* text printed after --write; NULL: none */
+    const char *note;
 };
 
 extern const struct launch_client launch_clients[]; /* ends with a client without a name */

@@ -25,7 +25,8 @@
 struct facts {
     char arch[64], format[16], title[100];
     uint64_t n_params;
-    char problem[400]; /* reason; "": the model can be served here */
+    /* reason; "": the model can be served here */
+    char problem[400];
     struct model_fit fit;
 };
 

@@ -21,16 +21,24 @@ struct progress {
     FILE *out;
     /* last reported activity, for JSON: "listing", "downloading", ... */
     const char *what;
-    const char *name;   /* name of the model; outlives this struct */
-    const char *file;   /* file that is being loaded; outlives its loading */
-    const char *sha256; /* checksum of the file; "" while unknown */
+    /* name of the model; outlives this struct */
+    const char *name;
+    /* file that is being loaded; outlives its loading */
+    const char *file;
+    /* checksum of the file; "" while unknown */
+    const char *sha256;
     /* total: bytes of the model; done_before: bytes of its complete files */
     uint64_t total, done_before;
-    uint64_t size, done;       /* size and loaded bytes of this file */
-    int64_t drawn_ns, rate_ns; /* times when the line was drawn and the rate was measured */
-    uint64_t rate_done;        /* bytes of the model at rate_ns */
-    double rate;               /* bytes per second, smoothed; 0: not known */
-    bool is_drawn;             /* a line is shown on the terminal */
+    /* size and loaded bytes of this file */
+    uint64_t size, done;
+    /* times when the line was drawn and the rate was measured */
+    int64_t drawn_ns, rate_ns;
+    /* bytes of the model at rate_ns */
+    uint64_t rate_done;
+    /* bytes per second, smoothed; 0: not known */
+    double rate;
+    /* a line is shown on the terminal */
+    bool is_drawn;
 };
 
 /* Shows nothing yet. Without @json the form depends on whether stderr is a terminal. */

@@ -280,7 +280,8 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
 
 static const struct column {
     const char *key, *title;
-    bool text; /* aligned to the left */
+    /* aligned to the left */
+    bool text;
     /* unit of a time in seconds; BYTES: the value is a size; 0: the value has no unit */
     double unit_s;
     /* columns of the highest rank are left out first if a line is too long; 0: never */

@@ -23,16 +23,22 @@ enum view { VIEW_REQUESTS, VIEW_TENANTS, VIEW_MODELS };
  * arrived at before_ns; the selected item is stored by name and may be in no list any more. */
 struct top {
     struct ctl *ctl;
-    yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
+    /* NULL: the last call failed, or there was none */
+    yyjson_doc *stats, *before, *list;
     enum view view;
     bool unicode;
-    double history[HISTORY]; /* output tokens per second, the latest at the end */
+    /* output tokens per second, the latest at the end */
+    double history[HISTORY];
     unsigned n_history;
     int64_t at_ns, before_ns;
-    uint64_t selected; /* id of the selected request */
-    bool any;          /* a request is selected */
-    char model[256];   /* selected model, whose figures are shown; "": the first one */
-    char note[512];    /* text of the last line */
+    /* id of the selected request */
+    uint64_t selected;
+    /* a request is selected */
+    bool any;
+    /* selected model, whose figures are shown; "": the first one */
+    char model[256];
+    /* text of the last line */
+    char note[512];
 };
 
 static double seconds_between(const struct top *t) {

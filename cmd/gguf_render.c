@@ -36,7 +36,8 @@ static const char usage[] =
 struct source {
     struct gguf *file;
     struct tokenizer *tokenizer;
-    char *text; /* text of a template file */
+    /* text of a template file */
+    char *text;
     const char *data;
     size_t len;
 };

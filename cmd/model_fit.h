@@ -11,20 +11,28 @@
 #include "engine/engine.h"
 
 struct machine {
-    uint64_t memory;      /* bytes that may be used */
-    double bandwidth;     /* bytes per second that all cores read together; 0: not measured yet */
-    char *devices;        /* engine_opts.devices */
-    bool fetches_experts; /* engine_opts.fetches_experts */
-    const struct gguf *projector; /* engine_opts.projector */
+    /* bytes that may be used */
+    uint64_t memory;
+    /* bytes per second that all cores read together; 0: not measured yet */
+    double bandwidth;
+    /* engine_opts.devices */
+    char *devices;
+    /* engine_opts.fetches_experts */
+    bool fetches_experts;
+    /* engine_opts.projector */
+    const struct gguf *projector;
     /* file of the option draft-model, a whole model or a block of the model's own; NULL: none */
     const struct gguf *drafter;
-    struct kv_formats kv_type; /* engine_opts.kv_type; zeroed: f16 */
+    /* engine_opts.kv_type; zeroed: f16 */
+    struct kv_formats kv_type;
 };
 
 struct model_fit {
     struct engine_fit engine;
-    struct err why; /* reason why the model does not fit, or cannot be served at all */
-    bool known;     /* `engine` is filled */
+    /* reason why the model does not fit, or cannot be served at all */
+    struct err why;
+    /* `engine` is filled */
+    bool known;
     bool fits;
     /* memory of a draft model in bytes; blocks are part of the engine's sizes */
     uint64_t draft_bytes;

@@ -60,7 +60,8 @@ static const char help[] =
 struct call {
     struct ctl *ctl;
     bool json;
-    int argc; /* number of arguments after the command's name */
+    /* number of arguments after the command's name */
+    int argc;
     char **argv;
 };
 

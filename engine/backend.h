@@ -57,7 +57,8 @@ struct host_experts;
 struct host_experts_ops {
     int (*open)(struct host_experts **out, const struct model_shape *shape,
                 const struct engine_opts *opts, struct err *err);
-    struct host_experts *(*close)(struct host_experts *h); /* accepts NULL, returns NULL */
+    /* accepts NULL, returns NULL */
+    struct host_experts *(*close)(struct host_experts *h);
     /* Loads the host's matrices of an EXPERTS op; called in the order of the ops. @norm: the norm
      * of the op's input, its own or that of the ROUTE op, or NULL. */
     int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
@@ -76,24 +77,29 @@ extern const struct host_experts_ops host_experts_cpu;
 /* Options of a backend; the objects that they point to must stay until close(). */
 struct be_opts {
     const struct model_shape *shape;
-    const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
+    /* n_threads, isa, max_rows, max_context (never 0), ... */
+    const struct engine_opts *engine;
     uint32_t n_pages;
     uint64_t page_bytes;
     /* states of recurrent layers: first the slots of sequences, then the snapshots */
     uint32_t n_states;
     /* number of the last of these states, which a device keeps in host memory */
     uint32_t n_host_states;
-    uint32_t n_windows; /* pages of class KV_WINDOW; 0: no layer is of that class */
+    /* pages of class KV_WINDOW; 0: no layer is of that class */
+    uint32_t n_windows;
     /* slots of sequences whose hidden states are kept (KEEP); 0: the model does not draft */
     uint32_t n_slots;
-    const struct host_experts_ops *host_experts; /* set if has_host_part(shape) */
+    /* set if has_host_part(shape) */
+    const struct host_experts_ops *host_experts;
 };
 
 /* Work lists of a step, which some ops need and the first of them makes. */
 enum op_list {
     LIST_NONE,
-    LIST_KEYS,  /* of attention, for ops with equal heads; not of sparse attention */
-    LIST_HEADS, /* of the matrices of heads */
+    /* of attention, for ops with equal heads; not of sparse attention */
+    LIST_KEYS,
+    /* of the matrices of heads */
+    LIST_HEADS,
 };
 
 /* A set of kinds of ops. */
@@ -117,7 +123,8 @@ struct op_code {
     /* Counts the buffers that ops of the kind share, beside those of all kinds; called once for a
      * model, also if other kinds have the same function. NULL: there are none. */
     void (*scratch)(struct be *b);
-    bool decodes; /* op.weigh may be of any format, and becomes floats */
+    /* op.weigh may be of any format, and becomes floats */
+    bool decodes;
     /* Fusion with other ops (fuse.h): sets OP_BIT(kind) of the kinds that op_links.adds and
      * op_links.from may have, and the work list that the op needs. */
     uint64_t adds, takes;
@@ -129,12 +136,15 @@ struct op_code {
 struct be_ops {
     uint32_t abi;
     const char *name;
-    uint8_t build_id[20]; /* must equal backend_build_id() of the daemon (cuda) */
+    /* must equal backend_build_id() of the daemon (cuda) */
+    uint8_t build_id[20];
     uint8_t
-        sources[20]; /* ENGINE_SOURCES: a digest of the sources that the library was built from */
+        /* ENGINE_SOURCES: a digest of the sources that the library was built from */
+        sources[20];
     uint32_t depth;
     int (*open)(struct be **out, const struct be_opts *o, struct err *err);
-    struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
+    /* accepts NULL and half-built, returns NULL */
+    struct be *(*close)(struct be *b);
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
     /* Returns the PCI bus address of the @i-th device; "": there are fewer devices. NULL: not a
@@ -153,19 +163,22 @@ struct be_ops {
      * batch. A host backend computes inside the ops; a device backend enqueues work on its
      * stream. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
-    const struct op_code *op; /* [OP_KINDS] */
+    /* [OP_KINDS] */
+    const struct op_code *op;
     /* In the table for several devices: the table for one device, which may support more. Else
      * NULL. */
     const struct be_ops *one;
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
-    int (*end)(struct step *s, struct engine_result *out); /* waits for the results */
+    /* waits for the results */
+    int (*end)(struct step *s, struct engine_result *out);
 
     /* false: ops compute in the caller's thread; the engine calls them inside engine_wait(), with
      * the tokens of engine_seq.feed filled in. true: ops enqueue; the engine calls them inside
      * engine_launch() and engine_seal(), and the device resolves engine_seq.feed. */
     bool device;
-    bool hidden; /* supports WANT_HIDDEN */
+    /* supports WANT_HIDDEN */
+    bool hidden;
     /* pages of latent attention store a key once, and not a second time as the value */
     bool latent_once;
     /* computes image encoders on the device; NULL: the CPU computes them */

@@ -20,14 +20,21 @@ enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
  * bound by name. */
 struct binder {
     const struct gguf *file;
-    const char *arch; /* prefix of keys */
-    const char *row;  /* for messages: the architecture as which the file is read */
-    bool *used;       /* [gguf_n_tensors] */
+    /* prefix of keys */
+    const char *arch;
+    /* for messages: the architecture as which the file is read */
+    const char *row;
+    /* [gguf_n_tensors] */
+    bool *used;
     struct err *err;
-    int r;                           /* 0, or the first error */
-    struct survey *survey;           /* records what is asked of the file; NULL: nothing is */
-    uint64_t weight_bytes, n_params; /* sums over the tensors that were found */
-    struct view *views;              /* made by the binder; the caller takes ownership */
+    /* 0, or the first error */
+    int r;
+    /* records what is asked of the file; NULL: nothing is */
+    struct survey *survey;
+    /* sums over the tensors that were found */
+    uint64_t weight_bytes, n_params;
+    /* made by the binder; the caller takes ownership */
+    struct view *views;
 };
 
 /* A part of a tensor, under the name of the whole tensor, or a tensor with its scale. */

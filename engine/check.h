@@ -8,12 +8,15 @@
 
 /* Parameters of the check of a batch. Windows as in engine_info. */
 struct check {
-    const struct engine_opts *opts; /* with all defaults filled in */
+    /* with all defaults filled in */
+    const struct engine_opts *opts;
     const struct model_shape *shape;
     const struct be_ops *ops;
     uint32_t n_slots, n_windows, window, window_seqs;
-    uint64_t launched;         /* number of the previous step */
-    uint32_t n_wants_launched; /* wants of the previous step */
+    /* number of the previous step */
+    uint64_t launched;
+    /* wants of the previous step */
+    uint32_t n_wants_launched;
 };
 
 /* Asserts that @b obeys engine/types.h and follows the previous step: rows, positions, page tables,

@@ -33,35 +33,50 @@
 /* A step from launch to wait. Life: launched -> masks -> sealed -> waited for, in the order of
  * steps. */
 struct flight {
-    struct engine_batch batch; /* the batch as the backend gets it */
-    int32_t *token;            /* [max_rows] tokens with fed samples; host backends */
-    const uint32_t **mask;     /* [max_wants] host backends */
-    struct step *step;         /* device backends */
+    /* the batch as the backend gets it */
+    struct engine_batch batch;
+    /* [max_rows] tokens with fed samples; host backends */
+    int32_t *token;
+    /* [max_wants] host backends */
+    const uint32_t **mask;
+    /* device backends */
+    struct step *step;
     bool sealed;
 };
 
 /* Invariants: waited <= launched <= waited + MAX_IN_FLIGHT; the batch of step s is in flight[s % 2]
  * between launch and wait; once lost, always lost. */
 struct engine {
-    struct engine_opts opts; /* a copy of the caller's, with max_context and n_pages filled in */
+    /* a copy of the caller's, with max_context and n_pages filled in */
+    struct engine_opts opts;
     struct engine_info info;
-    char name[128], note[600], moved[200]; /* moved: line about placed experts */
+    /* moved: line about placed experts */
+    char name[128], note[600], moved[200];
     const struct be_ops *ops;
     struct be *be;
     struct model model;
     struct head head;
     struct picks picks;
-    struct image_encoder *encoder;       /* NULL: no projector */
-    const char *no_encoder;              /* why the encoder is not on the device, or NULL */
-    struct flight flight[MAX_IN_FLIGHT]; /* step s has flight[s % 2] */
-    uint64_t launched, waited;           /* numbers of the last steps launched and waited for */
-    int32_t *sample;                     /* [max_wants] of step @waited */
-    uint32_t n_wants_launched;           /* wants of step @launched */
-    struct {           /* [n_states + n_snapshots], after the last launched step: */
-        uint32_t end;  /* number of positions that the state covers */
-        uint64_t step; /* the last step that advanced it */
+    /* NULL: no projector */
+    struct image_encoder *encoder;
+    /* why the encoder is not on the device, or NULL */
+    const char *no_encoder;
+    /* step s has flight[s % 2] */
+    struct flight flight[MAX_IN_FLIGHT];
+    /* numbers of the last steps launched and waited for */
+    uint64_t launched, waited;
+    /* [max_wants] of step @waited */
+    int32_t *sample;
+    /* wants of step @launched */
+    uint32_t n_wants_launched;
+    struct { /* [n_states + n_snapshots], after the last launched step: */
+        /* number of positions that the state covers */
+        uint32_t end;
+        /* the last step that advanced it */
+        uint64_t step;
     } * state;
-    bool lost, host_snapshots; /* snapshots are beside the KV memory */
+    /* snapshots are beside the KV memory */
+    bool lost, host_snapshots;
 };
 
 /* -- opening ----------------------------------------------------------------------------------- */

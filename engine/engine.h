@@ -22,8 +22,10 @@ struct picture_layout; /* vision/projector.h */
 
 /* The kinds of requests that a model can serve. */
 struct engine_kind {
-    bool encoder; /* only vectors (embeddings) */
-    bool ranks;   /* scores of documents: engine_score() */
+    /* only vectors (embeddings) */
+    bool encoder;
+    /* scores of documents: engine_score() */
+    bool ranks;
 };
 
 /* Checks by the file alone whether the engine supports the model's architecture and tensors.
@@ -42,21 +44,29 @@ struct engine_opts engine_draft_opts(const struct engine_opts *model, uint64_t k
 /* Memory that opening a model takes, and bytes that one token reads, computed without loading. */
 struct engine_fit {
     const char *arch, *backend;
-    bool device; /* weights, buffers and KV are in a device's memory */
+    /* weights, buffers and KV are in a device's memory */
+    bool device;
     uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
     /* part of weight_bytes on the device, approximately; 0: the CPU computes */
     uint64_t device_weight_bytes;
-    bool fetches;          /* engine_opts.fetches_experts */
-    uint64_t kv_bytes;     /* sum of all pages and states */
-    uint64_t window_bytes; /* size of a page of KV_WINDOW */
+    /* engine_opts.fetches_experts */
+    bool fetches;
+    /* sum of all pages and states */
+    uint64_t kv_bytes;
+    /* size of a page of KV_WINDOW */
+    uint64_t window_bytes;
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
-    uint32_t context, model_context; /* tokens: the longest context that fits; the model's own */
-    uint64_t token_bytes;            /* bytes of weights that are read for a token */
+    /* tokens: the longest context that fits; the model's own */
+    uint32_t context, model_context;
+    /* bytes of weights that are read for a token */
+    uint64_t token_bytes;
     /* bytes of keys and values that a token at the end of the longest context reads */
     uint64_t context_bytes;
-    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* see engine_info */
+    /* see engine_info */
+    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
-    uint32_t picture_rows, picture_width; /* see engine_info; 0: no projector */
+    /* see engine_info; 0: no projector */
+    uint32_t picture_rows, picture_width;
     /* part of weight_bytes and buffer_bytes that belongs to the image encoder */
     uint64_t encoder_bytes;
     uint32_t n_host_ffn;

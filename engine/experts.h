@@ -21,8 +21,10 @@ struct expert_rule {
     float scale;
     enum gating gating;
     bool normalize;
-    uint32_t n_group, n_group_used; /* 0: no groups */
-    const float *bias;              /* NULL: none */
+    /* 0: no groups */
+    uint32_t n_group, n_group_used;
+    /* NULL: none */
+    const float *bias;
 };
 
 /* Returns the rule of a ROUTE op whose pick_bias is @bias. */

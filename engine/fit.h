@@ -36,8 +36,10 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
  */
 #define FIT_TURN 4096u
 struct fit_windows {
-    uint64_t page, window_page; /* bytes */
-    uint32_t window;            /* keys that a row reads in these layers */
+    /* bytes */
+    uint64_t page, window_page;
+    /* keys that a row reads in these layers */
+    uint32_t window;
     uint32_t page_tokens, max_seqs, max_rows;
 };
 
@@ -50,13 +52,19 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
 
 /* Sizes that must fit into memory. */
 struct fit {
-    uint64_t weights, buffers, page, state; /* bytes; state 0: the model has none */
-    uint64_t host;                          /* bytes of the configured host tier */
-    const struct fit_windows *windows;      /* NULL: a page has the keys of all layers */
+    /* bytes; state 0: the model has none */
+    uint64_t weights, buffers, page, state;
+    /* bytes of the configured host tier */
+    uint64_t host;
+    /* NULL: a page has the keys of all layers */
+    const struct fit_windows *windows;
     uint32_t page_tokens, model_context;
-    uint32_t context; /* requested context; 0: any */
-    uint64_t wish;    /* requested KV memory, in bytes; 0: any */
-    uint64_t memory;  /* memory that may be taken, in bytes */
+    /* requested context; 0: any */
+    uint32_t context;
+    /* requested KV memory, in bytes; 0: any */
+    uint64_t wish;
+    /* memory that may be taken, in bytes */
+    uint64_t memory;
     uint64_t n_params;
 };
 

@@ -13,11 +13,16 @@ struct fusing {
     const struct model_shape *shape;
     const struct be_ops *ops;
     uint32_t pass;
-    struct model_op *begin, *last; /* of the run of consecutive ops; last NULL: there is none yet */
-    uint32_t device;               /* of the layer */
-    struct heads listed;           /* heads that attention's work list was made for; n 0: none */
-    bool heads_listed;             /* LIST_HEADS was made */
-    bool paired, kept;             /* DRAFT_IN, KEEP have come */
+    /* of the run of consecutive ops; last NULL: there is none yet */
+    struct model_op *begin, *last;
+    /* of the layer */
+    uint32_t device;
+    /* heads that attention's work list was made for; n 0: none */
+    struct heads listed;
+    /* LIST_HEADS was made */
+    bool heads_listed;
+    /* DRAFT_IN, KEEP have come */
+    bool paired, kept;
 };
 
 /* Returns true if devices that divide the layers begin a step of their own at @op: at the first op

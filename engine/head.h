@@ -16,14 +16,15 @@ struct binder;
  * so a score is the logit of a probability. */
 struct head_tensors {
     const struct tensor *dense, *dense_bias;
-    const struct tensor *out[2], *out_bias; /* out[i]: one row */
+    /* out[i]: one row */
+    const struct tensor *out[2], *out_bias;
 };
 
 /* The decoded classifier. Members are NULL for parts that it lacks, and all are NULL without a
  * classifier. */
 struct head {
-    uint32_t n_embd, n_mid; /* n_mid: length of the vector that out is multiplied by; n_embd without
-                             * dense */
+    /* n_mid: length of the vector that out is multiplied by; n_embd without dense */
+    uint32_t n_embd, n_mid;
     float *dense, *dense_bias, *out, out_bias, *mid;
 };
 

@@ -17,27 +17,40 @@
  * more step, because the caller may read them until its second engine_wait() from now.
  */
 struct host_step {
-    const struct engine_batch *batch; /* between begin and end */
+    /* between begin and end */
+    const struct engine_batch *batch;
     uint32_t n_vocab, page_tokens, max_wants;
     bool digest;
-    uint32_t *row_seq, *row_pos; /* [max_rows] */
-    struct picture_row *row;     /* [max_rows] */
-    bool grids;                  /* rows of pictures have the positions of a grid (M-RoPE) */
-    const uint32_t **mask;       /* [max_wants] */
+    /* [max_rows] */
+    uint32_t *row_seq, *row_pos;
+    /* [max_rows] */
+    struct picture_row *row;
+    /* rows of pictures have the positions of a grid (M-RoPE) */
+    bool grids;
+    /* [max_wants] */
+    const uint32_t **mask;
     /* Logits are computed only for some wants: scored[k] is the want of the k-th row of logits, and
      * logits_of[want] is that row. Both outlive the step. */
-    uint32_t n_scored, *scored, *logits_of; /* [max_wants] */
-    uint32_t n_embd, n_hidden;              /* values of a row and of a hidden state */
+    /* [max_wants] */
+    uint32_t n_scored, *scored, *logits_of;
+    /* values of a row and of a hidden state */
+    uint32_t n_embd, n_hidden;
     /* Results of this step and of the one before. */
     struct {
-        float *vector;          /* [max_wants][n_embd] */
-        struct engine_out *out; /* [max_wants] */
-        struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
+        /* [max_wants][n_embd] */
+        float *vector;
+        /* [max_wants] */
+        struct engine_out *out;
+        /* [max_wants][ENGINE_TOP_MAX] */
+        struct engine_top *top;
     } result[2];
-    unsigned current; /* result[current] belongs to the running step */
+    /* result[current] belongs to the running step */
+    unsigned current;
     /* Hidden states from which drafts continue; NULL: the model does not draft. */
-    float *hidden; /* [max_rows][n_hidden] of this step */
-    float *kept;   /* [n_slots][ENGINE_KEPT][n_hidden] */
+    /* [max_rows][n_hidden] of this step */
+    float *hidden;
+    /* [n_slots][ENGINE_KEPT][n_hidden] */
+    float *kept;
     struct kept kept_of;
 };
 

@@ -21,10 +21,13 @@ enum { KEEP_PAGE = 2 << 20 }; /* the unit of sizes: a huge page */
 /* Header of a file of kept weights. */
 struct keep_header {
     char magic[8];
-    uint8_t sources[20]; /* backend_sources() of the CPU backend */
+    /* backend_sources() of the CPU backend */
+    uint8_t sources[20];
     uint8_t key[ENGINE_KEEP_KEY];
-    uint32_t drafts;          /* 1: with the draft blocks of the model's own file; 0: without */
-    uint64_t n_bytes, n_used; /* n_bytes: size of the file; n_used: used bytes of its last block */
+    /* 1: with the draft blocks of the model's own file; 0: without */
+    uint32_t drafts;
+    /* n_bytes: size of the file; n_used: used bytes of its last block */
+    uint64_t n_bytes, n_used;
 };
 
 /* fd 0: nothing is kept. found: the file has the weights. After a failure both are 0. */
@@ -32,7 +35,8 @@ struct keep {
     int fd;
     bool found;
     struct keep_header header;
-    uint64_t mapped; /* bytes of the blocks mapped so far */
+    /* bytes of the blocks mapped so far */
+    uint64_t mapped;
 };
 
 /* Checks whether @fd (0: none) has the weights of @file, and of its draft blocks if @drafts, or of

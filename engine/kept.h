@@ -19,8 +19,10 @@ static inline uint32_t hidden_width(const struct model_shape *s) {
 
 /* A slot has ENGINE_KEPT hidden states; that of position p is at index p % ENGINE_KEPT. */
 struct kept {
-    uint32_t n_slots; /* 0: the model does not draft */
-    uint32_t *of;     /* [n_slots][ENGINE_KEPT]: 1 + position of the hidden state; 0: none */
+    /* 0: the model does not draft */
+    uint32_t n_slots;
+    /* [n_slots][ENGINE_KEPT]: 1 + position of the hidden state; 0: none */
+    uint32_t *of;
 };
 
 /* Allocates the table. Returns 0 or -ENOMEM. */

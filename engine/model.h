@@ -18,9 +18,11 @@
  * the backend.
  */
 struct model {
-    const char *arch; /* general.architecture */
+    /* general.architecture */
+    const char *arch;
     struct model_shape shape;
-    struct model_op *op; /* [n_ops] in the order in which they run */
+    /* [n_ops] in the order in which they run */
+    struct model_op *op;
     uint32_t n_ops, capacity;
     /* The ops of each pass, two runs of them; those of passes that the model does not have are
      * empty. They overlap: pass 0 ends with the keys of the blocks, which passes that draft begin
@@ -30,22 +32,29 @@ struct model {
             uint32_t begin, end;
         } run[2];
     } pass[PASSES];
-    int r; /* 0, or -ENOMEM of model_add() */
+    /* 0, or -ENOMEM of model_add() */
+    int r;
     uint64_t weight_bytes, n_params;
-    uint64_t encoder_weights, encoder_buffers; /* bytes of the image encoder; 0: there is none */
+    /* bytes of the image encoder; 0: there is none */
+    uint64_t encoder_weights, encoder_buffers;
     /* Factors of the embedding, of each branch's output, and of the logits; 0 means 1. */
     struct {
         float embedding, residual, logits;
     } scale;
-    struct temper temper; /* equal for the queries of all layers */
+    /* equal for the queries of all layers */
+    struct temper temper;
     /* Layers before the first with experts; blocks of multi-token prediction after the layers;
      * width of the expert that all rows use and whose output has no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
-    char no_drafts[400]; /* reason why no pass drafts although drafts were requested; "" */
-    struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
+    /* reason why no pass drafts although drafts were requested; "" */
+    char no_drafts[400];
+    /* tensors of ops that are parts of the file's (bind.h) */
+    struct view *views;
     struct head_tensors head;
-    float *slopes;          /* slopes of heads, where ops have them */
-    uint32_t *host_experts; /* memory for shape.host_experts (place.h), or NULL */
+    /* slopes of heads, where ops have them */
+    float *slopes;
+    /* memory for shape.host_experts (place.h), or NULL */
+    uint32_t *host_experts;
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. If memory is

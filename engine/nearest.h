@@ -14,11 +14,16 @@
  * that only later layers have may be missing from @missing. */
 struct nearest {
     const char *name;
-    bool accepts; /* it would read the file, which has no more tensors */
-    char why[sizeof(((struct err *)0)->message)]; /* the first difference, unless it accepts */
-    struct survey_names missing;                  /* tensors that it needs and the file lacks */
-    struct survey_names unknown;                  /* tensors of the file that it does not have */
-    struct survey_names keys;                     /* keys of the file that it does not read */
+    /* it would read the file, which has no more tensors */
+    bool accepts;
+    /* the first difference, unless it accepts */
+    char why[sizeof(((struct err *)0)->message)];
+    /* tensors that it needs and the file lacks */
+    struct survey_names missing;
+    /* tensors of the file that it does not have */
+    struct survey_names unknown;
+    /* keys of the file that it does not read */
+    struct survey_names keys;
 };
 
 enum { NEAREST = 3 };

@@ -21,28 +21,38 @@ struct weights; /* tensors of one op, in the layout of the backend */
 /* Activation buffers by role. A backend allocates [max_rows][width] of each at open; the widths, in
  * values, follow. */
 enum act_role {
-    ACT_X, /* residual stream, n_embd */
-    ACT_Q, /* queries, model_shape.widest.q */
-    ACT_O, /* output of attention, model_shape.widest.q */
-    ACT_H, /* FFN hidden, n_ff */
-    ACT_D, /* output of a recurrent op, state.n_out; of MLA_OUT, n_head * mla.n_value */
+    /* residual stream, n_embd */
+    ACT_X,
+    /* queries, model_shape.widest.q */
+    ACT_Q,
+    /* output of attention, model_shape.widest.q */
+    ACT_O,
+    /* FFN hidden, n_ff */
+    ACT_H,
+    /* output of a recurrent op, state.n_out; of MLA_OUT, n_head * mla.n_value */
+    ACT_D,
     /* output of an attention or FFN branch before it is added to x, n_embd; every PROJ writes it */
     ACT_B,
-    ACT_P, /* per-layer inputs (LAYER_INPUT), n_layer * n_layer_input */
-    ACT_S, /* residual streams (hyper-connections), one after the other, stream.n * n_embd */
+    /* per-layer inputs (LAYER_INPUT), n_layer * n_layer_input */
+    ACT_P,
+    /* residual streams (hyper-connections), one after the other, stream.n * n_embd */
+    ACT_S,
     ACT_ROLES
 };
 
 /* Activation functions of a gated FFN: from the gate g and the up projection u. clamp(u) limits u
  * to [-limit, limit] of the op. */
 enum glu {
-    GLU_SILU, /* silu(g) u; if op.limit > 0: min(silu(g), limit) clamp(u) */
-    GLU_GELU, /* gelu(g) u, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
+    /* silu(g) u; if op.limit > 0: min(silu(g), limit) clamp(u) */
+    GLU_SILU,
+    /* gelu(g) u, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
+    GLU_GELU,
     /* g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u limited to [-7, 7] */
     GLU_CLAMPED,
     /* max(g, 0) u; an FFN without a gate uses its up matrix as the gate too: max(u, 0)^2 */
     GLU_RELU,
-    GLU_CUT, /* silu(min(g, limit)) clamp(u) */
+    /* silu(min(g, limit)) clamp(u) */
+    GLU_CUT,
     GLUS
 };
 
@@ -79,7 +89,8 @@ enum op_kind {
     /* Writes placeholder keys and values to the pages of @kv at the positions of the rows. The
      * scores of such a key are not finite, and ATTEND with attn.holes gives it no weight. */
     OP_HOLES,
-    OP_ATTEND, /* o = attention of q to the pages of @kv, as @attn says */
+    /* o = attention of q to the pages of @kv, as @attn says */
+    OP_ATTEND,
     /* o *= sigmoid(gate), where the preceding QKV op with @gated computed the gate. With w[0]: o *=
      * softplus(w[0] y), or sigmoid(w[0] y) with @sigmoid; w[0] has one row for each head or one for
      * each value of o. */
@@ -87,10 +98,12 @@ enum op_kind {
     /* x = (x + gain t) * scale, t = post_norm(w[0] in + b). @post_eps, if not 0, replaces the
      * epsilon of post_norm. @branch: b = t instead. */
     OP_PROJ,
-    OP_JOIN, /* x = (x + post_norm(b)) * scale */
+    /* x = (x + post_norm(b)) * scale */
+    OP_JOIN,
     /* h = glu(w[0] y + b, w[1] y + b). w[1] NULL: the up value is 1. */
     OP_GATE_UP,
-    OP_GATE_IN, /* h = glu(w[0] x, u), where u is the layer's part of p */
+    /* h = glu(w[0] x, u), where u is the layer's part of p */
+    OP_GATE_IN,
     /* Picks n_expert_used experts for each row: p = gating of scale * (w[0] y + b); the experts
      * with the largest p + pick_bias are picked (ties: the lower number). Their weights are p
      * divided by the sum of the picked p; not divided if model_shape.unnormed. With @table, the
@@ -154,8 +167,10 @@ enum op_kind {
      * one DRAFT_IN for each draft block; @part of them follow this one. @streams: each stream of h
      * yields one stream of s, and x is undefined afterwards. */
     OP_DRAFT_IN,
-    OP_TAP,  /* copies x to part @part of the tap buffer, of n_taps parts */
-    OP_FUSE, /* x = w[0] t, where t is the tap buffer that TAP filled */
+    /* copies x to part @part of the tap buffer, of n_taps parts */
+    OP_TAP,
+    /* x = w[0] t, where t is the tap buffer that TAP filled */
+    OP_FUSE,
     /* Before a branch of a block drafter: c = norm x, the dynamic taps d = w[0] c, x = convolution
      * of c on side 0 with taps d and @weigh (engine/blocks.h). BLOCK_OUT needs the former x, which
      * is saved. */
@@ -228,10 +243,12 @@ enum op_kind {
     OP_KINDS
 };
 
-struct kv_layer {   /* place of one layer's keys and values in the pages */
-    uint32_t layer; /* index among the layers that have pages of this class */
+struct kv_layer { /* place of one layer's keys and values in the pages */
+    /* index among the layers that have pages of this class */
+    uint32_t layer;
     uint8_t cls;
-    uint64_t at; /* values of a token that the layers before it take in a page */
+    /* values of a token that the layers before it take in a page */
+    uint64_t at;
 };
 
 /* Number of keys in a tile of attention; tiles begin at multiples of it. A kernel may read the keys
@@ -241,16 +258,21 @@ enum { ATTEND_TILE = 32 };
 /* Weights of keys in attention: softmax(cap(scale q . k)). */
 struct attn {
     float scale;
-    uint32_t window; /* number of last keys that a row sees, its own included; 0: all */
-    float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
+    /* number of last keys that a row sees, its own included; 0: all */
+    uint32_t window;
+    /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
+    float cap;
     /* Attention is not causal: a row also sees later rows of its sequence in the step. A
      * window begins where it would for causal attention. */
     bool whole;
     /* a row of a picture also sees the picture's later rows, which are in the same step */
     bool two_way;
-    bool before; /* the row's own key is excluded, although a window counts it */
-    bool holes;  /* keys written by HOLES get no weight; not together with cap or slope */
-    bool sparse; /* a row sees only the keys that the preceding INDEX chose */
+    /* the row's own key is excluded, although a window counts it */
+    bool before;
+    /* keys written by HOLES get no weight; not together with cap or slope */
+    bool holes;
+    /* a row sees only the keys that the preceding INDEX chose */
+    bool sparse;
     /* [heads.n] or NULL. slope[h] times the distance between row and key is subtracted from the
      * scores of head h (ALiBi, Press et al. 2022). */
     const float *slope;
@@ -258,7 +280,8 @@ struct attn {
 
 /* Temperature of queries by position: a factor of 1 + slope ln(1 + floor(position / span)). */
 struct temper {
-    float slope; /* 0: the factor is 1 */
+    /* 0: the factor is 1 */
+    float slope;
     uint32_t span;
 };
 
@@ -267,16 +290,21 @@ float temper_at(const struct temper *t, uint32_t pos);
 
 /* -- arguments: what only some kinds of ops have ----------------------------------------------- */
 
-struct op_qkv {           /* QKV, KEYS */
-    bool gated, v_unit;   /* QKV */
-    bool norm_all;        /* q_norm and k_norm are over all heads together */
-    struct temper temper; /* QKV */
+struct op_qkv { /* QKV, KEYS */
+    /* QKV */
+    bool gated, v_unit;
+    /* q_norm and k_norm are over all heads together */
+    bool norm_all;
+    /* QKV */
+    struct temper temper;
 };
 
 struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     enum glu glu;
-    float limit; /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
-    bool joined; /* EXPERTS */
+    /* GATE_UP, EXPERTS: limit of GLU_SILU (0: none) and GLU_CUT */
+    float limit;
+    /* EXPERTS */
+    bool joined;
 };
 
 struct op_state_in { /* STATE_IN */
@@ -285,24 +313,34 @@ struct op_state_in { /* STATE_IN */
 };
 
 struct op_recurrent { /* DELTA, KDA, CONV, MAMBA */
-    uint32_t state;   /* index of the layer among those with a state */
-    bool joined;      /* DELTA: STATE_IN has no w[3] */
-    bool sigmoid;     /* DELTA: silu(z) is sigmoid(z) instead */
+    /* index of the layer among those with a state */
+    uint32_t state;
+    /* DELTA: STATE_IN has no w[3] */
+    bool joined;
+    /* DELTA: silu(z) is sigmoid(z) instead */
+    bool sigmoid;
     /* [channels][kernel], and [channels] */
     const struct tensor *conv, *conv_bias;
-    const struct tensor *conv_more[2];      /* KDA: the channels that follow those of conv */
-    const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: for each (value) head */
+    /* KDA: the channels that follow those of conv */
+    const struct tensor *conv_more[2];
+    /* DELTA, MAMBA: for each (value) head */
+    const struct tensor *dt, *decay, *skip;
 };
 
-struct op_ngram {               /* NGRAM */
-    const struct tensor *conv;  /* [channels][kernel] */
-    const struct tensor *table; /* stays in the file, from which the rows of each step are read */
+struct op_ngram { /* NGRAM */
+    /* [channels][kernel] */
+    const struct tensor *conv;
+    /* stays in the file, from which the rows of each step are read */
+    const struct tensor *table;
 };
 
-struct op_csa {           /* COMPRESS, CSA_INDEX, CSA_ATTEND, CSA_KEYS */
-    uint32_t state;       /* CSA_ATTEND, CSA_KEYS: index of the layer among those with a state */
-    uint32_t block;       /* positions of a block; 0: no blocks */
-    uint64_t first_value; /* values that the keys of earlier layers take of a block */
+struct op_csa { /* COMPRESS, CSA_INDEX, CSA_ATTEND, CSA_KEYS */
+    /* CSA_ATTEND, CSA_KEYS: index of the layer among those with a state */
+    uint32_t state;
+    /* positions of a block; 0: no blocks */
+    uint32_t block;
+    /* values that the keys of earlier layers take of a block */
+    uint64_t first_value;
 };
 
 struct op_keep { /* KEEP, DRAFT_IN */
@@ -321,10 +359,14 @@ struct op_links {
     /* The op whose intermediate result this op completes: a PROJ that of the op that computed its
      * input, EXPERTS that of ROUTE, SHARED that of EXPERTS */
     const struct model_op *from;
-    const struct model_op *into; /* op with this op as @adds or @from; NULL: nothing is left */
-    uint32_t first; /* bits of the passes in which it makes the work list that later ops use, too */
-    bool paired;    /* KEEP: a DRAFT_IN precedes it in the pass */
-    bool kept;      /* LOGITS: a KEEP precedes it in the pass */
+    /* op with this op as @adds or @from; NULL: nothing is left */
+    const struct model_op *into;
+    /* bits of the passes in which it makes the work list that later ops use, too */
+    uint32_t first;
+    /* KEEP: a DRAFT_IN precedes it in the pass */
+    bool paired;
+    /* LOGITS: a KEEP precedes it in the pass */
+    bool kept;
 };
 
 /*
@@ -334,18 +376,28 @@ struct op_links {
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;   /* number of the layer in the file */
-    enum act_role in; /* PROJ: ACT_O, ACT_H or ACT_D */
-    uint32_t width;   /* width of x: n_embd, or less in pass 1 after DRAFT_IN */
-    uint32_t part;    /* DEEP, CSA_OUT, DRAFT_IN, TAP */
-    uint8_t rope;     /* ops that rotate: index into model_shape.rope */
-    bool branch;      /* PROJ, EXPERTS, SHARED */
-    float scale;      /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
-    float gain;       /* PROJ */
-    float post_eps;   /* PROJ: 0: model_shape.rms_eps */
+    /* number of the layer in the file */
+    uint32_t layer;
+    /* PROJ: ACT_O, ACT_H or ACT_D */
+    enum act_role in;
+    /* width of x: n_embd, or less in pass 1 after DRAFT_IN */
+    uint32_t width;
+    /* DEEP, CSA_OUT, DRAFT_IN, TAP */
+    uint32_t part;
+    /* ops that rotate: index into model_shape.rope */
+    uint8_t rope;
+    /* PROJ, EXPERTS, SHARED */
+    bool branch;
+    /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
+    float scale;
+    /* PROJ */
+    float gain;
+    /* PROJ: 0: model_shape.rms_eps */
+    float post_eps;
     /* QKV, KEYS, ATTEND: may be that of an earlier layer whose keys this layer shares */
     struct kv_layer kv;
-    struct heads heads; /* QKV, KEYS, ATTEND, GATE */
+    /* QKV, KEYS, ATTEND, GATE */
+    struct heads heads;
     /* NGRAM, INDEX, COMPRESS; CSA_KEYS and CSA_ATTEND of a draft pass: offset of its part of
      * state_shape.n_more, in floats */
     uint64_t more;
@@ -360,7 +412,8 @@ struct model_op {
      * gate, up, down, and the gate of the output; STATE_IN: see above; other kinds: w[0], or see
      * above */
     const struct tensor *w[OP_MATRICES];
-    const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
+    /* EXPERTS: [expert][out] */
+    const struct tensor *bias[OP_MATRICES];
     /* EXPERTS: weigh, a factor for each expert; ROUTE: pick_bias, for each expert; HC_IN, COMPRESS:
      * see above */
     const struct tensor *weigh, *pick_bias;
@@ -369,22 +422,30 @@ struct model_op {
     const struct tensor *q_norm, *k_norm;
     union { /* by kind */
         struct op_qkv qkv;
-        struct attn attn; /* ATTEND */
-        bool sigmoid;     /* GATE */
+        /* ATTEND */
+        struct attn attn;
+        /* GATE */
+        bool sigmoid;
         struct op_ffn ffn;
         struct op_state_in state_in;
         struct op_recurrent recurrent;
-        const struct tensor *picks; /* ROUTE: the table of picks, I32 */
+        /* ROUTE: the table of picks, I32 */
+        const struct tensor *picks;
         struct op_ngram ngram;
-        uint32_t index; /* INDEX: index of the layer among those of model_shape.sparse */
+        /* INDEX: index of the layer among those of model_shape.sparse */
+        uint32_t index;
         struct op_csa csa;
-        bool begins; /* HC_OUT */
+        /* HC_OUT */
+        bool begins;
         struct op_keep keep;
-        const struct tensor *norm_bias; /* NORM: (x - mean) / sqrt(variance + eps) * norm + it */
-        float cap;                      /* LOGITS: 0: no cap */
+        /* NORM: (x - mean) / sqrt(variance + eps) * norm + it */
+        const struct tensor *norm_bias;
+        /* LOGITS: 0: no cap */
+        float cap;
     };
     struct op_links links;
-    struct weights *weights; /* set by load(); NULL before */
+    /* set by load(); NULL before */
+    struct weights *weights;
 };
 
 /* Returns the arguments of a recurrent op; NULL: the op has another kind. */

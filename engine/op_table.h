@@ -60,9 +60,12 @@
 
 /* Cost of an op for a row of the batch. */
 struct op_cost {
-    uint64_t read; /* bytes of weights that are read for a token */
-    uint64_t in;   /* values of the widest input of its products */
-    uint64_t out;  /* values of its products that need a buffer */
+    /* bytes of weights that are read for a token */
+    uint64_t read;
+    /* values of the widest input of its products */
+    uint64_t in;
+    /* values of its products that need a buffer */
+    uint64_t out;
 };
 
 /* Returns the name of a kind, as "gate_up". */

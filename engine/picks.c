@@ -13,7 +13,8 @@ struct picks_head {
     char magic[8];
     uint8_t fingerprint[16];
     uint32_t n_layer, n_expert;
-    uint32_t placed, n_host_ffn; /* placed: 0 or 1 */
+    /* placed: 0 or 1 */
+    uint32_t placed, n_host_ffn;
 };
 
 /* Returns the bytes of the placement in the file. */

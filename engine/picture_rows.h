@@ -14,9 +14,12 @@
 enum { ROPE_TIME, ROPE_LINE, ROPE_COLUMN, ROPE_AXES };
 
 struct picture_row {
-    uint32_t at[ROPE_AXES]; /* rotary positions; the same on all axes for text */
-    uint32_t end;           /* position after the row's picture; for text, after the row itself */
-    const float *values;    /* values of a picture's row; NULL: the row is a token */
+    /* rotary positions; the same on all axes for text */
+    uint32_t at[ROPE_AXES];
+    /* position after the row's picture; for text, after the row itself */
+    uint32_t end;
+    /* values of a picture's row; NULL: the row is a token */
+    const float *values;
 };
 
 /* Fills out[0 .. s->n_rows). Without @grids the rotary position of a row is its position in the

@@ -207,11 +207,13 @@ struct choice {
     struct model *m;
     const struct be_ops *ops;
     const struct engine_opts *o;
-    uint64_t kv; /* bytes of KV memory that must fit the device */
+    /* bytes of KV memory that must fit the device */
+    uint64_t kv;
     struct place_case of;
     uint64_t *picks;
     bool *has;
-    uint32_t *order, *best; /* best: bits */
+    /* best: bits */
+    uint32_t *order, *best;
     bool counted;
 };
 

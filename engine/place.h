@@ -19,8 +19,10 @@
 /* Input of place_order(). Expert e of layer l has number l * n_expert + e. */
 struct place_case {
     uint32_t n_layer, n_expert, n_used;
-    const uint64_t *picks; /* [n_layer][n_expert] */
-    const bool *has;       /* [n_layer]: the layer has experts */
+    /* [n_layer][n_expert] */
+    const uint64_t *picks;
+    /* [n_layer]: the layer has experts */
+    const bool *has;
 };
 
 /* Writes the numbers of all experts to @out, [n_layer * n_expert], fewest picks first (ties: the
@@ -41,8 +43,10 @@ double place_share(const struct place_case *c, const uint32_t *host);
  * number and bytes of those in host memory. */
 struct placement {
     uint32_t n_layers, n_host_layers, n_experts, n_host;
-    uint64_t host_bytes;   /* bytes in host memory, in the host's layout; includes ffn_bytes */
-    uint64_t absent_bytes; /* bytes of experts and FFNs that the device does not hold */
+    /* bytes in host memory, in the host's layout; includes ffn_bytes */
+    uint64_t host_bytes;
+    /* bytes of experts and FFNs that the device does not hold */
+    uint64_t absent_bytes;
     /* layers whose dense FFN is in host memory, and the bytes of these FFNs */
     uint32_t n_host_ffn;
     uint64_t ffn_bytes;

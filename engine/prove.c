@@ -27,21 +27,30 @@
  * layers that are run. */
 struct proof {
     const struct model *m;
-    const struct be_ops *ops; /* functions of the device */
+    /* functions of the device */
+    const struct be_ops *ops;
     struct be *be, *judge;
-    struct model_op *op; /* [n_ops] ops of the model that are run */
+    /* [n_ops] ops of the model that are run */
+    struct model_op *op;
     uint32_t n_ops, n_rows, n_pages,
-        n_states;            /* pages and states (slots, if it drafts) of the device */
-    struct engine_opts opts; /* options of the judge, sized for the proof */
+        /* pages and states (slots, if it drafts) of the device */
+        n_states;
+    /* options of the judge, sized for the proof */
+    struct engine_opts opts;
     struct model_shape shape;
     struct sampler sampler;
-    float *logits, *hidden; /* [n_vocab], [n_embd] results of the judge */
+    /* [n_vocab], [n_embd] results of the judge */
+    float *logits, *hidden;
     uint64_t step;
-    struct engine_out seen[2]; /* results of the device for the prompt and for the row after it */
-    bool moved;                /* the last page was copied to a spare page after the others */
-    uint32_t state;            /* slot of the sequence's recurrent state */
+    /* results of the device for the prompt and for the row after it */
+    struct engine_out seen[2];
+    /* the last page was copied to a spare page after the others */
+    bool moved;
+    /* slot of the sequence's recurrent state */
+    uint32_t state;
     double limit;
-    char why[160]; /* the first error; "": none */
+    /* the first error; "": none */
+    char why[160];
 };
 
 /* Returns the kind of an op, where experts and FFNs on the host count as kinds of their own, since

@@ -13,12 +13,16 @@
 struct rope_defaults {
     uint32_t dim, context;
     double base;
-    const char *suffix; /* suffix of the keys dimension_count and freq_base: "" or "_swa" */
-    bool scores_scaled; /* YaRN with a log multiplier scales scores, not the rotation */
-    bool long_rope;     /* LongRoPE: scaling may be by divisors that the caller chose */
+    /* suffix of the keys dimension_count and freq_base: "" or "_swa" */
+    const char *suffix;
+    /* YaRN with a log multiplier scales scores, not the rotation */
+    bool scores_scaled;
+    /* LongRoPE: scaling may be by divisors that the caller chose */
+    bool long_rope;
     /* half of the values are rotary, with the divisors of the first pairs */
     bool half;
-    bool scaled, fixed_betas; /* fixed_betas: YaRN with 32 and 1, whatever the file says */
+    /* fixed_betas: YaRN with 32 and 1, whatever the file says */
+    bool scaled, fixed_betas;
 };
 
 /* Fills *out; out->freq is malloc'd and the caller's, also on failure. @divisors: n_rot / 2 values

@@ -17,27 +17,39 @@
 /* Scratch memory of one thread. Invariant: count[] is zero between calls. */
 struct sampler {
     uint32_t n_vocab;
-    bool wide;       /* the CPU has AVX2 and FMA: use the code compiled for it */
-    float *z;        /* [n_vocab rounded up to 64] processed logits, -inf at the end */
-    uint32_t *count; /* [n_vocab] of the output tokens */
-    uint64_t *bins;  /* [4096] */
+    /* the CPU has AVX2 and FMA: use the code compiled for it */
+    bool wide;
+    /* [n_vocab rounded up to 64] processed logits, -inf at the end */
+    float *z;
+    /* [n_vocab] of the output tokens */
+    uint32_t *count;
+    /* [4096] */
+    uint64_t *bins;
     uint64_t list[SAMPLER_LIST_MAX];
     /* Scratch of engine/sampler_more.c, which few requests touch. */
-    uint64_t *rank;          /* [n_vocab] */
-    int32_t *recent;         /* [SAMPLER_RECENT_MAX] the last tokens, last first */
-    uint32_t *repeat_length; /* [SAMPLER_RECENT_MAX] */
+    /* [n_vocab] */
+    uint64_t *rank;
+    /* [SAMPLER_RECENT_MAX] the last tokens, last first */
+    int32_t *recent;
+    /* [SAMPLER_RECENT_MAX] */
+    uint32_t *repeat_length;
 };
 
 /* One want; the caller owns all members. */
 struct sample_job {
-    const float *logits;              /* [n_vocab], before all processors */
-    const struct engine_want *want;   /* WANT_SAMPLE or WANT_PROMPT_LP */
-    const struct engine_param *param; /* PROMPT_LP: not read */
-    const uint32_t *mask;             /* NULL: all tokens are allowed */
+    /* [n_vocab], before all processors */
+    const float *logits;
+    /* WANT_SAMPLE or WANT_PROMPT_LP */
+    const struct engine_want *want;
+    /* PROMPT_LP: not read */
+    const struct engine_param *param;
+    /* NULL: all tokens are allowed */
+    const uint32_t *mask;
     /* the token fed by engine_seq.feed, which counts as output although param does not have it; -1:
      * none */
     int32_t fed;
-    int32_t target; /* PROMPT_LP: the prompt's next token */
+    /* PROMPT_LP: the prompt's next token */
+    int32_t target;
     bool digest;
 };
 

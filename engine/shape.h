@@ -32,8 +32,10 @@ enum { ROPE_DRAFT = 2, ROPE_SETS };
  * mscale. Scaling (linear, yarn, a tensor of divisors) is folded in by engine/rope.c, in double by
  * mathx. */
 struct rope_set {
-    uint32_t n_rot;     /* values of a head with rotary positions; 0: none */
-    const double *freq; /* [n_rot / 2] */
+    /* values of a head with rotary positions; 0: none */
+    uint32_t n_rot;
+    /* [n_rot / 2] */
+    const double *freq;
     /* [n_rot / 2] M-RoPE: the position (ROPE_TIME, ...) by which each pair turns. NULL: every pair
      * turns by ROPE_TIME. */
     const uint8_t *axis;
@@ -52,13 +54,17 @@ enum gating { GATING_SOFTMAX, GATING_SIGMOID, GATING_ROOT };
  * the backend chooses. n_layer 0: the model has none.
  */
 struct state_shape {
-    uint32_t n_layer; /* number of recurrent layers */
-    uint32_t kernel;  /* taps: 2 to 8 */
+    /* number of recurrent layers */
+    uint32_t n_layer;
+    /* taps: 2 to 8 */
+    uint32_t kernel;
     /* values of a row in each product, the most of any layer; n_in[0]: the convolution's channels,
      * a multiple of 16 */
     uint32_t n_in[OP_MATRICES];
-    uint32_t n_out;    /* values of the output, ACT_D */
-    uint64_t n_floats; /* size of a sequence's state in one layer */
+    /* values of the output, ACT_D */
+    uint32_t n_out;
+    /* size of a sequence's state in one layer */
+    uint64_t n_floats;
     /* floats of a sequence's state after those of the layers: data of NGRAM, INDEX,
      * COMPRESS, and of drafting blocks CSA_KEYS */
     uint64_t n_more;
@@ -67,17 +73,22 @@ struct state_shape {
 /* Residual streams (hyper-connections, Zhu et al. 2024): every row has @n residual vectors instead
  * of one. n 0: the model has none. */
 struct stream_shape {
-    uint32_t n, n_low; /* n_low: rank of the matrices of a MIX, or outputs of an HC_IN */
-    uint32_t rounds;   /* HC_IN: Sinkhorn iterations (sinkhorn.h); 0: the model uses MIX */
-    float eps;         /* HC_IN: added to its weights and sums */
+    /* n_low: rank of the matrices of a MIX, or outputs of an HC_IN */
+    uint32_t n, n_low;
+    /* HC_IN: Sinkhorn iterations (sinkhorn.h); 0: the model uses MIX */
+    uint32_t rounds;
+    /* HC_IN: added to its weights and sums */
+    float eps;
 };
 
 /* Sparse attention: an indexer scores blocks of @ratio positions, each by one key of @dim values,
  * and a row attends to the best blocks. n_layer 0: the model has none. */
 struct sparse_shape {
     uint32_t n_layer;
-    uint32_t n_head, dim; /* n_head: queries of the indexer per row; dim: a multiple of 16 */
-    uint32_t ratio;       /* positions of a block; a power of two up to 16, which divides a page */
+    /* n_head: queries of the indexer per row; dim: a multiple of 16 */
+    uint32_t n_head, dim;
+    /* positions of a block; a power of two up to 16, which divides a page */
+    uint32_t ratio;
     /* most blocks that a row sees; it also sees the positions after the last complete block */
     uint32_t n_block;
 };
@@ -91,12 +102,14 @@ struct sparse_shape {
  * a key are rotary. window 0: the model has none.
  */
 struct condensed_shape {
-    uint32_t window, q_rank; /* q_rank: rank of the projection of queries */
+    /* q_rank: rank of the projection of queries */
+    uint32_t window, q_rank;
     /* groups of heads whose outputs have a projection each (CSA_OUT) */
     uint32_t n_group;
     /* n_index: queries of the indexer per row; index_dim: a multiple of 16 */
     uint32_t n_index, index_dim;
-    uint32_t n_block; /* most short blocks that a row sees */
+    /* most short blocks that a row sees */
+    uint32_t n_block;
     /* values that the keys of one short and of one long block take in all layers */
     uint64_t n_short, n_long;
 };
@@ -110,8 +123,10 @@ enum { NGRAM_TOKENS = 4, NGRAM_HEADS = 64, NGRAM_STATE = 16 };
 /* A table of n-gram embeddings: for each length from 2 to @n, a token reads @n_head rows of the
  * table, found by hashes of the token and of those before it. n 0: the model has none. */
 struct ngram_shape {
-    uint32_t n, n_head, width; /* width: values of a row */
-    uint32_t kernel;           /* taps of the convolution, 2 to 8, dilated by @n tokens */
+    /* width: values of a row */
+    uint32_t n, n_head, width;
+    /* taps of the convolution, 2 to 8, dilated by @n tokens */
+    uint32_t kernel;
     /* hashed in place of tokens before the start of the sequence or before an end token */
     int32_t eos;
     uint64_t factor[NGRAM_TOKENS];
@@ -123,19 +138,25 @@ struct ngram_shape {
  * queries and keys of the key heads, then the values of the value heads. A state has a matrix [dim
  * keys][dim values] for each value head. */
 struct delta_shape {
-    uint32_t n_key_head, n_value_head; /* n_value_head is a multiple of n_key_head */
-    uint32_t dim; /* values of a key and of a value of one head, a multiple of 16 */
+    /* n_value_head is a multiple of n_key_head */
+    uint32_t n_key_head, n_value_head;
+    /* values of a key and of a value of one head, a multiple of 16 */
+    uint32_t dim;
     /* value head h uses key head h % n_key_head; else h / (n_value_head / n_key_head) */
     bool tiled;
-    float lower; /* KDA: lower bound of the logarithm of a decay, negative */
+    /* KDA: lower bound of the logarithm of a decay, negative */
+    float lower;
 };
 
 /* Mamba-2 (Dao and Gu 2024). The convolution's channels are x of all heads, then B and C of all
  * groups. A state has a matrix [dim][n_state] for each head. */
 struct mamba_shape {
-    uint32_t n_head, dim; /* dim: a multiple of 16 */
-    uint32_t n_group;     /* groups of successive heads that share B and C; divides n_head */
-    uint32_t n_state;     /* a multiple of 4 */
+    /* dim: a multiple of 16 */
+    uint32_t n_head, dim;
+    /* groups of successive heads that share B and C; divides n_head */
+    uint32_t n_group;
+    /* a multiple of 4 */
+    uint32_t n_state;
 };
 
 /* Multi-head latent attention (MLA): all heads share one key of rank + n_rot values, the first
@@ -158,10 +179,12 @@ struct block_shape {
 /* Dimensions of a model, as the ops need them. engine/arch has validated them. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
-    uint32_t n_ff; /* width of the widest dense FFN; 0: all layers have experts */
+    /* width of the widest dense FFN; 0: all layers have experts */
+    uint32_t n_ff;
     float rms_eps, attn_scale;
     enum rope_type rope_type;
-    struct rope_set rope[ROPE_SETS]; /* indexed by model_op.rope */
+    /* indexed by model_op.rope */
+    struct rope_set rope[ROPE_SETS];
     /* n_head, n_head_kv and head_dim are those of most layers; these are the largest values of any
      * layer: values of a row's queries (q) and keys (kv), values of a head, query heads per key
      * head (group), key heads (n_kv). */
@@ -177,13 +200,17 @@ struct model_shape {
     /* Mixture of experts: each row picks n_expert_used of n_expert FFNs of width n_ff_expert.
      * n_expert 0: FFNs are dense. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
-    float expert_scale; /* factor of the sum over the picked experts */
-    enum gating gating; /* function from a router's logits to weights */
-    bool unnormed;      /* weights of picked experts are not divided by their sum */
+    /* factor of the sum over the picked experts */
+    float expert_scale;
+    /* function from a router's logits to weights */
+    enum gating gating;
+    /* weights of picked experts are not divided by their sum */
+    bool unnormed;
     /* Groups of experts, and the number of best groups from which experts are picked; 0: no
      * groups. */
     uint32_t n_expert_group, n_group_used;
-    uint32_t n_ff_shared; /* width of the shared expert, which every row uses; 0: none */
+    /* width of the shared expert, which every row uses; 0: none */
+    uint32_t n_ff_shared;
     /* Experts that are in host memory beside a device and are computed there: one bit per expert,
      * [n_layer][host_words()]. NULL: none. fetches: the device computes them, too, and copies their
      * weights when they are picked; host memory then has all experts of such layers, and a bit says
@@ -192,22 +219,30 @@ struct model_shape {
     bool fetches;
     /* model without experts: the number of last layers whose FFNs the host computes */
     uint32_t n_host_ffn;
-    uint64_t host_bytes;    /* bytes of these experts or FFNs in host memory */
-    uint32_t n_layer_input; /* width of a layer's part of LAYER_INPUT; 0: the model has none */
+    /* bytes of these experts or FFNs in host memory */
+    uint64_t host_bytes;
+    /* width of a layer's part of LAYER_INPUT; 0: the model has none */
+    uint32_t n_layer_input;
     /* values of a picture's row: n_embd, and n_embd more for each DEEP; 0: the model takes no
      * pictures */
     uint32_t n_picture;
     /* Bytes of a device's memory that the image encoder takes; 0: the host computes it, or
      * there is none. */
     uint64_t picture_weights, picture_buffers;
-    bool two_way; /* some op has attn.two_way */
+    /* some op has attn.two_way */
+    bool two_way;
     /* attention is bidirectional over whole sequences, and there are no logits */
     bool encoder;
-    uint8_t drafts;                /* draft passes: engine_info.draft_passes */
-    bool keeps_streams;            /* a hidden state is all residual streams (hidden_width()) */
-    bool borrows;                  /* draft passes have no keys of their own: engine_info.borrows */
-    uint32_t n_taps;               /* number of TAP ops; 0: none */
-    uint32_t n_block, first_draft; /* as in engine_info */
+    /* draft passes: engine_info.draft_passes */
+    uint8_t drafts;
+    /* a hidden state is all residual streams (hidden_width()) */
+    bool keeps_streams;
+    /* draft passes have no keys of their own: engine_info.borrows */
+    bool borrows;
+    /* number of TAP ops; 0: none */
+    uint32_t n_taps;
+    /* as in engine_info */
+    uint32_t n_block, first_draft;
     int32_t mask_token;
     struct block_shape block;
     struct state_shape state;
@@ -221,7 +256,8 @@ struct model_shape {
     /* First layer of each device if layers are divided among devices, then n_layer. All 0: they are
      * not divided. */
     uint32_t cut[ENGINE_DEVICES + 1];
-    const struct model_op *op; /* [n_ops] the ops of the model */
+    /* [n_ops] the ops of the model */
+    const struct model_op *op;
     uint32_t n_ops;
 };
 

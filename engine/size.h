@@ -11,16 +11,20 @@
 
 /* A model on a backend, and the results. Pointers are the caller's. */
 struct sizing {
-    struct model *model; /* model_join_windows() may be called on it */
+    /* model_join_windows() may be called on it */
+    struct model *model;
     const struct be_ops *ops;
     struct picks *picks;
     /* a number of pages or states, or max_context, that is 0 is chosen here */
     struct engine_opts *opts;
     /* zeroed by the caller; gets sizes of pages and states, windows and slots */
     struct engine_info *info;
-    char *note, *moved;     /* lines for the log about windows (note) and about experts (moved) */
-    size_t n_note, n_moved; /* sizes of @note and @moved */
-    bool host_snapshots;    /* output: snapshots are in host memory beside a device */
+    /* lines for the log about windows (note) and about experts (moved) */
+    char *note, *moved;
+    /* sizes of @note and @moved */
+    size_t n_note, n_moved;
+    /* output: snapshots are in host memory beside a device */
+    bool host_snapshots;
 };
 
 /* Fills in the sizes that the options leave open. Returns 0, or with @err: -ENOMEM if memory is too

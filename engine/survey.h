@@ -22,10 +22,14 @@ struct survey_names {
 };
 
 struct survey {
-    const char *prefix;          /* of the keys: the file's own architecture */
-    struct survey_names known;   /* tensors */
-    struct survey_names missing; /* tensors that the file lacks */
-    struct survey_names keys;    /* keys, without @prefix */
+    /* of the keys: the file's own architecture */
+    const char *prefix;
+    /* tensors */
+    struct survey_names known;
+    /* tensors that the file lacks */
+    struct survey_names missing;
+    /* keys, without @prefix */
+    struct survey_names keys;
 };
 
 /* Returns @name without "blk.N.". */

@@ -24,10 +24,13 @@ struct kv_formats {
 
 struct kv_type {
     const char *name;
-    enum tensor_type tensor; /* the format of tensors with the same blocks */
+    /* the format of tensors with the same blocks */
+    enum tensor_type tensor;
     uint32_t block, block_bytes;
-    uint32_t code_bits; /* bits of a quantized value, without its share of the block's scale */
-    bool judges;        /* only for the reference backend, as the judge in tests */
+    /* bits of a quantized value, without its share of the block's scale */
+    uint32_t code_bits;
+    /* only for the reference backend, as the judge in tests */
+    bool judges;
 };
 
 /* Indexed by enum engine_kv_type. A constant index costs nothing in a kernel. */
@@ -67,7 +70,8 @@ enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_
 struct engine_copy {
     uint32_t src, dst;
     uint16_t n_tokens;
-    uint8_t cls, dir; /* enum engine_copy_dir */
+    /* enum engine_copy_dir */
+    uint8_t cls, dir;
 };
 
 /* A picture in a sequence: positions [at, at + n_rows) are its rows; the tokens at these positions
@@ -107,13 +111,17 @@ struct engine_seq {
 
 /* A result that is requested for a row. Results have the order of the wants. */
 struct engine_want {
-    uint32_t row, param; /* row of the batch; index into engine_batch.param */
+    /* row of the batch; index into engine_batch.param */
+    uint32_t row, param;
     /* index of the sampled token among the output tokens; seeds its noise together with
      * engine_param */
     uint32_t out_pos;
-    uint8_t what, n_top; /* enum engine_what; how many top logprobs, 0: none */
-    bool logprob;        /* the log probability of the sampled token */
-    bool no_digest;      /* the digest (engine_opts.digest) is not needed for this want */
+    /* enum engine_what; how many top logprobs, 0: none */
+    uint8_t what, n_top;
+    /* the log probability of the sampled token */
+    bool logprob;
+    /* the digest (engine_opts.digest) is not needed for this want */
+    bool no_digest;
 };
 
 /* A number that is added to the logit of a token (logit_bias). */
@@ -124,9 +132,12 @@ struct engine_bias {
 
 /* Samplers that few requests ask for (engine/sampler_more.c). */
 struct engine_samplers {
-    float top_n_sigma, typical_p;         /* 0: off */
-    float xtc_probability, xtc_threshold; /* probability 0: off */
-    float dry_multiplier, dry_base;       /* multiplier 0: off */
+    /* 0: off */
+    float top_n_sigma, typical_p;
+    /* probability 0: off */
+    float xtc_probability, xtc_threshold;
+    /* multiplier 0: off */
+    float dry_multiplier, dry_base;
     /* length of a repetition that is free; tokens that are searched, 0: all */
     uint32_t dry_allowed, dry_last_n;
     /* bit t % 32 of word t / 32: token t ends a repetition (sequence breaker); NULL: none */
@@ -137,16 +148,20 @@ struct engine_samplers {
  * penalties, DRY, bans, temperature, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, noise.
  * Temperature 0 takes the argmax after bias, penalties, DRY and bans. */
 struct engine_param {
-    float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
-    float repetition, presence, frequency; /* 1, 0, 0: off */
-    uint32_t top_k;                        /* 0: off */
+    /* top_p 1, min_p 0: off */
+    float temperature, top_p, min_p;
+    /* 1, 0, 0: off */
+    float repetition, presence, frequency;
+    /* 0: off */
+    uint32_t top_k;
     uint64_t seed;
     uint32_t choice;
     /* bans: tokens that are never sampled (end tokens before min_tokens) */
     uint32_t n_bias, n_bans;
     const struct engine_bias *bias;
     const int32_t *bans;
-    const struct engine_samplers *samplers; /* NULL: all off */
+    /* NULL: all off */
+    const struct engine_samplers *samplers;
     /* The sequence's tokens, for penalties and DRY: [0, n_prompt) are the prompt, [n_prompt,
      * n_tokens) the output. With feed >= 0 the fed sample is not among them; the engine adds it.
      * Wants of rows with drafts have their own parameters, whose output includes the drafts up to
@@ -158,7 +173,8 @@ struct engine_param {
 /* The input of a step. Plain data, owned by the caller, who must not change it before engine_wait()
  * returned for the step. */
 struct engine_batch {
-    uint64_t step; /* 1, 2, 3, ... */
+    /* 1, 2, 3, ... */
+    uint64_t step;
     /* The pass: 0, the model itself; 1 + k, draft block k (engine_info.draft_passes), with one row
      * of each sequence, or engine_info.n_block rows. A draft pass needs the hidden state of the
      * position before each row, which an earlier pass must have left in the slot. It writes its
@@ -170,7 +186,8 @@ struct engine_batch {
      * drafted for a while. All rows must be output tokens. */
     bool holes;
     uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
-    const int32_t *token; /* [n_rows] */
+    /* [n_rows] */
+    const int32_t *token;
     const struct engine_seq *seq;
     /* Page tables in CSR form: the pages of seq[s] are page[start[s] .. start[s + 1]); page i holds
      * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions; pos0
@@ -192,12 +209,15 @@ struct engine_top {
 
 /* The result for a want. */
 struct engine_out {
-    int32_t token; /* the sample; WANT_PROMPT_LP: the prompt token after the row */
-    float logprob; /* log probability of the token, from the logits before all processors */
+    /* the sample; WANT_PROMPT_LP: the prompt token after the row */
+    int32_t token;
+    /* log probability of the token, from the logits before all processors */
+    float logprob;
     /* digest of the row's logits before processors; 0 without engine_opts.digest */
     uint64_t digest;
     uint32_t n_top;
-    const struct engine_top *top; /* best first; ties by lowest id */
+    /* best first; ties by lowest id */
+    const struct engine_top *top;
     /* WANT_HIDDEN: n_embd floats, valid until the next launch; other members are unset */
     const float *vector;
 };
@@ -205,24 +225,33 @@ struct engine_out {
 /* The results of a step, in the order of its wants. */
 struct engine_result {
     uint64_t step;
-    uint32_t n_outs;              /* = n_wants */
-    const struct engine_out *out; /* valid until the second engine_wait() from now */
+    /* = n_wants */
+    uint32_t n_outs;
+    /* valid until the second engine_wait() from now */
+    const struct engine_out *out;
 };
 
 /* Options of engine_new(), which copies them. Files stay the caller's and must stay open while the
  * engine lives. Sizes are in bytes. */
 struct engine_opts {
     const struct gguf *file;
-    const char *backend; /* "reference", "cpu", "cuda", "auto" */
-    const char *isa;     /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
+    /* "reference", "cpu", "cuda", "auto" */
+    const char *backend;
+    /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
+    const char *isa;
     /* cuda: device numbers that share the model, "0,1"; NULL: "0". Results are the same bits on any
      * number of devices. */
     char *devices;
-    uint32_t n_devices;   /* number of these devices that are used, the first ones; 0: all */
-    uint32_t n_threads;   /* cpu; 0: all cores */
-    uint32_t n_pages;     /* 0: sized from kv_bytes */
-    uint32_t page_tokens; /* 16, 32 or 64 */
-    uint64_t kv_bytes;    /* used when n_pages is 0 */
+    /* number of these devices that are used, the first ones; 0: all */
+    uint32_t n_devices;
+    /* cpu; 0: all cores */
+    uint32_t n_threads;
+    /* 0: sized from kv_bytes */
+    uint32_t n_pages;
+    /* 16, 32 or 64 */
+    uint32_t page_tokens;
+    /* used when n_pages is 0 */
+    uint64_t kv_bytes;
     /* CPU backend: limit for weights, buffers and KV together; 0: no limit. With a limit, kv_bytes
      * is a wish (0: a quarter of the limit) that shrinks if the weights leave less and grows for
      * max_context. */
@@ -248,19 +277,23 @@ struct engine_opts {
      * another model. keeps_place: experts stay where the file says. */
     int experts_fd;
     bool keeps_place;
-    uint32_t n_host_pages;  /* pages in host memory; 0: sized from host_kv_bytes, which may be 0 */
-    uint64_t host_kv_bytes; /* host memory for pages beside the device's */
+    /* pages in host memory; 0: sized from host_kv_bytes, which may be 0 */
+    uint32_t n_host_pages;
+    /* host memory for pages beside the device's */
+    uint64_t host_kv_bytes;
     /* slots of recurrent states; 0: max_seqs, or fewer, so that states take at most half of
      * kv_bytes */
     uint32_t n_states;
     /* snapshots of states; 0: as many as fit host_kv_bytes, or a quarter of kv_bytes */
     uint32_t n_snapshots;
-    uint32_t max_context; /* tokens; 0: the model's own, or fewer if the pages hold fewer */
+    /* tokens; 0: the model's own, or fewer if the pages hold fewer */
+    uint32_t max_context;
     /* The caller has page tables of KV_WINDOW and obeys engine_info.window. Layers with a window
      * then have pages of their own if that takes less memory: only models without recurrent layers,
      * on the CPU, without host pages. */
     bool windows;
-    uint32_t max_rows, max_seqs, max_wants; /* limits of a batch */
+    /* limits of a batch */
+    uint32_t max_rows, max_seqs, max_wants;
     struct kv_formats kv_type;
     /* Chooses kv_type: q8_0 if pages of f16 are too few for a sequence of max_context tokens (0:
      * FIT_CONTEXT, or the model's longest if that is less) and pages of q8_0 hold more; else
@@ -272,14 +305,16 @@ struct engine_opts {
      * filled it, its weights are used as they are. A file that cannot be used changes nothing
      * (engine_info.weights). */
     int keep_fd;
-    bool drafts; /* use the model's blocks of multi-token prediction, if it has any */
+    /* use the model's blocks of multi-token prediction, if it has any */
+    bool drafts;
     /* A file with only such a block, an assistant model or a block drafter (engine_is_block()),
      * used in place of the model's own blocks; NULL. Kept open like `file`. */
     const struct gguf *block;
     /* The file of the image encoder (vision/projector.h), kept open like `file`; NULL: the model
      * takes no pictures. engine_new() fails if it does not fit the model. */
     const struct gguf *projector;
-    uint32_t picture_rows; /* most rows of a picture; 0: the projector's limit */
+    /* most rows of a picture; 0: the projector's limit */
+    uint32_t picture_rows;
     void (*progress)(void *ctx, const char *what,
                      /* called while loading, with @fraction from 0 to 1; NULL: not called */
                      double fraction);
@@ -291,7 +326,8 @@ struct engine_opts {
 
 /* Describes an open engine. Constant except n_picks and n_host_picks. */
 struct engine_info {
-    const char *arch, *backend, *isa, *name; /* name: general.name or "" */
+    /* name: general.name or "" */
+    const char *arch, *backend, *isa, *name;
     /* CUDA's numbers of the devices, and their PCI addresses: domain:bus:device.function, or "". */
     uint32_t n_devices, device[ENGINE_DEVICES];
     const char *address[ENGINE_DEVICES];
@@ -299,24 +335,30 @@ struct engine_info {
      * measured at open to choose between equivalent code paths; "": nothing. */
     const char *note;
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
-    uint32_t depth; /* steps that may be in flight: 1 or 2 */
-    bool hidden;    /* WANT_HIDDEN is supported */
+    /* steps that may be in flight: 1 or 2 */
+    uint32_t depth;
+    /* WANT_HIDDEN is supported */
+    bool hidden;
     /* Attention is bidirectional: a prompt is computed in one step, so max_context is at most the
      * batch's max_rows. Only WANT_HIDDEN is supported. */
     bool encoder;
-    bool ranks; /* a reranker: engine_score() may be called */
+    /* a reranker: engine_score() may be called */
+    bool ranks;
     /* Values of a picture's row; 0: the model takes no pictures. two_way: rows of a picture attend
      * to each other in both directions. */
     uint32_t picture_width;
     bool two_way;
-    uint32_t picture_rows; /* most rows of a picture, without line breaks */
+    /* most rows of a picture, without line breaks */
+    uint32_t picture_rows;
     uint64_t weight_bytes, page_bytes, n_params;
-    uint64_t memory_bytes; /* weights, buffers, pages and states, whether touched yet or not */
+    /* weights, buffers, pages and states, whether touched yet or not */
+    uint64_t memory_bytes;
     /* Recurrent layers: bytes of a sequence's state, 0 if the model has none, and how many
      * sequences may have one at once. Cached pages of a prefix are useless without the state at its
      * end. */
     uint64_t state_bytes;
-    uint32_t n_states, n_snapshots; /* n_snapshots: copies of states from which sequences resume */
+    /* n_snapshots: copies of states from which sequences resume */
+    uint32_t n_states, n_snapshots;
     /* Models that draft: slots for hidden states, as many as recurrent states if there are any. 0:
      * engine_opts.drafts was not set, or the model has no draft block. draft_bytes: bytes of
      * weights that a row of the first draft pass reads. */
@@ -338,13 +380,16 @@ struct engine_info {
     /* Pages of KV_WINDOW; 0: the keys of all layers are in KV_GLOBAL. A row reads the last @window
      * keys there. The pages suffice for @window_seqs sequences with two steps in flight. */
     uint32_t n_windows, window, window_seqs;
-    uint64_t window_bytes; /* bytes of a page of KV_WINDOW */
-    bool latent;           /* keys are latent vectors (multi-head latent attention) */
+    /* bytes of a page of KV_WINDOW */
+    uint64_t window_bytes;
+    /* keys are latent vectors (multi-head latent attention) */
+    bool latent;
     /* Placement of experts: layers with experts, those of them with some in host memory, all
      * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
-    uint32_t n_host_ffn; /* layers whose dense FFN is in host memory, and the bytes of these FFNs */
+    /* layers whose dense FFN is in host memory, and the bytes of these FFNs */
+    uint32_t n_host_ffn;
     uint64_t host_ffn_bytes;
     /* with experts_fd: picks so far, and those of experts in host memory */
     uint64_t n_picks, n_host_picks;

@@ -47,16 +47,21 @@
 #define NOTE_NS INT64_C(3600000000000)
 
 struct job {
-    struct list link; /* in disk.saves or disk.loads */
-    uint64_t id;      /* load: request that waits for the pages */
-    uint64_t after;   /* step that must end before the job begins */
+    /* in disk.saves or disk.loads */
+    struct list link;
+    /* load: request that waits for the pages */
+    uint64_t id;
+    /* step that must end before the job begins */
+    uint64_t after;
     bool active, under_way, cancelled;
     struct kv_seq *host, *slots;
     struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
-    int32_t *stored;         /* save: tokens of the pages under way, in the form of the file */
-    struct kv_medium *media; /* save: pictures of the pages under way */
+    /* save: tokens of the pages under way, in the form of the file */
+    int32_t *stored;
+    /* save: pictures of the pages under way */
+    struct kv_medium *media;
     /* Snapshots of the host's and of the slots' pager, or both KV_NO_SNAPSHOT. The source of the
      * copy is held, its destination is taken. */
     uint32_t state, state_slot;
@@ -69,16 +74,22 @@ struct disk {
     struct disk_opts opts;
     struct store *store;
     struct kv_pager *slots;
-    struct store_id *id;  /* [n_slots + n_states] ids of published pages, then of their snapshots */
-    struct store_id next; /* id for the next page or state */
-    uint32_t state_pages; /* size of a state in pages; 0: no state */
+    /* [n_slots + n_states] ids of published pages, then of their snapshots */
+    struct store_id *id;
+    /* id for the next page or state */
+    struct store_id next;
+    /* size of a state in pages; 0: no state */
+    uint32_t state_pages;
     uint64_t stamp;
-    struct list saves, loads; /* job.link */
+    /* job.link */
+    struct list saves, loads;
     uint32_t n_saves;
     struct disk_room room;
     bool told_lost;
-    int64_t told_ns; /* time of the last note that the file cannot be written; 0: never */
-    double read_ns;  /* running mean of the time to read a page */
+    /* time of the last note that the file cannot be written; 0: never */
+    int64_t told_ns;
+    /* running mean of the time to read a page */
+    double read_ns;
     struct disk_thread thread;
 };
 

@@ -22,9 +22,11 @@ struct disk_counts {
 struct disk_opts {
     struct kv_tier_file file;
     struct clock *clock;
-    struct kv_opts pager; /* of the slots, but for their numbers */
+    /* of the slots, but for their numbers */
+    struct kv_opts pager;
     struct kv_pager *host;
-    struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
+    /* numbers of pictures in tokens; NULL: the model takes none */
+    struct kv_media *media;
     struct kv_memory memory;
     void *ctx, *note_ctx;
     struct disk_counts *counts;

@@ -17,28 +17,38 @@
 /* A job: slots to be read or written one after the other. */
 struct disk_io {
     struct mbox_link mail;
-    struct list link; /* disk_thread.turns */
+    /* disk_thread.turns */
+    struct list link;
     enum { IO_READ, IO_WRITE, IO_STOP } what;
     uint32_t n, n_done, page_tokens;
-    bool lost;  /* after writing: the file is deleted */
-    int answer; /* error of the first piece that failed; 0: none */
-    int64_t ns; /* time that its pieces took; 0 with disk_thread.in_step */
+    /* after writing: the file is deleted */
+    bool lost;
+    /* error of the first piece that failed; 0: none */
+    int answer;
+    /* time that its pieces took; 0 with disk_thread.in_step */
+    int64_t ns;
     uint32_t slot[DISK_IO_PAGES];
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
-    const int32_t *tokens;         /* [n][page_tokens] tokens of pages to be written */
-    const struct kv_medium *media; /* pictures of these pages, as store_write() takes them */
-    struct store_io *now;          /* I/O of slot[n_done]; NULL: it has not begun */
+    /* [n][page_tokens] tokens of pages to be written */
+    const int32_t *tokens;
+    /* pictures of these pages, as store_write() takes them */
+    const struct kv_medium *media;
+    /* I/O of slot[n_done]; NULL: it has not begun */
+    struct store_io *now;
 };
 
 struct disk_thread {
     const struct store *store;
     struct mbox to, from;
-    struct list turns; /* disk_io.link: jobs in round-robin order, the next one first */
+    /* disk_io.link: jobs in round-robin order, the next one first */
+    struct list turns;
     pthread_t thread;
-    bool in_step; /* tests: no thread, jobs are done in disk_thread_submit() */
+    /* tests: no thread, jobs are done in disk_thread_submit() */
+    bool in_step;
     bool started, used;
-    int fd; /* readable when disk_thread_receive() may return a job */
+    /* readable when disk_thread_receive() may return a job */
+    int fd;
 };
 
 /* Initialises @t; the thread runs from disk_thread_start() on. @in_step: see

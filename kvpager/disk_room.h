@@ -14,20 +14,29 @@ struct disk_room_opts {
     struct kv_pager *slots;
     struct clock *clock;
     uint32_t n_slots, n_states, page_tokens, max_seq_tokens;
-    uint64_t slot_bytes;  /* size of the largest slot */
-    uint64_t daily_bytes; /* 0: no limit */
+    /* size of the largest slot */
+    uint64_t slot_bytes;
+    /* 0: no limit */
+    uint64_t daily_bytes;
 };
 
 struct disk_room {
     struct disk_room_opts opts;
-    bool *written;          /* [n_slots + n_states] the file has space for the slot */
-    struct kv_seq **held;   /* sequences that hold the withheld pages */
-    uint32_t n_held, n_max; /* n_max: sequences that all slots may need */
-    uint32_t *state;        /* [n_states] withheld snapshots */
+    /* [n_slots + n_states] the file has space for the slot */
+    bool *written;
+    /* sequences that hold the withheld pages */
+    struct kv_seq **held;
+    /* n_max: sequences that all slots may need */
+    uint32_t n_held, n_max;
+    /* [n_states] withheld snapshots */
+    uint32_t *state;
     uint32_t n_held_states;
-    int64_t retry_ns; /* time of the next try; 0: no fault */
-    bool stopped;     /* writing is off until retry_ns */
-    double bytes;     /* level of the bucket */
+    /* time of the next try; 0: no fault */
+    int64_t retry_ns;
+    /* writing is off until retry_ns */
+    bool stopped;
+    /* level of the bucket */
+    double bytes;
     int64_t filled_ns;
 };
 

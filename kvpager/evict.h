@@ -16,7 +16,8 @@
 
 /* Invariant: the list holds exactly the cached pages of the pool. */
 struct evict {
-    struct list idle; /* page.link, least recently given back first */
+    /* page.link, least recently given back first */
+    struct list idle;
 };
 
 /* Initialises an empty list. */

@@ -32,17 +32,21 @@ struct kv_seq;
 
 /* Restricts sharing: two sequences share pages only when the bytes of these fields are equal. */
 struct kv_isolation {
-    uint8_t key[16]; /* only sequences of equal key share pages */
+    /* only sequences of equal key share pages */
+    uint8_t key[16];
 };
 
 /* Options of a pager, fixed for its life. */
 struct kv_opts {
-    uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
-    uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
+    /* page_tokens: a power of two, 1 to 256 */
+    uint32_t n_pages, page_tokens, max_seqs;
+    /* longest sequence: page tables are sized from it */
+    uint32_t max_seq_tokens;
     /* Slots for recurrent states, or for the hidden states from which drafts continue; each
      * sequence holds one slot while it is computed. 0: the model needs no slots. */
     uint32_t n_states;
-    uint32_t n_snapshots; /* snapshots of states, see kv_snapshot_take() */
+    /* snapshots of states, see kv_snapshot_take() */
+    uint32_t n_snapshots;
     /* NULL, or a pager with the same number of snapshots, fingerprint, seed and hash_bits. The two
      * share their snapshots, and a snapshot may belong to a page of each pager. */
     struct kv_pager *peer;
@@ -50,10 +54,13 @@ struct kv_opts {
      * most the last @window keys, including its own. 0: there are no such layers. Cannot be
      * combined with snapshots. */
     uint32_t n_windows, window;
-    uint8_t fingerprint[16]; /* names the model; part of every key */
+    /* names the model; part of every key */
+    uint8_t fingerprint[16];
     uint64_t hash_seed;
-    uint32_t hash_bits; /* bits of the hash in use, for tests that force collisions; 0: all */
-    bool watch;         /* kv_pager_next_change() will be called */
+    /* bits of the hash in use, for tests that force collisions; 0: all */
+    uint32_t hash_bits;
+    /* kv_pager_next_change() will be called */
+    bool watch;
 };
 
 /* A change of a published page: it has got keys, or has lost them. With `ends`: it has got, or has
@@ -76,16 +83,21 @@ struct kv_stats {
     /* n_pages is the sum of the four others */
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached;
     uint32_t n_seqs;
-    uint32_t n_pinned;                      /* shared pages that only pinned sequences hold */
-    uint32_t n_states;                      /* slots in use by sequences */
-    uint64_t n_lookup_tokens, n_hit_tokens; /* counted by kv_seq_attach() */
+    /* shared pages that only pinned sequences hold */
+    uint32_t n_pinned;
+    /* slots in use by sequences */
+    uint32_t n_states;
+    /* counted by kv_seq_attach() */
+    uint64_t n_lookup_tokens, n_hit_tokens;
     uint64_t n_evicted, n_published, n_deduplicated;
     /* n_snapshots: snapshots of pages now; the others are counted since the start */
     uint32_t n_snapshots;
     uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
-    uint32_t n_windows_free, n_windows_idle; /* window pages; all others are held by sequences */
+    /* window pages; all others are held by sequences */
+    uint32_t n_windows_free, n_windows_idle;
     uint64_t n_windows_evicted;
-    uint64_t n_missed_tokens; /* tokens by which hits were cut because a window page was gone */
+    /* tokens by which hits were cut because a window page was gone */
+    uint64_t n_missed_tokens;
 };
 
 /* Describes what kv_seq_attach() would give to a new sequence. */
@@ -93,9 +105,10 @@ struct kv_match {
     /* Tokens in existing full pages, as far as the window pages that the next token reads exist;
      * with snapshots, up to the last page that has one. A multiple of page_tokens. */
     uint32_t n_tokens;
-    uint32_t n_idle;  /* the number of these pages that are cached: attaching makes them
-                       * unavailable */
-    uint32_t n_found; /* tokens of all existing full pages, including those behind n_tokens */
+    /* the number of these pages that are cached: attaching makes them unavailable */
+    uint32_t n_idle;
+    /* tokens of all existing full pages, including those behind n_tokens */
+    uint32_t n_found;
 };
 
 /* Allocates everything at once; no other function does. Returns 0, -EINVAL or -ENOMEM. */

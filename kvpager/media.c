@@ -11,7 +11,8 @@ struct kv_media_entry {
     struct list used;
     struct kv_medium of;
     int32_t number;
-    uint32_t next; /* next entry in the bucket, numbered as in kv_media.bucket */
+    /* next entry in the bucket, numbered as in kv_media.bucket */
+    uint32_t next;
 };
 
 int kv_media_init(struct kv_media *m, uint32_t max) {

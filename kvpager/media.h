@@ -26,17 +26,22 @@
 struct kv_medium {
     uint8_t digest[32];
     uint32_t n_rows, n_columns, n_lines, n_positions, width, height;
-    int32_t token; /* negative number that stands for each of the rows in a prompt */
+    /* negative number that stands for each of the rows in a prompt */
+    int32_t token;
 };
 
 /* Invariants: each of the first n_known entries is in one bucket and in `used`; numbers below
  * `last` were never assigned. */
 struct kv_media {
-    struct kv_media_entry *entry; /* [max] entries */
-    uint32_t *bucket;             /* [n_buckets], a power of two: index of an entry + 1; 0: none */
+    /* [max] entries */
+    struct kv_media_entry *entry;
+    /* [n_buckets], a power of two: index of an entry + 1; 0: none */
+    uint32_t *bucket;
     uint32_t max, n_buckets, n_known;
-    struct list used; /* kv_media_entry.used, the least recently used first */
-    int32_t last;     /* number that was assigned last; the first is -1 */
+    /* kv_media_entry.used, the least recently used first */
+    struct list used;
+    /* number that was assigned last; the first is -1 */
+    int32_t last;
 };
 
 /* Initialises a table of at most @max contents. Returns 0 or -ENOMEM. */

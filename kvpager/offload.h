@@ -16,10 +16,12 @@
 
 struct offload_job {
     struct kv_isolation share;
-    struct kv_seq *saved; /* sequence in the host's pager */
+    /* sequence in the host's pager */
+    struct kv_seq *saved;
     int32_t *tokens;
     uint32_t n_tokens;
-    bool returns; /* the session is expected to return, so the disk gets the pages too */
+    /* the session is expected to return, so the disk gets the pages too */
+    bool returns;
 };
 
 /* Counters since the start: saved to host memory, copied back from there, preempted sequences that
@@ -34,17 +36,22 @@ struct offload {
     struct kv_prices prices;
     struct offload_counts counts;
     uint32_t page_tokens;
-    struct disk *disk;     /* tier that gets saved turns, or NULL */
-    struct kv_pager *host; /* NULL: no host memory */
+    /* tier that gets saved turns, or NULL */
+    struct disk *disk;
+    /* NULL: no host memory */
+    struct kv_pager *host;
     /* Device's pager of a hybrid model, whose snapshots are copied with the pages; else NULL. */
     struct kv_pager *states;
-    uint32_t state_pages;                 /* size of a state in pages */
-    struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
+    /* size of a state in pages */
+    uint32_t state_pages;
+    /* the oldest first */
+    struct offload_job job[OFFLOAD_JOBS];
     uint32_t n_jobs;
     /* Copies for the next batch, in order. */
     struct kv_copy *copy;
     uint32_t n_copies, cap;
-    uint32_t n_fetched; /* pages among them that come from the host */
+    /* pages among them that come from the host */
+    uint32_t n_fetched;
 };
 
 /* Initialises @p. @n_host_pages 0: nothing is saved. device->peer: the device's pager, of a hybrid

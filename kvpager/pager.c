@@ -253,8 +253,10 @@ static void pager_release(struct kv_pager *p, struct page *page) {
 /* A position in the chains of published pages, from which pager_walk_down() continues. */
 struct walk {
     const struct kv_isolation *isolation;
-    XXH128_hash_t key; /* key of the page that was reached */
-    kv_page page;      /* the page that was reached, NO_PAGE at the root */
+    /* key of the page that was reached */
+    XXH128_hash_t key;
+    /* the page that was reached, NO_PAGE at the root */
+    kv_page page;
 };
 
 XXH128_hash_t pager_root_key(const struct kv_pager *p, const struct kv_isolation *isolation) {

@@ -17,27 +17,38 @@ enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES }
 
 /* A page; the legal changes of its state are in pool.c, the functions that make them in pager.c. */
 struct page {
-    struct list link; /* in pool.free or evict.idle, else in no list */
-    uint32_t refs;    /* number of page tables that hold the page */
-    uint32_t pinned;  /* number of these page tables that belong to pinned sequences */
+    /* in pool.free or evict.idle, else in no list */
+    struct list link;
+    /* number of page tables that hold the page */
+    uint32_t refs;
+    /* number of these page tables that belong to pinned sequences */
+    uint32_t pinned;
     enum page_state state;
     /* Members of a published (shared or cached) page, up to isolation. */
-    uint32_t n_children; /* number of published pages whose parent this page is */
-    kv_page parent;      /* the page before it, NO_PAGE at position 0 */
-    kv_page next;        /* next page in its bucket */
+    /* number of published pages whose parent this page is */
+    uint32_t n_children;
+    /* the page before it, NO_PAGE at position 0 */
+    kv_page parent;
+    /* next page in its bucket */
+    kv_page next;
     struct kv_isolation isolation;
     XXH128_hash_t key;
-    uint32_t snapshot; /* snapshot of the state behind the page; KV_NO_SNAPSHOT: none */
-    kv_page window;    /* window page, also of an owned page; NO_PAGE: none */
+    /* snapshot of the state behind the page; KV_NO_SNAPSHOT: none */
+    uint32_t snapshot;
+    /* window page, also of an owned page; NO_PAGE: none */
+    kv_page window;
 };
 
 /* Invariants: n_in[] counts the pages of each state, n_pages in all; `free` holds exactly the free
  * pages. */
 struct pool {
-    struct page *page; /* [n_pages] pages */
-    int32_t *tokens;   /* [n_pages][page_tokens] tokens of published pages */
+    /* [n_pages] pages */
+    struct page *page;
+    /* [n_pages][page_tokens] tokens of published pages */
+    int32_t *tokens;
     uint32_t n_pages, page_tokens;
-    struct list free; /* page.link */
+    /* page.link */
+    struct list free;
     uint32_t n_in[PAGE_STATES];
 };
 

@@ -27,10 +27,12 @@ struct prefix_root {
 /* Invariant: each published page of the pool is in exactly one bucket, that of its key. */
 struct prefix {
     struct pool *pool;
-    kv_page *bucket; /* [n_buckets], a power of two; chained by page.next */
+    /* [n_buckets], a power of two; chained by page.next */
+    kv_page *bucket;
     uint32_t n_buckets;
     uint64_t seed;
-    XXH128_hash_t mask; /* bits of the hash that count: all except in tests */
+    /* bits of the hash that count: all except in tests */
+    XXH128_hash_t mask;
     struct watch watch;
 };
 

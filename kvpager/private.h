@@ -10,33 +10,41 @@
 /* Invariants: 3 and 7 in pager.c; n_published <= n_pages; n_published = n_committed / page_tokens
  * between calls; a pinned sequence has n_pages = n_published and no state slot. */
 struct kv_seq {
-    struct list link; /* in kv_pager.unused_seqs or kv_pager.seqs */
+    /* in kv_pager.unused_seqs or kv_pager.seqs */
+    struct list link;
     struct kv_pager *pager;
     struct kv_isolation isolation;
     XXH128_hash_t root;
-    kv_page *page; /* [max_seq_pages]: the page table */
+    /* [max_seq_pages]: the page table */
+    kv_page *page;
     uint32_t n_pages, n_published, n_committed;
-    uint32_t state; /* slot of its state; NO_STATE: none */
+    /* slot of its state; NO_STATE: none */
+    uint32_t state;
     /* snapshot that the sequence's next snapshot replaces; KV_NO_SNAPSHOT: none */
     uint32_t passing;
     bool pinned;
     /* n_behind: first page whose window page the sequence holds. n_found: number of tokens up to
      * which the last search found pages of other sequences. */
     uint32_t n_behind, n_found;
-    uint32_t n_wanted; /* set by kv_seq_want() */
+    /* set by kv_seq_want() */
+    uint32_t n_wanted;
 };
 
 /* A page of the layers with a window: invariant 10. */
 struct window_page {
-    struct list link; /* in windows.free, passed or ended; in no list while it is held */
-    kv_page page;     /* page that it belongs to; NO_PAGE: free */
-    uint32_t refs;    /* number of sequences that hold it */
+    /* in windows.free, passed or ended; in no list while it is held */
+    struct list link;
+    /* page that it belongs to; NO_PAGE: free */
+    kv_page page;
+    /* number of sequences that hold it */
+    uint32_t refs;
 };
 
 /* Invariant: n_free counts the pages of `free`, n_idle those of `passed` and `ended`; all remaining
  * pages are held. */
 struct windows {
-    struct window_page *at; /* [opts.n_windows] window pages */
+    /* [opts.n_windows] window pages */
+    struct window_page *at;
     struct list free;
     /* Idle window pages, the oldest first. passed: pages that a sequence has moved past; ended:
      * pages at the end or the beginning of a sequence, which are kept longer. */
@@ -60,33 +68,44 @@ struct kv_pager {
     struct prefix prefix;
     struct evict evict;
     struct windows windows;
-    struct watch ends;  /* changes of snapshots and window pages of published pages */
-    struct kv_seq *seq; /* [max_seqs] */
-    kv_page *tables;    /* [max_seqs][max_seq_pages] */
+    /* changes of snapshots and window pages of published pages */
+    struct watch ends;
+    /* [max_seqs] */
+    struct kv_seq *seq;
+    /* [max_seqs][max_seq_pages] */
+    kv_page *tables;
     /* pager with which this one shares its snapshots, by number; NULL: none */
     struct kv_pager *peer;
-    struct list seqs;        /* kv_seq.link: sequences in use */
-    struct list unused_seqs; /* kv_seq.link */
+    /* kv_seq.link: sequences in use */
+    struct list seqs;
+    /* kv_seq.link */
+    struct list unused_seqs;
     /* [opts.n_states] free slots; their number is opts.n_states - stats.n_states */
     uint32_t *free_state;
     struct kv_snapshot { /* [opts.n_snapshots] */
         /* page of this pager that it belongs to; NO_PAGE: it is free, taken, or only of the peer */
         kv_page page;
         bool taken;
-        uint32_t n_held;   /* number of holds by kv_snapshot_hold() */
-        uint32_t n_tokens; /* number of tokens before it */
+        /* number of holds by kv_snapshot_hold() */
+        uint32_t n_held;
+        /* number of tokens before it */
+        uint32_t n_tokens;
         /* number of tokens between it and the previous snapshot of its chain */
         uint32_t n_saves;
         /* id of the snapshot, and of the previous one of its chain; 0: none */
         uint64_t id, before;
-        uint64_t used;          /* value of n_snapshot_uses at its last use */
-        struct kv_seq *passing; /* sequence whose kv_seq.passing it is; NULL: none */
+        /* value of n_snapshot_uses at its last use */
+        uint64_t used;
+        /* sequence whose kv_seq.passing it is; NULL: none */
+        struct kv_seq *passing;
     } * snapshot;
     uint64_t n_snapshot_uses, n_snapshot_ids;
-    struct kv_tally *tally; /* [n_pages]: scratch of check.c and restore.c */
+    /* [n_pages]: scratch of check.c and restore.c */
+    struct kv_tally *tally;
     /* number of changes of pages, tables and sequences, except of their lengths */
     uint64_t n_changes;
-    struct kv_stats stats; /* holds only n_seqs and the counters since the start */
+    /* holds only n_seqs and the counters since the start */
+    struct kv_stats stats;
 };
 
 /* Returns the key above the first pages of @isolation. */

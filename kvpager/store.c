@@ -42,17 +42,21 @@
 struct file_head {
     uint64_t magic, slot_bytes, page_bytes, page_tokens, state_bytes;
     XXH128_hash_t identity;
-    uint64_t sum; /* checksum of the preceding members */
+    /* checksum of the preceding members */
+    uint64_t sum;
 };
 
 /* Describes a slot in the file; it takes one block, as the layout above shows. */
 struct slot_head {
     uint64_t magic;
-    uint64_t sum; /* checksum of the following members */
+    /* checksum of the following members */
+    uint64_t sum;
     XXH128_hash_t bytes;
     struct store_head head;
-    uint32_t n_tokens, n_media; /* n_tokens: tokens of the page, 0 for a state */
-    int32_t tokens[MAX_TOKENS]; /* token ids, or negative numbers of pictures >= -n_media */
+    /* n_tokens: tokens of the page, 0 for a state */
+    uint32_t n_tokens, n_media;
+    /* token ids, or negative numbers of pictures >= -n_media */
+    int32_t tokens[MAX_TOKENS];
     struct kv_medium media[STORE_MEDIA];
 };
 
@@ -65,11 +69,14 @@ static_assert(sizeof(struct store_head) ==
 struct store {
     int fd;
     uint32_t n_slots, n_states, page_tokens;
-    uint32_t group; /* number of pages of a group */
+    /* number of pages of a group */
+    uint32_t group;
     uint64_t page_bytes, slot_bytes;
-    uint64_t state_bytes, state_slot_bytes; /* 0: the model has no states */
+    /* 0: the model has no states */
+    uint64_t state_bytes, state_slot_bytes;
     XXH128_hash_t identity;
-    bool named; /* the file had a name at the start, unlike one in memory */
+    /* the file had a name at the start, unlike one in memory */
+    bool named;
 };
 
 /* Reads @n bytes at @at. Returns 0 or -errno; bytes beyond the end of the file read as zeros. */
@@ -284,11 +291,14 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
 struct store_io {
     const struct store *store;
     uint32_t slot;
-    uint64_t done; /* number of bytes that were read or written, and hashed */
-    void *to;      /* to: memory for the bytes that are read; from: bytes to be written */
+    /* number of bytes that were read or written, and hashed */
+    uint64_t done;
+    /* to: memory for the bytes that are read; from: bytes to be written */
+    void *to;
     const void *from;
     XXH3_state_t *hash;
-    struct slot_head head; /* head that is written after the bytes, or that was read */
+    /* head that is written after the bytes, or that was read */
+    struct slot_head head;
 };
 
 struct store_io *store_io_free(struct store_io *io) {

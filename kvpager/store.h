@@ -37,19 +37,24 @@ struct store_head {
      * ends at its position. */
     struct store_id id, parent;
     struct kv_isolation isolation;
-    uint32_t depth; /* number of pages before it; for a state, before its parent */
-    uint32_t zero;  /* takes the place of padding, so that all written bytes are initialised */
-    uint64_t stamp; /* grows with each write */
+    /* number of pages before it; for a state, before its parent */
+    uint32_t depth;
+    /* takes the place of padding, so that all written bytes are initialised */
+    uint32_t zero;
+    /* grows with each write */
+    uint64_t stamp;
 };
 
 /* The caller owns identity, which only store_open() reads. */
 struct store_opts {
-    int fd;           /* readable and writable; owned by the caller, and open as long as the store
-                       * exists */
-    uint64_t n_bytes; /* largest size of the file */
+    /* readable and writable; owned by the caller, and open as long as the store exists */
+    int fd;
+    /* largest size of the file */
+    uint64_t n_bytes;
     uint32_t page_tokens;
     uint64_t page_bytes;
-    uint64_t state_bytes; /* 0: the model has no recurrent states */
+    /* 0: the model has no recurrent states */
+    uint64_t state_bytes;
     /* Data that must be equal for the stored bytes to be usable. */
     const void *identity;
     size_t n_identity;

@@ -12,8 +12,10 @@
 /* A slot of the file whose head is valid. */
 struct found {
     struct store_head head;
-    uint32_t slot, parent; /* parent: index among the pages; n: it has none in the file */
-    uint64_t recent;       /* greatest stamp of this page and of the pages that follow it */
+    /* parent: index among the pages; n: it has none in the file */
+    uint32_t slot, parent;
+    /* greatest stamp of this page and of the pages that follow it */
+    uint64_t recent;
     bool restored;
 };
 
@@ -21,11 +23,14 @@ struct found {
 struct index {
     const struct store *store;
     struct kv_pager *slots;
-    struct kv_media *media; /* NULL: pages with pictures are left out */
-    struct store_id *id;    /* as for store_enter() */
+    /* NULL: pages with pictures are left out */
+    struct kv_media *media;
+    /* as for store_enter() */
+    struct store_id *id;
     bool *written;
     struct found *page, *state;
-    int32_t *tokens; /* [n_slots][page_tokens] tokens of the pages */
+    /* [n_slots][page_tokens] tokens of the pages */
+    int32_t *tokens;
     uint32_t n, n_states, *order, page_tokens;
 };
 

@@ -25,10 +25,12 @@ struct kv_tier_opts {
     /* Options of the device's pager; n_states: slots of recurrent states; peer: that pager, of a
      * hybrid model, whose snapshots are in host memory. */
     struct kv_opts pager;
-    uint32_t n_host_pages; /* 0: nothing is saved */
+    /* 0: nothing is saved */
+    uint32_t n_host_pages;
     struct kv_prices prices;
     struct kv_memory memory;
-    struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
+    /* numbers of pictures in tokens; NULL: the model takes none */
+    struct kv_media *media;
     struct clock *clock;
     /* Reports a fault of the file; the tier goes on. May be NULL. */
     void (*note)(void *ctx, const char *what, int error);

@@ -35,7 +35,8 @@ struct kv_prices {
 /* Host memory, whose owner is not known here. */
 struct kv_memory {
     void *ctx;
-    uint64_t page_bytes, state_bytes; /* state_bytes 0: there are no states */
+    /* state_bytes 0: there are no states */
+    uint64_t page_bytes, state_bytes;
     /* Return the address of a page and of a snapshot; NULL: they are not in host memory. */
     void *(*page)(void *ctx, uint32_t page);
     void *(*snapshot)(void *ctx, uint32_t snapshot);
@@ -47,9 +48,11 @@ struct kv_memory {
 struct kv_tier_file {
     int fd;
     uint64_t n_bytes;
-    uint64_t daily_bytes; /* bytes written per day at most; 0: no limit */
+    /* bytes written per day at most; 0: no limit */
+    uint64_t daily_bytes;
     /* identifies everything besides its tokens that the bytes of a page depend on */
     const void *identity;
     size_t n_identity;
-    bool in_step; /* tests: no thread, the file is read and written in kv_tier_step() */
+    /* tests: no thread, the file is read and written in kv_tier_step() */
+    bool in_step;
 };

@@ -9,20 +9,24 @@
 
 /* A read from the file that has not been polled. */
 struct tier_ticket {
-    struct list link; /* kv_tier.tickets */
+    /* kv_tier.tickets */
+    struct list link;
     kv_ticket id;
     int64_t since_ns;
-    bool read; /* its pages are in host memory, or cannot be read */
+    /* its pages are in host memory, or cannot be read */
+    bool read;
 };
 
 struct kv_tier {
     struct kv_tier_opts opts;
-    struct offload offload; /* offload.disk: the file, or NULL */
+    /* offload.disk: the file, or NULL */
+    struct offload offload;
     struct disk_counts disk_counts;
     uint64_t n_left_tokens;
     /* [2 * opts.pager.n_states] copies of states for the next step: one load for each slot at most,
      * then saves */
     struct kv_copy *state;
     uint32_t n_states;
-    struct list tickets; /* tier_ticket.link, the oldest first */
+    /* tier_ticket.link, the oldest first */
+    struct list tickets;
 };

@@ -25,7 +25,8 @@ struct watched {
 
 /* The lists hold struct watched; only the pager's thread uses them. */
 struct watch {
-    struct watched *at; /* [n_pages]; NULL: nothing is watched, and the functions do nothing */
+    /* [n_pages]; NULL: nothing is watched, and the functions do nothing */
+    struct watched *at;
     struct list gone, came;
 };
 

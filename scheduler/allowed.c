@@ -7,8 +7,10 @@
 
 struct allowed {
     uint32_t n_words, n_bad;
-    int32_t *bad;    /* words of several tokens: the length and the ids of each */
-    uint32_t bits[]; /* [n_words] tokens that are allowed after any output */
+    /* words of several tokens: the length and the ids of each */
+    int32_t *bad;
+    /* [n_words] tokens that are allowed after any output */
+    uint32_t bits[];
 };
 
 static int allowed_refuse(struct err *err, const char *field) {

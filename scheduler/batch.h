@@ -12,42 +12,60 @@
 struct batch_item {
     struct request *request;
     uint32_t pos0, n_rows, want0, n_wants;
-    uint32_t n_draft;  /* number of drafts among the rows */
-    uint32_t n_right;  /* drafts that were right, once the results are taken */
-    uint32_t n_late;   /* number of last samples that are discarded because their masks were late */
-    uint32_t snapshot; /* snapshot of the state behind the rows; KV_NO_SNAPSHOT: none is made */
-    uint32_t backup;   /* snapshot of the state before a draft; KV_NO_SNAPSHOT: no state */
-    bool passes;       /* the next snapshot of the request replaces this one */
-    bool samples;      /* the last 1 + n_draft wants are its next tokens */
+    /* number of drafts among the rows */
+    uint32_t n_draft;
+    /* drafts that were right, once the results are taken */
+    uint32_t n_right;
+    /* number of last samples that are discarded because their masks were late */
+    uint32_t n_late;
+    /* snapshot of the state behind the rows; KV_NO_SNAPSHOT: none is made */
+    uint32_t snapshot;
+    /* snapshot of the state before a draft; KV_NO_SNAPSHOT: no state */
+    uint32_t backup;
+    /* the next snapshot of the request replaces this one */
+    bool passes;
+    /* the last 1 + n_draft wants are its next tokens */
+    bool samples;
 };
 
 struct batch {
     struct engine_batch b;
-    struct batch_item *item; /* [b.n_seqs] */
+    /* [b.n_seqs] */
+    struct batch_item *item;
     struct cost_shape shape;
     int64_t launched_ns;
     int64_t expect_ns;
-    int64_t draft_ns; /* time that the draft model took before the launch */
+    /* time that the draft model took before the launch */
+    int64_t draft_ns;
     bool alone;
-    bool drafts;      /* some rows are drafts: no step is launched behind it */
-    bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
-    bool replays;     /* some sequence computes the right tokens of a draft again */
-    bool constrained; /* some request may need a mask */
+    /* some rows are drafts: no step is launched behind it */
+    bool drafts;
+    /* some sequence has more than one row that is neither draft nor replayed */
+    bool prefills;
+    /* some sequence computes the right tokens of a draft again */
+    bool replays;
+    /* some request may need a mask */
+    bool constrained;
     /* masks depend on samples of the previous step, so this step samples when it is sealed */
     bool unsealed;
     uint32_t max_rows, max_seqs;
-    uint32_t picture_width; /* engine_info.picture_width */
+    /* engine_info.picture_width */
+    uint32_t picture_width;
     /* Arrays to which b points. */
     int32_t *token;
     struct engine_seq *seq;
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
-    uint32_t *window;         /* page tables of window pages (KV_WINDOW); NULL: none */
-    struct engine_copy *copy; /* [cap_copies] */
+    /* page tables of window pages (KV_WINDOW); NULL: none */
+    uint32_t *window;
+    /* [cap_copies] */
+    struct engine_copy *copy;
     uint32_t cap_copies;
-    struct engine_copy *after; /* [max_seqs] copies of states into snapshots, after the step */
-    uint32_t **mask;           /* [max_rows] masks of n_words, allocated at first use */
+    /* [max_seqs] copies of states into snapshots, after the step */
+    struct engine_copy *after;
+    /* [max_rows] masks of n_words, allocated at first use */
+    uint32_t **mask;
     uint32_t n_masks, n_words;
 };
 

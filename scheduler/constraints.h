@@ -12,8 +12,10 @@ struct submit;
 
 /* Work for a constrained request that a thread does beside the steps. */
 struct constrain_job {
-    struct job job; /* with run, done and tenant set */
-    uint64_t id;    /* the request to blame if the job kills the process */
+    /* with run, done and tenant set */
+    struct job job;
+    /* the request to blame if the job kills the process */
+    uint64_t id;
 };
 
 /* Source of constraints; the scheduler never compiles. Each constraint handed out is released

@@ -26,42 +26,61 @@
 
 struct cost_shape {
     uint32_t rows, seqs;
-    uint64_t context; /* sum over sequences of the positions they read: decode reads keys */
-    uint64_t pairs;   /* sum over the rows of prefill chunks of their context: arithmetic */
-    uint32_t copies;  /* pages copied to or from host memory */
+    /* sum over sequences of the positions they read: decode reads keys */
+    uint64_t context;
+    /* sum over the rows of prefill chunks of their context: arithmetic */
+    uint64_t pairs;
+    /* pages copied to or from host memory */
+    uint32_t copies;
 };
 
 /* Sums over the steps of a block, of which n have been added. */
 struct cost_block {
-    double x[COST_FEATURES]; /* sums of the features */
+    /* sums of the features */
+    double x[COST_FEATURES];
     double ms;
-    uint32_t n; /* number of steps */
+    /* number of steps */
+    uint32_t n;
 };
 
 struct cost {
-    double a[COST_FEATURES];                /* ms per unit of each feature at speed 1 */
-    double p[COST_FEATURES][COST_FEATURES]; /* scaled covariance of a */
-    double cap[COST_FEATURES];              /* the largest diagonal of p */
-    double mean[COST_FEATURES];             /* mean of the last steps' features per ms */
-    double mean_error;                      /* mean of the relative errors of the last steps */
-    double speed;                           /* factor of the time that a gives */
-    double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
-    uint64_t decodes;                       /* bit i: recent[i] is of a step that only decoded */
-    double noise;                           /* running variance of the relative error */
-    double least_noise;                     /* lower bound of noise, by cost_model.own_processor */
-    double error;                           /* running mean of the relative underestimate */
+    /* ms per unit of each feature at speed 1 */
+    double a[COST_FEATURES];
+    /* scaled covariance of a */
+    double p[COST_FEATURES][COST_FEATURES];
+    /* the largest diagonal of p */
+    double cap[COST_FEATURES];
+    /* mean of the last steps' features per ms */
+    double mean[COST_FEATURES];
+    /* mean of the relative errors of the last steps */
+    double mean_error;
+    /* factor of the time that a gives */
+    double speed;
+    /* speeds of the last steps (ring buffer) */
+    double recent[COST_SPEEDS];
+    /* bit i: recent[i] is of a step that only decoded */
+    uint64_t decodes;
+    /* running variance of the relative error */
+    double noise;
+    /* lower bound of noise, by cost_model.own_processor */
+    double least_noise;
+    /* running mean of the relative underestimate */
+    double error;
     /* last: the previous complete block; block: the one that is being filled */
     struct cost_block last, block;
     uint64_t n_seen, n_speeds;
-    uint32_t max_rows; /* half of cost_trusted_rows() */
+    /* half of cost_trusted_rows() */
+    uint32_t max_rows;
     bool has_copied;
 };
 
 /* Sizes of a model, from which the prior follows, and the kind of processor. */
 struct cost_model {
     double weight_bytes, n_params;
-    double key_bytes; /* bytes of keys and values of one position */
-    double pair_ops;  /* multiplications of a row for each position that it attends to */
+    /* bytes of keys and values of one position */
+    double key_bytes;
+    /* multiplications of a row for each position that it attends to */
+    double pair_ops;
     /* True if no other program uses the processor: equal steps take equal times, so a few steps are
      * enough to learn from. */
     bool own_processor;

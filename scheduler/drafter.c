@@ -39,10 +39,13 @@ struct drafter {
     struct kv_pager *pager;
     struct cost cost;
     const struct draft_source *source;
-    uint64_t *step, own_step; /* last step of its engine */
+    /* last step of its engine */
+    uint64_t *step, own_step;
     uint32_t n_chosen;
-    uint64_t probe_at;  /* step from which on one request is probed although drafts do not pay */
-    uint32_t probe_gap; /* steps between the last two probes; 0: drafts pay */
+    /* step from which on one request is probed although drafts do not pay */
+    uint64_t probe_at;
+    /* steps between the last two probes; 0: drafts pay */
+    uint32_t probe_gap;
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {
         struct request *request;
@@ -50,7 +53,8 @@ struct drafter {
         uint32_t max;
         bool probe;
     } * candidate;
-    struct batch batch; /* items want one token or none */
+    /* items want one token or none */
+    struct batch batch;
 };
 
 static uint32_t max_seq_pages(const struct drafter *d) {

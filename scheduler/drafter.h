@@ -20,25 +20,35 @@ struct request;
 struct spec;
 
 struct drafter_opts {
-    struct engine *engine; /* engine of the small model; not taken over */
+    /* engine of the small model; not taken over */
+    struct engine *engine;
     /* Pager of the large model if its own block drafts; then `engine` is the engine of the large
      * model, and *step counts the steps of both passes. NULL: a small model drafts. */
     struct kv_pager *block;
     uint64_t *step;
     struct clock *clock;
-    uint32_t max_seqs, max_rows; /* limits of the scheduler */
-    uint32_t n_vocab;            /* tokens of a mask */
-    int64_t catch_up_ns;         /* most time of a step for catching up */
-    float size;                  /* size of the small model divided by that of the large one */
-    uint32_t force;              /* tests: drafts of this many tokens at any cost; 0: by gain */
+    /* limits of the scheduler */
+    uint32_t max_seqs, max_rows;
+    /* tokens of a mask */
+    uint32_t n_vocab;
+    /* most time of a step for catching up */
+    int64_t catch_up_ns;
+    /* size of the small model divided by that of the large one */
+    float size;
+    /* tests: drafts of this many tokens at any cost; 0: by gain */
+    uint32_t force;
 };
 
 /* State of a request in the drafter. */
 struct drafter_seq {
-    struct draft_tokens drafted; /* tokens behind token drafted.at - 1 */
-    struct kv_seq *kv;           /* NULL: no pages, or the block uses those of the request */
-    uint32_t n_computed;         /* computed positions, with drafted ones */
-    uint32_t n_asked;            /* tokens to draft in this step */
+    /* tokens behind token drafted.at - 1 */
+    struct draft_tokens drafted;
+    /* NULL: no pages, or the block uses those of the request */
+    struct kv_seq *kv;
+    /* computed positions, with drafted ones */
+    uint32_t n_computed;
+    /* tokens to draft in this step */
+    uint32_t n_asked;
 };
 
 /* Makes a drafter; the engine and the clock of @opts outlive it. Returns 0 or -ENOMEM. */

@@ -24,28 +24,39 @@ struct sched_view;
 struct fair_tenant {
     uint32_t id;
     uint8_t class;
-    double weight;    /* weight of the tenant times the factor of its class */
-    double served_ns; /* virtual time: charged device time divided by weight */
-    double own_ns;    /* charged device time, of which sched_served() has reported told_ns */
+    /* weight of the tenant times the factor of its class */
+    double weight;
+    /* virtual time: charged device time divided by weight */
+    double served_ns;
+    /* charged device time, of which sched_served() has reported told_ns */
+    double own_ns;
     double told_ns;
     /* device time at other workers: elsewhere_ns is not yet in served_ns, counted_ns is */
     double elsewhere_ns;
     double counted_ns;
-    double recent_ns;   /* device time here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
-    int64_t recent_at;  /* time of recent_ns */
-    int64_t seen_ns;    /* last arrival or end of a request */
-    uint32_t n_live;    /* requests, waiting and running */
-    uint32_t n_running; /* requests that run, and the pages that they hold; set before each plan */
+    /* device time here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
+    double recent_ns;
+    /* time of recent_ns */
+    int64_t recent_at;
+    /* last arrival or end of a request */
+    int64_t seen_ns;
+    /* requests, waiting and running */
+    uint32_t n_live;
+    /* requests that run, and the pages that they hold; set before each plan */
+    uint32_t n_running;
     uint32_t n_pages;
     /* virtual time of the longest remaining part of a running prompt; set before each plan */
     double coming_ns;
-    double slots; /* running mean of the slots that the tenant needs, at most its share */
+    /* running mean of the slots that the tenant needs, at most its share */
+    double slots;
     struct {
         /* recent turns of sessions, and the number of them after which the session returned */
         uint32_t n_ended, n_returned;
-        float growth;  /* mean tokens by which a turn is longer than the previous one */
-    } turns;           /* for pin.h: a tenant of single requests pins nothing */
-    uint32_t n_window; /* scratch of fair_pick() and fair_waiting(), to the end of the struct */
+        /* mean tokens by which a turn is longer than the previous one */
+        float growth;
+    } turns; /* for pin.h: a tenant of single requests pins nothing */
+    /* scratch of fair_pick() and fair_waiting(), to the end of the struct */
+    uint32_t n_window;
     uint32_t leaves;
     double next_ns;
     uint32_t head;
@@ -53,34 +64,50 @@ struct fair_tenant {
 
 /* One waiting request. */
 struct fair_item {
-    uint16_t tenant; /* index in fair_share.tenant */
-    uint32_t n_left; /* times that requests of its tenant may still overtake it */
-    int64_t key;     /* virtual arrival */
-    uint64_t order;  /* order of submission, for equal keys */
-    double cost_ns;  /* estimated device time of its remaining work */
+    /* index in fair_share.tenant */
+    uint16_t tenant;
+    /* times that requests of its tenant may still overtake it */
+    uint32_t n_left;
+    /* virtual arrival */
+    int64_t key;
+    /* order of submission, for equal keys */
+    uint64_t order;
+    /* estimated device time of its remaining work */
+    double cost_ns;
     void *who;
-    uint32_t next; /* scratch */
+    /* scratch */
+    uint32_t next;
 };
 
 struct fair_share {
     const struct sched_view *view;
     struct fair_tenant tenant[FAIR_TENANTS];
     uint32_t n_tenants;
-    double fair_ns;   /* virtual time of a tenant that always uses its share */
-    int64_t fair_at;  /* time of fair_ns */
-    int64_t slots_at; /* time at which the means of slots were updated */
-    double clock_ns;  /* least virtual time of the live tenants; monotonic */
+    /* virtual time of a tenant that always uses its share */
+    double fair_ns;
+    /* time of fair_ns */
+    int64_t fair_at;
+    /* time at which the means of slots were updated */
+    int64_t slots_at;
+    /* least virtual time of the live tenants; monotonic */
+    double clock_ns;
 
     /* State of the step that is planned. */
-    struct fair_item *item;       /* [FAIR_ITEMS] */
-    uint16_t order[FAIR_TENANTS]; /* live tenants, least virtual time first */
-    uint16_t group[FAIR_TENANTS]; /* [tenant] index of the tenant in order[] */
-    float weight[FAIR_TENANTS];   /* [n_groups] weights in this step */
+    /* [FAIR_ITEMS] */
+    struct fair_item *item;
+    /* live tenants, least virtual time first */
+    uint16_t order[FAIR_TENANTS];
+    /* [tenant] index of the tenant in order[] */
+    uint16_t group[FAIR_TENANTS];
+    /* [n_groups] weights in this step */
+    float weight[FAIR_TENANTS];
     /* [n_groups] part of a step for prefill: 1, or the share of a tenant far ahead */
     float part[FAIR_TENANTS];
-    bool over[FAIR_TENANTS]; /* [n_groups] the tenant is above its share of the sequences */
+    /* [n_groups] the tenant is above its share of the sequences */
+    bool over[FAIR_TENANTS];
     uint32_t n_groups;
-    uint32_t victim; /* tenant whose slot is preempted, FAIR_TENANTS: none */
+    /* tenant whose slot is preempted, FAIR_TENANTS: none */
+    uint32_t victim;
 };
 
 /* Returns 0 or -ENOMEM. */

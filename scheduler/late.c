@@ -16,8 +16,10 @@ struct late {
     struct request *request;
     const struct sched_constraints *source;
     const struct constraint *constraint;
-    struct constraint_state *state; /* copy of the request's state */
-    uint32_t payer;                 /* number of the tenant in the front */
+    /* copy of the request's state */
+    struct constraint_state *state;
+    /* number of the tenant in the front */
+    uint32_t payer;
     uint32_t *bits, n_words;
     /* tokens of the request, and tokens that may follow, when the job began */
     uint32_t n_tokens, left;

@@ -19,15 +19,21 @@ enum picture_state {
 
 /* Owned by struct pictures. */
 struct sched_picture {
-    struct list link;           /* in pictures.coming, or in pictures.ready by last use */
-    struct sched_picture *next; /* chain of its bucket */
+    /* in pictures.coming, or in pictures.ready by last use */
+    struct list link;
+    /* chain of its bucket */
+    struct sched_picture *next;
     struct kv_isolation isolation;
     int32_t number;
     enum picture_state state;
     struct picture_layout layout;
-    uint32_t n_users; /* number of requests that hold it */
-    uint64_t id;      /* ASKED: the request that was named, and the index of the picture in it */
+    /* number of requests that hold it */
+    uint32_t n_users;
+    /* ASKED: the request that was named, and the index of the picture in it */
+    uint64_t id;
     uint32_t index, n_rgb;
-    uint8_t *rgb; /* PIXELS, UNDER_WAY: pixels; ASKED: their first n_rgb bytes */
-    float *rows;  /* READY: its rows; UNDER_WAY: the rows computed so far */
+    /* PIXELS, UNDER_WAY: pixels; ASKED: their first n_rgb bytes */
+    uint8_t *rgb;
+    /* READY: its rows; UNDER_WAY: the rows computed so far */
+    float *rows;
 };

@@ -41,10 +41,13 @@ struct pictures {
     struct engine *engine;
     struct list coming, ready;
     struct sched_picture *bucket[PICTURES_BUCKETS];
-    struct sched_picture *now; /* UNDER_WAY; NULL: none */
-    uint64_t left;             /* remaining work of `now`, in multiply-adds */
+    /* UNDER_WAY; NULL: none */
+    struct sched_picture *now;
+    /* remaining work of `now`, in multiply-adds */
+    uint64_t left;
     uint64_t max_bytes, n_bytes, n_held_bytes, n_pixel_bytes;
-    double ns_per_work; /* running mean of the time per multiply-add; 0: not known */
+    /* running mean of the time per multiply-add; 0: not known */
+    double ns_per_work;
 };
 
 /* Initialises @p without pictures. Rows take at most @max_bytes plus the rows of one picture. */

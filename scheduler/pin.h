@@ -14,14 +14,18 @@ struct turn_end;
 #define PIN_MAX 256u /* turns that may be pinned */
 
 struct pin {
-    struct list link; /* in pins.pinned, the oldest first, or in pins.unused */
+    /* in pins.pinned, the oldest first, or in pins.unused */
+    struct list link;
     struct kv_seq *seq;
-    uint64_t session, turn; /* turn: id of the request that was the turn */
+    /* turn: id of the request that was the turn */
+    uint64_t session, turn;
     uint16_t tenant;
-    uint8_t end; /* enum pause_after */
+    /* enum pause_after */
+    uint8_t end;
     /* pinned after an answer whose next turn is not expected soon */
     bool spare;
-    uint32_t n_tokens, n_exclusive; /* n_exclusive: pages of reference count 1 when pinned */
+    /* n_exclusive: pages of reference count 1 when pinned */
+    uint32_t n_tokens, n_exclusive;
     int64_t since_ns, until_ns;
 };
 
@@ -29,9 +33,12 @@ struct pins {
     const struct sched_view *view;
     struct pin all[PIN_MAX];
     struct list pinned, unused;
-    struct pauses any;     /* pauses of all sessions */
-    uint64_t growth_pages; /* pages that running and pinned sessions will soon need */
-    uint64_t spare_pages;  /* exclusive pages of spare pins */
+    /* pauses of all sessions */
+    struct pauses any;
+    /* pages that running and pinned sessions will soon need */
+    uint64_t growth_pages;
+    /* exclusive pages of spare pins */
+    uint64_t spare_pages;
 };
 
 /* The pages of the pool: those that requests can take without a drop of pins, and those that only

@@ -7,17 +7,23 @@
 /* Working state of one plan. */
 struct plan_work {
     struct plan *p;
-    uint32_t available; /* pages that are not given out yet */
-    uint32_t rows;      /* rows given out */
+    /* pages that are not given out yet */
+    uint32_t available;
+    /* rows given out */
+    uint32_t rows;
     uint32_t max_rows;
-    int64_t target_ns; /* target for the step's time: the strictest pace, or max_step_ns */
+    /* target for the step's time: the strictest pace, or max_step_ns */
+    int64_t target_ns;
     /* limit of the step's time; above target_ns if decode leaves too little of the target */
     int64_t limit_ns;
-    bool misses;  /* limit_ns, apart from probes, is above target_ns */
-    bool decodes; /* a running request decodes, or waits for its last token */
+    /* limit_ns, apart from probes, is above target_ns */
+    bool misses;
+    /* a running request decodes, or waits for its last token */
+    bool decodes;
     bool short_of_pages;
     struct cost_shape shape;
-    struct cost_shape decode; /* part of `shape`: the rows that decode, without drafts */
+    /* part of `shape`: the rows that decode, without drafts */
+    struct cost_shape decode;
 };
 
 /* Returns the tokens of @r whose keys are not computed yet. */

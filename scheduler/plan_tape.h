@@ -32,14 +32,17 @@ struct plan_tape_head {
     double cost_error, cost_speed, cost_least_noise, cost_a[COST_FEATURES];
     uint64_t cost_decodes;
     uint8_t has_parts, has_overs;
-    struct plan plan; /* recorded input and decision */
+    /* recorded input and decision */
+    struct plan plan;
     uint8_t decided[sizeof(struct plan) - PLAN_DECIDED];
 };
 
 struct plan_tape_item {
     uint64_t id;
-    uint32_t place;    /* rank among requests that share pages, from 1 on */
-    uint32_t n_common; /* pages in common with the request of the previous rank */
+    /* rank among requests that share pages, from 1 on */
+    uint32_t place;
+    /* pages in common with the request of the previous rank */
+    uint32_t n_common;
     struct plan_req req;
     uint8_t decided[sizeof(struct plan_req) - PLAN_REQ_DECIDED];
 };

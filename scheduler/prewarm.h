@@ -10,11 +10,13 @@
 
 struct prewarm {
     const struct sched_view *view;
-    struct list waiting; /* request.queued, the latest first */
+    /* request.queued, the latest first */
+    struct list waiting;
     uint32_t n_waiting;
     /* the one in sched.waiting or sched.running; NULL: none */
     struct request *now;
-    uint64_t n_lookup_tokens, n_hit_tokens; /* the pager's counts for prewarmed requests */
+    /* the pager's counts for prewarmed requests */
+    uint64_t n_lookup_tokens, n_hit_tokens;
 };
 
 /* Initialises @p without prewarms. */

@@ -18,8 +18,10 @@
 
 /* Key of a request. Lower priorities come first; 0 is the default. */
 struct queue_key {
-    int64_t arrival; /* virtual, ns */
-    uint64_t order;  /* order of submission, for equal keys */
+    /* virtual, ns */
+    int64_t arrival;
+    /* order of submission, for equal keys */
+    uint64_t order;
 };
 
 /* Returns the key of a request of @priority (clamped to +-QUEUE_LEVELS) that arrived at
@@ -43,7 +45,8 @@ void queue_insert(struct list *l, struct queued *q);
  * requests. */
 
 struct estimate {
-    float all, none; /* mean of all requests; mean of those without a session, 0: none yet */
+    /* mean of all requests; mean of those without a session, 0: none yet */
+    float all, none;
     struct sessions *sessions;
 };
 

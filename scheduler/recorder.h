@@ -14,10 +14,14 @@ struct sched_view;
 
 struct recorder {
     const struct sched_view *view;
-    struct flight *flight;    /* NULL: no records */
-    struct flight_tape *tape; /* NULL: no plans */
-    uint32_t tape_bytes;      /* size of the tape's ring */
-    struct buf record;        /* record of the current plan; empty: no memory */
+    /* NULL: no records */
+    struct flight *flight;
+    /* NULL: no plans */
+    struct flight_tape *tape;
+    /* size of the tape's ring */
+    uint32_t tape_bytes;
+    /* record of the current plan; empty: no memory */
+    struct buf record;
 };
 
 /* Initialises @c: records go to @flight and plans to @tape; either may be NULL, and both outlive

@@ -43,96 +43,140 @@ struct sched_picture;
 /* A picture of a prompt. */
 struct request_picture {
     struct submit_picture in;
-    int32_t number;             /* number of its content among the tokens that the pager gets */
-    struct sched_picture *held; /* entry in scheduler/pictures.h, with the rows or the pixels */
+    /* number of its content among the tokens that the pager gets */
+    int32_t number;
+    /* entry in scheduler/pictures.h, with the rows or the pixels */
+    struct sched_picture *held;
 };
 
 struct request {
-    struct queued queued;    /* in sched.waiting or sched.running */
-    struct list pending;     /* in sched.pending: the front lacks events of it */
-    struct request *next_id; /* chain in the table of ids */
-    uint16_t tenant;         /* fair_share.tenant[] */
-    struct {                 /* SUBMIT_PREWARM: its tenant, and the turn that it follows */
+    /* in sched.waiting or sched.running */
+    struct queued queued;
+    /* in sched.pending: the front lacks events of it */
+    struct list pending;
+    /* chain in the table of ids */
+    struct request *next_id;
+    /* fair_share.tenant[] */
+    uint16_t tenant;
+    struct { /* SUBMIT_PREWARM: its tenant, and the turn that it follows */
         uint64_t turn;
         uint32_t tenant, weight_milli;
-        bool over; /* the turn that it prepares has come */
+        /* the turn that it prepares has come */
+        bool over;
     } prewarm;
     bool entered;
-    int64_t since_ns;    /* time since which it waits */
-    uint64_t record;     /* record in the flight recorder */
-    uint32_t plan_index; /* waiting: its index in the plan, UINT32_MAX: not considered */
-    uint8_t class;       /* class of its tenant */
-    bool paused;         /* waiting: its session waits at the beginning of a turn (pin_pause()) */
+    /* time since which it waits */
+    int64_t since_ns;
+    /* record in the flight recorder */
+    uint64_t record;
+    /* waiting: its index in the plan, UINT32_MAX: not considered */
+    uint32_t plan_index;
+    /* class of its tenant */
+    uint8_t class;
+    /* waiting: its session waits at the beginning of a turn (pin_pause()) */
+    bool paused;
     enum request_state state;
 
     /* Parameters, as submitted. */
     uint64_t id, session;
     int64_t deadline_ns;
     uint32_t n_prompt;
-    uint32_t max_tokens; /* most tokens of prompt plus output */
-    uint32_t min_tokens; /* fewest tokens of prompt plus output; end tokens are banned before */
+    /* most tokens of prompt plus output */
+    uint32_t max_tokens;
+    /* fewest tokens of prompt plus output; end tokens are banned before */
+    uint32_t min_tokens;
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
     struct kv_isolation isolation,
-        share;                 /* share: key of its pages; unique where nothing is shared */
-    struct engine_param param; /* fields other than the tokens and n_bans */
+        /* share: key of its pages; unique where nothing is shared */
+        share;
+    /* fields other than the tokens and n_bans */
+    struct engine_param param;
     struct engine_samplers samplers;
-    uint32_t *breakers; /* owned; samplers points to it */
-    int32_t *bans;      /* stop ids, then end tokens unless they are ignored */
+    /* owned; samplers points to it */
+    uint32_t *breakers;
+    /* stop ids, then end tokens unless they are ignored */
+    int32_t *bans;
     struct engine_bias *bias;
-    uint32_t n_bans, n_stop_ids; /* the stop ids come first */
+    /* the stop ids come first */
+    uint32_t n_bans, n_stop_ids;
     struct stops *stops;
     const struct tokenizer *tokenizer;
-    struct allowed *allowed; /* NULL: all tokens */
-    int32_t *prediction;     /* [n_prediction] or NULL */
+    /* NULL: all tokens */
+    struct allowed *allowed;
+    /* [n_prediction] or NULL */
+    int32_t *prediction;
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
-    const struct constraint *constraint; /* NULL: none, or still being compiled */
-    uint32_t payer;                      /* number of the tenant in the front */
-    size_t charged;                      /* bytes charged to the tenant for matcher */
-    bool compiling;                      /* waits for its constraint before it is queued */
-    bool loading;                        /* waits for pages from the disk before it is queued */
+    /* NULL: none, or still being compiled */
+    const struct constraint *constraint;
+    /* number of the tenant in the front */
+    uint32_t payer;
+    /* bytes charged to the tenant for matcher */
+    size_t charged;
+    /* waits for its constraint before it is queued */
+    bool compiling;
+    /* waits for pages from the disk before it is queued */
+    bool loading;
 
     /* Progress of the generation. */
     /* retired: the previous array, which a step in flight may still read */
     int32_t *tokens, *retired;
-    int32_t *keys; /* [cap] or NULL: request_keys() */
+    /* [cap] or NULL: request_keys() */
+    int32_t *keys;
     uint32_t n_tokens, cap;
-    struct request_picture *pictures; /* [n_pictures] in the order of their places */
-    struct engine_picture *shown;     /* [2][n_pictures] as given to step n, in [n % 2] */
+    /* [n_pictures] in the order of their places */
+    struct request_picture *pictures;
+    /* [2][n_pictures] as given to step n, in [n % 2] */
+    struct engine_picture *shown;
     uint32_t n_pictures;
-    bool two_way;   /* computes the rows of a picture in one step (engine_info.two_way) */
-    uint64_t *hash; /* chained hashes of its first pages: equal hashes mean equal tokens up to that
-                     * page */
+    /* computes the rows of a picture in one step (engine_info.two_way) */
+    bool two_way;
+    /* chained hashes of its first pages: equal hashes mean equal tokens up to that page */
+    uint64_t *hash;
     uint32_t n_hashes;
 
     /* Sequence of the request, which has pages only while it runs. */
     struct kv_seq *seq;
-    uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its batch */
-    uint32_t n_in_flight;                 /* steps in flight that have it */
-    bool begins;                          /* no step has computed @seq yet */
-    uint32_t n_found;                     /* positions of @seq that were found in the cache */
+    /* want: index of the pending sample in its batch */
+    uint32_t n_computed, n_pending, want;
+    /* steps in flight that have it */
+    uint32_t n_in_flight;
+    /* no step has computed @seq yet */
+    bool begins;
+    /* positions of @seq that were found in the cache */
+    uint32_t n_found;
     uint32_t n_bypassed, n_preempted;
-    uint8_t n_passed;                   /* see plan_req.n_passed */
-    struct drafter_seq *drafter;        /* state in scheduler/drafter.h; NULL: none yet */
-    const struct draft_tokens *drafted; /* drafts of drafter; NULL: none yet */
-    struct spec_request *spec;          /* state in scheduler/spec.h; NULL: none yet */
+    /* see plan_req.n_passed */
+    uint8_t n_passed;
+    /* state in scheduler/drafter.h; NULL: none yet */
+    struct drafter_seq *drafter;
+    /* drafts of drafter; NULL: none yet */
+    const struct draft_tokens *drafted;
+    /* state in scheduler/spec.h; NULL: none yet */
+    struct spec_request *spec;
     /* state of the constraint after tokens[]; NULL: no constraint */
     struct constraint_state *matcher;
-    struct late *late; /* state in scheduler/late.h; NULL: no mask was late */
+    /* state in scheduler/late.h; NULL: no mask was late */
+    struct late *late;
     uint32_t n_drafted, n_accepted;
     /* tokens behind n_computed that must be computed again after a wrong draft */
     uint32_t n_replay;
     /* drafted and accepted tokens from the request's prediction */
     uint32_t n_predicted, n_predicted_accepted;
-    uint32_t n_host;   /* tokens in host memory that are still to be copied back */
-    uint32_t seen_hit; /* tokens found by the last lookup while waiting, in step seen_step */
+    /* tokens in host memory that are still to be copied back */
+    uint32_t n_host;
+    /* tokens found by the last lookup while waiting, in step seen_step */
+    uint32_t seen_hit;
     uint64_t seen_step;
-    struct request_cuts {           /* snapshots of a hybrid model (state.h) */
-        uint32_t at[STATE_CUTS], n; /* positions of cuts in its prompt, ascending */
-        uint32_t branch;            /* tokens in existing pages at the last lookup */
-        uint32_t saved;             /* tokens before the last snapshot */
+    struct request_cuts { /* snapshots of a hybrid model (state.h) */
+        /* positions of cuts in its prompt, ascending */
+        uint32_t at[STATE_CUTS], n;
+        /* tokens in existing pages at the last lookup */
+        uint32_t branch;
+        /* tokens before the last snapshot */
+        uint32_t saved;
         bool known;
     } cuts;
     bool stalled;
@@ -143,7 +187,8 @@ struct request {
     struct event_top *top;
     uint64_t *digests;
     float *prompt_lp;
-    struct event_top *prompt_top; /* [n_prompt_top] each */
+    /* [n_prompt_top] each */
+    struct event_top *prompt_top;
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
     /* SUBMIT_POOL_*: the vectors that take the place of the output token. SUBMIT_POOL_NONE: vectors
      * of positions [0, n_pooled), one after the other. SUBMIT_POOL_MEAN: their sum in double
@@ -152,7 +197,8 @@ struct request {
     double *sum;
     uint32_t n_pooled, n_embd, n_vector;
     uint32_t n_cached;
-    int64_t first_step_ns, prompt_end_ns, computed_ns; /* as in struct event */
+    /* as in struct event */
+    int64_t first_step_ns, prompt_end_ns, computed_ns;
     enum finish_reason finish;
     bool refused;
     struct err why;

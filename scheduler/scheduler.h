@@ -29,45 +29,75 @@ struct draft_source;
 /* File that keeps prefixes over restarts; all zero: none. */
 struct sched_disk {
     int fd;
-    uint64_t n_bytes;     /* size of the file; 0: no file */
-    uint64_t daily_bytes; /* bytes written per day at most; 0: no limit */
-    uint8_t identity[32]; /* digest of the model's files, in addition to the fingerprint */
-    bool waits;           /* the file is not touched before sched_use_disk() */
-    bool in_step;         /* tests: sched_step() reads and writes the file, without a thread */
+    /* size of the file; 0: no file */
+    uint64_t n_bytes;
+    /* bytes written per day at most; 0: no limit */
+    uint64_t daily_bytes;
+    /* digest of the model's files, in addition to the fingerprint */
+    uint8_t identity[32];
+    /* the file is not touched before sched_use_disk() */
+    bool waits;
+    /* tests: sched_step() reads and writes the file, without a thread */
+    bool in_step;
     void *ctx;
     /* Reports a fault of the file; the worker goes on. */
     void (*note)(void *ctx, const char *what, int error);
 };
 
 struct sched_opts {
-    uint32_t max_seqs;      /* most requests that run at once */
-    uint32_t max_rows;      /* most rows of a step */
-    uint32_t itl_target_ms; /* target for the time of a step while anything decodes */
-    uint32_t max_step_ms;   /* target for the time of any step */
-    uint32_t depth;         /* steps in flight: 1 or 2, at most the engine's */
-    uint32_t max_bypass;    /* times that a waiting request may be overtaken */
-    bool check;             /* kv_pager_check_part() after every step (tests) */
-    bool no_prefix_sharing; /* tests: nothing is shared */
-    uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
+    /* most requests that run at once */
+    uint32_t max_seqs;
+    /* most rows of a step */
+    uint32_t max_rows;
+    /* target for the time of a step while anything decodes */
+    uint32_t itl_target_ms;
+    /* target for the time of any step */
+    uint32_t max_step_ms;
+    /* steps in flight: 1 or 2, at most the engine's */
+    uint32_t depth;
+    /* times that a waiting request may be overtaken */
+    uint32_t max_bypass;
+    /* kv_pager_check_part() after every step (tests) */
+    bool check;
+    /* tests: nothing is shared */
+    bool no_prefix_sharing;
+    /* tests: prefill chunks of exactly this many tokens; 0: by time */
+    uint32_t force_chunk;
     bool no_speculation;
-    bool no_pins;         /* pages of a session's last turn are not kept for the next one */
-    uint32_t max_draft;   /* most tokens of a draft, up to DRAFT_MAX; 0: 16 */
-    uint32_t no_sources;  /* bit i: source i of the table drafts nothing */
-    uint32_t force_draft; /* tests: drafts of up to this many tokens at any cost; 0: by gain */
-    bool force_late;      /* tests: every mask that may be late is late */
-    const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
-    struct engine *draft_engine; /* engine of a small model with the same tokens; NULL: none */
-    bool tells_blocks;           /* sched_blocks() will be called */
+    /* pages of a session's last turn are not kept for the next one */
+    bool no_pins;
+    /* most tokens of a draft, up to DRAFT_MAX; 0: 16 */
+    uint32_t max_draft;
+    /* bit i: source i of the table drafts nothing */
+    uint32_t no_sources;
+    /* tests: drafts of up to this many tokens at any cost; 0: by gain */
+    uint32_t force_draft;
+    /* tests: every mask that may be late is late */
+    bool force_late;
+    /* tests: NULL-terminated table; NULL: the real one */
+    const struct draft_source *const *drafts;
+    /* engine of a small model with the same tokens; NULL: none */
+    struct engine *draft_engine;
+    /* sched_blocks() will be called */
+    bool tells_blocks;
     uint64_t hash_seed;
-    uint32_t hash_bits;                /* tests: cut hashes of pages collide; 0: all bits */
-    const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
-    struct flight *flight;             /* records of decisions are written here; NULL: none */
-    struct flight_tape *tape;          /* plans are written here; NULL: none */
-    uint32_t tape_bytes;               /* size of the ring of plans */
-    struct crash_page *crash_page;     /* NULL, or the shared page */
-    uint64_t picture_bytes;            /* rows of pictures that are kept for other requests */
+    /* tests: cut hashes of pages collide; 0: all bits */
+    uint32_t hash_bits;
+    /* token bytes for stop strings, end tokens; NULL: none */
+    const struct tokenizer *tokenizer;
+    /* records of decisions are written here; NULL: none */
+    struct flight *flight;
+    /* plans are written here; NULL: none */
+    struct flight_tape *tape;
+    /* size of the ring of plans */
+    uint32_t tape_bytes;
+    /* NULL, or the shared page */
+    struct crash_page *crash_page;
+    /* rows of pictures that are kept for other requests */
+    uint64_t picture_bytes;
     struct sched_disk disk;
-    const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
+    /* NULL: requests with a grammar are refused */
+    const struct sched_constraints *constraints;
 };
 
 /* Makes a scheduler; @engine and @clock stay the caller's and outlive it. Returns 0, -EINVAL or a

@@ -31,24 +31,32 @@ struct sched {
     struct kv_pager *pager;
     struct sched_view view;
 
-    struct list waiting, running; /* request.queued, by virtual arrival */
-    struct list compiling;        /* request.queued, in order of submission */
-    struct list pending;          /* request.pending */
+    /* request.queued, by virtual arrival */
+    struct list waiting, running;
+    /* request.queued, in order of submission */
+    struct list compiling;
+    /* request.pending */
+    struct list pending;
     struct request *by_id[SCHED_ID_SLOTS];
     uint64_t n_submitted;
-    int64_t next_deadline_ns; /* no later than the earliest deadline */
-    bool unsent;              /* the last event batch did not hold all pending events */
+    /* no later than the earliest deadline */
+    int64_t next_deadline_ns;
+    /* the last event batch did not hold all pending events */
+    bool unsent;
 
     struct plan plan;
-    struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and their requests */
+    /* [max_seqs + SCHED_CANDIDATES], and their requests */
+    struct plan_req *plan_req;
     struct request **planned;
     struct cost cost;
     struct sessions sessions;
     struct estimate estimate;
     struct spec spec;
-    struct drafter *drafter; /* NULL: there is no draft model */
+    /* NULL: there is no draft model */
+    struct drafter *drafter;
     struct kv_tier *tier;
-    int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is used */
+    /* time by which the disk tier is left; INT64_MAX: it is used */
+    int64_t leave_disk_ns;
     struct states states;
     struct fair_share fair;
     struct pins pins;
@@ -57,14 +65,20 @@ struct sched {
     struct pictures pictures;
     struct recorder recorder;
 
-    struct batch batch[SCHED_DEPTH_MAX]; /* batch of step n, in [n % SCHED_DEPTH_MAX] */
-    uint64_t n_launched, n_waited;       /* number of steps launched, and of steps waited for */
+    /* batch of step n, in [n % SCHED_DEPTH_MAX] */
+    struct batch batch[SCHED_DEPTH_MAX];
+    /* number of steps launched, and of steps waited for */
+    uint64_t n_launched, n_waited;
     /* number of the engine's last step; steps of drafting are counted */
     uint64_t step;
-    int64_t last_end_ns;    /* end of the last step waited for */
-    int64_t checked_ns;     /* time of the last check of the pager */
-    bool lost;              /* the engine is lost */
-    struct msg_stats stats; /* counters since the start */
+    /* end of the last step waited for */
+    int64_t last_end_ns;
+    /* time of the last check of the pager */
+    int64_t checked_ns;
+    /* the engine is lost */
+    bool lost;
+    /* counters since the start */
+    struct msg_stats stats;
 };
 
 static inline uint32_t sched_n_in_flight(const struct sched *s) {
@@ -89,8 +103,10 @@ void sched_fail_picture(struct sched *s, const struct sched_picture *x, const st
 /* The end of a request. */
 struct feature_end {
     enum finish_reason why;
-    bool well;         /* the output is complete */
-    uint32_t n_stored; /* tokens in pages at a good end, which other requests may use; else 0 */
+    /* the output is complete */
+    bool well;
+    /* tokens in pages at a good end, which other requests may use; else 0 */
+    uint32_t n_stored;
 };
 
 /* Tell the features, in the order of the table there: that @r, of message @m, was accepted; that a

@@ -20,32 +20,40 @@ enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE
 
 /* Pauses of a session between turns; owned by pin.c. */
 struct pauses {
-    uint64_t turn;    /* id of its last turn */
-    int64_t ended_ns; /* end of the last turn; 0: a turn runs */
+    /* id of its last turn */
+    uint64_t turn;
+    /* end of the last turn; 0: a turn runs */
+    int64_t ended_ns;
     uint32_t n_tokens;
-    uint8_t end;   /* enum pause_after of the last turn */
+    /* enum pause_after of the last turn */
+    uint8_t end;
     struct pause { /* [end] pauses after it; PAUSE_AFTER_ANY: after every end */
         uint32_t n_ended, n_returned;
-        double long_ms; /* 90th percentile of the pauses; 0: not known */
+        /* 90th percentile of the pauses; 0: not known */
+        double long_ms;
     } after[PAUSE_AFTERS];
 };
 
 /* Prompt computed for a session's next turn: pages [from, to) of a prompt with these hashes; owned
  * by prewarm.c. */
 struct prewarm_done {
-    uint64_t *hash; /* [to] owned; NULL: none */
+    /* [to] owned; NULL: none */
+    uint64_t *hash;
     uint32_t from, to;
 };
 
 struct session {
-    float n_output; /* mean output in tokens, 0: none yet; owned by queue.c */
+    /* mean output in tokens, 0: none yet; owned by queue.c */
+    float n_output;
     struct pauses pauses;
     struct prewarm_done done;
 };
 
 struct sessions {
-    uint64_t id[SESSIONS_MAX];   /* 0: free; the places of a session are adjacent */
-    uint64_t used[SESSIONS_MAX]; /* value of n_uses at the last use */
+    /* 0: free; the places of a session are adjacent */
+    uint64_t id[SESSIONS_MAX];
+    /* value of n_uses at the last use */
+    uint64_t used[SESSIONS_MAX];
     uint64_t n_uses;
     struct session at[SESSIONS_MAX];
 };

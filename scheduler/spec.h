@@ -19,24 +19,32 @@ struct spec_trials {
 
 struct spec_opts {
     bool off;
-    uint32_t max_draft;                       /* most tokens of a draft; 0: 16 */
-    uint32_t no_sources;                      /* bit i: source i drafts nothing */
-    const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
+    /* most tokens of a draft; 0: 16 */
+    uint32_t max_draft;
+    /* bit i: source i drafts nothing */
+    uint32_t no_sources;
+    /* NULL-terminated; NULL: the table in spec.c */
+    const struct draft_source *const *source;
 };
 
 /* Tokens and time of steps with and without drafts; old ones fade. */
 struct spec_ledger {
-    double tokens[2], ns[2]; /* [1]: with drafts */
-    uint32_t n[2];           /* steps */
-    uint64_t compare_at;     /* the next step that has no drafts, for comparison */
-    uint64_t paused_until;   /* drafts are off before this step */
+    /* [1]: with drafts */
+    double tokens[2], ns[2];
+    /* steps */
+    uint32_t n[2];
+    /* the next step that has no drafts, for comparison */
+    uint64_t compare_at;
+    /* drafts are off before this step */
+    uint64_t paused_until;
     uint32_t interval, pause;
 };
 
 struct spec {
     const struct draft_source *source[DRAFT_SOURCES_MAX];
     void *common[DRAFT_SOURCES_MAX];
-    uint32_t n_sources, max_draft; /* n_sources 0: speculation is off */
+    /* n_sources 0: speculation is off */
+    uint32_t n_sources, max_draft;
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
@@ -44,9 +52,12 @@ struct spec {
      * with drafts divided by the cost model's times `took`. A cost model that is wrong by a factor
      * therefore does not count against drafts. */
     float took, slower;
-    uint64_t turn;     /* number of the step that is planned, set by spec_begin_step() */
-    uint32_t n_probes; /* probes that this step may still make */
-    bool quiet;        /* true: this step has no drafts */
+    /* number of the step that is planned, set by spec_begin_step() */
+    uint64_t turn;
+    /* probes that this step may still make */
+    uint32_t n_probes;
+    /* true: this step has no drafts */
+    bool quiet;
 };
 
 /* State of a request. */
@@ -56,10 +67,14 @@ struct spec_request {
     /* Most tokens of the next draft: twice those accepted in the last one, and a few more. */
     uint32_t longest[DRAFT_SOURCES_MAX];
     struct spec_rest {
-        uint32_t until;   /* output length before which the source is not asked */
-        uint32_t length;  /* output tokens of the last rest */
-        uint32_t refused; /* drafts in a row that got no row, or were all wrong */
-        bool probe;       /* set after a rest: a short draft is tried whatever the estimate */
+        /* output length before which the source is not asked */
+        uint32_t until;
+        /* output tokens of the last rest */
+        uint32_t length;
+        /* drafts in a row that got no row, or were all wrong */
+        uint32_t refused;
+        /* set after a rest: a short draft is tried whatever the estimate */
+        bool probe;
     } rest[DRAFT_SOURCES_MAX];
 
     /* The current draft. survival[i]: probability that its first i + 1 tokens are right. */

@@ -26,10 +26,12 @@
 #include "scheduler/view.h"
 
 struct states {
-    bool on; /* the model has recurrent states */
+    /* the model has recurrent states */
+    bool on;
     bool keeps;
     const struct sched_view *view;
-    uint32_t pages; /* size of a state in pages */
+    /* size of a state in pages */
+    uint32_t pages;
     /* requests that may still draft in the next step: one for each free snapshot */
     uint32_t n_may_draft;
     /* snapshots for the states before the drafts of the next step, in order of its items;

@@ -11,14 +11,19 @@
 struct request;
 
 struct sched_view {
-    bool no_pins; /* pins are off; pauses are learnt all the same */
+    /* pins are off; pauses are learnt all the same */
+    bool no_pins;
     bool no_sharing;
     uint32_t n_pages, page_tokens, max_seqs, max_bypass;
-    uint32_t n_slots;  /* positions that the pool holds */
-    uint32_t max_rows; /* most rows of a step */
+    /* positions that the pool holds */
+    uint32_t n_slots;
+    /* most rows of a step */
+    uint32_t max_rows;
     const struct engine_info *info;
-    const struct tokenizer *tokenizer;           /* NULL: message boundaries are not known */
-    const struct sched_constraints *constraints; /* NULL: constrained requests are refused */
+    /* NULL: message boundaries are not known */
+    const struct tokenizer *tokenizer;
+    /* NULL: constrained requests are refused */
+    const struct sched_constraints *constraints;
     struct clock *clock;
     struct kv_pager *pager;
     const struct cost *cost;
@@ -27,12 +32,16 @@ struct sched_view {
     /* plan of the next step: features set its groups, reserves and prewarm; step_gather() adds the
      * requests */
     struct plan *plan;
-    struct list *waiting, *running, *compiling; /* request.queued */
-    struct list *pending;                       /* request.pending */
+    /* request.queued */
+    struct list *waiting, *running, *compiling;
+    /* request.pending */
+    struct list *pending;
     struct fair_share *fair;
     struct pins *pins;
     struct kv_media *media;
     struct pictures *pictures;
-    struct kv_tier *tier;    /* takes the pages of ended turns */
-    struct msg_stats *stats; /* counters since the start */
+    /* takes the pages of ended turns */
+    struct kv_tier *tier;
+    /* counters since the start */
+    struct msg_stats *stats;
 };

@@ -27,35 +27,53 @@ enum cache_wish { CACHE_NONE, CACHE_5M, CACHE_1H };
  * reasoning and result are empty; result is a tool's, reasoning the assistant's. */
 struct anthropic_input {
     yyjson_mut_doc *doc;
-    bool failed;          /* memory was short for it */
-    yyjson_mut_val *root; /* the chat's body */
+    /* memory was short for it */
+    bool failed;
+    /* the chat's body */
+    yyjson_mut_val *root;
     struct err *err;
-    char place[112];       /* path of the value being read, for messages */
-    yyjson_mut_val *tools; /* tools of the chat */
+    /* path of the value being read, for messages */
+    char place[112];
+    /* tools of the chat */
+    yyjson_mut_val *tools;
     uint32_t n_looked_up;
-    bool defers;                     /* one of the tools is deferred */
-    bool offered[TOOL_SEARCH_KINDS]; /* searches that the request offers, with deferred tools to
-                                      * find */
+    /* one of the tools is deferred */
+    bool defers;
+    /* searches that the request offers, with deferred tools to find */
+    bool offered[TOOL_SEARCH_KINDS];
 
     /* turns.c */
-    yyjson_mut_val *list;    /* messages */
-    size_t n_system;         /* number of the first messages, which no summary replaces */
-    yyjson_mut_val *message; /* the last message, which may still grow; NULL: none */
-    yyjson_mut_val *parts;   /* content of `message` */
-    yyjson_mut_val *calls;   /* tool_calls of `message` */
-    size_t n_turns;          /* messages of the body before the one that is read */
-    const char *role;        /* role of `message`, or "" */
-    yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
+    /* messages */
+    yyjson_mut_val *list;
+    /* number of the first messages, which no summary replaces */
+    size_t n_system;
+    /* the last message, which may still grow; NULL: none */
+    yyjson_mut_val *message;
+    /* content of `message` */
+    yyjson_mut_val *parts;
+    /* tool_calls of `message` */
+    yyjson_mut_val *calls;
+    /* messages of the body before the one that is read */
+    size_t n_turns;
+    /* role of `message`, or "" */
+    const char *role;
+    /* content of the assistant's last message, where calls have names */
+    yyjson_val *asked;
     /* Calls of the assistant's last turns that lack a result. */
     struct {
         yyjson_val *id[ANTHROPIC_CALLS_MAX];
         uint32_t n;
-        bool more;    /* there are others, which are not checked */
-        bool replied; /* a message of the user has followed */
-        size_t turn;  /* number of the last message with a call */
+        /* there are others, which are not checked */
+        bool more;
+        /* a message of the user has followed */
+        bool replied;
+        /* number of the last message with a call */
+        size_t turn;
     } open;
-    struct buf reasoning;  /* reasoning of `message` */
-    struct content result; /* content of a message of a tool */
+    /* reasoning of `message` */
+    struct buf reasoning;
+    /* content of a message of a tool */
+    struct content result;
 };
 
 /* Makes the body of the chat, *out, and leaves @body unchanged. If the last message is the

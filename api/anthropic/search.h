@@ -21,12 +21,18 @@ struct prompt_job;
 /* job->state of a Messages request. */
 struct search {
     struct writer *writer;
-    enum cache_wish cache;           /* longest cache_control */
-    bool offered[TOOL_SEARCH_KINDS]; /* the request has this search, and deferred tools */
-    yyjson_doc *body;                /* Messages body with the rounds so far; NULL: no search */
-    yyjson_doc *chat;                /* chat made of `body` after the first round; or NULL */
-    struct buf *results;             /* [n_results] "content" of the result of each search */
-    uint32_t n_results, n_rounds;    /* n_rounds: generations whose searches were run */
+    /* longest cache_control */
+    enum cache_wish cache;
+    /* the request has this search, and deferred tools */
+    bool offered[TOOL_SEARCH_KINDS];
+    /* Messages body with the rounds so far; NULL: no search */
+    yyjson_doc *body;
+    /* chat made of `body` after the first round; or NULL */
+    yyjson_doc *chat;
+    /* [n_results] "content" of the result of each search */
+    struct buf *results;
+    /* n_rounds: generations whose searches were run */
+    uint32_t n_results, n_rounds;
 };
 
 /* endpoint.open and .close */

@@ -90,7 +90,8 @@ struct pattern {
     pcre2_code *code;
     pcre2_match_data *match;
     pcre2_match_context *context;
-    int64_t until; /* the search ends then */
+    /* the search ends then */
+    int64_t until;
     uint32_t n_items;
 };
 
@@ -177,7 +178,8 @@ static int search_pattern(const char *pattern, yyjson_val *tools, struct buf *te
 
 struct term {
     char text[TERM_MAX];
-    uint32_t len, n_tools; /* tools that have it */
+    /* tools that have it */
+    uint32_t len, n_tools;
 };
 
 /* Finds the next term at or behind *@p and moves *@p behind it. Returns false at the end. */

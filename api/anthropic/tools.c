@@ -24,7 +24,8 @@
 
 /* Tools whose schema is not in the request, so that the model must learn it from here. */
 static const struct {
-    const char *type, *description, *schema; /* schema: a shape of json_constant() */
+    /* schema: a shape of json_constant() */
+    const char *type, *description, *schema;
 } known[] = {
     {"bash_", "Run a command in a bash shell, whose state stays between calls.",
      "{type:'object', properties:{command:{type:'string', description:'The command to run.'}, "

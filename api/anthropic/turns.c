@@ -80,7 +80,8 @@ static void name_type(struct anthropic_input *in, const char *type) {
 /* The content of a result while its blocks are read. */
 struct result_blocks {
     struct content *all;
-    bool after_text; /* the last block was a text */
+    /* the last block was a text */
+    bool after_text;
 };
 
 /* Adds a block of a result. Texts that follow each other are one text; other blocks are lines. */

@@ -46,13 +46,17 @@ enum thinking { THINKS_NOT, MAY_THINK, THINKS };
  */
 struct draft {
     struct prompt_job *job;
-    uint64_t work; /* left */
+    /* left */
+    uint64_t work;
     struct nodes n;
     enum thinking thinking;
     bool quick;
-    bool many;      /* several tools are checked: they have the limits of a constraint */
-    uint64_t spent; /* work of the last check */
-    char place[GRAMMAR_PLACE_MAX]; /* subject of the last refusal */
+    /* several tools are checked: they have the limits of a constraint */
+    bool many;
+    /* work of the last check */
+    uint64_t spent;
+    /* subject of the last refusal */
+    char place[GRAMMAR_PLACE_MAX];
 };
 
 /* ---- what the request wants ---- */
@@ -145,8 +149,10 @@ struct tools {
     /* tools that may be called; they and their params lie in the request's arena */
     struct toolcall_tool *tool;
     bool *strict;
-    yyjson_doc **doc; /* number of schemas from which something was left out */
-    uint64_t *work;   /* bytes that each takes alone; 0 until loosen() */
+    /* number of schemas from which something was left out */
+    yyjson_doc **doc;
+    /* bytes that each takes alone; 0 until loosen() */
+    uint64_t *work;
     uint32_t n;
 };
 

@@ -10,8 +10,10 @@
 
 /* Zeroed but for text.max. */
 struct content {
-    struct buf text;       /* behind the last picture */
-    yyjson_mut_val *parts; /* parts before that text; NULL: no picture yet */
+    /* behind the last picture */
+    struct buf text;
+    /* parts before that text; NULL: no picture yet */
+    yyjson_mut_val *parts;
 };
 
 void content_deinit(struct content *c); /* accepts a zeroed one */

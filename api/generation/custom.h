@@ -31,10 +31,14 @@ bool custom_is(const struct gen_request *r, const char *name);
 /* Text of a call, decoded incrementally from {"input": "..."}. */
 struct custom_text {
     struct buf text;
-    size_t at;           /* bytes of the arguments that have been read */
-    uint8_t state;       /* custom.c */
-    uint32_t high, unit; /* first half of a surrogate pair, or 0; an escape being read */
-    size_t n_sent;       /* bytes of text that were sent */
+    /* bytes of the arguments that have been read */
+    size_t at;
+    /* custom.c */
+    uint8_t state;
+    /* first half of a surrogate pair, or 0; an escape being read */
+    uint32_t high, unit;
+    /* bytes of text that were sent */
+    size_t n_sent;
 };
 
 /* Decodes further arguments, of which @len bytes have arrived. */

@@ -8,10 +8,13 @@
 
 struct echo {
     struct buf text;
-    uint32_t *end; /* text.len after each token */
+    /* text.len after each token */
+    uint32_t *end;
     uint32_t n;
-    uint64_t n_chars; /* characters of the text */
-    uint32_t n_users; /* choices of the same prompt share it; the loop's */
+    /* characters of the text */
+    uint64_t n_chars;
+    /* choices of the same prompt share it; the loop's */
+    uint32_t n_users;
 };
 
 /* Returns the number of characters of @text, as an answer has it, that begin in [@from, @to). */

@@ -20,10 +20,14 @@ struct yyjson_val;
 
 /* Form in which later requests of a conversation repeat an endpoint's answers; for prewarm.h. */
 enum repeats {
-    REPEATS_NOTHING, /* there is no conversation */
-    REPEATS_TEXT,    /* one text, and calls with their arguments as text */
-    REPEATS_PARTS,   /* each text as a part; reasoning comes back */
-    REPEATS_BLOCKS,  /* text blocks, and calls whose arguments are objects */
+    /* there is no conversation */
+    REPEATS_NOTHING,
+    /* one text, and calls with their arguments as text */
+    REPEATS_TEXT,
+    /* each text as a part; reasoning comes back */
+    REPEATS_PARTS,
+    /* text blocks, and calls whose arguments are objects */
+    REPEATS_BLOCKS,
 };
 
 /*
@@ -57,14 +61,21 @@ struct endpoint {
      * of its exchange. On the loop's thread. Returns 0, or a negative errno with @err. */
     int (*prepared)(struct writer *w, struct err *err);
 
-    const char *id_prefix;   /* prefix of the answer's id */
-    uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
+    /* prefix of the answer's id */
+    const char *id_prefix;
+    /* max_tokens when not given; 0: the service's default */
+    uint32_t default_tokens;
     enum repeats repeats;
-    bool inlines_reasoning; /* reasoning may stay in the content, if the client wants that */
-    bool tells_prompt;      /* answers contain the text of the prompt */
-    bool whole_calls;       /* answers have calls whole, never the beginning of one */
-    bool parsed;      /* the output always goes through the output parser; there is one choice */
-    const void *form; /* data of the endpoint's own functions */
+    /* reasoning may stay in the content, if the client wants that */
+    bool inlines_reasoning;
+    /* answers contain the text of the prompt */
+    bool tells_prompt;
+    /* answers have calls whole, never the beginning of one */
+    bool whole_calls;
+    /* the output always goes through the output parser; there is one choice */
+    bool parsed;
+    /* data of the endpoint's own functions */
+    const void *form;
 
     /* Only if translate() sets job->goes_on: the answer may have several rounds, each of which is a
      * choice. Returns true if @again must be called for the output, which has ended. */
@@ -72,11 +83,14 @@ struct endpoint {
     /* Sets *@messages to the messages of the next round, which @job->state owns; NULL: the answer
      * is complete, as without job->goes_on. On the pool. Returns 0 or a negative errno. */
     int (*again)(struct prompt_job *job, struct yyjson_val **messages);
-    void (*round)(struct writer *w); /* a stream for which again() was called */
+    /* a stream for which again() was called */
+    void (*round)(struct writer *w);
 
-    void (*begin)(struct writer *w); /* after the head */
+    /* after the head */
+    void (*begin)(struct writer *w);
     void (*piece)(struct writer *w, const struct piece *p);
-    void (*end)(struct writer *w); /* everything was written */
+    /* everything was written */
+    void (*end)(struct writer *w);
     /* Writes the whole answer when all generations are done. Runs on the pool if the answer has
      * many tokens or a large body; it then only reads (Responses' also gives what it kept to the
      * store, which has a lock), and not the exchange, whose client may leave meanwhile. */
@@ -84,5 +98,6 @@ struct endpoint {
     /* Called when the answer fails with @err. Returns true if it has written the error to the
      * stream. */
     bool (*fail)(struct writer *w, const struct err *err);
-    void (*alive)(struct writer *w); /* instead of the dialect's keepalive */
+    /* instead of the dialect's keepalive */
+    void (*alive)(struct writer *w);
 };

@@ -37,47 +37,63 @@ struct gen_env {
     uv_loop_t *loop;
     struct clock *clock;
     struct api_opts opts;
-    struct rng rng;           /* request ids and seeds */
-    uint64_t secret[2];       /* random key of this process */
-    uint64_t share_secret[2]; /* keys the isolation keys of tenants */
+    /* request ids and seeds */
+    struct rng rng;
+    /* random key of this process */
+    uint64_t secret[2];
+    /* keys the isolation keys of tenants */
+    uint64_t share_secret[2];
     bool draining;
-    enum api_health health; /* health that the daemon reports */
+    /* health that the daemon reports */
+    enum api_health health;
     struct api_stats stats;
     struct auth auth;
     struct tenants tenants;
     struct usage usage;
-    struct log_limit log_limit; /* lines that clients cause */
+    /* lines that clients cause */
+    struct log_limit log_limit;
     struct admit admit;
     struct job_pool pool;
     struct {
-        struct list list; /* model.link; never empty */
+        /* model.link; never empty */
+        struct list list;
         /* Only the loop's thread writes, under the lock; it reads without the lock. */
         pthread_rwlock_t lock;
-        const char *const *bad_presets; /* names, NULL-terminated; or NULL */
+        /* names, NULL-terminated; or NULL */
+        const char *const *bad_presets;
     } models;
     struct {
         uv_timer_t tick;
-        uint32_t n; /* prompt jobs that wait for their models */
+        /* prompt jobs that wait for their models */
+        uint32_t n;
     } wait;
     struct {
-        struct list list;                 /* gen.link: live generations, oldest first */
-        struct list buckets[GEN_BUCKETS]; /* gen.bucket, by id */
+        /* gen.link: live generations, oldest first */
+        struct list list;
+        /* gen.bucket, by id */
+        struct list buckets[GEN_BUCKETS];
         uint64_t next_id;
-        double submitted; /* virtual time of the last submit: tenant.submitted when it began */
+        /* virtual time of the last submit: tenant.submitted when it began */
+        double submitted;
     } gens;
     struct gen_ids ids;
     struct {
-        size_t kept_bytes; /* memory of kept bodies, whose turns have not ended */
-        uint32_t n;        /* turns that are being prepared */
+        /* memory of kept bodies, whose turns have not ended */
+        size_t kept_bytes;
+        /* turns that are being prepared */
+        uint32_t n;
     } prewarm;
     struct { /* constrain.c: grammars that were right and wrong, by hash; any thread */
         _Atomic uint64_t checked[CONSTRAIN_CHECKED], refused[CONSTRAIN_CHECKED];
     } grammars;
     struct picture_table pictures;
     struct picture_sender sender;
-    struct job_pool fetchers; /* jobs that wait for hosts of pictures; zeroed: there are none */
-    struct store *store;      /* responses/store.h */
-    struct service *service;  /* service/service.h */
+    /* jobs that wait for hosts of pictures; zeroed: there are none */
+    struct job_pool fetchers;
+    /* responses/store.h */
+    struct store *store;
+    /* service/service.h */
+    struct service *service;
 };
 
 /* Returns the environment to which @x belongs. */

@@ -12,25 +12,42 @@
 /* Properties of a model's template, found when the model is opened; then any thread may read
  * them. */
 struct family {
-    const struct toolcall_format *format;       /* NULL: unknown */
-    const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
-    enum toolcall_mark mark; /* what the vocabulary has for the marker of reasoning */
-    bool varies;             /* the format may depend on variables of the request */
-    bool takes_tools; /* the template has a place for tools; else they are described in a message */
-    bool text_args;   /* the template takes arguments of past calls as a string, not as an object */
-    bool drops_calls; /* the template leaves past calls out; the format can write them */
-    bool drops_system;    /* the template leaves out a system message that is not the first one */
-    const char *thoughts; /* the template's name for the reasoning of a past message (messages.h) */
-    bool thought_parts;   /* the template reads it from parts of the content, {type: 'thinking'} */
-    bool reasons;         /* the model writes reasoning, in either form */
-    int32_t ends[FAMILY_ENDS_MAX]; /* tokens that end a turn, besides those of the vocabulary */
+    /* NULL: unknown */
+    const struct toolcall_format *format;
+    /* NULL: none, or the format's own */
+    const struct toolcall_reasoning *reasoning;
+    /* what the vocabulary has for the marker of reasoning */
+    enum toolcall_mark mark;
+    /* the format may depend on variables of the request */
+    bool varies;
+    /* the template has a place for tools; else they are described in a message */
+    bool takes_tools;
+    /* the template takes arguments of past calls as a string, not as an object */
+    bool text_args;
+    /* the template leaves past calls out; the format can write them */
+    bool drops_calls;
+    /* the template leaves out a system message that is not the first one */
+    bool drops_system;
+    /* the template's name for the reasoning of a past message (messages.h) */
+    const char *thoughts;
+    /* the template reads it from parts of the content, {type: 'thinking'} */
+    bool thought_parts;
+    /* the model writes reasoning, in either form */
+    bool reasons;
+    /* tokens that end a turn, besides those of the vocabulary */
+    int32_t ends[FAMILY_ENDS_MAX];
     uint32_t n_ends;
-    struct family_formats formats; /* by the variables of requests: family_format_of() */
-    bool thinks;                   /* it reasons unless it is told not to */
-    bool result_members;  /* the template reads results of calls from `tool_responses` of the call's
-                           * message, and not from messages of their own */
-    bool closes_thoughts; /* the template closes it unless a variable turns it on */
-    bool no_null_tools; /* the template fails where `tools` is none, and not where it is missing */
+    /* by the variables of requests: family_format_of() */
+    struct family_formats formats;
+    /* it reasons unless it is told not to */
+    bool thinks;
+    /* the template reads results of calls from `tool_responses` of the call's message, and not from
+     * messages of their own */
+    bool result_members;
+    /* the template closes it unless a variable turns it on */
+    bool closes_thoughts;
+    /* the template fails where `tools` is none, and not where it is missing */
+    bool no_null_tools;
 };
 
 /* Returns true for a template that takes tools as a text, in its variable `functions`. */

@@ -6,12 +6,16 @@
 
 struct field {
     const char *name;
-    uint8_t kinds; /* enum field_set: endpoints that know the field */
+    /* enum field_set: endpoints that know the field */
+    uint8_t kinds;
     int (*parse)(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,
                  struct err *err);
-    size_t at;      /* offset of the member that is set */
-    double lo, hi;  /* integers; unsupported: lo is the value that changes nothing */
-    const char *is; /* description of a valid value, for error messages */
+    /* offset of the member that is set */
+    size_t at;
+    /* integers; unsupported: lo is the value that changes nothing */
+    double lo, hi;
+    /* description of a valid value, for error messages */
+    const char *is;
 };
 
 #define READER(name)                                                                               \

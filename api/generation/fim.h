@@ -10,10 +10,13 @@
 /* The tokens of one model: prefix BEFORE suffix AFTER middle, or with suffix_first suffix AFTER
  * prefix BEFORE middle. */
 struct fim {
-    int32_t prefix;         /* -1: the model has none */
-    int32_t suffix, middle; /* middle -1: nothing ends the prompt */
+    /* -1: the model has none */
+    int32_t prefix;
+    /* middle -1: nothing ends the prompt */
+    int32_t suffix, middle;
     bool suffix_first;
-    int32_t ends[FIM_ENDS_MAX]; /* with which such texts end, besides the usual ones */
+    /* with which such texts end, besides the usual ones */
+    int32_t ends[FIM_ENDS_MAX];
     uint32_t n_ends;
 };
 

@@ -42,74 +42,106 @@ enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 /* Belongs to the loop's thread; the pool reads a DONE generation while its answer is written
  * there. */
 struct gen {
-    struct list link, bucket; /* api.gens, api.buckets */
+    /* api.gens, api.buckets */
+    struct list link, bucket;
     struct gen_env *env;
-    struct model *model; /* gives the vocabulary, and the worker that generates */
+    /* gives the vocabulary, and the worker that generates */
+    struct model *model;
     enum gen_state state;
-    bool accepted; /* some worker has accepted it */
-    bool stopped;  /* a stop string is complete; nothing after it is text */
+    /* some worker has accepted it */
+    bool accepted;
+    /* a stop string is complete; nothing after it is text */
+    bool stopped;
     bool failed;
-    bool left;     /* PENDING: its client has left, which its connection has not read yet */
-    uint32_t sent; /* PENDING: bytes of a large submit that the worker has */
+    /* PENDING: its client has left, which its connection has not read yet */
+    bool left;
+    /* PENDING: bytes of a large submit that the worker has */
+    uint32_t sent;
     void *owner;
-    struct exchange *const *exchange; /* the owner's pointer; it is NULL when the client has left */
-    void (*changed)(struct gen *g);   /* reports news of the generation; may free @g */
-    const char *session_from;         /* source of m.session, or NULL */
-    struct charge charge;             /* charge of the tenant (gen_charge()) */
-    uint32_t key;                     /* exchange.key, of the client that pays */
-    struct submit m;                  /* m.tokens is `tokens` */
-    int32_t *tokens;                  /* prompt and output */
+    /* the owner's pointer; it is NULL when the client has left */
+    struct exchange *const *exchange;
+    /* reports news of the generation; may free @g */
+    void (*changed)(struct gen *g);
+    /* source of m.session, or NULL */
+    const char *session_from;
+    /* charge of the tenant (gen_charge()) */
+    struct charge charge;
+    /* exchange.key, of the client that pays */
+    uint32_t key;
+    /* m.tokens is `tokens` */
+    struct submit m;
+    /* prompt and output */
+    int32_t *tokens;
     /* [m.n_pictures], the request's; NULL: there are none, or another front has the files: then
      * need_picture() asks it for the pixels of one. */
     struct picture_seen *const *seen;
     void (*need_picture)(struct gen *g, uint32_t index);
-    float *logprobs;       /* the next three: per output token, or NULL */
-    struct event_top *top; /* [m.n_top] each */
+    /* the next three: per output token, or NULL */
+    float *logprobs;
+    /* [m.n_top] each */
+    struct event_top *top;
     uint64_t *digests;
     /* Log probabilities of prompt tokens 1 .. n_prompt - 1, when the request asked for them:
      * [m.n_prompt_top] tops each. */
     float *prompt_lp;
     struct event_top *prompt_top;
-    float *vector; /* the result of an embedding: [n_vector] */
+    /* the result of an embedding: [n_vector] */
+    float *vector;
     uint32_t n_vector;
-    uint32_t *text_end; /* text.len after each output token */
+    /* text.len after each output token */
+    uint32_t *text_end;
     /* With logprobs and `output`: bytes of its content after each token that it has counted. */
     uint32_t *content_end;
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
-    struct buf text; /* raw bytes of the output */
-    size_t ready;    /* bytes of text that may be sent */
+    /* raw bytes of the output */
+    struct buf text;
+    /* bytes of text that may be sent */
+    size_t ready;
     /* splits the text into reasoning, content and calls; NULL: the text is not parsed */
     struct output_parser *output;
-    size_t n_parsed;    /* bytes of text that `split` has been fed */
-    uint32_t n_counted; /* tokens, whole ones */
+    /* bytes of text that `split` has been fed */
+    size_t n_parsed;
+    /* tokens, whole ones */
+    uint32_t n_counted;
     bool keep_special, include_stop;
-    bool score_only;     /* the output is not kept */
-    uint32_t stop_index; /* with `stopped`: index in m.stops */
+    /* the output is not kept */
+    bool score_only;
+    /* with `stopped`: index in m.stops */
+    uint32_t stop_index;
     enum finish_reason finish;
-    struct err err; /* FINISH_ERROR */
+    /* FINISH_ERROR */
+    struct err err;
     uint32_t retry_ms, n_cached, n_attempts;
-    uint32_t n_faults; /* deaths of another front's workers at which it was present */
-    uint32_t n_turns;  /* submissions that ended because its reasoning was closed */
+    /* deaths of another front's workers at which it was present */
+    uint32_t n_faults;
+    /* submissions that ended because its reasoning was closed */
+    uint32_t n_turns;
     struct gen_drafts {
         uint32_t n, accepted;
         /* drafted from the request's prediction, and accepted of them */
         uint32_t n_predicted, predicted_accepted;
     } drafts, drafts_before; /* in all submissions; in those before the current one */
-    uint32_t loop_from;      /* first output tokens, in which repetitions are not searched */
+    /* first output tokens, in which repetitions are not searched */
+    uint32_t loop_from;
     /* tokens that are searched for a repetition; 0: none, as in a guest, whose own front searches
      */
     uint32_t loop_tokens;
-    bool repeats; /* the last tokens are a loop */
+    /* the last tokens are a loop */
+    bool repeats;
     struct {
         bool limited;
-        uint32_t n_closed; /* blocks of reasoning that were closed here */
-        uint32_t max;      /* tokens of reasoning */
-        int32_t close[16]; /* tokens that end the reasoning */
+        /* blocks of reasoning that were closed here */
+        uint32_t n_closed;
+        /* tokens of reasoning */
+        uint32_t max;
+        /* tokens that end the reasoning */
+        int32_t close[16];
         uint32_t n_close;
     } thinking;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
-    int64_t prompt_end_ns, computed_ns; /* measured by the worker, as in struct event */
+    /* measured by the worker, as in struct event */
+    int64_t prompt_end_ns, computed_ns;
 };
 
 struct prompt;

@@ -50,76 +50,119 @@ enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 /* tool_choice. Values are in the body. */
 struct gen_request_choice {
-    uint8_t mode;         /* enum gen_request_tools */
-    yyjson_val *function; /* the name of the only one that may be called, or NULL */
-    yyjson_val *allowed;  /* names that may be called, or NULL: all */
+    /* enum gen_request_tools */
+    uint8_t mode;
+    /* the name of the only one that may be called, or NULL */
+    yyjson_val *function;
+    /* names that may be called, or NULL: all */
+    yyjson_val *allowed;
 };
 
 /* Form that the text must have: response_format and similar fields. */
 struct gen_request_form {
-    const char *kind;  /* key of a node of grammar/constraint.h; NULL: any text */
-    const char *param; /* the field that requires it */
-    yyjson_val *value; /* in the body or in `doc` */
-    yyjson_doc *doc;   /* the parsed schema, if it came as text */
+    /* key of a node of grammar/constraint.h; NULL: any text */
+    const char *kind;
+    /* the field that requires it */
+    const char *param;
+    /* in the body or in `doc` */
+    yyjson_val *value;
+    /* the parsed schema, if it came as text */
+    yyjson_doc *doc;
     bool compact;
-    bool any_order; /* the properties of a schema may come in any order */
+    /* the properties of a schema may come in any order */
+    bool any_order;
 };
 
 /* A picture of the body. */
 struct request_picture {
-    char *address; /* address until the file is fetched; NULL: the body has the file */
-    uint8_t *file; /* until the file was examined */
+    /* address until the file is fetched; NULL: the body has the file */
+    char *address;
+    /* until the file was examined */
+    uint8_t *file;
     size_t n_file;
-    bool low;                  /* detail is "low": few rows */
-    bool repeated;             /* clients send it with every request: a note may stand for it */
-    bool unread;               /* it cannot be used, and a note stands for it */
-    struct picture_seen *seen; /* a reference; NULL: not examined yet */
-    char place[96];            /* in the body, for errors */
+    /* detail is "low": few rows */
+    bool low;
+    /* clients send it with every request: a note may stand for it */
+    bool repeated;
+    /* it cannot be used, and a note stands for it */
+    bool unread;
+    /* a reference; NULL: not examined yet */
+    struct picture_seen *seen;
+    /* in the body, for errors */
+    char place[96];
 };
 
 /* The canonical request, independent of the dialect. Dialects other than OpenAI's translate their
  * body to OpenAI's form, which is then read. */
 struct gen_request {
-    yyjson_doc *doc;    /* the body */
-    struct arena arena; /* outlives the body */
+    /* the body */
+    yyjson_doc *doc;
+    /* outlives the body */
+    struct arena arena;
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids,
         digests;
-    bool return_progress;   /* report the progress of the prompt until the first token */
-    bool timings_per_token; /* each event of a stream has the times, for llama-server's clients */
-    bool verbose;           /* the answer has the raw output, for clients of llama-server */
+    /* report the progress of the prompt until the first token */
+    bool return_progress;
+    /* each event of a stream has the times, for llama-server's clients */
+    bool timings_per_token;
+    /* the answer has the raw output, for clients of llama-server */
+    bool verbose;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    bool with_pieces; /* /tokenize: each token with its text */
+    /* /tokenize: each token with its text */
+    bool with_pieces;
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
-    bool no_bos, add_special; /* /tokenize in llama-server's form */
-    bool load_only;           /* the model is only loaded; nothing is generated */
-    bool takes_none;          /* a list without inputs gets an answer without vectors */
-    bool has_keep_alive;      /* Ollama's keep_alive is given: */
+    /* /tokenize in llama-server's form */
+    bool no_bos, add_special;
+    /* the model is only loaded; nothing is generated */
+    bool load_only;
+    /* a list without inputs gets an answer without vectors */
+    bool takes_none;
+    /* Ollama's keep_alive is given: */
+    bool has_keep_alive;
     /* seconds for which the model stays loaded after this request; negative: for ever */
     int64_t keep_alive_s;
     /* Turns reasoning on or off. THINK_AUTO: not given, or on where the model can think;
      * THINK_TEMPLATE: as the template has it when it is told nothing. */
     enum thinking_switch { THINK_AUTO, THINK_OFF, THINK_ON, THINK_TEMPLATE } thinking;
-    enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
-    bool functions_form;   /* tools came as `functions`; calls are returned in the same form */
-    bool no_reasoning;     /* the answer omits reasoning, although the model writes it */
-    bool inline_reasoning; /* the answer has it in the content, between the model's marks */
+    /* when cut */
+    enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete;
+    /* tools came as `functions`; calls are returned in the same form */
+    bool functions_form;
+    /* the answer omits reasoning, although the model writes it */
+    bool no_reasoning;
+    /* the answer has it in the content, between the model's marks */
+    bool inline_reasoning;
     bool echo, prompt_logprobs;
-    bool score_only;                   /* the output is not sent, although one token is generated */
-    uint32_t n_prompt_top, best_of;    /* best_of 0: n */
-    uint16_t pool;                     /* SUBMIT_POOL_*: the result is a vector; or 0 */
-    bool return_documents, raw_scores; /* options of a rerank */
-    bool scores_texts;                 /* /v1/score: texts have other names */
-    bool reranks_texts;                /* TEI's form: documents are "texts", the answer is a list */
-    uint32_t top_n;                    /* number of results of a rerank; 0: all */
-    uint32_t dimensions;               /* length to which a vector is cut; 0: not cut */
-    bool tokens_only;                  /* the answer is the prompt's tokens only */
-    uint32_t n, n_top, max_new;        /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
-    bool is_chat;                      /* there are messages */
-    bool sets_loops;                   /* loop_tokens is given: */
-    uint32_t loop_tokens;              /* tokens that are searched for a loop; 0: none */
+    /* the output is not sent, although one token is generated */
+    bool score_only;
+    /* best_of 0: n */
+    uint32_t n_prompt_top, best_of;
+    /* SUBMIT_POOL_*: the result is a vector; or 0 */
+    uint16_t pool;
+    /* options of a rerank */
+    bool return_documents, raw_scores;
+    /* /v1/score: texts have other names */
+    bool scores_texts;
+    /* TEI's form: documents are "texts", the answer is a list */
+    bool reranks_texts;
+    /* number of results of a rerank; 0: all */
+    uint32_t top_n;
+    /* length to which a vector is cut; 0: not cut */
+    uint32_t dimensions;
+    /* the answer is the prompt's tokens only */
+    bool tokens_only;
+    /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
+    uint32_t n, n_top, max_new;
+    /* there are messages */
+    bool is_chat;
+    /* loop_tokens is given: */
+    bool sets_loops;
+    /* tokens that are searched for a loop; 0: none */
+    uint32_t loop_tokens;
     bool has_budget;
-    uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
+    /* tokens of reasoning, with has_budget */
+    uint32_t thinking_budget;
     int16_t priority;
     uint64_t seed;
     uint32_t n_stops, n_stop_ids, n_bias;
@@ -127,29 +170,43 @@ struct gen_request {
     int32_t *stop_ids;
     struct submit_bias *bias;
     struct str cache_salt, cache_key, safety_id, user, metadata_user;
-    uint64_t conversation; /* hash of the conversation's beginning; 0: none */
-    yyjson_doc *functions; /* tools that the model may call; NULL: none */
-    yyjson_doc *shown;     /* tools that the template shows; NULL: all */
-    const char **customs;  /* names of the custom tools among them; in the arena */
+    /* hash of the conversation's beginning; 0: none */
+    uint64_t conversation;
+    /* tools that the model may call; NULL: none */
+    yyjson_doc *functions;
+    /* tools that the template shows; NULL: all */
+    yyjson_doc *shown;
+    /* names of the custom tools among them; in the arena */
+    const char **customs;
     uint32_t n_customs;
     struct gen_request_choice choice;
     struct gen_request_form form;
-    struct str grammar, triggers;     /* for the worker: constrain.h */
-    struct loosened_list loosened;    /* parts of tools' schemas that the grammar leaves out */
-    struct str prediction;            /* for the worker: token ids of the expected output */
-    struct str dry_breakers;          /* for the worker */
-    struct str allowed, bad_words;    /* for the worker: struct submit */
-    struct request_picture *pictures; /* picture_parts.h */
+    /* for the worker: constrain.h */
+    struct str grammar, triggers;
+    /* parts of tools' schemas that the grammar leaves out */
+    struct loosened_list loosened;
+    /* for the worker: token ids of the expected output */
+    struct str prediction;
+    /* for the worker */
+    struct str dry_breakers;
+    /* for the worker: struct submit */
+    struct str allowed, bad_words;
+    /* picture_parts.h */
+    struct request_picture *pictures;
     uint32_t n_pictures;
-    uint32_t *order; /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */
+    /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */
+    uint32_t *order;
     uint32_t n_shown;
-    yyjson_doc *merged_kwargs; /* `kwargs`, if the server's defaults are among them; or NULL */
-    yyjson_doc *seen_messages; /* `messages` with the numbers of pictures; NULL: there are none */
+    /* `kwargs`, if the server's defaults are among them; or NULL */
+    yyjson_doc *merged_kwargs;
+    /* `messages` with the numbers of pictures; NULL: there are none */
+    yyjson_doc *seen_messages;
     /* Texts that replace `marker`, which the rendered chat has once; each text gives a prompt. */
     const char *marker;
     struct str *variants;
     uint32_t n_variants;
-    struct str prefill; /* the end of the prompt, which the answer continues */
+    /* the end of the prompt, which the answer continues */
+    struct str prefill;
     /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
      * the query and one of the documents. */
     yyjson_val *query, *documents;

@@ -21,10 +21,13 @@
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;
-    uint64_t id;     /* id in the front that hands the request over */
-    uint32_t n_told; /* output tokens that the other front has */
+    /* id in the front that hands the request over */
+    uint64_t id;
+    /* output tokens that the other front has */
+    uint32_t n_told;
     bool prompt_told;
-    struct buf payload; /* what gen->m points into */
+    /* what gen->m points into */
+    struct buf payload;
     void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
     void (*need)(void *ctx, struct api_guest *g, uint32_t index);
     void *ctx;

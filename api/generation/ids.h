@@ -14,8 +14,9 @@ struct gen_ids {
         char request_id[64];
         uint32_t tenant;
         uint64_t id;
-        char left_out[GEN_LEFT_OUT_MAX]; /* parts of tools' schemas: loosened_text() */
-    } list[GEN_IDS];                     /* [n % GEN_IDS] is the next */
+        /* parts of tools' schemas: loosened_text() */
+        char left_out[GEN_LEFT_OUT_MAX];
+    } list[GEN_IDS]; /* [n % GEN_IDS] is the next */
     uint64_t n;
 };
 

@@ -13,7 +13,8 @@
 
 struct lookup {
     struct prompt_job job;
-    struct exchange *exchange; /* NULL: the client is gone */
+    /* NULL: the client is gone */
+    struct exchange *exchange;
     struct buf answer;
     int answer_error;
 };

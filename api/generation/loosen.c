@@ -68,14 +68,18 @@ void loosen_note_all(struct loosener *l) {
 struct spot {
     yyjson_mut_val *schema;
     char keyword
-        [PLACE_MAX];  /* place of that schema, which leads on; "": the place is the schema itself */
-    size_t n_keyword; /* length of the place up to the end of the keyword */
+        [PLACE_MAX]; /* place of that schema, which leads on; "": the place is the schema itself */
+    /* length of the place up to the end of the keyword */
+    size_t n_keyword;
     size_t n_schema;
     /* Holder of the schema, by a name or a number; NULL: nothing, or a keyword alone. */
-    yyjson_mut_val *holder, *owner; /* the schema around the holder */
+    /* the schema around the holder */
+    yyjson_mut_val *holder, *owner;
     char name[PLACE_MAX];
-    bool is_property, is_pattern; /* the name is that of a property, or a pattern of such */
-    yyjson_mut_val *one_of;       /* schema whose oneOf the way goes through */
+    /* the name is that of a property, or a pattern of such */
+    bool is_property, is_pattern;
+    /* schema whose oneOf the way goes through */
+    yyjson_mut_val *one_of;
 };
 
 /* Copies the next step of @place, without escapes. Returns what follows it. */

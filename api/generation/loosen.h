@@ -15,7 +15,8 @@
 /* A part that was left out of the schema of a tool. */
 struct loosened {
     const char *tool;
-    const char *place; /* JSON pointer to a keyword; to a schema: all of it but its type */
+    /* JSON pointer to a keyword; to a schema: all of it but its type */
+    const char *place;
 };
 
 #define LOOSENED_KEPT 16u /* of one request; others are counted */
@@ -23,12 +24,14 @@ struct loosened {
 /* Parts that were left out of all tools of a request; the texts lie in its arena. */
 struct loosened_list {
     struct loosened v[LOOSENED_KEPT];
-    uint32_t n; /* number of all, also those without a place in v[] */
+    /* number of all, also those without a place in v[] */
+    uint32_t n;
 };
 
 struct loosener {
     yyjson_mut_doc *doc;
-    yyjson_mut_val *schema; /* that of the tool's arguments */
+    /* that of the tool's arguments */
+    yyjson_mut_val *schema;
     struct arena *arena;
     const char *tool;
     struct loosened_list *list;

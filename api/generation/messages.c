@@ -26,15 +26,21 @@
 
 struct build {
     yyjson_mut_doc *doc;
-    bool failed; /* memory was short for it */
+    /* memory was short for it */
+    bool failed;
     struct err *err;
     const struct messages_form *form;
-    struct buf note;   /* the description of the tools, until a message takes it */
-    const char *sight; /* placeholder of a picture in a content; "": the model takes no pictures */
+    /* the description of the tools, until a message takes it */
+    struct buf note;
+    /* placeholder of a picture in a content; "": the model takes no pictures */
+    const char *sight;
     const struct request_picture *pictures;
-    size_t i;    /* the message being built */
-    size_t at;   /* index of that message in the template's list */
-    size_t asks; /* the message in which the user asks; the number of messages: none */
+    /* the message being built */
+    size_t i;
+    /* index of that message in the template's list */
+    size_t at;
+    /* the message in which the user asks; the number of messages: none */
+    size_t asks;
     struct messages_trust *trust;
 };
 

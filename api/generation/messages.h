@@ -14,18 +14,25 @@
 struct family;
 
 struct messages_form {
-    const struct family *family; /* of the model's template */
-    uint32_t n_own;              /* the first ones are the service's own, not the client's */
-    bool plain;                  /* the template knows no tools */
-    bool no_system; /* nor a system message: the description goes into the first user message */
-    bool text_args; /* arguments are strings */
+    /* of the model's template */
+    const struct family *family;
+    /* the first ones are the service's own, not the client's */
+    uint32_t n_own;
+    /* the template knows no tools */
+    bool plain;
+    /* nor a system message: the description goes into the first user message */
+    bool no_system;
+    /* arguments are strings */
+    bool text_args;
     const struct toolcall_format
         /* format in which past calls are written, because the template leaves them out; or NULL */
         *calls;
-    bool simple_tools; /* the template takes only simple definitions of tools */
+    /* the template takes only simple definitions of tools */
+    bool simple_tools;
     /* the template's name for reasoning, if it is not reasoning_content; or NULL */
     const char *thoughts;
-    const char *sight; /* placeholder of a picture (sight.h); "": the model takes no pictures */
+    /* placeholder of a picture (sight.h); "": the model takes no pictures */
+    const char *sight;
 };
 
 /* Returns the name of a member of function @f that has a wrong type, with the right type in *must
@@ -42,7 +49,8 @@ void messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 struct messages_trust {
     struct template_trust *v;
     size_t n;
-    uint32_t *pictures; /* in the order of their places: numbers in request.pictures */
+    /* in the order of their places: numbers in request.pictures */
+    uint32_t *pictures;
     uint32_t n_pictures;
 };
 /* Frees what messages_vars() wrote; accepts a zeroed one. */

@@ -29,7 +29,8 @@ enum metrics_outcome {
 /* Invariants: n is the sum of count; count[i] has the values above bounds[i - 1] and up to
  * bounds[i], the last one all larger values. */
 struct histogram {
-    const double *bounds; /* ends with a negative one */
+    /* ends with a negative one */
+    const double *bounds;
     uint64_t count[METRICS_BUCKETS + 1], n;
     double sum;
 };
@@ -74,13 +75,18 @@ struct metrics {
 
 /* Figures of a generation for the histograms. Times by the front's clock, 0: not reached. */
 struct metrics_gen {
-    int64_t started_ns; /* start of the exchange */
+    /* start of the exchange */
+    int64_t started_ns;
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
-    uint32_t n_prompt, n_output, max_new; /* tokens */
-    uint32_t n_choices; /* choices of the request; 0: another choice has counted them */
-    uint32_t n_longest; /* output tokens of the longest of them */
+    /* tokens */
+    uint32_t n_prompt, n_output, max_new;
+    /* choices of the request; 0: another choice has counted them */
+    uint32_t n_choices;
+    /* output tokens of the longest of them */
+    uint32_t n_longest;
     enum metrics_outcome outcome;
-    bool embeds; /* the result is a vector */
+    /* the result is a vector */
+    bool embeds;
 };
 
 /* Zeroes everything and sets the bounds of the histograms. */

@@ -28,7 +28,8 @@
 #include "base/list.h"
 
 struct model {
-    struct list link; /* api.models */
+    /* api.models */
+    struct list link;
     struct gen_env *env;
     const struct api_model *info;
     /* Copies of the pointers in `info`, which any thread reads before the model is opened. */
@@ -37,30 +38,46 @@ struct model {
     struct family family;
     struct fim fim;
     struct sight sight;
-    atomic_bool opened; /* tokenizer and template are available */
-    atomic_int state;   /* enum api_model_state */
+    /* tokenizer and template are available */
+    atomic_bool opened;
+    /* enum api_model_state */
+    atomic_int state;
 
     struct api_port *port;
     bool worker_up;
-    bool crowded;      /* the way to the worker is full: pending generations wait for room */
-    struct gen *half;  /* of its submit, a part is sent (gen.sent); or NULL */
-    char failure[400]; /* why no worker can be started; "": no failure is known */
-    uint32_t failure_retry_ms; /* time after failed_ns until the next try */
+    /* the way to the worker is full: pending generations wait for room */
+    bool crowded;
+    /* of its submit, a part is sent (gen.sent); or NULL */
+    struct gen *half;
+    /* why no worker can be started; "": no failure is known */
+    char failure[400];
+    /* time after failed_ns until the next try */
+    uint32_t failure_retry_ms;
     int64_t failed_ns;
-    struct msg_stats worker; /* the worker's last report; zeroed before the first */
+    /* the worker's last report; zeroed before the first */
+    struct msg_stats worker;
     bool has_stats;
-    uint32_t n_running;     /* generations that were or will be submitted to the worker */
-    uint32_t n_jobs;        /* prompt jobs for this model */
-    struct list waiting;    /* prompt_job.waiting: until it is READY */
-    float progress;         /* progress of loading, 0 to 1 */
-    struct metrics metrics; /* metrics of the model's generations */
-    uint32_t n_tokens_max;  /* longest generation so far, prompt and output together */
+    /* generations that were or will be submitted to the worker */
+    uint32_t n_running;
+    /* prompt jobs for this model */
+    uint32_t n_jobs;
+    /* prompt_job.waiting: until it is READY */
+    struct list waiting;
+    /* progress of loading, 0 to 1 */
+    float progress;
+    /* metrics of the model's generations */
+    struct metrics metrics;
+    /* longest generation so far, prompt and output together */
+    uint32_t n_tokens_max;
     /* the model's share of the sums in struct api_stats */
     uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens;
-    struct tenant_stats *of_tenant; /* [n_tenants], by tenant.number: counters of this model */
+    /* [n_tenants], by tenant.number: counters of this model */
+    struct tenant_stats *of_tenant;
     uint32_t n_tenants;
-    int64_t last_used_ns; /* when a request last named it, or a generation of it ended */
-    int64_t keep_alive_s; /* see struct api_model_use */
+    /* when a request last named it, or a generation of it ended */
+    int64_t last_used_ns;
+    /* see struct api_model_use */
+    int64_t keep_alive_s;
 };
 
 /* Returns the counters of @m for the tenant @number; NULL: out of memory. */

@@ -14,10 +14,13 @@
 
 struct rewrite {
     yyjson_mut_doc *doc;
-    bool failed; /* memory was short for it */
+    /* memory was short for it */
+    bool failed;
     yyjson_mut_val *list;
-    yyjson_mut_val *last; /* last message of the list, or NULL */
-    const char *role;     /* role of the last message; NULL before the first */
+    /* last message of the list, or NULL */
+    yyjson_mut_val *last;
+    /* role of the last message; NULL before the first */
+    const char *role;
     unsigned how;
 };
 

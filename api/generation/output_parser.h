@@ -20,14 +20,16 @@ enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING, OUTPUT_CALL };
  * other. */
 struct output_call {
     char id[TOOLCALL_ID_MAX + 1], name[TOOLCALL_NAME_MAX + 1];
-    size_t begin, end; /* arguments, in text[OUTPUT_CALL] */
+    /* arguments, in text[OUTPUT_CALL] */
+    size_t begin, end;
     bool complete;
 };
 
 /* Bytes [begin, end) of text[kind], without bytes of another kind in between. */
 struct output_run {
     enum output_kind kind;
-    uint32_t call; /* OUTPUT_CALL: number of the call */
+    /* OUTPUT_CALL: number of the call */
+    uint32_t call;
     size_t begin, end;
 };
 
@@ -40,24 +42,31 @@ struct output_parser {
     struct output_run *runs;
     struct output_call *calls;
     uint32_t n_runs, cap_runs, n_calls, cap_calls;
-    uint32_t n_reasoning; /* tokens inside reasoning, without its markers */
-    bool in_reasoning;    /* after the last whole token */
-    bool inlined;         /* the content ends within reasoning (toolcall_opts.inline_reasoning) */
+    /* tokens inside reasoning, without its markers */
+    uint32_t n_reasoning;
+    /* after the last whole token */
+    bool in_reasoning;
+    /* the content ends within reasoning (toolcall_opts.inline_reasoning) */
+    bool inlined;
     bool finished;
 };
 
 /* Position of a stream: runs before @run were sent. Zeroed at the start. */
 struct output_at {
-    uint32_t run; /* at most n_runs */
-    size_t sent;  /* bytes of it */
-    bool named;   /* OUTPUT_CALL: id and name are sent */
+    /* at most n_runs */
+    uint32_t run;
+    /* bytes of it */
+    size_t sent;
+    /* OUTPUT_CALL: id and name are sent */
+    bool named;
 };
 
 /* A piece to send. */
 struct output_piece {
     enum output_kind kind;
     uint32_t call;
-    bool begins; /* OUTPUT_CALL: id and name; no text */
+    /* OUTPUT_CALL: id and name; no text */
+    bool begins;
     const char *text;
     size_t len;
 };

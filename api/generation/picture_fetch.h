@@ -15,7 +15,8 @@
 #define PICTURE_FETCH_MS 10000 /* time for one picture, name lookup included */
 
 struct picture_fetch_opts {
-    const char *const *hosts; /* HOST or HOST:PORT, NULL-terminated; without a port: 443 */
+    /* HOST or HOST:PORT, NULL-terminated; without a port: 443 */
+    const char *const *hosts;
     /* Returns whether a connection to the address may be made: picture_fetch_is_public(), and other
      * functions in tests, which are then also allowed http://. */
     bool (*may_connect)(const struct sockaddr *a);

@@ -82,9 +82,12 @@ size_t picture_parts_asking(yyjson_val *messages) {
 struct finding {
     struct prompt_job *job;
     yyjson_mut_doc *doc;
-    bool failed;          /* memory was short for it */
-    size_t message, part; /* indexes of the part that is being copied */
-    size_t asks;          /* picture_parts_asking() */
+    /* memory was short for it */
+    bool failed;
+    /* indexes of the part that is being copied */
+    size_t message, part;
+    /* picture_parts_asking() */
+    size_t asks;
 };
 
 /* Returns the place of the part in the body; a dialect that has translated the body gives it. */

@@ -23,7 +23,8 @@ struct need {
     struct list link;
     struct picture_sender *sender;
     struct model *model;
-    struct picture_seen *seen; /* NULL: another front has the file */
+    /* NULL: another front has the file */
+    struct picture_seen *seen;
     uint64_t id;
     uint32_t index, n_bytes, n_sent, n_gathered;
     uint8_t *pixels;

@@ -17,18 +17,23 @@ struct picture_seen;
 
 struct picture_sender {
     struct job_pool *pool;
-    struct list needs; /* need.link: asked for and not sent, oldest first */
-    uv_timer_t timer;  /* runs while requests wait for room in the channel */
+    /* need.link: asked for and not sent, oldest first */
+    struct list needs;
+    /* runs while requests wait for room in the channel */
+    uv_timer_t timer;
 };
 
 /* A request of a worker for the pixels of a picture. */
 struct picture_ask {
     struct model *model;
-    const struct tenant *tenant; /* charged for the work */
-    uint64_t id;                 /* id of the request, and index of the picture in it */
+    /* charged for the work */
+    const struct tenant *tenant;
+    /* id of the request, and index of the picture in it */
+    uint64_t id;
     uint32_t index;
     const struct submit_picture *shown;
-    struct picture_seen *seen; /* NULL: another front has the file, and is asked by the caller */
+    /* NULL: another front has the file, and is asked by the caller */
+    struct picture_seen *seen;
 };
 
 /* Prepares @s, which sends nothing yet. @pool makes pixels anew. */

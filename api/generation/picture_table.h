@@ -26,10 +26,12 @@
 /* Settings that decide how a model sees pictures, and the tenant: entries of equal settings are
  * shared, and outlive the model. */
 struct picture_way {
-    struct projector projector; /* without its name */
+    /* without its name */
+    struct projector projector;
     uint8_t projector_id[32];
     struct picture_budget budget;
-    bool pads; /* picture_pad() in place of picture_resize() */
+    /* picture_pad() in place of picture_resize() */
+    bool pads;
     enum picture_background background;
     uint8_t isolation_key[16];
 };
@@ -43,10 +45,14 @@ struct picture_table {
     pthread_mutex_t mutex;
     picture_decode_fn decode;
     void *ctx;
-    uint32_t max_megapixels;                    /* of a file */
-    struct list buckets[PICTURE_TABLE_BUCKETS]; /* picture_seen.bucket, by key */
-    struct list idle;  /* picture_seen.use: no request has them, oldest first */
-    struct list ready; /* picture_seen.has_pixels, oldest first */
+    /* of a file */
+    uint32_t max_megapixels;
+    /* picture_seen.bucket, by key */
+    struct list buckets[PICTURE_TABLE_BUCKETS];
+    /* picture_seen.use: no request has them, oldest first */
+    struct list idle;
+    /* picture_seen.has_pixels, oldest first */
+    struct list ready;
     uint32_t n_idle;
     uint64_t file_bytes, pixel_bytes;
     atomic_uint_least64_t n_decoded, n_known, n_refused[PICTURE_REFUSALS];
@@ -60,7 +66,8 @@ struct picture_seen {
     uint8_t key[32];
     struct list bucket, use, has_pixels;
     uint32_t n_refs;
-    struct submit_picture shown; /* at: 0 */
+    /* at: 0 */
+    struct submit_picture shown;
     struct picture_way way;
     uint8_t *file, *pixels;
     size_t n_file;

@@ -43,17 +43,25 @@
  * in api.n_prewarm and belongs to the pool; job.n_kept of its bytes count in api.kept_bytes until
  * it is freed. */
 struct prewarm_job {
-    struct job task;       /* on the pool */
-    struct prompt_job job; /* the answer's job, from which the conversation is rendered */
-    struct submit m;       /* the turn's message to the worker, without tokens */
+    /* on the pool */
+    struct job task;
+    /* the answer's job, from which the conversation is rendered */
+    struct prompt_job job;
+    /* the turn's message to the worker, without tokens */
+    struct submit m;
     struct output_parser *output;
-    struct buf text; /* text of the output; without `output` all of it is content */
+    /* text of the output; without `output` all of it is content */
+    struct buf text;
     size_t text_len;
-    int32_t *held; /* [n_held] tokens whose pages are in the cache */
+    /* [n_held] tokens whose pages are in the cache */
+    int32_t *held;
     uint32_t n_held;
-    bool blocks, parts;   /* form in which the client repeats texts and calls: enum repeats */
-    bool thoughts;        /* the client sends reasoning back */
-    struct tokens tokens; /* the result */
+    /* form in which the client repeats texts and calls: enum repeats */
+    bool blocks, parts;
+    /* the client sends reasoning back */
+    bool thoughts;
+    /* the result */
+    struct tokens tokens;
 };
 
 /* ---- taking ---- */

@@ -22,9 +22,12 @@ struct tokenizer;
 struct sight {
     char text[80];
     uint32_t split,
-        mark_len; /* the mark is text[split, split + mark_len); mark_len 0 if it stays */
-    int32_t mark; /* placeholder for the rows of a picture */
-    bool stays;   /* the marker stays in the prompt, and the rows of the picture follow it */
+        /* the mark is text[split, split + mark_len); mark_len 0 if it stays */
+        mark_len;
+    /* placeholder for the rows of a picture */
+    int32_t mark;
+    /* the marker stays in the prompt, and the rows of the picture follow it */
+    bool stays;
 };
 
 /* Fills in @s for a model with this vocabulary. Returns false, with *s zeroed, if the vocabulary

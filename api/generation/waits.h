@@ -9,10 +9,14 @@ struct gen;
 struct model;
 
 struct gen_wait {
-    const char *name;  /* flight_name()'s words, "place" in the front's queue, or "worker" */
-    const char *text;  /* "waited for pages of the KV cache" */
-    int64_t expect_ms; /* until its first token, or in the queue until its turn; < 0: unknown */
-    uint32_t n_done;   /* tokens of its prompt that are computed or cached; a lower bound */
+    /* flight_name()'s words, "place" in the front's queue, or "worker" */
+    const char *name;
+    /* "waited for pages of the KV cache" */
+    const char *text;
+    /* until its first token, or in the queue until its turn; < 0: unknown */
+    int64_t expect_ms;
+    /* tokens of its prompt that are computed or cached; a lower bound */
+    uint32_t n_done;
 };
 
 /* Describes the state of @g by the decisions that its worker's flight recorder still has. */

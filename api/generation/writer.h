@@ -24,14 +24,22 @@
 struct choice {
     struct gen *gen;
     size_t text_sent;
-    struct output_at at;       /* position in the parsed text, if the text is parsed */
-    uint32_t n_sent;           /* output tokens */
-    uint64_t n_chars;          /* characters of the text before token n_sent, for text_offset */
-    struct echo *echo;         /* text of the prompt to send first; NULL: none */
-    uint32_t n_echoed;         /* tokens of it that have been written */
-    bool begun, finish_sent;   /* the first piece was written; the last one was */
-    double mean_logprob;       /* sort key of writer_sort() */
-    struct custom_text custom; /* text of the open call, if its tool takes text */
+    /* position in the parsed text, if the text is parsed */
+    struct output_at at;
+    /* output tokens */
+    uint32_t n_sent;
+    /* characters of the text before token n_sent, for text_offset */
+    uint64_t n_chars;
+    /* text of the prompt to send first; NULL: none */
+    struct echo *echo;
+    /* tokens of it that have been written */
+    uint32_t n_echoed;
+    /* the first piece was written; the last one was */
+    bool begun, finish_sent;
+    /* sort key of writer_sort() */
+    double mean_logprob;
+    /* text of the open call, if its tool takes text */
+    struct custom_text custom;
 };
 
 /* A piece of one choice: its text [text, text + len) and output tokens [from, to). */
@@ -40,9 +48,12 @@ struct piece {
     uint32_t index, from, to;
     const char *text;
     size_t len;
-    uint32_t echo_from, echo_to;     /* tokens of choice->echo, which precede the text */
-    const struct output_piece *part; /* part of the parsed text of a stream; or NULL */
-    bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
+    /* tokens of choice->echo, which precede the text */
+    uint32_t echo_from, echo_to;
+    /* part of the parsed text of a stream; or NULL */
+    const struct output_piece *part;
+    /* last: with the finish reason; in a stream such a piece has no text */
+    bool first, last;
 };
 
 struct endpoint;
@@ -50,8 +61,10 @@ struct writer;
 
 struct writer_usage {
     uint32_t prompt, cached, output, reasoning;
-    uint32_t pictures;          /* tokens of the prompt that are rows of pictures */
-    uint32_t drafted, accepted; /* tokens of speculation: proposed, and kept */
+    /* tokens of the prompt that are rows of pictures */
+    uint32_t pictures;
+    /* tokens of speculation: proposed, and kept */
+    uint32_t drafted, accepted;
     /* drafted from the request's prediction, and accepted of them */
     uint32_t predicted, predicted_accepted;
 };
@@ -61,7 +74,8 @@ struct writer_usage {
  * writing implies that all generations are DONE. */
 struct writer {
     const struct endpoint *endpoint;
-    struct exchange *exchange; /* NULL: the client is gone, or was answered */
+    /* NULL: the client is gone, or was answered */
+    struct exchange *exchange;
     /* Copies of the exchange's, for endpoint.whole(), which may run on the pool when the client is
      * gone. */
     const struct route *route;
@@ -72,22 +86,30 @@ struct writer {
     uint32_t n_choices;
     char id[48];
     int64_t created;
-    bool head_sent; /* the head and the endpoint's first events were sent */
-    bool waited;    /* the head alone was sent while the model was loaded */
-    size_t n_told;  /* tokens, with alternatives, that this turn has written into the stream */
+    /* the head and the endpoint's first events were sent */
+    bool head_sent;
+    /* the head alone was sent while the model was loaded */
+    bool waited;
+    /* tokens, with alternatives, that this turn has written into the stream */
+    size_t n_told;
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;
-    struct splices refs; /* to be inserted in it */
+    /* to be inserted in it */
+    struct splices refs;
     int whole_error;
-    bool writing; /* the pool writes the answer: the generations are done, and nothing may change */
+    /* the pool writes the answer: the generations are done, and nothing may change */
+    bool writing;
     /* Current block of the stream, for endpoints whose answers have blocks. */
     struct {
-        uint32_t n; /* blocks that have begun */
+        /* blocks that have begun */
+        uint32_t n;
         bool open;
         enum output_kind kind;
-        size_t reasoned, from; /* bytes of reasoning so far, and before this block */
-        uint32_t n_tokens;     /* output tokens whose log probabilities were written */
+        /* bytes of reasoning so far, and before this block */
+        size_t reasoned, from;
+        /* output tokens whose log probabilities were written */
+        uint32_t n_tokens;
     } block;
 };
 

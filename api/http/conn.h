@@ -54,14 +54,18 @@ struct tls;
 
 /* Callbacks of the layer above. Only head() and refused() may close the connection. */
 struct conn_events {
-    void (*head)(struct conn *c);    /* the header block is complete: sets c->exchange */
-    void (*message)(struct conn *c); /* the request is complete: answer it */
+    /* the header block is complete: sets c->exchange */
+    void (*head)(struct conn *c);
+    /* the request is complete: answer it */
+    void (*message)(struct conn *c);
     /* The request cannot be completed: answer with @err, on c->exchange or a new one. */
     void (*refused)(struct conn *c, const struct err *err);
     /* The server stops while @x is being answered. */
     void (*failed)(struct exchange *x, const struct err *err);
-    void (*gone)(struct exchange *x);    /* the client left */
-    void (*drained)(struct exchange *x); /* there is room again after conn_is_full() */
+    /* the client left */
+    void (*gone)(struct exchange *x);
+    /* there is room again after conn_is_full() */
+    void (*drained)(struct exchange *x);
     /* Called when nothing was sent for keepalive_ms. Returns true to be called again. */
     bool (*silent)(struct exchange *x);
 };
@@ -86,7 +90,8 @@ enum conn_state {
  * turn and no exchange; the memory is freed with the last handle.
  */
 struct conn {
-    struct list link; /* http_server.conns or .dead */
+    /* http_server.conns or .dead */
+    struct list link;
     struct http_server *server;
     union {
         uv_stream_t stream;
@@ -98,31 +103,51 @@ struct conn {
     uv_shutdown_t shutdown;
     enum conn_state state;
     struct http http;
-    struct exchange *exchange; /* set from head to answer */
-    struct tls *tls;           /* NULL: plain */
-    struct output out;         /* to be sent; its first n_sending bytes are being sent by `write` */
-    size_t n_sending;          /* over TLS 0 */
-    struct buf plain, records; /* over TLS: to be encrypted; being sent by `write` */
-    struct buf ahead;          /* read, not parsed from ahead_at on */
+    /* set from head to answer */
+    struct exchange *exchange;
+    /* NULL: plain */
+    struct tls *tls;
+    /* to be sent; its first n_sending bytes are being sent by `write` */
+    struct output out;
+    /* over TLS 0 */
+    size_t n_sending;
+    /* over TLS: to be encrypted; being sent by `write` */
+    struct buf plain, records;
+    /* read, not parsed from ahead_at on */
+    struct buf ahead;
     size_t ahead_at;
-    struct turn turn;       /* waits for its turn (turn.h) */
-    size_t n_unsent_before; /* in FLUSH: unsent bytes at the last check of progress */
+    /* waits for its turn (turn.h) */
+    struct turn turn;
+    /* in FLUSH: unsent bytes at the last check of progress */
+    size_t n_unsent_before;
     /* the payer that is charged; the payer of the address, to which it belongs */
     struct payer *payer, *peer;
-    struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
-    struct quota_charge body;   /* bytes of http.body */
-    struct quota_charge unsent; /* bytes of out */
-    int64_t blocked_ns; /* time since which the exchange has had more to send than fits; 0: not
-                         * now */
-    uint32_t n_open;    /* handles not closed */
-    bool local;         /* a UNIX socket */
-    bool answered;      /* a request of it was answered */
-    bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
-    bool reads, sends;  /* what it waits for a turn for: to read or to parse; to send */
-    bool due;           /* likewise: its deadline has passed */
-    bool calls;         /* the exchange has more to write once there is room */
-    bool got;           /* bytes have come since its deadline was last looked at */
-    uint8_t n_due;      /* turns that it had since its deadline has passed */
+    /* 1 from conn_accept() to its end, 0: refused */
+    struct quota_charge place;
+    /* bytes of http.body */
+    struct quota_charge body;
+    /* bytes of out */
+    struct quota_charge unsent;
+    /* time since which the exchange has had more to send than fits; 0: not now */
+    int64_t blocked_ns;
+    /* handles not closed */
+    uint32_t n_open;
+    /* a UNIX socket */
+    bool local;
+    /* a request of it was answered */
+    bool answered;
+    /* libuv does not poll it for reading: it waits for its turn */
+    bool unwatched;
+    /* what it waits for a turn for: to read or to parse; to send */
+    bool reads, sends;
+    /* likewise: its deadline has passed */
+    bool due;
+    /* the exchange has more to write once there is room */
+    bool calls;
+    /* bytes have come since its deadline was last looked at */
+    bool got;
+    /* turns that it had since its deadline has passed */
+    uint8_t n_due;
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

@@ -20,19 +20,26 @@ struct http;
 struct json;
 
 struct route {
-    const char *path; /* one "*" in it stands for the argument; NULL ends a table */
-    uint8_t method;   /* HTTP_GET (HEAD too), HTTP_POST or HTTP_DELETE */
-    bool open;        /* no key is needed */
-    bool generates;   /* refused while starting or draining */
+    /* one "*" in it stands for the argument; NULL ends a table */
+    const char *path;
+    /* HTTP_GET (HEAD too), HTTP_POST or HTTP_DELETE */
+    uint8_t method;
+    /* no key is needed */
+    bool open;
+    /* refused while starting or draining */
+    bool generates;
     void (*serve)(struct exchange *x, struct http *h);
-    const struct endpoint *endpoint; /* of a path whose body is a prompt; NULL: another path */
+    /* of a path whose body is a prompt; NULL: another path */
+    const struct endpoint *endpoint;
 };
 
 /* Remaining part of a limit per minute, for the headers of an answer. */
 struct limit_left {
-    const char *what; /* "requests", "tokens" */
+    /* "requests", "tokens" */
+    const char *what;
     double limit, left;
-    double reset_ms; /* time until the limit is full again */
+    /* time until the limit is full again */
+    double reset_ms;
 };
 
 struct dialect {
@@ -40,12 +47,16 @@ struct dialect {
 
     /* ---- which exchanges are in it ---- */
 
-    const char *const *prefixes; /* prefixes of the dialect's paths; ends with NULL */
-    const char *header; /* header whose clients speak this dialect if the path does not decide; or
-                         * NULL */
-    const struct route *routes; /* ends with one without path */
-    const char *websocket; /* the POST route that messages of a WebSocket are for; NULL: none */
-    bool takes_forms;      /* a JSON body may be declared as a form, the default of curl -d */
+    /* prefixes of the dialect's paths; ends with NULL */
+    const char *const *prefixes;
+    /* header whose clients speak this dialect if the path does not decide; or NULL */
+    const char *header;
+    /* ends with one without path */
+    const struct route *routes;
+    /* the POST route that messages of a WebSocket are for; NULL: none */
+    const char *websocket;
+    /* a JSON body may be declared as a form, the default of curl -d */
+    bool takes_forms;
 
     /* ---- the head of an answer ---- */
 
@@ -56,18 +67,23 @@ struct dialect {
 
     /* ---- errors ---- */
 
-    int (*status_of)(int status); /* the HTTP status for an error's; NULL: the same */
+    /* the HTTP status for an error's; NULL: the same */
+    int (*status_of)(int status);
     /* Writes the error object, which is the whole body. */
     void (*put_error)(struct json *j, const struct exchange *x, const struct err *err);
 
     /* ---- streams ---- */
 
-    const char *stream_type;             /* Content-Type */
-    const char *event_begin, *event_end; /* around the JSON of an event without name */
-    const char *error_event;             /* name of the event that is an error; NULL: none */
-    const char *keepalive;               /* sent after silence; NULL: the dialect has no such
-                                          * line */
-    const char *stream_end;              /* the last bytes of a stream that did not fail */
+    /* Content-Type */
+    const char *stream_type;
+    /* around the JSON of an event without name */
+    const char *event_begin, *event_end;
+    /* name of the event that is an error; NULL: none */
+    const char *error_event;
+    /* sent after silence; NULL: the dialect has no such line */
+    const char *keepalive;
+    /* the last bytes of a stream that did not fail */
+    const char *stream_end;
 };
 
 #define SSE_TYPE "text/event-stream; charset=utf-8"

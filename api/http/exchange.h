@@ -30,7 +30,8 @@ struct exchange_ops {
     /* Called once, when the client has left or the exchange fails: gives up @state, which @x has no
      * more. Work that still runs may free it later, without @x. */
     void (*leave)(struct exchange *x, void *state);
-    void (*drained)(struct exchange *x); /* the connection has room again */
+    /* the connection has room again */
+    void (*drained)(struct exchange *x);
     /* Called when the exchange fails, for example because the service stops: answers with @err.
      * NULL: leave() is called, and @err is the answer or ends the stream. */
     void (*fail)(struct exchange *x, const struct err *err);
@@ -40,56 +41,91 @@ struct exchange_ops {
 
 /* Contents of a client's `traceparent` (W3C Trace Context). */
 struct trace_parent {
-    uint8_t trace[16], span[8]; /* zeros: the request begins a trace */
-    bool unsampled;             /* the client asks for no span */
+    /* zeros: the request begins a trace */
+    uint8_t trace[16], span[8];
+    /* the client asks for no span */
+    bool unsampled;
 };
 
 struct exchange {
     struct http_server *server;
-    void *ctx;         /* context of the server */
-    struct conn *conn; /* NULL: the client is gone */
+    /* context of the server */
+    void *ctx;
+    /* NULL: the client is gone */
+    struct conn *conn;
     const struct route *route;
     const struct dialect *dialect;
     const struct exchange_ops *ops;
-    void *state;        /* state of the route's handler */
-    struct err refusal; /* status != 0: the answer, once the body is read */
-    char id[64];        /* x-request-id */
-    uint8_t peer[20];   /* address of the client, in the form of payer.address */
+    /* state of the route's handler */
+    void *state;
+    /* status != 0: the answer, once the body is read */
+    struct err refusal;
+    /* x-request-id */
+    char id[64];
+    /* address of the client, in the form of payer.address */
+    uint8_t peer[20];
     char method[12];
-    char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
-    char origin[128];    /* origin whose pages may read the answer; "": none */
-    bool asks_private;   /* its browser asks for leave to call a private network */
-    const char *headers; /* further header lines of the answer, or NULL; not copied */
-    char *own_headers;   /* such lines that are freed with the exchange; or NULL */
-    char *member; /* "name":value of the next event, in a stream without such a line; or NULL */
-    char *arg;    /* argument in the path; NULL: none */
-    int64_t started_ns, head_ns; /* times of the receipt, and of sending the answer's head */
-    int status;                  /* status of the answer; 0: not sent; 499: the client left first */
-    uint32_t retry_ms;           /* for Retry-After */
+    /* address, user agent, path; "": none */
+    char client[WHO_CLIENT], agent[96], path[96];
+    /* origin whose pages may read the answer; "": none */
+    char origin[128];
+    /* its browser asks for leave to call a private network */
+    bool asks_private;
+    /* further header lines of the answer, or NULL; not copied */
+    const char *headers;
+    /* such lines that are freed with the exchange; or NULL */
+    char *own_headers;
+    /* "name":value of the next event, in a stream without such a line; or NULL */
+    char *member;
+    /* argument in the path; NULL: none */
+    char *arg;
+    /* times of the receipt, and of sending the answer's head */
+    int64_t started_ns, head_ns;
+    /* status of the answer; 0: not sent; 499: the client left first */
+    int status;
+    /* for Retry-After */
+    uint32_t retry_ms;
     bool head_only, http10, stream, chunked, ending;
-    bool waits;        /* the answer comes whole, and later: white space may precede it */
-    bool blank;        /* head and white space of such an answer were sent */
-    bool second;       /* it answers a request that is counted with another exchange */
-    bool upgrades;     /* it asks for a WebSocket on its route */
-    bool framed;       /* it is a message of a WebSocket, and so is each piece of its answer */
-    uint32_t n_silent; /* keep-alive times that it has waited for so far */
-    char code[48];     /* code of the error that was sent, or "" */
+    /* the answer comes whole, and later: white space may precede it */
+    bool waits;
+    /* head and white space of such an answer were sent */
+    bool blank;
+    /* it answers a request that is counted with another exchange */
+    bool second;
+    /* it asks for a WebSocket on its route */
+    bool upgrades;
+    /* it is a message of a WebSocket, and so is each piece of its answer */
+    bool framed;
+    /* keep-alive times that it has waited for so far */
+    uint32_t n_silent;
+    /* code of the error that was sent, or "" */
+    char code[48];
 
     /* For the owner's checks and log line; http/ does not read them. */
-    uint32_t tenant, key;     /* key: number of the API key's name, from 1; 0: none */
-    bool is_operator;         /* its key may see the requests of other tenants */
-    uint64_t session;         /* session that the head names; 0: none */
-    uint64_t gen;             /* its first generation, of an answer in rounds the last; 0: none */
-    const char *session_from; /* the header */
-    uint32_t retries;         /* x-stainless-retry-count */
-    int64_t timeout_ms;       /* x-stainless-read-timeout, or 0 */
+    /* key: number of the API key's name, from 1; 0: none */
+    uint32_t tenant, key;
+    /* its key may see the requests of other tenants */
+    bool is_operator;
+    /* session that the head names; 0: none */
+    uint64_t session;
+    /* its first generation, of an answer in rounds the last; 0: none */
+    uint64_t gen;
+    /* the header */
+    const char *session_from;
+    /* x-stainless-retry-count */
+    uint32_t retries;
+    /* x-stainless-read-timeout, or 0 */
+    int64_t timeout_ms;
     uint32_t n_prompt, n_cached, n_output, n_resumed;
-    uint32_t n_drafted, n_accepted;    /* tokens of speculation: proposed, and kept */
-    double prompt_per_s, output_per_s; /* tokens a second; 0: not known */
+    /* tokens of speculation: proposed, and kept */
+    uint32_t n_drafted, n_accepted;
+    /* tokens a second; 0: not known */
+    double prompt_per_s, output_per_s;
     int64_t queue_ns, ttft_ns;
     const char *finish;
     struct trace_parent parent;
-    char model[64]; /* name of the model; "": not known */
+    /* name of the model; "": not known */
+    char model[64];
 };
 
 /* Makes an exchange on @conn, whose header block may be incomplete. NULL: out of memory. */

@@ -23,7 +23,8 @@ enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE, HTTP_CLOSED };
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;
-    struct unpack_room *unpack; /* NULL: compressed bodies are not unpacked */
+    /* NULL: compressed bodies are not unpacked */
+    struct unpack_room *unpack;
 };
 
 /* Invariants: body.len <= limits->body and n_headers <= limits->n_headers, or the last http_feed()
@@ -31,15 +32,22 @@ struct http_limits {
 struct http {
     llhttp_t parser;
     const struct http_limits *limits;
-    struct buf head; /* target NUL (name NUL value NUL)*; names in lower case */
+    /* target NUL (name NUL value NUL)*; names in lower case */
+    struct buf head;
     struct buf body;
-    size_t n_head_bytes; /* bytes of the header block */
+    /* bytes of the header block */
+    size_t n_head_bytes;
     uint32_t n_headers;
-    bool started, head_done, discard; /* discard: read the body but do not keep it */
-    enum unpack_coding coding;        /* coding of the body, which is unpacked while it arrives */
-    struct unpack *unpack;            /* once it has begun */
-    struct websocket *ws; /* not NULL: each message is a request with this header block */
-    struct err err;       /* set by a callback that refused the request */
+    /* discard: read the body but do not keep it */
+    bool started, head_done, discard;
+    /* coding of the body, which is unpacked while it arrives */
+    enum unpack_coding coding;
+    /* once it has begun */
+    struct unpack *unpack;
+    /* not NULL: each message is a request with this header block */
+    struct websocket *ws;
+    /* set by a callback that refused the request */
+    struct err err;
 };
 
 /* Initialises a parser for a connection's first request; @limits outlives it. Allocates nothing. */

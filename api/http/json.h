@@ -29,9 +29,12 @@ int json_mut_add_text(struct buf *out, yyjson_mut_val *v);
  * first failure nothing is appended, and `error` stays. */
 struct json {
     struct buf *out;
-    int error;            /* 0, or -errno of buf_add() */
-    bool comma;           /* a value is complete: a comma comes before the next one */
-    struct splices *refs; /* gets the parts of json_refer(); NULL: they are copied */
+    /* 0, or -errno of buf_add() */
+    int error;
+    /* a value is complete: a comma comes before the next one */
+    bool comma;
+    /* gets the parts of json_refer(); NULL: they are copied */
+    struct splices *refs;
 };
 
 /* Each of the functions below appends one value or bracket, preceded by a comma if needed. The

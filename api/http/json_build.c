@@ -45,7 +45,8 @@ int json_doc_seal(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_doc **out) {
 
 struct maker {
     yyjson_mut_doc *doc;
-    const char *at; /* the rest of the shape */
+    /* the rest of the shape */
+    const char *at;
     yyjson_mut_val *const *args;
     size_t n_args;
 };

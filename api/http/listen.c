@@ -25,7 +25,8 @@
 #define RSA_QUICK 2048     /* bits of a key with which a handshake takes less than 1 ms */
 
 struct listener {
-    struct list link; /* http_server.listeners */
+    /* http_server.listeners */
+    struct list link;
     struct http_server *server;
     union {
         uv_handle_t handle;
@@ -34,9 +35,12 @@ struct listener {
         uv_pipe_t pipe;
     } h;
     bool local, tls;
-    bool waits; /* a connection is to be accepted in the next iteration */
-    bool lacks; /* there was no memory for a connection; http_server.again tries again */
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* file to be removed; "": none */
+    /* a connection is to be accepted in the next iteration */
+    bool waits;
+    /* there was no memory for a connection; http_server.again tries again */
+    bool lacks;
+    /* file to be removed; "": none */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
 /* ---- listeners ---- */

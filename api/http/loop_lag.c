@@ -25,7 +25,8 @@ static uint64_t thread_cpu_ns(void) {
 /* There is one loop in a thread. */
 static _Thread_local struct {
     const char *what;
-    uint64_t since_ns; /* CPU time */
+    /* CPU time */
+    uint64_t since_ns;
     struct loop_lag_long most;
 } marks;
 

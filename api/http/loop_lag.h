@@ -17,15 +17,20 @@
 /* A long iteration. */
 struct loop_lag_long {
     uint64_t busy_ns, cpu_ns;
-    const char *in; /* the callback that used the most CPU time */
+    /* the callback that used the most CPU time */
+    const char *in;
     uint64_t in_cpu_ns;
 };
 
 struct loop_lag {
-    uv_check_t check; /* runs after each iteration's callbacks; does not keep the loop alive */
-    uint64_t at_ns, idle_ns, cpu_ns; /* end of the last iteration; 0: there was none */
-    uint64_t slot_ns;                /* start of the current half of the last minute */
-    uint64_t longest_ns[2];          /* longest iteration of the current and of the previous half */
+    /* runs after each iteration's callbacks; does not keep the loop alive */
+    uv_check_t check;
+    /* end of the last iteration; 0: there was none */
+    uint64_t at_ns, idle_ns, cpu_ns;
+    /* start of the current half of the last minute */
+    uint64_t slot_ns;
+    /* longest iteration of the current and of the previous half */
+    uint64_t longest_ns[2];
     void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns);
     void (*on_long)(void *ctx, const struct loop_lag_long *it);
     void *ctx;

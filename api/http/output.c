@@ -11,11 +11,15 @@
 
 struct output_piece {
     struct list link;
-    struct blob *blob; /* NULL: the bytes are in `own` */
+    /* NULL: the bytes are in `own` */
+    struct blob *blob;
     struct buf own;
-    size_t at, end; /* the bytes that are still to be sent */
-    size_t charge;  /* share of output.charged */
-    bool sealed;    /* a part was handed out: it does not grow */
+    /* the bytes that are still to be sent */
+    size_t at, end;
+    /* share of output.charged */
+    size_t charge;
+    /* a part was handed out: it does not grow */
+    bool sealed;
 };
 
 void output_init(struct output *o, size_t max) {

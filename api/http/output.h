@@ -21,8 +21,10 @@ struct output_piece;
 /* Invariants: len is the sum of what the pieces still hold, <= max; charged >= len is the memory
  * that they keep: a piece counts as a whole until its last byte is sent. */
 struct output {
-    struct list pieces;        /* output_piece.link, the first to be sent first */
-    struct output_piece *idle; /* an empty piece with a small buffer, or NULL */
+    /* output_piece.link, the first to be sent first */
+    struct list pieces;
+    /* an empty piece with a small buffer, or NULL */
+    struct output_piece *idle;
     size_t len, charged, max;
 };
 

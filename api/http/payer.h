@@ -20,22 +20,29 @@ enum payer_resource { PAYER_TCP, PAYER_UNIX, PAYER_BODIES, PAYER_OUTPUT, PAYER_R
 /* Invariant: an address is in its bucket, and is freed once n_refs and all its accounts are 0; then
  * none of its connections waits for a turn. */
 struct payer {
-    struct list link; /* payers.bucket[] when it is an address */
+    /* payers.bucket[] when it is an address */
+    struct list link;
     struct quota_account account[PAYER_RESOURCES];
-    struct turn_flow turns; /* a group's: those of its members */
-    uint8_t address[20];    /* family and bytes */
-    uint32_t n_refs;        /* number of connections that belong to an address */
+    /* a group's: those of its members */
+    struct turn_flow turns;
+    /* family and bytes */
+    uint8_t address[20];
+    /* number of connections that belong to an address */
+    uint32_t n_refs;
 };
 
 #define PAYER_BUCKETS 256
 
 struct payers {
     struct quota quota[PAYER_RESOURCES];
-    struct turn_flow turns; /* turns of all payers */
-    struct payer strangers; /* the group of addresses, where has_keys */
+    /* turns of all payers */
+    struct turn_flow turns;
+    /* the group of addresses, where has_keys */
+    struct payer strangers;
     bool has_keys;
     uint64_t secret[2];
-    struct list bucket[PAYER_BUCKETS]; /* payer.link, by address */
+    /* payer.link, by address */
+    struct list bucket[PAYER_BUCKETS];
 };
 
 /* Initialises payers; the caller sets the limits of @ps->quota. Returns 0 or -errno. */

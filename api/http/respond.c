@@ -173,7 +173,8 @@ static int send_frame(struct conn *c, const void *data, size_t len, const struct
 struct piece_text {
     const char *before, *data, *after;
     size_t len;
-    const struct splices *in; /* in data; NULL: none */
+    /* in data; NULL: none */
+    const struct splices *in;
 };
 
 static size_t piece_len(const struct piece_text *p) {

@@ -36,33 +36,53 @@ struct route;
 struct http_server_opts {
     uv_loop_t *loop;
     struct clock *clock;
-    void *ctx;                  /* exchange.ctx: the owner */
-    const char *name;           /* name of the option, for errors of listening */
-    struct http_limits limits;  /* limits of one request */
-    bool has_keys;              /* peers are strangers until conn_set_payer() (payer.h) */
-    uint32_t max_connections;   /* limit of open connections, over TCP and over UNIX sockets each */
-    uint32_t max_refused;       /* further connections that get a 503; more are closed without an
-                                 * answer */
-    uint32_t header_timeout_ms; /* from the first byte to the end of the header block */
-    uint32_t body_timeout_ms;   /* from there to the end of the body */
-    uint32_t idle_timeout_ms;   /* between requests */
-    uint32_t keepalive_ms;      /* silence in a stream after which a comment is sent */
-    uint32_t stall_timeout_ms;  /* without progress of a client that should read */
-    size_t stream_buffer_bytes; /* unsent bytes above which a stream holds back */
-    size_t max_unsent;          /* unsent bytes above which a connection is given up */
-    size_t max_bodies;          /* bytes of all request bodies in memory */
-    size_t max_output;          /* bytes of all answers that are not sent */
-    mode_t socket_mode;         /* mode of a UNIX socket's file; 0: by the umask */
-    bool sends_date;            /* a Date header in each answer */
-    const char *stream_headers; /* further header lines of a stream, or "" */
+    /* exchange.ctx: the owner */
+    void *ctx;
+    /* name of the option, for errors of listening */
+    const char *name;
+    /* limits of one request */
+    struct http_limits limits;
+    /* peers are strangers until conn_set_payer() (payer.h) */
+    bool has_keys;
+    /* limit of open connections, over TCP and over UNIX sockets each */
+    uint32_t max_connections;
+    /* further connections that get a 503; more are closed without an answer */
+    uint32_t max_refused;
+    /* from the first byte to the end of the header block */
+    uint32_t header_timeout_ms;
+    /* from there to the end of the body */
+    uint32_t body_timeout_ms;
+    /* between requests */
+    uint32_t idle_timeout_ms;
+    /* silence in a stream after which a comment is sent */
+    uint32_t keepalive_ms;
+    /* without progress of a client that should read */
+    uint32_t stall_timeout_ms;
+    /* unsent bytes above which a stream holds back */
+    size_t stream_buffer_bytes;
+    /* unsent bytes above which a connection is given up */
+    size_t max_unsent;
+    /* bytes of all request bodies in memory */
+    size_t max_bodies;
+    /* bytes of all answers that are not sent */
+    size_t max_output;
+    /* mode of a UNIX socket's file; 0: by the umask */
+    mode_t socket_mode;
+    /* a Date header in each answer */
+    bool sends_date;
+    /* further header lines of a stream, or "" */
+    const char *stream_headers;
 
-    const struct dialect *const *dialects; /* NULL-terminated; the first is the default */
+    /* NULL-terminated; the first is the default */
+    const struct dialect *const *dialects;
 
     /* The members below may be NULL. */
-    const struct route *routes; /* routes of no dialect; ends with one without path */
+    /* routes of no dialect; ends with one without path */
+    const struct route *routes;
     /* Returns the dialect of a request for @path, which is not decoded. */
     const struct dialect *(*dialect_of)(const char *path, const struct http *h);
-    bool (*accepts)(void *ctx, int fd); /* returns true if the peer of a new connection is served */
+    /* returns true if the peer of a new connection is served */
+    bool (*accepts)(void *ctx, int fd);
     /* Reads the header block before its route is looked up, then when x->route is set. -EINVAL
      * refuses the request with @err, another negative value with 500. The first may set x->route
      * itself. */
@@ -72,7 +92,8 @@ struct http_server_opts {
      * length. @err: the error that is sent, or NULL. */
     size_t (*put_headers)(const struct exchange *x, int status, const struct err *err, char *out,
                           size_t size);
-    void (*ended)(const struct exchange *x); /* for logs and counters */
+    /* for logs and counters */
+    void (*ended)(const struct exchange *x);
 };
 
 /* Invariants: n_connections is the length of conns and dead; closing implies leaving, and that no
@@ -80,28 +101,42 @@ struct http_server_opts {
 struct http_server {
     struct http_server_opts opts;
     const struct conn_events *events;
-    struct tls_config tls; /* configuration for new connections to listeners with TLS */
-    struct list listeners; /* listener.link */
-    struct list conns;     /* conn.link */
-    struct list dead;      /* conn.link: closed, to be freed */
+    /* configuration for new connections to listeners with TLS */
+    struct tls_config tls;
+    /* listener.link */
+    struct list listeners;
+    /* conn.link */
+    struct list conns;
+    /* conn.link: closed, to be freed */
+    struct list dead;
     /* connections that are not freed; exchanges whose answer is not complete */
     uint32_t n_connections, n_exchanges;
-    uint64_t n_refused; /* connections that were refused for lack of a place */
+    /* connections that were refused for lack of a place */
+    uint64_t n_refused;
     uint64_t n_accept_failures;
-    int64_t accept_told_ns; /* time of the last log line about it */
+    /* time of the last log line about it */
+    int64_t accept_told_ns;
     /* Counts evictions in favour of other clients: places, unfinished bodies, answers to slow
      * readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
-    uv_check_t check; /* runs in each iteration of the loop: turns come after what was polled */
-    uv_idle_t rest;   /* active while one has left something to the next */
-    uv_timer_t again; /* for connections that were not accepted because memory was short */
-    bool ticks;       /* the three are open: from the first listener to the last connection's end */
-    int64_t accepts_ns;  /* time of the first connection of this iteration; 0: none came */
-    uint64_t n_deferred; /* iterations that left turns or connections to the next one */
+    /* runs in each iteration of the loop: turns come after what was polled */
+    uv_check_t check;
+    /* active while one has left something to the next */
+    uv_idle_t rest;
+    /* for connections that were not accepted because memory was short */
+    uv_timer_t again;
+    /* the three are open: from the first listener to the last connection's end */
+    bool ticks;
+    /* time of the first connection of this iteration; 0: none came */
+    int64_t accepts_ns;
+    /* iterations that left turns or connections to the next one */
+    uint64_t n_deferred;
     bool leaving, closing;
-    struct rng rng; /* request ids */
-    char date[32];  /* the Date header's value for the second date_of */
+    /* request ids */
+    struct rng rng;
+    /* the Date header's value for the second date_of */
+    char date[32];
     time_t date_of;
     char read_buf[HTTP_READ_SIZE];
 };

@@ -26,8 +26,10 @@ struct ssl_ctx_st;
 /* Configuration of connections; for a server with a certificate, its chain and its key. */
 struct tls_config {
     struct ssl_ctx_st *ctx;
-    int days_left; /* days until the certificate expires; negative: expired */
-    int rsa_bits;  /* size of an RSA key; 0: another kind */
+    /* days until the certificate expires; negative: expired */
+    int days_left;
+    /* size of an RSA key; 0: another kind */
+    int rsa_bits;
 };
 
 /* Reads the PEM files @certificate (chain included) and @key, which must be closed to other users.
@@ -40,11 +42,14 @@ void tls_config_deinit(struct tls_config *config);
 /* Invariants: at < plain.len or both are 0; n_in = 0 when tls_read() has answered 0. */
 struct tls {
     struct ssl_st *ssl;
-    const char *in; /* bytes of the peer that were not read yet; memory of the caller */
+    /* bytes of the peer that were not read yet; memory of the caller */
+    const char *in;
     size_t n_in;
-    struct buf plain; /* being encrypted; up to `at` it is */
+    /* being encrypted; up to `at` it is */
+    struct buf plain;
     size_t at;
-    struct buf wire; /* records for the peer */
+    /* records for the peer */
+    struct buf wire;
 };
 
 /* Makes the server's side of a connection in which at most @max bytes of HTTP wait. Returns 0 or

@@ -29,18 +29,22 @@
 /* Embedded in a payer, or the root. Invariant: a flow is in its parent's list exactly while its own
  * list is not empty. */
 struct turn_flow {
-    struct list link;  /* parent->ready */
-    struct list ready; /* turn.link; of a group turn_flow.link. The oldest first */
+    /* parent->ready */
+    struct list link;
+    /* turn.link; of a group turn_flow.link. The oldest first */
+    struct list ready;
     struct turn_flow *parent;
     double weight;
     double virtual_ns;
-    double now_ns; /* virtual time of the group: that of the member that had the last turn */
+    /* virtual time of the group: that of the member that had the last turn */
+    double now_ns;
     bool is_group;
 };
 
 /* Embedded in a connection. */
 struct turn {
-    struct list link; /* turn_flow.ready */
+    /* turn_flow.ready */
+    struct list link;
 };
 
 /* @parent, a group, outlives it; NULL: it is a root, and a group. */

@@ -18,7 +18,8 @@ struct unpack {
     enum unpack_coding coding;
     struct unpack_room *room;
     uint64_t n_in, n_out;
-    bool whole; /* a frame or member has ended, and nothing has come behind it */
+    /* a frame or member has ended, and nothing has come behind it */
+    bool whole;
 #ifdef HAVE_ZLIB
     z_stream gzip;
 #endif

@@ -36,7 +36,8 @@ enum {
     WEBSOCKET_GOING_AWAY = 1001,
     WEBSOCKET_PROTOCOL = 1002,
     WEBSOCKET_NOT_TEXT = 1003,
-    WEBSOCKET_NO_CODE = 1005, /* never sent */
+    /* never sent */
+    WEBSOCKET_NO_CODE = 1005,
     WEBSOCKET_BAD_TEXT = 1007,
     WEBSOCKET_TOO_LARGE = 1009
 };
@@ -55,13 +56,19 @@ struct websocket_text {
 struct websocket {
     uint8_t head[WEBSOCKET_HEAD], control[WEBSOCKET_CONTROL];
     uint8_t n_head, n_control;
-    uint64_t left, at;          /* missing and received bytes of the frame's payload */
-    bool in_frame, in_message;  /* in_message: between its first frame and its last */
-    struct websocket_text text; /* of the message */
-    bool pinged;                /* no frame has arrived since the server's ping */
+    /* missing and received bytes of the frame's payload */
+    uint64_t left, at;
+    /* in_message: between its first frame and its last */
+    bool in_frame, in_message;
+    /* of the message */
+    struct websocket_text text;
+    /* no frame has arrived since the server's ping */
+    bool pinged;
     bool close_sent;
-    uint16_t code;    /* code of the close that ends the connection; 0: it is open */
-    struct buf reply; /* frames that are to be sent */
+    /* code of the close that ends the connection; 0: it is open */
+    uint16_t code;
+    /* frames that are to be sent */
+    struct buf reply;
 
     /* Data of the route whose messages come here; `drop`, if not NULL, frees it in the end. */
     void *state;

@@ -19,24 +19,31 @@ struct tenant;
  * bool, and may free it in any of the three calls. Invariant: dropped implies that it is in
  * admit.dropped, to be notified. */
 struct waiter {
-    struct list link; /* tenant.waiting, or admit.dropped; empty: it does not wait */
+    /* tenant.waiting, or admit.dropped; empty: it does not wait */
+    struct list link;
     struct tenant *tenant;
-    uint32_t n;          /* generations */
-    uint64_t n_context;  /* most tokens that they may hold */
-    int64_t deadline_ns; /* 0: none */
-    bool dropped;        /* the place in the queue was given to another tenant */
+    /* generations */
+    uint32_t n;
+    /* most tokens that they may hold */
+    uint64_t n_context;
+    /* 0: none */
+    int64_t deadline_ns;
+    /* the place in the queue was given to another tenant */
+    bool dropped;
     void (*admitted)(struct waiter *w);
     /* The next two: it is no longer queued; may free @w. */
     void (*expired)(struct waiter *w);
     void (*refused)(struct waiter *w, const struct err *err,
-                    uint32_t retry_ms); /* NULL: its place is never given away */
+                    /* NULL: its place is never given away */
+                    uint32_t retry_ms);
 };
 
 struct admit_opts {
     uv_loop_t *loop;
     struct clock *clock;
     struct rng *rng;
-    uint32_t max_running, max_queued; /* generations */
+    /* generations */
+    uint32_t max_running, max_queued;
     void *ctx;
     /* Called by the timer: submits again the generations that the worker did not take. Returns
      * whether it is needed again. */
@@ -45,13 +52,19 @@ struct admit_opts {
 
 struct admit {
     struct admit_opts opts;
-    struct list busy;    /* tenant.link: tenants with generations or waiters */
-    struct list dropped; /* waiter.link: to be notified */
+    /* tenant.link: tenants with generations or waiters */
+    struct list busy;
+    /* waiter.link: to be notified */
+    struct list dropped;
     uint32_t n_running, n_queued;
-    double mean_ms;      /* mean time of a generation at the worker */
-    double each_ms;      /* between places that become free while others wait; 0: not known */
-    int64_t last_end_ns; /* time when a place became free; 0: no request waited */
-    int64_t changed_ns;  /* time of the last change of n_running */
+    /* mean time of a generation at the worker */
+    double mean_ms;
+    /* between places that become free while others wait; 0: not known */
+    double each_ms;
+    /* time when a place became free; 0: no request waited */
+    int64_t last_end_ns;
+    /* time of the last change of n_running */
+    int64_t changed_ns;
     uv_timer_t tick;
     bool ticking, closed;
 };

@@ -28,20 +28,26 @@ struct http;
 
 /* An API key. tenant is a number below auth.n_tenants. */
 struct auth_key {
-    char sum[AUTH_SUM]; /* sha256 of the key */
-    char expires[11];   /* the last day on which it holds, "YYYY-MM-DD"; "": always */
-    bool is_operator;   /* it may see what belongs to other tenants */
+    /* sha256 of the key */
+    char sum[AUTH_SUM];
+    /* the last day on which it holds, "YYYY-MM-DD"; "": always */
+    char expires[11];
+    /* it may see what belongs to other tenants */
+    bool is_operator;
     uint32_t tenant;
 };
 
 /* With a file there is at least one key once auth_reload() has succeeded. */
 struct auth {
-    const char *file; /* NULL: no keys are asked for */
+    /* NULL: no keys are asked for */
+    const char *file;
     struct auth_key *keys;
     uint32_t n_keys, n_tenants;
-    char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
+    /* [n_tenants]; tenants keep their numbers over a reload */
+    char (*names)[64];
     struct hash_index by_name;
-    int64_t (*now_s)(void); /* seconds since 1970; tests set it */
+    /* seconds since 1970; tests set it */
+    int64_t (*now_s)(void);
 };
 
 /* Initialises @a without keys; auth_reload() reads them. @file, which outlives @a, may be NULL. */

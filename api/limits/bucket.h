@@ -7,8 +7,10 @@
 #include "base/util.h"
 
 struct bucket {
-    double level;  /* negative if more was used than was reserved */
-    int64_t at_ns; /* 0: it has never been used */
+    /* negative if more was used than was reserved */
+    double level;
+    /* 0: it has never been used */
+    int64_t at_ns;
 };
 
 /* Adds the tokens that have accumulated since the last call. @per_second 0: there is no limit. A

@@ -16,7 +16,8 @@ struct tenant;
  * last job has been delivered. */
 struct job_pool {
     struct jobs *jobs;
-    uv_async_t ended; /* signals that a job has ended */
+    /* signals that a job has ended */
+    uv_async_t ended;
     bool closing;
 };
 

@@ -25,17 +25,21 @@ struct exchange;
 /* [0] answers, [1] server errors. */
 struct log_row {
     struct bucket lines[2];
-    uint32_t n_left_out[2]; /* since they were last logged */
+    /* since they were last logged */
+    uint32_t n_left_out[2];
     /* the last client whose lines were left out, in the form of payer.address */
     uint8_t address[20];
 };
 
 struct log_limit {
-    double per_second; /* lines of one client; 0: no limit */
+    /* lines of one client; 0: no limit */
+    double per_second;
     uint64_t secret[2];
-    struct log_row all; /* addresses together */
+    /* addresses together */
+    struct log_row all;
     struct log_row address[LOG_ROWS];
-    uint64_t n_left_out; /* since the start */
+    /* since the start */
+    uint64_t n_left_out;
 };
 
 /* 0 or -errno. */
@@ -46,7 +50,8 @@ bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct ex
                     int64_t now);
 
 struct log_left_out {
-    char client[64]; /* client by its address: "address:1.2.3.4", "uid:1000" */
+    /* client by its address: "address:1.2.3.4", "uid:1000" */
+    char client[64];
     uint32_t n, n_server_errors;
 };
 

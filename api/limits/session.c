@@ -37,7 +37,8 @@ static const char *const headers[] = {
 
 static const struct {
     const char *name;
-    size_t at; /* offset of the member in struct session_names */
+    /* offset of the member in struct session_names */
+    size_t at;
 } fields[] = {
     {"prompt_cache_key", offsetof(struct session_names, cache_key)},
     {"safety_identifier", offsetof(struct session_names, safety_id)},

@@ -11,14 +11,17 @@
 struct http;
 
 struct session_key {
-    uint64_t id;      /* 0: unknown */
-    const char *from; /* source of the session: a header, a field, "conversation", or NULL */
+    /* 0: unknown */
+    uint64_t id;
+    /* source of the session: a header, a field, "conversation", or NULL */
+    const char *from;
 };
 
 /* Fields of a body that may name the session; empty where they are absent. */
 struct session_names {
     struct str cache_key, safety_id, user, metadata_user;
-    uint64_t conversation; /* by session_conversation() */
+    /* by session_conversation() */
+    uint64_t conversation;
 };
 
 /* @secret keys the numbers, so that clients cannot compute them or find names that collide. */

@@ -28,27 +28,37 @@ enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES }; /* api
 /* Invariants: tenants.list[number] is this one; stats.n_running, n_context and n_reserved are the
  * sums of its charges, stats.n_queued of waiter.n in `waiting`; conf.weight > 0. */
 struct tenant {
-    struct payer payer; /* connections, bodies, output */
-    struct list link;   /* admit.busy: has generations or waiters */
+    /* connections, bodies, output */
+    struct payer payer;
+    /* admit.busy: has generations or waiters */
+    struct list link;
     struct api_tenant conf;
     uint32_t number;
-    uint32_t listed; /* number of the last tenants_set() with a row for it; 0: none */
+    /* number of the last tenants_set() with a row for it; 0: none */
+    uint32_t listed;
     struct bucket requests, tokens;
-    struct list waiting; /* waiter.link: first come, first served */
-    int64_t away_ns;     /* time at which the last refused request is expected to return */
+    /* waiter.link: first come, first served */
+    struct list waiting;
+    /* time at which the last refused request is expected to return */
+    int64_t away_ns;
     double mean_output;
-    double submitted; /* virtual time of its submits: bytes by weight */
+    /* virtual time of its submits: bytes by weight */
+    double submitted;
     struct tenant_stats stats;
     struct log_row log;
 };
 
 struct tenants {
-    struct payers *payers; /* payers of the HTTP server */
-    struct tenant **list;  /* [n]: a tenant is never freed or renumbered before the api is */
+    /* payers of the HTTP server */
+    struct payers *payers;
+    /* [n]: a tenant is never freed or renumbered before the api is */
+    struct tenant **list;
     uint32_t n;
-    uint32_t n_sets; /* calls of tenants_set() */
+    /* calls of tenants_set() */
+    uint32_t n_sets;
     struct hash_index by_name;
-    struct hash_index owners; /* by the names of keys and the users of their rows */
+    /* by the names of keys and the users of their rows */
+    struct hash_index owners;
     struct api_tenant defaults;
 };
 
@@ -56,7 +66,8 @@ struct tenants {
  * charge_deinit(); any but the first and the last may be missing. Invariant: without a tenant all
  * members are 0. */
 struct charge {
-    struct tenant *tenant; /* NULL: nothing was taken */
+    /* NULL: nothing was taken */
+    struct tenant *tenant;
     uint64_t reserved, context;
     bool runs;
 };

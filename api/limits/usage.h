@@ -17,9 +17,12 @@
 
 struct usage_opts {
     uv_loop_t *loop;
-    struct state *state;          /* NULL: counts end with the process */
-    const char *import;           /* file of an earlier version, which may be missing; or NULL */
-    int64_t (*unix_s)(void *ctx); /* the time of day; NULL: the machine's */
+    /* NULL: counts end with the process */
+    struct state *state;
+    /* file of an earlier version, which may be missing; or NULL */
+    const char *import;
+    /* the time of day; NULL: the machine's */
+    int64_t (*unix_s)(void *ctx);
     /* Reports that the file of an earlier version could not be read (@r < 0, or -EINVAL: it is
      * damaged and was renamed). */
     void (*trouble)(void *ctx, int r);
@@ -31,13 +34,17 @@ struct usage_opts {
 struct usage {
     struct usage_opts opts;
     struct usage_table all, unsaved, writing;
-    struct usage_table read; /* the result of the thread */
+    /* the result of the thread */
+    struct usage_table read;
     uv_timer_t tick;
     struct state_job job;
-    int imported; /* result of the import; the thread's */
+    /* result of the import; the thread's */
+    int imported;
     bool is_writing, closed, open;
-    bool to_import; /* the file of an earlier version is still to be added */
-    bool unread;    /* the database could not be read at the start: `all` lacks what it has */
+    /* the file of an earlier version is still to be added */
+    bool to_import;
+    /* the database could not be read at the start: `all` lacks what it has */
+    bool unread;
 };
 
 /* Reads the database, in this thread. Returns 0, also without one that can be read,

@@ -18,10 +18,14 @@ struct usage;
 
 /* A limit of a tenant, and its used part. */
 struct usage_limit {
-    const char *name;          /* "requests_per_day" */
-    const char *what, *window; /* "requests", "day" */
-    uint64_t limit, used;      /* used: without the reservations of live generations */
-    int64_t resets_s;          /* end of the window, in seconds since 1970 */
+    /* "requests_per_day" */
+    const char *name;
+    /* "requests", "day" */
+    const char *what, *window;
+    /* used: without the reservations of live generations */
+    uint64_t limit, used;
+    /* end of the window, in seconds since 1970 */
+    int64_t resets_s;
 };
 
 /* Fills @out with the quotas that @t has; returns their number. */

@@ -21,19 +21,22 @@ struct err;
 #define USAGE_OTHERS "(others)"
 
 struct usage_sum {
-    uint64_t requests, prompt_tokens, cached_tokens, output_tokens; /* <= USAGE_COUNT_MAX */
+    /* <= USAGE_COUNT_MAX */
+    uint64_t requests, prompt_tokens, cached_tokens, output_tokens;
 };
 
 struct usage_row {
     uint32_t date;
-    char tenant[USAGE_NAME], key[USAGE_NAME], model[USAGE_MODEL]; /* key "": none was given */
+    /* key "": none was given */
+    char tenant[USAGE_NAME], key[USAGE_NAME], model[USAGE_MODEL];
     struct usage_sum sum;
 };
 
 /* Invariant: the rows are in the order of date, tenant, key and model, and no two are equal in
  * all. */
 struct usage_table {
-    struct usage_row *rows; /* [n], allocated: [cap] */
+    /* [n], allocated: [cap] */
+    struct usage_row *rows;
     uint32_t n, cap;
 };
 

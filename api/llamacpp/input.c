@@ -21,10 +21,12 @@ struct input {
     struct prompt_job *job;
     yyjson_val *body;
     yyjson_mut_doc *doc;
-    bool failed; /* memory was short for it */
+    /* memory was short for it */
+    bool failed;
     yyjson_mut_val *root;
     struct err *err;
-    size_t n_bias; /* tokens of logit_bias, those that are named twice counted twice */
+    /* tokens of logit_bias, those that are named twice counted twice */
+    size_t n_bias;
 };
 
 #define FIELDS_MAX 64u /* entries of response_fields */

@@ -20,8 +20,10 @@ struct writer;
 
 /* Form of the answer that a /completion asks for; prompt_job.state. */
 struct llamacpp_completion {
-    bool return_tokens; /* token ids in a whole answer; streams always have them */
-    yyjson_doc *fields; /* an array of the wanted members; NULL: all */
+    /* token ids in a whole answer; streams always have them */
+    bool return_tokens;
+    /* an array of the wanted members; NULL: all */
+    yyjson_doc *fields;
 };
 
 #define MEDIA_MARKER 32 /* bytes of a marker with its NUL */

@@ -23,7 +23,8 @@
 struct input {
     const struct model *m;
     yyjson_mut_doc *doc;
-    bool failed; /* memory was short for it */
+    /* memory was short for it */
+    bool failed;
     yyjson_mut_val *root;
     struct err *err;
 };

@@ -34,9 +34,11 @@
  * is over or was cancelled; `create` is set while the body is read. */
 struct manage {
     struct api_task task;
-    struct exchange *x; /* NULL: the client left while the body is read */
+    /* NULL: the client left while the body is read */
+    struct exchange *x;
     bool streams;
-    bool bare; /* the answer has no body */
+    /* the answer has no body */
+    bool bare;
     struct create *create;
 };
 
@@ -47,7 +49,8 @@ struct create {
     struct buf body;
     struct quota_charge charge;
     yyjson_doc *doc;
-    struct api_preset preset; /* points into the document; `from` as the body has it */
+    /* points into the document; `from` as the body has it */
+    struct api_preset preset;
     char sampling[SAMPLING_MAX];
     int result;
     struct err err;

@@ -15,8 +15,10 @@
 /* endpoint.form of an endpoint with choices_begin(), _piece(), _end() and _whole(). */
 struct choices_form {
     const char *object, *chunk_object;
-    bool has_role;         /* the first piece of each choice is empty */
-    bool prompt_in_choice; /* prompt_logprobs is a member of the choice, not of the answer */
+    /* the first piece of each choice is empty */
+    bool has_role;
+    /* prompt_logprobs is a member of the choice, not of the answer */
+    bool prompt_in_choice;
     /* Writes the members of a choice between index and logprobs, and logprobs' value. */
     void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
     void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);

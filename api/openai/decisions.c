@@ -38,12 +38,14 @@
 enum kind { CHOICE, SCORE, YES_NO };
 
 struct option {
-    yyjson_val *value, *description; /* value NULL: of yes and no; description NULL: none */
+    /* value NULL: of yes and no; description NULL: none */
+    yyjson_val *value, *description;
 };
 
 struct question {
     enum kind kind;
-    yyjson_val *name; /* or NULL */
+    /* or NULL */
+    yyjson_val *name;
     yyjson_val *instructions;
     struct option option[OPTIONS_MAX];
     uint32_t n;
@@ -52,7 +54,8 @@ struct question {
 /* The state of a job. Invariant: the values of the questions are in `body`. */
 struct decisions {
     yyjson_doc *body;
-    bool system_one; /* the request has System One's form */
+    /* the request has System One's form */
+    bool system_one;
     struct question *question;
     uint32_t n;
 };
@@ -385,11 +388,14 @@ static void rename_system_one(struct err *err) {
 /* ---- answers ---- */
 
 struct reading {
-    double p[OPTIONS_MAX]; /* probability of each option; the sum is 1 */
-    double mass;           /* probability of all labels together */
+    /* probability of each option; the sum is 1 */
+    double p[OPTIONS_MAX];
+    /* probability of all labels together */
+    double mass;
     uint32_t best;
     double confidence;
-    bool first; /* the likeliest token is a label */
+    /* the likeliest token is a label */
+    bool first;
 };
 
 /* Returns the option whose label @text is, after optional white space, or q->n. A beginning of yes

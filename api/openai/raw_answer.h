@@ -16,10 +16,14 @@ struct piece;
 struct writer;
 
 struct raw_form {
-    bool probs;    /* with the log probabilities, if the request asks for any */
-    bool tokens;   /* with the ids of the tokens */
-    bool progress; /* with the progress of the prompt */
-    bool timings;  /* with the times also before the end */
+    /* with the log probabilities, if the request asks for any */
+    bool probs;
+    /* with the ids of the tokens */
+    bool tokens;
+    /* with the progress of the prompt */
+    bool progress;
+    /* with the times also before the end */
+    bool timings;
 };
 
 /* Writes the object of @p: a piece of a stream, or the whole of its choice. */

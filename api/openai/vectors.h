@@ -36,23 +36,31 @@ struct vectors_lane {
 /* A request. Invariant: n_done <= n_next <= n_inputs; n_next is the next input that a lane
  * takes. */
 struct vectors {
-    struct exchange *exchange; /* NULL: the client is gone, or was answered */
+    /* NULL: the client is gone, or was answered */
+    struct exchange *exchange;
     const struct vectors_form *form;
     struct prompt_job job;
     struct tenant *tenant;
     struct vectors_lane lane[VECTORS_LANES];
-    struct buf *text;         /* [n_inputs] text of the answer; `floats`: the values that it is made
-                               * of */
-    double *score;            /* [n_inputs] */
-    struct quota_charge held; /* bytes of tokens, of a body that is kept, of results */
+    /* [n_inputs] text of the answer; `floats`: the values that it is made of */
+    struct buf *text;
+    /* [n_inputs] */
+    double *score;
+    /* bytes of tokens, of a body that is kept, of results */
+    struct quota_charge held;
     uint32_t n_inputs, n_next, n_done;
     uint64_t n_tokens;
-    char id[64]; /* the exchange's */
+    /* the exchange's */
+    char id[64];
     int64_t started_ns;
-    struct job task;   /* puts the answer together */
-    struct buf answer; /* by that */
-    int written;       /* 0 or -errno of writing the answer */
-    bool writing;      /* the pool has it */
+    /* puts the answer together */
+    struct job task;
+    /* by that */
+    struct buf answer;
+    /* 0 or -errno of writing the answer */
+    int written;
+    /* the pool has it */
+    bool writing;
     bool floats;
 };
 

@@ -12,18 +12,27 @@
 struct responses_build {
     struct responses *rs;
     struct err *err;
-    yyjson_mut_doc *doc;      /* the chat's body */
-    bool failed;              /* memory was short for it */
-    yyjson_mut_val *messages; /* in it */
+    /* the chat's body */
+    yyjson_mut_doc *doc;
+    /* memory was short for it */
+    bool failed;
+    /* in it */
+    yyjson_mut_val *messages;
 
     /* items.c */
-    size_t i;          /* the item being read */
-    bool past;         /* the item comes from the store */
-    bool quick;        /* on the loop: little may be read from the store */
-    size_t n_asked;    /* bytes of stored items, in all */
-    bool begun;        /* an item other than instructions was read */
-    struct buf system; /* instructions, until then */
-    struct {           /* assistant message being collected; empty unless open */
+    /* the item being read */
+    size_t i;
+    /* the item comes from the store */
+    bool past;
+    /* on the loop: little may be read from the store */
+    bool quick;
+    /* bytes of stored items, in all */
+    size_t n_asked;
+    /* an item other than instructions was read */
+    bool begun;
+    /* instructions, until then */
+    struct buf system;
+    struct { /* assistant message being collected; empty unless open */
         bool open;
         struct buf content, reasoning;
         yyjson_mut_val *calls;
@@ -31,11 +40,16 @@ struct responses_build {
     struct call_table calls;
 
     /* tools.c */
-    yyjson_mut_val *tools; /* tools of the chat */
-    uint32_t tools_cap;    /* for which rs->tools has room */
-    size_t n_item_tools;   /* tools of items, in all */
-    bool in_item;          /* an item's tools are being added */
-    struct buf *found;     /* the result of the search that found them; NULL: none did */
+    /* tools of the chat */
+    yyjson_mut_val *tools;
+    /* for which rs->tools has room */
+    uint32_t tools_cap;
+    /* tools of items, in all */
+    size_t n_item_tools;
+    /* an item's tools are being added */
+    bool in_item;
+    /* the result of the search that found them; NULL: none did */
+    struct buf *found;
 };
 
 /* Refuses with a 400 about field @param; returns -ENOMEM if memory was short before. */

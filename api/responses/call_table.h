@@ -13,7 +13,8 @@
 struct call_entry;
 
 struct call_table {
-    const uint64_t *key; /* [2], of the hash: clients choose ids */
+    /* [2], of the hash: clients choose ids */
+    const uint64_t *key;
     struct call_entry *entry;
     uint32_t n, cap;
     struct hash_index ids;

@@ -33,14 +33,20 @@ enum kind { CREATE, UPDATE, ADD, REMOVE };
  * state; everything else is the job's until conversation_on_done(). */
 struct change {
     struct job job;
-    struct exchange *exchange; /* NULL: the client has left */
+    /* NULL: the client has left */
+    struct exchange *exchange;
     enum kind kind;
-    struct stored *conversation; /* NULL: a new one */
-    char item[100];              /* REMOVE */
+    /* NULL: a new one */
+    struct stored *conversation;
+    /* REMOVE */
+    char item[100];
     struct buf body;
-    struct quota_charge charge; /* charge for the body */
-    struct responses *rs;       /* reads items, and has them */
-    struct buf metadata;        /* the member as text; "": unchanged */
+    /* charge for the body */
+    struct quota_charge charge;
+    /* reads items, and has them */
+    struct responses *rs;
+    /* the member as text; "": unchanged */
+    struct buf metadata;
     struct err err;
     int result;
 };

@@ -28,22 +28,27 @@ struct event_log {
     _Atomic uint32_t refs;
     struct logged_event *events;
     uint32_t n, cap;
-    size_t n_bytes;      /* memory of the events' own texts */
-    struct list watches; /* event_watch.link */
+    /* memory of the events' own texts */
+    size_t n_bytes;
+    /* event_watch.link */
+    struct list watches;
     uint32_t n_watches;
     bool closed;
-    bool lost; /* memory was short, so its readers cannot continue */
+    /* memory was short, so its readers cannot continue */
+    bool lost;
 };
 
 struct event_watch {
     struct list link;
-    void (*news)(struct event_watch *w); /* the log has changed; must not read it */
+    /* the log has changed; must not read it */
+    void (*news)(struct event_watch *w);
 };
 
 /* A place in a log. */
 struct event_place {
     uint32_t event;
-    size_t at; /* bytes of it that were read */
+    /* bytes of it that were read */
+    size_t at;
 };
 
 /* NULL: no memory. */

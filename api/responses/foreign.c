@@ -21,8 +21,10 @@
 /* Tools of services whose call has a type of its own. */
 static const struct {
     const char *type, *tool;
-    const char *args[2]; /* members that are the arguments */
-    bool finished;       /* the item holds the result, too */
+    /* members that are the arguments */
+    const char *args[2];
+    /* the item holds the result, too */
+    bool finished;
 } calls[] = {
     {"code_interpreter_call", "code_interpreter", {"code"}, true},
     {"file_search_call", "file_search", {"queries"}, true},
@@ -157,7 +159,8 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
 
 int responses_foreign(struct responses_build *b, yyjson_val *item) {
     static const struct {
-        const char *types; /* separated by blanks */
+        /* separated by blanks */
+        const char *types;
         int (*read)(struct responses_build *b, yyjson_val *item);
     } kinds[] = {
         {"mcp_call", read_mcp_call},

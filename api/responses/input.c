@@ -88,7 +88,8 @@ static const char *const names[] = {
 };
 
 struct fields {
-    yyjson_val *v[ARRAY_SIZE(names)]; /* NULL: not given, or null */
+    /* NULL: not given, or null */
+    yyjson_val *v[ARRAY_SIZE(names)];
 };
 
 int responses_refuse(const struct responses_build *b, const char *param, const char *must) {

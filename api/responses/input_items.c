@@ -27,7 +27,8 @@
 struct segment {
     const struct stored *s;
     const struct item_list *list;
-    bool output; /* the list is that of the output */
+    /* the list is that of the output */
+    bool output;
 };
 
 /* The items of a conversation, in order. */

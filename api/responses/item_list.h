@@ -12,10 +12,14 @@
 
 /* Index entry of an item, complete when the item is written. */
 struct item_entry {
-    size_t at, len; /* bytes of its JSON object in the text of the list */
-    uint32_t id;    /* offset of its id in ids; ITEM_NO_ID: no id */
-    bool message;   /* a message */
-    bool silent;    /* trace of a tool that ran elsewhere: left out of prompts */
+    /* bytes of its JSON object in the text of the list */
+    size_t at, len;
+    /* offset of its id in ids; ITEM_NO_ID: no id */
+    uint32_t id;
+    /* a message */
+    bool message;
+    /* trace of a tool that ran elsewhere: left out of prompts */
+    bool silent;
 };
 
 #define ITEM_NO_ID UINT32_MAX
@@ -23,9 +27,12 @@ struct item_entry {
 /* Invariants: entries are in the order of the text and do not overlap there; ids[e.id] is a whole
  * id. */
 struct item_list {
-    struct buf entries; /* struct item_entry[], in the order of the text */
-    struct buf ids;     /* each ends with a NUL */
-    size_t n_said;      /* bytes of the items that are not silent */
+    /* struct item_entry[], in the order of the text */
+    struct buf entries;
+    /* each ends with a NUL */
+    struct buf ids;
+    /* bytes of the items that are not silent */
+    size_t n_said;
 };
 
 void item_list_init(struct item_list *l);   /* empty */

@@ -481,7 +481,8 @@ static int skip(struct responses_build *b, yyjson_val *item) {
 }
 
 static const struct {
-    const char *types; /* separated by blanks */
+    /* separated by blanks */
+    const char *types;
     int (*read)(struct responses_build *b, yyjson_val *item);
 } kinds[] = {
     {"message", items_read_message},

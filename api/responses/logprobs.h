@@ -14,20 +14,28 @@ struct json;
 struct writer;
 
 struct logprob_entry {
-    size_t end; /* end of its token in text[OUTPUT_CONTENT] */
-    size_t at;  /* end of the entry in the text */
+    /* end of its token in text[OUTPUT_CONTENT] */
+    size_t end;
+    /* end of the entry in the text */
+    size_t at;
 };
 
 /* Invariant: entries are in the order of both their members. */
 struct logprobs {
-    struct splices sealed; /* parts of the text, which are whole blobs */
-    struct buf json;       /* its end. The text: entries, separated by commas */
+    /* parts of the text, which are whole blobs */
+    struct splices sealed;
+    /* its end. The text: entries, separated by commas */
+    struct buf json;
     struct logprob_entry *entry;
     uint32_t n, cap;
-    uint32_t seen; /* output tokens */
-    uint32_t next; /* behind the last token that has an entry */
-    size_t told;   /* bytes of content that have been released */
-    uint32_t sent; /* entries that were sent in the stream's deltas */
+    /* output tokens */
+    uint32_t seen;
+    /* behind the last token that has an entry */
+    uint32_t next;
+    /* bytes of content that have been released */
+    size_t told;
+    /* entries that were sent in the stream's deltas */
+    uint32_t sent;
 };
 
 void logprobs_init(struct logprobs *l);   /* empty */

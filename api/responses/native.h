@@ -10,14 +10,21 @@
 #include "base/buf.h"
 
 struct responses_native {
-    const char *type;          /* type of the tool, and name of the function */
-    const char *call, *output; /* types of the items */
-    const char *member;        /* member of the call's item with its arguments */
-    const char *prefix;        /* beginning of the call's id */
-    const char *extra;         /* further members of the call's item, or NULL */
+    /* type of the tool, and name of the function */
+    const char *type;
+    /* types of the items */
+    const char *call, *output;
+    /* member of the call's item with its arguments */
+    const char *member;
+    /* beginning of the call's id */
+    const char *prefix;
+    /* further members of the call's item, or NULL */
+    const char *extra;
     const char *about;
-    const char *schema;                            /* a shape of json_constant() */
-    void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */
+    /* a shape of json_constant() */
+    const char *schema;
+    /* the value of `member` */
+    void (*put)(struct json *j, yyjson_val *args);
 };
 
 /* Returns the kind of native tool that @tool is; NULL: another tool, or one that the service would

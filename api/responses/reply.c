@@ -12,7 +12,8 @@
 /* An answer made of a stored object. Invariant: while @exchange is set, this is its state, and both
  * belong to the loop; @body and @result belong to the job until reply_on_written(). */
 struct reply {
-    struct exchange *exchange; /* NULL: the client has left */
+    /* NULL: the client has left */
+    struct exchange *exchange;
     struct job job;
     struct stored *stored;
     struct items_query query;

@@ -18,7 +18,8 @@ struct stored;
 struct items_query {
     size_t limit;
     bool descending;
-    char after[1024]; /* "": from the beginning; or the id of the only one */
+    /* "": from the beginning; or the id of the only one */
+    char after[1024];
 };
 
 /* Appends the answer to @out. On any thread. Returns 0 or -errno; -ECANCELED: it was abandoned;

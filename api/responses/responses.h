@@ -22,51 +22,73 @@ struct endpoint;
 /* A tool that is offered to the model as the function `name`. */
 struct responses_tool {
     const char *name;
-    const char *ns, *own; /* namespace and name for the client; NULL: `name` */
-    bool custom;          /* takes a text instead of an object */
+    /* namespace and name for the client; NULL: `name` */
+    const char *ns, *own;
+    /* takes a text instead of an object */
+    bool custom;
     const struct responses_native *native;
 };
 
 /* One request, from its body to its answer. */
 struct responses {
-    struct list link; /* api.responses: those under way; what only counts tokens is not in it */
+    /* api.responses: those under way; what only counts tokens is not in it */
+    struct list link;
     struct gen_env *env;
-    const struct model *model; /* once the body is read */
+    /* once the body is read */
+    const struct model *model;
     uint32_t tenant;
-    struct writer *writer; /* NULL: it only counts tokens */
-    bool streams_errors;   /* reports a prompt that is too long in the stream */
-    bool framed;           /* came over a WebSocket, which remembers the last response */
-    struct stored *last;   /* that response, or NULL */
+    /* NULL: it only counts tokens */
+    struct writer *writer;
+    /* reports a prompt that is too long in the stream */
+    bool streams_errors;
+    /* came over a WebSocket, which remembers the last response */
+    bool framed;
+    /* that response, or NULL */
+    struct stored *last;
     struct arena arena;
 
     /* Fields of the request, set when its body was read. */
     bool store;
-    bool warms;                  /* only the prompt is computed */
-    bool background;             /* continues without its client */
-    bool summary;                /* reasoning is reported as its summary */
-    uint32_t compact_from;       /* length in tokens from which on the prompt is shortened; 0:
-                                  * never */
-    bool compacts;               /* the answer is a summary of the conversation */
-    bool wants_logprobs;         /* asks for log probabilities of messages */
-    bool encrypted;              /* reasoning items contain the encoded reasoning, which later
-                                  * requests send back */
-    struct stored *parent;       /* response that it continues */
-    struct stored *conversation; /* conversation as it was when the body was read */
-    bool locks;                  /* prevents other responses from adding to `conversation` */
+    /* only the prompt is computed */
+    bool warms;
+    /* continues without its client */
+    bool background;
+    /* reasoning is reported as its summary */
+    bool summary;
+    /* length in tokens from which on the prompt is shortened; 0: never */
+    uint32_t compact_from;
+    /* the answer is a summary of the conversation */
+    bool compacts;
+    /* asks for log probabilities of messages */
+    bool wants_logprobs;
+    /* reasoning items contain the encoded reasoning, which later requests send back */
+    bool encrypted;
+    /* response that it continues */
+    struct stored *parent;
+    /* conversation as it was when the body was read */
+    struct stored *conversation;
+    /* prevents other responses from adding to `conversation` */
+    bool locks;
     struct responses_tool *tools;
     uint32_t n_tools;
-    struct stored_parts kept; /* head and output, once reported */
+    /* head and output, once reported */
+    struct stored_parts kept;
 
     /* State of the stream. */
     uint64_t sequence;
-    bool open;    /* an item is open */
-    uint32_t run; /* index of its run; UINT32_MAX: the empty message */
+    /* an item is open */
+    bool open;
+    /* index of its run; UINT32_MAX: the empty message */
+    uint32_t run;
     bool cancelled;
     struct custom_text custom;
     struct logprobs logprobs;
-    struct event_log *log;  /* events of one in the background, from its answer on */
-    size_t n_logged;        /* bytes of it that store.n_logged has */
-    struct stored *promise; /* row of one in the background; or NULL */
+    /* events of one in the background, from its answer on */
+    struct event_log *log;
+    /* bytes of it that store.n_logged has */
+    size_t n_logged;
+    /* row of one in the background; or NULL */
+    struct stored *promise;
 };
 
 /* Makes the state of a request without a writer. NULL: no memory. */

@@ -28,28 +28,40 @@
 struct save_look {
     int64_t last, version;
     bool more;
-    bool done; /* false: there was nothing new */
+    /* false: there was nothing new */
+    bool done;
 };
 
 /* store_save.c: what is to be written. Invariants, under the store's lock: `dirty` has the
  * responses whose rows differ, parents before those that continue them; `batch` those that the job
  * writes, each with a reference or dead. The job's other members are the thread's while it runs. */
 struct store_save {
-    bool on; /* there is a database, and store_save_end() was not called */
+    /* there is a database, and store_save_end() was not called */
+    bool on;
     bool running;
-    struct list dirty, batch;        /* stored.dirty */
-    struct list rows[STORE_BUCKETS]; /* stored.by_row */
+    /* stored.dirty */
+    struct list dirty, batch;
+    /* stored.by_row */
+    struct list rows[STORE_BUCKETS];
     struct state_job job;
     uv_async_t dirtied;
     uv_timer_t timer;
-    int64_t writer;                   /* number that this process writes into its rows */
-    int64_t last;                     /* highest number of a row that was looked at */
-    int64_t version;                  /* db_version() at the last look; 0: look again */
-    bool cleaned, more;               /* more rows are to be read */
-    bool begun;                       /* all rows were read once */
-    struct save_look look;            /* the present job's; the members above follow it */
-    struct list found;                /* stored_row.link: rows of other processes */
-    struct stored **pins, **old_pins; /* read, and not in the index: until the next look */
+    /* number that this process writes into its rows */
+    int64_t writer;
+    /* highest number of a row that was looked at */
+    int64_t last;
+    /* db_version() at the last look; 0: look again */
+    int64_t version;
+    /* more rows are to be read */
+    bool cleaned, more;
+    /* all rows were read once */
+    bool begun;
+    /* the present job's; the members above follow it */
+    struct save_look look;
+    /* stored_row.link: rows of other processes */
+    struct list found;
+    /* read, and not in the index: until the next look */
+    struct stored **pins, **old_pins;
     uint32_t n_pins, cap_pins, n_old_pins;
 };
 
@@ -61,18 +73,25 @@ struct stored;
 enum row_listed { ROW_HIDDEN, ROW_LISTED, ROW_PROMISED };
 
 struct store_limits {
-    uint32_t n;     /* responses; 0: none are kept */
-    uint64_t bytes; /* sum over all responses, including those that only requests hold */
-    uint32_t ttl_s; /* time since a response was last continued */
+    /* responses; 0: none are kept */
+    uint32_t n;
+    /* sum over all responses, including those that only requests hold */
+    uint64_t bytes;
+    /* time since a response was last continued */
+    uint32_t ttl_s;
     /* Returns the weight of a tenant's share; called in store_watch(), on the loop's thread. NULL:
      * all tenants have the same. */
     double (*weight)(void *ctx, uint32_t tenant);
-    struct state *state; /* NULL: nothing outlives the process; else the names of tenants: */
+    /* NULL: nothing outlives the process; else the names of tenants: */
+    struct state *state;
     const char *(*name)(void *ctx, uint32_t tenant);
-    bool (*named)(void *ctx, const char *name, uint32_t *tenant); /* false: no memory */
-    int64_t (*unix_s)(void *ctx);                                 /* NULL: the machine's time */
+    /* false: no memory */
+    bool (*named)(void *ctx, const char *name, uint32_t *tenant);
+    /* NULL: the machine's time */
+    int64_t (*unix_s)(void *ctx);
     void *ctx;
-    bool beside; /* begins while another daemon generates the responses that it has promised */
+    /* begins while another daemon generates the responses that it has promised */
+    bool beside;
 };
 
 /* Invariants, under the lock: bytes is the sum of the tenants' bytes, n of their n; n <= limits.n.
@@ -82,16 +101,22 @@ struct store {
     struct clock *clock;
     pthread_mutex_t lock;
     uv_timer_t tick;
-    struct list buckets[STORE_BUCKETS]; /* stored.bucket */
+    /* stored.bucket */
+    struct list buckets[STORE_BUCKETS];
     struct store_tenant *tenants;
     uint32_t n_tenants, n;
     uint64_t bytes;
-    _Atomic uint64_t n_read; /* bytes of stored items that requests have had parsed: any thread */
-    uint64_t n_logged;       /* bytes of the logs of responses under way: the loop's thread */
-    struct list live;        /* responses.link: responses under way; the loop's thread */
-    struct list unheld;      /* stored.link: without references, to be freed */
+    /* bytes of stored items that requests have had parsed: any thread */
+    _Atomic uint64_t n_read;
+    /* bytes of the logs of responses under way: the loop's thread */
+    uint64_t n_logged;
+    /* responses.link: responses under way; the loop's thread */
+    struct list live;
+    /* stored.link: without references, to be freed */
+    struct list unheld;
     bool open;
-    bool leaves; /* another daemon serves the rows: what is forgotten here stays in the database */
+    /* another daemon serves the rows: what is forgotten here stays in the database */
+    bool leaves;
     struct store_save save;
 };
 
@@ -115,14 +140,22 @@ void store_size(struct store *s, uint32_t *n, uint64_t *bytes);
 /* The text of a response in pieces: the object is head, echo, a closing brace. The large ones are
  * made once and never copied. */
 struct stored_parts {
-    struct spliced head;     /* the object up to what repeats the request, or empty */
-    struct blob *echo;       /* members that repeat the request: "key":value,... Or NULL */
-    struct buf input;        /* items of its own input, a JSON array */
-    struct item_list output; /* items in head */
-    struct item_list items;  /* items in input */
-    struct event_log *log;   /* events of its stream, closed; or NULL */
-    bool cancelled;          /* its client ended it */
-    bool transient;          /* not to be written, unless one that is written continues it */
+    /* the object up to what repeats the request, or empty */
+    struct spliced head;
+    /* members that repeat the request: "key":value,... Or NULL */
+    struct blob *echo;
+    /* items of its own input, a JSON array */
+    struct buf input;
+    /* items in head */
+    struct item_list output;
+    /* items in input */
+    struct item_list items;
+    /* events of its stream, closed; or NULL */
+    struct event_log *log;
+    /* its client ended it */
+    bool cancelled;
+    /* not to be written, unless one that is written continues it */
+    bool transient;
 };
 
 void stored_parts_init(struct stored_parts *p);   /* empty */
@@ -136,28 +169,40 @@ const char *stored_item(const struct stored_parts *p, bool output, const struct 
  * Invariants, under the lock: refs counts its holders, including the index; `link` and `bucket` are
  * in their lists together; `parent` is of the same tenant. */
 struct stored {
-    struct list link, bucket; /* store_tenant.kept or store.unheld, store.buckets; empty:
-                               * forgotten */
+    /* store_tenant.kept or store.unheld, store.buckets; empty: forgotten */
+    struct list link, bucket;
     struct store *store;
-    struct stored *parent; /* response that it continues */
+    /* response that it continues */
+    struct stored *parent;
     char id[48];
     uint32_t tenant, refs;
-    uint32_t depth; /* number of those that it continues */
+    /* number of those that it continues */
+    uint32_t depth;
     int64_t used_ns;
     struct stored_parts parts;
 
     /* store_save.c */
-    struct list dirty, by_row; /* store_save.dirty or .batch; store_save.rows */
-    int64_t row, next_row;     /* number of its row; 0: none. next_row: the thread's */
-    int64_t created_s, used_s; /* seconds since 1970 */
-    bool wanted;               /* is to have a row */
-    bool dead;                 /* was freed, and its row is to be deleted */
-    bool continued;            /* since it was read */
-    bool leaves_row;           /* set: the row belongs to others */
-    bool in_batch, again;      /* again: it changed since it was put into the batch */
-    bool promised;             /* set: the row is for processes that begin after this one */
+    /* store_save.dirty or .batch; store_save.rows */
+    struct list dirty, by_row;
+    /* number of its row; 0: none. next_row: the thread's */
+    int64_t row, next_row;
+    /* seconds since 1970 */
+    int64_t created_s, used_s;
+    /* is to have a row */
+    bool wanted;
+    /* was freed, and its row is to be deleted */
+    bool dead;
+    /* since it was read */
+    bool continued;
+    /* set: the row belongs to others */
+    bool leaves_row;
+    /* again: it changed since it was put into the batch */
+    bool in_batch, again;
+    /* set: the row is for processes that begin after this one */
+    bool promised;
     enum row_listed listed_then;
-    int64_t used_then; /* content that the batch writes */
+    /* content that the batch writes */
+    int64_t used_then;
 };
 
 /* Returns a reference to the response @id of @tenant, which the caller releases; NULL: there is

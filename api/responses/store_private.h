@@ -11,11 +11,15 @@ struct db;
 /* ---- store.c ---- */
 
 struct store_tenant {
-    struct list kept; /* stored.link */
-    uint32_t n;       /* length of the list */
-    uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
+    /* stored.link */
+    struct list kept;
+    /* length of the list */
+    uint32_t n;
+    /* sum of all that is not freed: those in `kept`, and those that are held */
+    uint64_t bytes;
     double weight;
-    char name[64]; /* with a database: its name there */
+    /* with a database: its name there */
+    char name[64];
 };
 
 /* A row of the database. */

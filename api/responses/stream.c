@@ -32,7 +32,8 @@ struct stream_event { /* the event that is being written */
     const char *type;
     struct buf b;
     struct json j;
-    struct splices refs; /* to be inserted in b */
+    /* to be inserted in b */
+    struct splices refs;
 };
 
 static void stream_event_deinit(struct stream_event *e) {
@@ -131,8 +132,10 @@ void responses_stream_alive(struct writer *w) {
 /* ---- names of the parts of items ---- */
 
 struct words {
-    const char *part_added, *part_done, *part_index, *part_type; /* NULL: it has no parts */
-    const char *delta, *done, *text;                             /* text: its name in `done` */
+    /* NULL: it has no parts */
+    const char *part_added, *part_done, *part_index, *part_type;
+    /* text: its name in `done` */
+    const char *delta, *done, *text;
 };
 
 static const struct words *stream_words(const struct writer *w, const struct output_run *run) {

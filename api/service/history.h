@@ -14,19 +14,24 @@ struct json;
 #define HISTORY_S 5
 
 enum {
-    HISTORY_OUTPUT, /* tokens a second */
-    HISTORY_PROMPT, /* computed prompt tokens a second */
+    /* tokens a second */
+    HISTORY_OUTPUT,
+    /* computed prompt tokens a second */
+    HISTORY_PROMPT,
     HISTORY_RUNNING,
     HISTORY_WAITING,
-    HISTORY_ROWS, /* rows of the last step; 0 while nothing runs */
+    /* rows of the last step; 0 while nothing runs */
+    HISTORY_ROWS,
     HISTORY_ROWS_OF_A_SAMPLE
 };
 
 /* The last HISTORY_MAX samples, in a ring; zeroed to begin with. */
 struct history {
-    float sample[HISTORY_MAX][HISTORY_ROWS_OF_A_SAMPLE]; /* [n % HISTORY_MAX] is the next */
+    /* [n % HISTORY_MAX] is the next */
+    float sample[HISTORY_MAX][HISTORY_ROWS_OF_A_SAMPLE];
     uint64_t n;
-    int64_t at_ns; /* time of the last sample; 0: none yet */
+    /* time of the last sample; 0: none yet */
+    int64_t at_ns;
     uint64_t n_output, n_prompt;
 };
 

@@ -28,7 +28,8 @@
 struct page {
     struct buf *out;
     const struct model *model[MODELS_SHOWN];
-    char (*labels)[300]; /* [n] model_name="x",engine="0" */
+    /* [n] model_name="x",engine="0" */
+    char (*labels)[300];
     uint32_t n;
     int error;
 };

@@ -39,7 +39,8 @@
 #define BODY_MAX (4u << 20)
 
 struct endpoint {
-    char host[256], port[8], path[512]; /* host "": path is that of a socket */
+    /* host "": path is that of a socket */
+    char host[256], port[8], path[512];
     bool tls;
 };
 
@@ -52,19 +53,24 @@ struct otlp {
     struct trace_origin origin;
 #ifdef HAVE_CURL
     const struct curl_calls *call;
-    CURL *curl; /* of the post that runs; the thread's, as are heads and error */
+    /* of the post that runs; the thread's, as are heads and error */
+    CURL *curl;
     struct curl_slist *heads;
     char error[CURL_ERROR_SIZE];
 #endif
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct trace_span *ring, *batch; /* [QUEUE]; [BATCH], the thread's */
+    /* [QUEUE]; [BATCH], the thread's */
+    struct trace_span *ring, *batch;
     uint32_t first, n;
-    _Atomic int64_t stop_ns; /* time when the thread was told to stop; 0: it was not */
-    uint64_t n_added;        /* the loop's */
+    /* time when the thread was told to stop; 0: it was not */
+    _Atomic int64_t stop_ns;
+    /* the loop's */
+    uint64_t n_added;
     _Atomic uint64_t n_exported, n_dropped;
-    char why[OTLP_WHY]; /* reason why the last batch was refused; "": it was taken */
+    /* reason why the last batch was refused; "": it was taken */
+    char why[OTLP_WHY];
     _Atomic bool news;
 };
 

@@ -12,8 +12,10 @@
 
 struct page_file {
     const char *name, *type;
-    const char *headers; /* header lines of its answers */
-    const char *etag;    /* without quotes */
+    /* header lines of its answers */
+    const char *headers;
+    /* without quotes */
+    const char *etag;
     const unsigned char *data;
     size_t len;
 };

@@ -15,9 +15,11 @@ struct exchange;
 
 /* A request that has ended. Times from its receipt; 0: not reached. */
 struct recent_request {
-    char id[64]; /* x-request-id */
+    /* x-request-id */
+    char id[64];
     const char *path, *finish;
-    uint64_t gen; /* generation that the worker's records are about; 0: none */
+    /* generation that the worker's records are about; 0: none */
+    uint64_t gen;
     uint32_t tenant, n_prompt, n_cached, n_output, n_resumed;
     int status;
     int64_t ended_ns, queue_ns, ttft_ns, total_ns;
@@ -25,7 +27,8 @@ struct recent_request {
 
 /* The last RECENT_MAX of them, in a ring. */
 struct recent {
-    struct recent_request list[RECENT_MAX]; /* [n % RECENT_MAX] is the next */
+    /* [n % RECENT_MAX] is the next */
+    struct recent_request list[RECENT_MAX];
     uint64_t n;
 };
 
@@ -36,9 +39,11 @@ void recent_note(struct recent *r, const struct exchange *x, int64_t now);
  * @newest_ns ago. */
 struct recent_filter {
     bool all_tenants;
-    uint32_t tenant; /* unless all_tenants */
+    /* unless all_tenants */
+    uint32_t tenant;
     int64_t oldest_ns, newest_ns;
-    bool slowest; /* the order: the slowest first; else the last first */
+    /* the order: the slowest first; else the last first */
+    bool slowest;
 };
 
 /* Returns the request whose generation is @gen, or NULL. */

@@ -21,19 +21,27 @@ struct otlp;
 struct service {
     struct gen_env *env;
     struct http_server *http;
-    char started_header[64]; /* a header line: when the service began */
+    /* a header line: when the service began */
+    char started_header[64];
     bool closing;
-    uv_timer_t log_tick;    /* logs the number of omitted lines */
-    struct metrics metrics; /* metrics of the loop; each model has those of its generations */
-    struct otlp *otlp;      /* NULL: no traces are sent */
+    /* logs the number of omitted lines */
+    uv_timer_t log_tick;
+    /* metrics of the loop; each model has those of its generations */
+    struct metrics metrics;
+    /* NULL: no traces are sent */
+    struct otlp *otlp;
     /* Adds the counts of rooms that this one may not know. */
     void (*more_stats)(const struct gen_env *env, struct api_stats *out);
     uv_timer_t history_tick;
-    struct history history; /* samples for the charts of the web page */
-    struct recent recent;   /* requests that have ended, for the web page */
+    /* samples for the charts of the web page */
+    struct history history;
+    /* requests that have ended, for the web page */
+    struct recent recent;
     struct loop_lag lag;
-    int64_t long_told_ns; /* time when the last long iteration was logged */
-    uint32_t n_long;      /* long iterations since then */
+    /* time when the last long iteration was logged */
+    int64_t long_told_ns;
+    /* long iterations since then */
+    uint32_t n_long;
 };
 
 /* Makes the service of @env and @http, which outlive it; @s is zeroed. Returns 0 or -errno. */

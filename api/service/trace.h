@@ -17,10 +17,14 @@ struct http;
 /* A request that has ended. Times: start by the wall clock, the others from it; 0: not reached. */
 struct trace_span {
     struct trace_parent parent;
-    const char *path, *finish, *method;         /* static; finish "-": none */
-    char request_id[64], model[64], tenant[64]; /* model "": none was found yet */
-    char error[48];                             /* the code of the error, or "" */
-    int status;                                 /* see exchange.status */
+    /* static; finish "-": none */
+    const char *path, *finish, *method;
+    /* model "": none was found yet */
+    char request_id[64], model[64], tenant[64];
+    /* the code of the error, or "" */
+    char error[48];
+    /* see exchange.status */
+    int status;
     uint32_t n_prompt, n_cached, n_output, n_resumed;
     int64_t start_unix_ns, queue_ns, ttft_ns, total_ns;
 };
@@ -28,7 +32,8 @@ struct trace_span {
 /* Source of the spans. */
 struct trace_origin {
     char host[256];
-    int port; /* 0: not known */
+    /* 0: not known */
+    int port;
     int pid;
 };
 

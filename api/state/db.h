@@ -29,7 +29,8 @@ struct db_schema {
 
 /* A value that stands for a ? of a statement. */
 struct db_value {
-    const char *text; /* not copied; NULL: it is the number */
+    /* not copied; NULL: it is the number */
+    const char *text;
     size_t len;
     int64_t number;
 };

@@ -52,12 +52,17 @@ struct state {
     struct list todo, ended;
     uint32_t n_jobs;
     uv_async_t async;
-    bool running;  /* the thread was made */
-    bool stopping; /* the thread ends */
+    /* the thread was made */
+    bool running;
+    /* the thread ends */
+    bool stopping;
     bool open, closing;
-    bool opened;   /* set once it was open: later damage is for the next start */
-    bool damaged;  /* was put aside, to be reported */
-    bool troubled; /* reported, and no success since */
+    /* set once it was open: later damage is for the next start */
+    bool opened;
+    /* was put aside, to be reported */
+    bool damaged;
+    /* reported, and no success since */
+    bool troubled;
 };
 
 /* Makes the thread and opens the database, which may fail: then it is tried again later. Returns 0

@@ -12,12 +12,17 @@
 struct force {
     struct nodes *n;
     const struct toolcall_shape *shape;
-    const struct toolcall_tool *tool; /* the tool that is being written */
-    const char *prop; /* property of the tool that is being written, for error messages; or NULL */
-    const char *name_end; /* text that follows a trigger behind the name; or NULL */
-    char stop[64];        /* ends a bare value */
+    /* the tool that is being written */
+    const struct toolcall_tool *tool;
+    /* property of the tool that is being written, for error messages; or NULL */
+    const char *prop;
+    /* text that follows a trigger behind the name; or NULL */
+    const char *name_end;
+    /* ends a bare value */
+    char stop[64];
     struct err *err;
-    char *place; /* of GRAMMAR_PLACE_MAX bytes, or NULL: JSON pointer for the next refusal */
+    /* of GRAMMAR_PLACE_MAX bytes, or NULL: JSON pointer for the next refusal */
+    char *place;
 };
 
 /* Returns @schema after resolving references inside @root; NULL: a reference has no target. */

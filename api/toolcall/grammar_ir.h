@@ -15,10 +15,14 @@
 
 /* Document in which the nodes are made. */
 struct nodes {
-    yyjson_mut_doc *doc; /* of json_doc_new(&failed) */
-    bool failed;         /* no memory, or: */
-    bool too_large;      /* more than NODES_MAX */
-    uint32_t n_made;     /* approximate number of values made */
+    /* of json_doc_new(&failed) */
+    yyjson_mut_doc *doc;
+    /* no memory, or: */
+    bool failed;
+    /* more than NODES_MAX */
+    bool too_large;
+    /* approximate number of values made */
+    uint32_t n_made;
 };
 
 /* Makes the nodes of a shape of json_make(), without '{' in its texts. */

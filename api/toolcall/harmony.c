@@ -19,7 +19,8 @@ enum {
     COMMENTARY,
     TO,
     NAME,
-    REST, /* rest of a header whose recipient is known */
+    /* rest of a header whose recipient is known */
+    REST,
     ARGS,
     CLOSE,
 };

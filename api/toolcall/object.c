@@ -17,10 +17,12 @@ enum {
     IN_KEY,
     WANT_COLON,
     WANT_VALUE,
-    IN_STRING, /* a name or an id */
+    /* a name or an id */
+    IN_STRING,
     IN_ARGS,
     IN_ARGS_STRING,
-    IN_OTHER, /* any value that does not matter */
+    /* any value that does not matter */
+    IN_OTHER,
     WANT_NEXT,
 };
 

@@ -38,30 +38,49 @@
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
 
 enum tc_kind {
-    TC_TEXT,    /* sent as content or reasoning */
-    TC_EXPECT,  /* white space, then a literal; anything else: `other` */
-    TC_NAME,    /* a function's name, up to a literal */
-    TC_ID,      /* an id, up to a literal */
-    TC_KEY,     /* a parameter's name, up to a literal */
-    TC_SKIP,    /* dropped, up to a literal */
-    TC_VALUE,   /* a parameter's bare value, up to a literal */
-    TC_LITERAL, /* a parameter's value as `mode` reads it */
+    /* sent as content or reasoning */
+    TC_TEXT,
+    /* white space, then a literal; anything else: `other` */
+    TC_EXPECT,
+    /* a function's name, up to a literal */
+    TC_NAME,
+    /* an id, up to a literal */
+    TC_ID,
+    /* a parameter's name, up to a literal */
+    TC_KEY,
+    /* dropped, up to a literal */
+    TC_SKIP,
+    /* a parameter's bare value, up to a literal */
+    TC_VALUE,
+    /* a parameter's value as `mode` reads it */
+    TC_LITERAL,
     /* one object with all arguments, read in `mode`; next: `other`, without arguments */
     TC_ARGUMENTS,
-    TC_OBJECT, /* {"name": .., "arguments": ..}; the brace is read */
-    TC_NAMED,  /* {NAME: arguments}; the brace is read */
+    /* {"name": .., "arguments": ..}; the brace is read */
+    TC_OBJECT,
+    /* {NAME: arguments}; the brace is read */
+    TC_NAMED,
 };
 
 enum tc_act {
-    TC_OPEN = 1,         /* a call may begin with this literal */
-    TC_CALL = 2,         /* the name is complete */
-    TC_END = 4,          /* so is the call */
-    TC_PEEK = 8,         /* the literal is not taken */
-    TC_START = 16,       /* only if just white space is before it */
-    TC_STRING = 32,      /* the value is a string, independently of the schema */
-    TC_JSON = 64,        /* the value is JSON */
-    TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
-    TC_FREE = 256,       /* no grammar holds such a call, so that it may break: it is told whole */
+    /* a call may begin with this literal */
+    TC_OPEN = 1,
+    /* the name is complete */
+    TC_CALL = 2,
+    /* so is the call */
+    TC_END = 4,
+    /* the literal is not taken */
+    TC_PEEK = 8,
+    /* only if just white space is before it */
+    TC_START = 16,
+    /* the value is a string, independently of the schema */
+    TC_STRING = 32,
+    /* the value is JSON */
+    TC_JSON = 64,
+    /* the id is functions.NAME:INDEX */
+    TC_NAME_IN_ID = 128,
+    /* no grammar holds such a call, so that it may break: it is told whole */
+    TC_FREE = 256,
 };
 
 /* A literal that ends a state's text, or begins a call; never "". */
@@ -73,12 +92,15 @@ struct tc_edge {
 
 /* A row of a format's table; an edge is taken in the table's order. */
 struct tc_state {
-    uint8_t kind, mode; /* mode: enum scan_mode */
+    /* mode: enum scan_mode */
+    uint8_t kind, mode;
     uint8_t next, other;
-    uint16_t act; /* on the way to `next` */
+    /* on the way to `next` */
+    uint16_t act;
     const struct tc_edge *edges;
     uint8_t n_edges;
-    const char *const *follow; /* VALUE: literals of which one follows; ends with NULL */
+    /* VALUE: literals of which one follows; ends with NULL */
+    const char *const *follow;
 };
 
 #define TC_EDGES(...)                                                                              \
@@ -99,8 +121,10 @@ struct tc_state {
  * committed: it was reported, so an error now ends it. committed implies has_name implies open. */
 struct tc_call {
     bool open, has_name, committed, has_args;
-    bool whole;  /* reported when it is complete */
-    bool broken; /* found not to be a call during another action */
+    /* reported when it is complete */
+    bool whole;
+    /* found not to be a call during another action */
+    bool broken;
     uint32_t n_params;
     char name[TOOLCALL_NAME_MAX + 1], id[TOOLCALL_ID_MAX + 1];
 };
@@ -109,37 +133,51 @@ struct tc_call {
 struct tc_object {
     uint8_t step, key, nested;
     bool has_args;
-    bool mended;     /* brackets were missing in the arguments */
-    struct buf text; /* a key, name or id as JSON, or arguments that are a string */
+    /* brackets were missing in the arguments */
+    bool mended;
+    /* a key, name or id as JSON, or arguments that are a string */
+    struct buf text;
 };
 
 /* Tracks whether the position in a value is inside a string. */
 struct tc_quotes {
     enum { QUOTES_BEGIN, QUOTES_ON, QUOTES_OFF } state;
-    char quote;  /* quote of the open string, or 0 */
-    bool escape; /* after a backslash in it */
-    bool one;    /* the value is one string */
+    /* quote of the open string, or 0 */
+    char quote;
+    /* after a backslash in it */
+    bool escape;
+    /* the value is one string */
+    bool one;
 };
 
 /* A parameter's bare value (TC_VALUE). `text` is empty for a value that is sent as it arrives. */
 struct tc_value {
-    bool forced_string, forced_json; /* decided by the text itself */
-    bool string;                     /* sent as it arrives */
+    /* decided by the text itself */
+    bool forced_string, forced_json;
+    /* sent as it arrives */
+    bool string;
     unsigned types;
     struct tc_quotes quotes;
-    struct buf text; /* anything else, until its end */
+    /* anything else, until its end */
+    struct buf text;
 };
 
 /* Tracks the line of content that is being read, and whether it is in a fenced block of code. The
  * first characters of a line are those of a fence, of which there are n_first, or others. */
 struct tc_lines {
-    bool begun;  /* the line has a character that is no white space */
-    bool closed; /* another character follows the first ones */
-    bool more;   /* text does, */
-    bool again;  /* with the fence's character in it */
-    char first;  /* '`', '~', or 0 */
+    /* the line has a character that is no white space */
+    bool begun;
+    /* another character follows the first ones */
+    bool closed;
+    /* text does, */
+    bool more;
+    /* with the fence's character in it */
+    bool again;
+    /* '`', '~', or 0 */
+    char first;
     size_t n_first;
-    char fence; /* character of the fence of the open block; 0: none is open */
+    /* character of the fence of the open block; 0: none is open */
+    char fence;
     size_t n_fence;
 };
 
@@ -151,11 +189,16 @@ struct toolcall_parser {
     toolcall_sink sink;
     void *ctx;
     int error;
-    uint8_t state, back; /* back: the text state the current call was found in */
-    bool final, seen;    /* seen: text other than white space, since the start or the last call */
-    bool spaced;         /* white space at a segment's start is dropped: it follows a call */
-    bool entered;        /* the state has taken bytes */
-    bool calls;          /* any are looked for */
+    /* back: the text state the current call was found in */
+    uint8_t state, back;
+    /* seen: text other than white space, since the start or the last call */
+    bool final, seen;
+    /* white space at a segment's start is dropped: it follows a call */
+    bool spaced;
+    /* the state has taken bytes */
+    bool entered;
+    /* any are looked for */
+    bool calls;
     uint32_t n_calls;
     struct tc_edge reason_open, reason_close;
     /* What ends calls with tags, without its white space; where a value has no end of its own, this
@@ -167,25 +210,33 @@ struct toolcall_parser {
     char space[TC_SPACE_MAX];
     size_t n_space;
     bool space_is_reasoning;
-    char gap[TC_SPACE_MAX]; /* white space before reasoning that interrupts content */
+    /* white space before reasoning that interrupts content */
+    char gap[TC_SPACE_MAX];
     size_t n_gap;
     /* Content has a marker of reasoning as text. A grammar of calls may take it for one, and then
      * leaves the calls behind it free. */
     bool mentioned;
-    bool reasoned;   /* reasoning was reported */
-    bool reason_gap; /* so that a line break comes before more of it */
+    /* reasoning was reported */
+    bool reasoned;
+    /* so that a line break comes before more of it */
+    bool reason_gap;
     struct tc_lines lines;
-    uint64_t tokens; /* bit i: a special token begins at win[i] */
-    struct buf raw;  /* bytes of the open call that have not been reported */
-    struct buf args; /* before it is committed */
+    /* bit i: a special token begins at win[i] */
+    uint64_t tokens;
+    /* bytes of the open call that have not been reported */
+    struct buf raw;
+    /* before it is committed */
+    struct buf args;
     struct buf out;
     struct tc_call call;
     char key[TC_KEY_MAX + 1];
-    size_t n_text; /* bytes of name, id, key or string so far */
+    /* bytes of name, id, key or string so far */
+    size_t n_text;
     struct tc_object object;
     struct tc_value value;
     struct scan scan;
-    uint64_t ids[TOOLCALL_CALLS_MAX]; /* hashes of the models' own ids */
+    /* hashes of the models' own ids */
+    uint64_t ids[TOOLCALL_CALLS_MAX];
 };
 
 /* Results of a step. Negative: an error. */

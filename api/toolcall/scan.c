@@ -7,15 +7,20 @@
 
 enum {
     WANT_VALUE,
-    WANT_FIRST, /* a value or the end of the list */
-    WANT_KEY,   /* a key or the end of the object */
+    /* a value or the end of the list */
+    WANT_FIRST,
+    /* a key or the end of the object */
+    WANT_KEY,
     WANT_COLON,
-    WANT_NEXT, /* a comma or a closing bracket */
+    /* a comma or a closing bracket */
+    WANT_NEXT,
     IN_STRING,
     IN_ESCAPE,
     IN_HEX,
-    IN_OPEN, /* Gemma's quote */
-    IN_BARE, /* a key without quotes */
+    /* Gemma's quote */
+    IN_OPEN,
+    /* a key without quotes */
+    IN_BARE,
     IN_WORD,
     NUM_MINUS,
     NUM_ZERO,

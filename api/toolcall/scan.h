@@ -25,9 +25,11 @@ struct scan {
     uint8_t mode, state, depth, n_word, n_hex, n_quote, n_ws;
     char quote;
     bool comma, is_key, bare;
-    bool mends, mended; /* mends: a bracket that closes an outer level closes inner ones, too */
+    /* mends: a bracket that closes an outer level closes inner ones, too */
+    bool mends, mended;
     uint16_t hex, high;
-    uint64_t objects; /* bit i: level i is an object */
+    /* bit i: level i is an object */
+    uint64_t objects;
     char word[6], ws[16];
 };
 

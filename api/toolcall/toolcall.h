@@ -54,22 +54,30 @@ struct toolcall_shape {
 /* A row of the table of formats (formats.c). */
 struct toolcall_format {
     const char *name;
-    const char *detect[3];   /* texts that a template of this format has */
-    const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
-    const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
-    const char *start_after;    /* so it is after this, where a message begins; or NULL */
+    /* texts that a template of this format has */
+    const char *detect[3];
+    /* a call starts with one of these; "{" only where a message starts */
+    const char *triggers[4];
+    /* instead of a trigger: after these nothing but a call comes */
+    const char *force_after[3];
+    /* so it is after this, where a message begins; or NULL */
+    const char *start_after;
     /* A message may begin with a call without a marker; text counts as one once its arguments
      * begin. */
     bool bare;
-    bool ends_reasoning; /* a trigger inside reasoning ends it */
-    bool only_known;     /* a call of a tool that was not offered is content */
-    bool short_ids;      /* ids of 9 letters and digits */
+    /* a trigger inside reasoning ends it */
+    bool ends_reasoning;
+    /* a call of a tool that was not offered is content */
+    bool only_known;
+    /* ids of 9 letters and digits */
+    bool short_ids;
     /* The format itself tells reasoning from content: what begins reasoning where a message begins,
      * ends its text, leads from there to what follows, and begins an answer. NULL: it does not. */
     struct {
         const char *begin, *stop, *end, *answer;
     } own;
-    const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
+    /* marks that content may stand between; or NULL */
+    const char *content_begin, *content_end;
     struct toolcall_shape shape;
     const struct tc_state *states;
     uint8_t start;
@@ -78,8 +86,10 @@ struct toolcall_format {
 /* Markers of reasoning, for formats that do not define them. */
 struct toolcall_reasoning {
     const char *name, *open, *close;
-    const char *detect[2]; /* texts that a template's source must have */
-    const char *then;      /* text that may follow, before calls or content; or NULL */
+    /* texts that a template's source must have */
+    const char *detect[2];
+    /* text that may follow, before calls or content; or NULL */
+    const char *then;
 };
 
 /* Returns true if @text, what a template writes or its source, has the markers of @f. */
@@ -113,29 +123,47 @@ bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_
 enum toolcall_mark { MARK_TEXT, MARK_TOKEN, MARK_CONTROL };
 
 struct toolcall_opts {
-    const struct toolcall_format *format;       /* NULL: content and reasoning only */
-    const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
-    yyjson_val *tools; /* tools of the request; outlive the parser. NULL: calls are content */
-    bool in_reasoning; /* toolcall_opens_reasoning() */
+    /* NULL: content and reasoning only */
+    const struct toolcall_format *format;
+    /* NULL: none, or the format's own */
+    const struct toolcall_reasoning *reasoning;
+    /* tools of the request; outlive the parser. NULL: calls are content */
+    yyjson_val *tools;
+    /* toolcall_opens_reasoning() */
+    bool in_reasoning;
     enum toolcall_mark mark;
-    bool joined;   /* all content becomes one text, and all reasoning: pieces of it that reasoning
-                         * or content separates keep white space between them */
-    bool unbroken; /* content is not interrupted by reasoning: a grammar made it */
-    bool inline_reasoning; /* output_parser.h: reasoning is part of the content, with its marks */
-    bool only_calls;       /* drop what is neither call nor reasoning */
-    bool whole_calls;      /* a call is reported when it is complete; a broken one is content */
-    uint32_t max_calls;    /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
-    size_t max_held;       /* 0: TOOLCALL_HELD_MAX */
-    size_t max_whole;      /* 0: TOOLCALL_WHOLE_MAX */
-    uint64_t seed;         /* ids are a function of it and of the call's index */
+    /* all content becomes one text, and all reasoning: pieces of it that reasoning or content
+     * separates keep white space between them */
+    bool joined;
+    /* content is not interrupted by reasoning: a grammar made it */
+    bool unbroken;
+    /* output_parser.h: reasoning is part of the content, with its marks */
+    bool inline_reasoning;
+    /* drop what is neither call nor reasoning */
+    bool only_calls;
+    /* a call is reported when it is complete; a broken one is content */
+    bool whole_calls;
+    /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
+    uint32_t max_calls;
+    /* 0: TOOLCALL_HELD_MAX */
+    size_t max_held;
+    /* 0: TOOLCALL_WHOLE_MAX */
+    size_t max_whole;
+    /* ids are a function of it and of the call's index */
+    uint64_t seed;
 };
 
 enum toolcall_kind {
-    TOOLCALL_CONTENT,   /* data */
-    TOOLCALL_REASONING, /* data */
-    TOOLCALL_BEGIN,     /* index, id, name */
-    TOOLCALL_ARGS,      /* index, data: the next bytes of a JSON object */
-    TOOLCALL_END,       /* index, complete: the arguments are a whole JSON object */
+    /* data */
+    TOOLCALL_CONTENT,
+    /* data */
+    TOOLCALL_REASONING,
+    /* index, id, name */
+    TOOLCALL_BEGIN,
+    /* index, data: the next bytes of a JSON object */
+    TOOLCALL_ARGS,
+    /* index, complete: the arguments are a whole JSON object */
+    TOOLCALL_END,
 };
 
 struct toolcall_event { /* valid during the call of the sink */
@@ -177,21 +205,32 @@ size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and argu
 
 struct toolcall_tool {
     const char *name;
-    yyjson_val *parameters; /* the schema of its arguments, or NULL */
-    yyjson_val *sent;       /* the schema by which calls are read, if it is another; or NULL */
-    const char *param;      /* the field that the schema came from */
-    bool loose;             /* any arguments */
-    bool takes_text;        /* the tool takes one string, `input`, described by: */
-    const char *syntax;     /* "regex" or "lark"; NULL: nothing */
-    yyjson_val *text;       /* the source */
+    /* the schema of its arguments, or NULL */
+    yyjson_val *parameters;
+    /* the schema by which calls are read, if it is another; or NULL */
+    yyjson_val *sent;
+    /* the field that the schema came from */
+    const char *param;
+    /* any arguments */
+    bool loose;
+    /* the tool takes one string, `input`, described by: */
+    bool takes_text;
+    /* "regex" or "lark"; NULL: nothing */
+    const char *syntax;
+    /* the source */
+    yyjson_val *text;
 };
 
 struct toolcall_force {
     const struct toolcall_format *format;
-    const struct toolcall_tool *tools; /* tools that may be called */
-    uint32_t n_tools, max_calls;       /* max_calls 0: TOOLCALL_CALLS_MAX */
-    bool after;                        /* write only what follows toolcall_after() */
-    char *place; /* NULL, or as that of struct grammar_limits: what a refusal is about */
+    /* tools that may be called */
+    const struct toolcall_tool *tools;
+    /* max_calls 0: TOOLCALL_CALLS_MAX */
+    uint32_t n_tools, max_calls;
+    /* write only what follows toolcall_after() */
+    bool after;
+    /* NULL, or as that of struct grammar_limits: what a refusal is about */
+    char *place;
 };
 
 /* The calls of one message as a node of grammar/constraint.h, so that what is generated under it is
@@ -211,7 +250,8 @@ bool toolcall_start(const struct toolcall_format *f, const char *name, char *out
 /* ---- past calls for templates that leave them out */
 
 struct toolcall_marks {
-    struct text_range *v; /* sorted, disjoint; the caller's */
+    /* sorted, disjoint; the caller's */
+    struct text_range *v;
     size_t n, cap;
 };
 

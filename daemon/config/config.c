@@ -264,7 +264,8 @@ static int config_unknown(const char *dashes, const char *name, const char *what
 
 struct file {
     struct config *c;
-    bool *seen; /* [config_table_n] keys that occurred in the file */
+    /* [config_table_n] keys that occurred in the file */
+    bool *seen;
 };
 
 /* Takes one line of a file. A key may occur once, because of two lines one would have no effect. */

@@ -32,65 +32,95 @@
 /* Values of all options. Strings are never NULL; lists end with NULL. Fields of embedded structs
  * that have no row are zero: the caller that opens the module sets them. */
 struct config {
-    char *model, *model_name, *chat_template, *draft_model; /* paths, except model_name */
-    char *mmproj; /* a path; "none"; "": the file beside the model */
+    /* paths, except model_name */
+    char *model, *model_name, *chat_template, *draft_model;
+    /* a path; "none"; "": the file beside the model */
+    char *mmproj;
     uint32_t picture_min_tokens;
     bool picture_pads;
     enum picture_background picture_background;
-    char *system_prompt; /* a path; "": none */
+    /* a path; "": none */
+    char *system_prompt;
     char *aliases[CONFIG_LIST_MAX + 1], *tags[CONFIG_LIST_MAX + 1];
-    char *models, *models_dir; /* paths; "": none */
-    uint64_t models_memory;    /* bytes; 0: decided at the start */
-    uint32_t keep_alive_s;     /* 0: no limit */
+    /* paths; "": none */
+    char *models, *models_dir;
+    /* bytes; 0: decided at the start */
+    uint64_t models_memory;
+    /* 0: no limit */
+    uint32_t keep_alive_s;
     bool pinned;
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
-    char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants that may pull models; "*": all */
+    /* tenants that may pull models; "*": all */
+    char *allow_pull[CONFIG_LIST_MAX + 1];
     char *picture_hosts[CONFIG_LIST_MAX + 1];
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
-    char *template_kwargs;                   /* a JSON object; "": none */
-    uint32_t reasoning;                      /* enum thinking_switch */
-    uint32_t reasoning_format;               /* index among the choices */
-    uint32_t pooling;                        /* index among the choices of `pooling` */
-    uint32_t loop_tokens;                    /* api_model.loop_tokens; or LOOPS_AUTO */
-    char *admin_socket, *api_keys, *tenants; /* paths; "": none */
-    char *tls_certificate, *tls_key;         /* paths; "": none */
+    /* a JSON object; "": none */
+    char *template_kwargs;
+    /* enum thinking_switch */
+    uint32_t reasoning;
+    /* index among the choices */
+    uint32_t reasoning_format;
+    /* index among the choices of `pooling` */
+    uint32_t pooling;
+    /* api_model.loop_tokens; or LOOPS_AUTO */
+    uint32_t loop_tokens;
+    /* paths; "": none */
+    char *admin_socket, *api_keys, *tenants;
+    /* paths; "": none */
+    char *tls_certificate, *tls_key;
     bool anonymous;
     uint32_t drain_timeout_ms, upgrade_timeout_ms, hang_timeout_ms, load_timeout_ms;
-    char *kv_disk;                                        /* path; "": none */
-    char *kv_events, *kv_events_replay, *kv_events_topic; /* "": none */
-    uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
+    /* path; "": none */
+    char *kv_disk;
+    /* "": none */
+    char *kv_events, *kv_events_replay, *kv_events_topic;
+    /* 0: decided by the worker */
+    uint64_t draft_kv_bytes;
     char *draft_sources[CONFIG_LIST_MAX + 1];
     /* kv_type: index among the choices of kv-type. kv_type_k, kv_type_v: index + 1; 0: the same as
      * kv_type. */
     uint32_t kv_type, kv_type_k, kv_type_v;
-    uint32_t log_level; /* index among the choices of `log-level` */
+    /* index among the choices of `log-level` */
+    uint32_t log_level;
     enum log_format log_format;
     char *fault_dir, *usage_file, *state_file;
     struct api_opts api;
-    struct engine_opts engine; /* options of the model; kv_bytes 0: no size was given */
+    /* options of the model; kv_bytes 0: no size was given */
+    struct engine_opts engine;
     struct sched_opts sched;
 };
 
 enum option_type {
-    OPTION_STRING, /* char *, owned; one of `choices` if there are any */
-    OPTION_LIST,   /* char *[CONFIG_LIST_MAX + 1], owned; separated by commas in the file */
-    OPTION_UINT,   /* uint32_t or uint64_t */
-    OPTION_SIZE,   /* uint64_t in bytes; takes K, M and G */
-    OPTION_BOOL,   /* bool */
-    OPTION_CHOICE, /* bool, enum or uint32_t: the index among `choices` */
+    /* char *, owned; one of `choices` if there are any */
+    OPTION_STRING,
+    /* char *[CONFIG_LIST_MAX + 1], owned; separated by commas in the file */
+    OPTION_LIST,
+    /* uint32_t or uint64_t */
+    OPTION_UINT,
+    /* uint64_t in bytes; takes K, M and G */
+    OPTION_SIZE,
+    /* bool */
+    OPTION_BOOL,
+    /* bool, enum or uint32_t: the index among `choices` */
+    OPTION_CHOICE,
 };
 
 /* A row of the table. Invariant: `initial` is a value that config_set() accepts. */
 struct option {
     const char *section, *key;
     enum option_type type;
-    size_t offset, size; /* offset and size of the field in struct config */
-    const char *initial; /* default as text */
-    uint64_t min, max;   /* UINT, SIZE: accepted range */
+    /* offset and size of the field in struct config */
+    size_t offset, size;
+    /* default as text */
+    const char *initial;
+    /* UINT, SIZE: accepted range */
+    uint64_t min, max;
     /* CHOICE, some STRINGs: the words, "a|b|c"; UINT: a word that stands for max; else NULL */
     const char *choices;
-    bool reloads;     /* SIGHUP applies a new value */
-    const char *help; /* one sentence */
+    /* SIGHUP applies a new value */
+    bool reloads;
+    /* one sentence */
+    const char *help;
 };
 
 extern const struct option config_table[];

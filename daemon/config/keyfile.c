@@ -24,7 +24,8 @@ struct reading {
     void *ctx;
     struct err *err;
     FILE *file;
-    int line; /* number of the last line read */
+    /* number of the last line read */
+    int line;
     char section[LINE_MAX_BYTES];
 };
 

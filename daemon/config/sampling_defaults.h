@@ -19,7 +19,8 @@
 struct sampling_defaults {
     struct sampling values;
     bool has_seed;
-    uint64_t seed; /* seed from the option, if has_seed; -1 is random */
+    /* seed from the option, if has_seed; -1 is random */
+    uint64_t seed;
     /* first layer above that set a value: "option", "model-file", "family:NAME", "weft" or
      * "openai" */
     char source[48];

@@ -61,10 +61,13 @@ struct row {
 };
 
 struct reading {
-    struct row *row; /* [n_rows] sections */
+    /* [n_rows] sections */
+    struct row *row;
     uint32_t n_rows;
-    struct hash_index by_name; /* of rows */
-    struct hash_index owners;  /* rows by the names of their keys and their uids */
+    /* of rows */
+    struct hash_index by_name;
+    /* rows by the names of their keys and their uids */
+    struct hash_index owners;
     struct err *err;
 };
 

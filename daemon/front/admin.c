@@ -44,7 +44,8 @@
 struct admin {
     struct admin_opts opts;
     struct http_server http;
-    struct exchange *upgrading; /* request that waits for the end of an upgrade, or NULL */
+    /* request that waits for the end of an upgrade, or NULL */
+    struct exchange *upgrading;
 };
 
 /* ---- answers ---- */

@@ -12,9 +12,11 @@ struct admin_opts {
     struct api *api;
     struct models *models;
     struct clock *clock;
-    int64_t started_ns; /* start of the daemon, by @clock */
+    /* start of the daemon, by @clock */
+    int64_t started_ns;
     void *ctx;
-    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
+    /* "starting", "serving", "replacing", "failed", "draining" */
+    const char *(*health)(void *ctx);
     void (*drain)(void *ctx);
     /* Reads the configuration again. Returns 0 and adds the keys that need a restart to @later, or
      * -errno with the reason in @err. */

@@ -32,9 +32,11 @@ struct reading {
     int argc;
     char **argv;
     int i;
-    int r; /* result: 0 or -ENOMEM */
+    /* result: 0 or -ENOMEM */
+    int r;
     struct args_pairs *p;
-    off_t keys_end; /* bytes of the keys so far */
+    /* bytes of the keys so far */
+    off_t keys_end;
 };
 
 /* Appends the argument that printf() makes of @fmt. */

@@ -11,22 +11,27 @@
 
 /* A command line translated to weftd's own options. */
 struct args {
-    char **v; /* v[0] is the program; owned, ends with NULL */
+    /* v[0] is the program; owned, ends with NULL */
+    char **v;
     int n;
     /* list of options that are ignored because they always apply: "-fa, --jinja" */
     struct buf here;
-    struct buf noted;   /* a line for each option that is accepted and has no effect of its own */
-    struct buf refused; /* a line for each option that cannot be used */
+    /* a line for each option that is accepted and has no effect of its own */
+    struct buf noted;
+    /* a line for each option that cannot be used */
+    struct buf refused;
     uint32_t n_refused;
 };
 
 /* Options that depend on each other: --host and --port, -c and -np. Zeroed before the first
  * command line; a second one completes or replaces them. */
 struct args_pairs {
-    const char *host; /* NULL: not given */
+    /* NULL: not given */
+    const char *host;
     uint64_t port, context, parallel;
     bool has_port, has_context, unified, tls;
-    bool names_address, names_context; /* this command line has one of a pair */
+    /* this command line has one of a pair */
+    bool names_address, names_context;
 };
 
 /* Translates @argv. Returns 0 or -ENOMEM; args_deinit() must follow in either case. */

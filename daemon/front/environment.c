@@ -15,12 +15,18 @@
 #define NAME_MAX_BYTES 64
 
 enum variable_kind {
-    VARIABLE_VALUE,   /* its value is that of `option` */
-    VARIABLE_FLAG,    /* stands for `option` if it is on */
-    VARIABLE_SECONDS, /* a time as Ollama writes it: 300, 5m, -1 */
-    VARIABLE_MS,      /* the same; `option` takes milliseconds */
-    VARIABLE_ADDRESS, /* [http://]HOST[:PORT] of Ollama */
-    VARIABLE_SILENT,  /* has no effect, and needs no word */
+    /* its value is that of `option` */
+    VARIABLE_VALUE,
+    /* stands for `option` if it is on */
+    VARIABLE_FLAG,
+    /* a time as Ollama writes it: 300, 5m, -1 */
+    VARIABLE_SECONDS,
+    /* the same; `option` takes milliseconds */
+    VARIABLE_MS,
+    /* [http://]HOST[:PORT] of Ollama */
+    VARIABLE_ADDRESS,
+    /* has no effect, and needs no word */
+    VARIABLE_SILENT,
 };
 
 /* Variables whose name does not give the option's, as LLAMA_ARG_CTX_SIZE does. */

@@ -9,10 +9,13 @@
 #include "base/buf.h"
 
 struct environment {
-    char **v; /* v[0] is the program; owned, ends with NULL */
+    /* v[0] is the program; owned, ends with NULL */
+    char **v;
     int n;
-    struct buf used;   /* list of the variables that are taken: "LLAMA_ARG_PORT, OLLAMA_DEBUG" */
-    struct buf unread; /* list of those of the three programs that stand for nothing here */
+    /* list of the variables that are taken: "LLAMA_ARG_PORT, OLLAMA_DEBUG" */
+    struct buf used;
+    /* list of those of the three programs that stand for nothing here */
+    struct buf unread;
 };
 
 /* Reads the variables NAME=VALUE of @envp. Returns 0 or -ENOMEM; environment_deinit() must follow

@@ -24,7 +24,8 @@ struct front {
     uint32_t max_connections;
     struct api *api;
     struct kept *kept;
-    struct kv_events *kv_events; /* NULL: the options name no address */
+    /* NULL: the options name no address */
+    struct kv_events *kv_events;
     struct models *models;
     struct admin *admin;
     struct upgrade *upgrade;
@@ -32,13 +33,18 @@ struct front {
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
     struct listeners listeners;
-    int disk_fd; /* file of the disk tier; -1: none */
+    /* file of the disk tier; -1: none */
+    int disk_fd;
     uint64_t share_secret[2];
-    char state_path[PATH_MAX]; /* database of the state; "": none */
-    char usage_path[PATH_MAX]; /* usage of an earlier version; "": none */
-    char status[400];          /* status line for the service manager, from was_ready on */
+    /* database of the state; "": none */
+    char state_path[PATH_MAX];
+    /* usage of an earlier version; "": none */
+    char usage_path[PATH_MAX];
+    /* status line for the service manager, from was_ready on */
+    char status[400];
     bool draining, closing, was_ready, handed_over;
-    bool gave_way; /* the next daemon asked for the device and got it */
+    /* the next daemon asked for the device and got it */
+    bool gave_way;
     int exit_code;
 };
 

@@ -18,7 +18,8 @@
  * socket has an address and is not listened on; fd is open, or -1 once it was dropped. */
 struct front_socket {
     int fd;
-    bool admin; /* true: admin socket; false: HTTP */
+    /* true: admin socket; false: HTTP */
+    bool admin;
     bool tls;
     bool listens;
     /* bound by the previous daemon for an address that is not in the options any more */
@@ -35,8 +36,10 @@ struct listeners {
     struct admin *admin;
     struct front_socket sockets[SERVICE_FDS_MAX];
     uint32_t n;
-    char url[300];    /* URL of the first HTTP listener, for messages */
-    char chosen[108]; /* path of the admin socket that this daemon chose; "": it chose none */
+    /* URL of the first HTTP listener, for messages */
+    char url[300];
+    /* path of the admin socket that this daemon chose; "": it chose none */
+    char chosen[108];
 };
 
 /* Takes the descriptors that the service manager or the previous daemon passed: sockets, and files

@@ -9,21 +9,35 @@
 #include <stddef.h>
 
 enum llama_kind {
-    LLAMA_VALUE,       /* takes the value of weftd's option `ours` */
-    LLAMA_COUNT,       /* as LLAMA_VALUE; a negative value or "auto" is the default */
-    LLAMA_FLAG,        /* stands for `ours`, which is KEY=VALUE */
-    LLAMA_SAMPLING,    /* takes the value of the sampling parameter `ours` */
-    LLAMA_HERE,        /* always applies, or weftd decides it; has no value */
-    LLAMA_HERE_VALUE,  /* as LLAMA_HERE, with a value */
-    LLAMA_HERE_SWITCH, /* as LLAMA_HERE, followed by "on", "off", "auto" or nothing */
-    LLAMA_NOTED,       /* as LLAMA_HERE, with `ours`, a sentence that is printed */
-    LLAMA_NOTED_VALUE, /* as LLAMA_NOTED, with a value */
-    LLAMA_REFUSED,     /* has no equivalent and no value; `ours` advises what to do */
+    /* takes the value of weftd's option `ours` */
+    LLAMA_VALUE,
+    /* as LLAMA_VALUE; a negative value or "auto" is the default */
+    LLAMA_COUNT,
+    /* stands for `ours`, which is KEY=VALUE */
+    LLAMA_FLAG,
+    /* takes the value of the sampling parameter `ours` */
+    LLAMA_SAMPLING,
+    /* always applies, or weftd decides it; has no value */
+    LLAMA_HERE,
+    /* as LLAMA_HERE, with a value */
+    LLAMA_HERE_VALUE,
+    /* as LLAMA_HERE, followed by "on", "off", "auto" or nothing */
+    LLAMA_HERE_SWITCH,
+    /* as LLAMA_HERE, with `ours`, a sentence that is printed */
+    LLAMA_NOTED,
+    /* as LLAMA_NOTED, with a value */
+    LLAMA_NOTED_VALUE,
+    /* has no equivalent and no value; `ours` advises what to do */
+    LLAMA_REFUSED,
     LLAMA_REFUSED_VALUE,
-    LLAMA_OFF,  /* refused as LLAMA_REFUSED_VALUE, unless the value, 0 or negative, turns it off */
-    LLAMA_ONE,  /* refused as LLAMA_REFUSED_VALUE, unless the value is 1 */
-    LLAMA_MOST, /* as LLAMA_VALUE; a value above the most that `ours` takes is lowered to it */
-    LLAMA_CONTEXT, /* args.c handles this and the following kinds one by one */
+    /* refused as LLAMA_REFUSED_VALUE, unless the value, 0 or negative, turns it off */
+    LLAMA_OFF,
+    /* refused as LLAMA_REFUSED_VALUE, unless the value is 1 */
+    LLAMA_ONE,
+    /* as LLAMA_VALUE; a value above the most that `ours` takes is lowered to it */
+    LLAMA_MOST,
+    /* args.c handles this and the following kinds one by one */
+    LLAMA_CONTEXT,
     LLAMA_PARALLEL,
     LLAMA_UNIFIED,
     LLAMA_HOST,
@@ -39,8 +53,10 @@ enum llama_kind {
     LLAMA_TENSORS,
     LLAMA_DEVICES,
     LLAMA_SPLIT,
-    LLAMA_PRESET, /* `ours`: the repository of a model and, behind a blank, the port */
-    LLAMA_LENGTH, /* vLLM's kinds */
+    /* `ours`: the repository of a model and, behind a blank, the port */
+    LLAMA_PRESET,
+    /* vLLM's kinds */
+    LLAMA_LENGTH,
     LLAMA_SHARDS,
     LLAMA_CACHE_TYPE,
     LLAMA_LEVEL,
@@ -49,7 +65,8 @@ enum llama_kind {
 };
 
 struct llama_option {
-    const char *names; /* names separated by commas */
+    /* names separated by commas */
+    const char *names;
     enum llama_kind kind;
     const char *ours;
 };

@@ -16,10 +16,13 @@
 
 struct service_fd {
     int fd;
-    bool admin;          /* true: the admin socket, named "admin"; false: HTTP */
-    bool kept;           /* a file kept by service_keep() of an earlier process, not a socket */
-    const char *address; /* value of listen or admin-socket for which the previous daemon bound the
-                          * socket; NULL: the service manager bound it */
+    /* true: the admin socket, named "admin"; false: HTTP */
+    bool admin;
+    /* a file kept by service_keep() of an earlier process, not a socket */
+    bool kept;
+    /* value of listen or admin-socket for which the previous daemon bound the socket; NULL: the
+     * service manager bound it */
+    const char *address;
     char name[KEPT_NAME_MAX];
 };
 

@@ -17,23 +17,32 @@
 
 /* Zeroed before front_model_open(). Pointers of `api` lead into the other members. */
 struct front_model {
-    struct gguf *file, *draft; /* draft: file of the draft model; NULL: none */
+    /* draft: file of the draft model; NULL: none */
+    struct gguf *file, *draft;
     struct projector_file projector;
     struct tokenizer *tokenizer;
-    struct template *template; /* never NULL once opened */
-    struct buf template_text;  /* text of the configured or built-in template */
+    /* never NULL once opened */
+    struct template *template;
+    /* text of the configured or built-in template */
+    struct buf template_text;
     struct buf system_text;
-    struct yyjson_doc *template_kwargs; /* NULL: none */
-    char *name;                         /* name that clients use */
-    char *pair;                         /* api.pair points into it; NULL: the model does not rank */
+    /* NULL: none */
+    struct yyjson_doc *template_kwargs;
+    /* name that clients use */
+    char *name;
+    /* api.pair points into it; NULL: the model does not rank */
+    char *pair;
     struct sampling_defaults sampling;
     struct model_header header;
     char fingerprint[24];
     /* Keys under which the packed weights of the file and of the draft model's file are kept. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
-    uint64_t memory_bytes; /* bytes that its worker will need, as far as files and options tell */
-    struct engine_fit fit; /* of the CPU; without the draft model */
-    struct err fit_why;    /* reason why it does not fit; "" */
+    /* bytes that its worker will need, as far as files and options tell */
+    uint64_t memory_bytes;
+    /* of the CPU; without the draft model */
+    struct engine_fit fit;
+    /* reason why it does not fit; "" */
+    struct err fit_why;
     struct api_model api;
 };
 

@@ -16,7 +16,8 @@ struct guests {
     struct worker_chan chan;
     bool asked, answered;
     struct submit_parts parts;
-    struct buf theirs; /* the READY message of the other front's worker */
+    /* the READY message of the other front's worker */
+    struct buf theirs;
     struct api_guest **list;
     uint32_t n, cap;
     struct buf out;

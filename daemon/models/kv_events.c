@@ -83,15 +83,20 @@ struct salt {
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;
-    void *context, *pub, *router; /* router: NULL without a replay address, and once closed */
+    /* router: NULL without a replay address, and once closed */
+    void *context, *pub, *router;
     bool pub_bound, router_bound, closed;
-    bool skips; /* the message being read has more frames than a request; the rest is dropped */
+    /* the message being read has more frames than a request; the rest is dropped */
+    bool skips;
     uv_timer_t retry;
-    uv_poll_t poll; /* watches the router; polls: it is in use */
+    /* watches the router; polls: it is in use */
+    uv_poll_t poll;
     bool polls;
-    uv_timer_t turn; /* active while a replay exists */
+    /* active while a replay exists */
+    uv_timer_t turn;
     struct replay replay[REPLAYS_MAX];
-    uint32_t turn_of; /* index of the peer that gets the next replayed batch */
+    /* index of the peer that gets the next replayed batch */
+    uint32_t turn_of;
     struct api_kv_counts counts;
     struct batch past[REPLAY_MAX];
     uint32_t first, n_past;

@@ -22,10 +22,14 @@ struct kv_events;
 
 struct kv_events_opts {
     uv_loop_t *loop;
-    const char *endpoint; /* address that the PUB socket binds, in ZeroMQ's form */
-    const char *replay;   /* address that the ROUTER socket binds, in the same form; "": none */
-    const char *topic;    /* topic of all batches, before "@MODEL"; "": kv@HOST */
-    bool later;           /* another daemon still has the addresses, so kv_events_bind() follows */
+    /* address that the PUB socket binds, in ZeroMQ's form */
+    const char *endpoint;
+    /* address that the ROUTER socket binds, in the same form; "": none */
+    const char *replay;
+    /* topic of all batches, before "@MODEL"; "": kv@HOST */
+    const char *topic;
+    /* another daemon still has the addresses, so kv_events_bind() follows */
+    bool later;
 };
 
 /* Opens the sockets. Returns 0, or -errno with @err: libzmq is missing, or an address cannot be

@@ -18,7 +18,8 @@ struct model_header {
     char arch[64];
     uint32_t n_ctx_train, n_embd, n_vocab;
     uint8_t vocab_type;
-    bool reasons; /* its chat template has a form of reasoning */
+    /* its chat template has a form of reasoning */
+    bool reasons;
     uint64_t n_params, tensor_bytes;
 };
 

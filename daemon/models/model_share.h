@@ -35,10 +35,12 @@ struct model_users {
  * more than MODEL_LEAD_NS ahead of it. */
 struct model_share {
     struct share_tenant {
-        double weight, virtual_ns; /* weight 0: the tenant is not known */
-    } * tenant;                    /* [n] tenants by number */
+        /* weight 0: the tenant is not known */
+        double weight, virtual_ns;
+    } * tenant; /* [n] tenants by number */
     uint32_t n;
-    double virtual_ns; /* start value of a tenant that has used no model lately */
+    /* start value of a tenant that has used no model lately */
+    double virtual_ns;
 };
 
 void model_share_deinit(struct model_share *s); /* leaves a share that knows no tenant */

@@ -38,16 +38,20 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
-    struct kv_events *kv_events; /* NULL: events of the prefix caches are not published */
+    /* NULL: events of the prefix caches are not published */
+    struct kv_events *kv_events;
     /* Another daemon runs beside this one: memory in use will not be free soon, and the disk tier
      * is not used before models_use_disk(). */
     bool beside;
-    bool waits; /* models_start() follows when the workers of the other daemon have ended */
+    /* models_start() follows when the workers of the other daemon have ended */
+    bool waits;
     /* File of the disk tier of the option model; -1: none. Other models have files beside it. */
     int disk_fd;
     void *ctx;
-    void (*on_away)(void *ctx);   /* called when models_give_way() is done */
-    void (*on_answer)(void *ctx); /* called for each answer to models_offer(), one for each model */
+    /* called when models_give_way() is done */
+    void (*on_away)(void *ctx);
+    /* called for each answer to models_offer(), one for each model */
+    void (*on_answer)(void *ctx);
     /* Called once, when the first model is served; at once if none is loaded at the start. */
     void (*on_ready)(void *ctx);
     /* Reports that the model of the option model cannot be served (workers_opts.on_refused). */
@@ -98,16 +102,20 @@ struct models *models_free(struct models *m); /* needs the end of the loop and a
 /* ---- functions for the admin socket ---- */
 
 struct models_info {
-    const char *name, *state; /* state: "absent", "opening", "queued", "loading", ... */
-    const char *why;          /* reason, if the state is "failed" */
+    /* state: "absent", "opening", "queued", "loading", ... */
+    const char *name, *state;
+    /* reason, if the state is "failed" */
+    const char *why;
     const char *file;
-    uint64_t bytes; /* bytes that it uses or would need */
+    /* bytes that it uses or would need */
+    uint64_t bytes;
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;
-    int64_t idle_ms;   /* time since its last request; -1: there was none */
-    int64_t unload_ms; /* time until it is unloaded if no request arrives; -1: it is not unloaded
-                        * for this */
+    /* time since its last request; -1: there was none */
+    int64_t idle_ms;
+    /* time until it is unloaded if no request arrives; -1: it is not unloaded for this */
+    int64_t unload_ms;
     /* State of a swap, during which several models share a name: "next" for the new model, "old"
      * for the replaced one; the served one has "under way", "done", "failed: ...", or "". */
     const char *swap;

@@ -28,8 +28,10 @@
 
 struct search {
     const struct config *config;
-    struct model_list files; /* files of models-dir, which presets may name */
-    char **names;            /* names of presets */
+    /* files of models-dir, which presets may name */
+    struct model_list files;
+    /* names of presets */
+    char **names;
     size_t n_names;
     models_find_cb cb;
     models_bad_cb bad;
@@ -213,7 +215,8 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
 }
 
 struct checked {
-    uint32_t n; /* models */
+    /* models */
+    uint32_t n;
     struct err *err;
 };
 

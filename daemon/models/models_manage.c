@@ -20,10 +20,13 @@
 #define CHANGES_MAX 16 /* most changes that wait or are under way */
 
 struct change {
-    struct models_doing doing; /* api_task.of */
-    struct list link;          /* in models.changes, whose first is being made */
+    /* api_task.of */
+    struct models_doing doing;
+    /* in models.changes, whose first is being made */
+    struct list link;
     struct models *of;
-    struct api_task *task; /* NULL: cancelled */
+    /* NULL: cancelled */
+    struct api_task *task;
     uv_work_t work;
     struct preset_change preset;
     bool began;

@@ -9,12 +9,16 @@
 
 /* Preset to be made or removed. A member that is NULL or 0 leaves the value of the base model. */
 struct preset_change {
-    struct config own;  /* options of the daemon */
-    struct config base; /* options of the base model */
-    char *name, *from;  /* from: name of the base model; NULL: the preset is removed */
+    /* options of the daemon */
+    struct config own;
+    /* options of the base model */
+    struct config base;
+    /* from: name of the base model; NULL: the preset is removed */
+    char *name, *from;
     char *sampling, *template, *system;
     uint32_t max_context;
-    bool served; /* a served model has the name already */
+    /* a served model has the name already */
+    bool served;
 };
 
 enum { PRESET_NONE = 1 }; /* answer of preset_remove() */

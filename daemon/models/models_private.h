@@ -40,16 +40,22 @@ struct models_scan {
     struct config config;
     struct found *found;
     size_t n;
-    struct known_header *known; /* headers of the last scan, so that files are read once */
+    /* headers of the last scan, so that files are read once */
+    struct known_header *known;
     size_t n_known;
-    struct projector_folder folder; /* folder of the last model, on the thread */
-    struct bad_preset *bad;         /* presets that cannot be read */
+    /* folder of the last model, on the thread */
+    struct projector_folder folder;
+    /* presets that cannot be read */
+    struct bad_preset *bad;
     size_t n_bad;
     struct err err;
     int result;
-    bool running, again; /* again: repeat the scan at its end */
-    int64_t at_ns;       /* begin of the running scan, or end of the last one */
-    struct list waiting; /* api_rescan.link: requests that wait for the scan */
+    /* again: repeat the scan at its end */
+    bool running, again;
+    /* begin of the running scan, or end of the last one */
+    int64_t at_ns;
+    /* api_rescan.link: requests that wait for the scan */
+    struct list waiting;
 };
 
 /*
@@ -61,10 +67,12 @@ struct models_scan {
  */
 struct served {
     struct models *of;
-    struct config config; /* the daemon's options, changed by the preset */
+    /* the daemon's options, changed by the preset */
+    struct config config;
     char *name;
     struct api_model info;
-    struct model *model; /* the api's handle of the model */
+    /* the api's handle of the model */
+    struct model *model;
     struct workers *workers;
     struct front_model *front;
     /* file of the disk tier; -1: none, not opened yet, or this is the first model, which uses
@@ -72,26 +80,39 @@ struct served {
     int disk_fd;
     enum served_state state;
     bool first, wanted;
-    struct model_header header; /* header of a model that was not opened */
-    bool found;                 /* found in a folder, and withdrawn when it is removed there */
-    bool stale;                 /* the preset has changed: the model is withdrawn and found again */
-    uint64_t file;              /* value of models_file_id() for the file */
+    /* header of a model that was not opened */
+    struct model_header header;
+    /* found in a folder, and withdrawn when it is removed there */
+    bool found;
+    /* the preset has changed: the model is withdrawn and found again */
+    bool stale;
+    /* value of models_file_id() for the file */
+    uint64_t file;
     /* during a swap. old: model that this one replaces; next: model that replaces this one */
     struct served *old, *next;
-    bool retired;   /* replaced or removed; freed when it is not used any more */
-    bool closing;   /* the api has removed it */
-    char why[400];  /* reason of FAILED */
-    char swap[400]; /* result of the last swap; "": none */
+    /* replaced or removed; freed when it is not used any more */
+    bool retired;
+    /* the api has removed it */
+    bool closing;
+    /* reason of FAILED */
+    char why[400];
+    /* result of the last swap; "": none */
+    char swap[400];
     uint32_t retry_ms, n_loads;
-    int64_t ready_ns, used_ns;     /* used_ns: time of the last request, or of READY */
-    int64_t queued_ns, leaving_ns; /* times when QUEUED and LEAVING were entered */
-    int64_t loading_ns;            /* when loading began */
-    int64_t load_ns;               /* duration of the last load */
+    /* used_ns: time of the last request, or of READY */
+    int64_t ready_ns, used_ns;
+    /* times when QUEUED and LEAVING were entered */
+    int64_t queued_ns, leaving_ns;
+    /* when loading began */
+    int64_t loading_ns;
+    /* duration of the last load */
+    int64_t load_ns;
     struct model_users users;
     /* bytes: memory that the model uses or would need; the same as file_bytes until its file was
      * opened */
     uint64_t file_bytes, bytes;
-    struct msg_open room; /* values of its OPEN besides the options */
+    /* values of its OPEN besides the options */
+    struct msg_open room;
     float progress;
     /* Reading of the file on a thread. */
     uv_work_t work;
@@ -104,30 +125,41 @@ struct models {
     struct models_opts opts;
     struct served **served;
     uint32_t n;
-    struct bad_preset *bad; /* bad presets of the last scan */
+    /* bad presets of the last scan */
+    struct bad_preset *bad;
     size_t n_bad;
-    const char **bad_names; /* names of bad presets for the api: NULL-terminated, or NULL */
-    bool several;           /* there are folders, so models are added and removed */
+    /* names of bad presets for the api: NULL-terminated, or NULL */
+    const char **bad_names;
+    /* there are folders, so models are added and removed */
+    bool several;
     bool on_demand, ready_told, stopping;
-    uint64_t budget, kv_bytes; /* kv_bytes: memory for the pages of a model without kv-memory */
-    uint64_t available;        /* memory of the machine when the daemon started */
+    /* kv_bytes: memory for the pages of a model without kv-memory */
+    uint64_t budget, kv_bytes;
+    /* memory of the machine when the daemon started */
+    uint64_t available;
     int64_t started_ns;
     struct model_share share;
-    int64_t charged_ns; /* time up to which memory is charged */
+    /* time up to which memory is charged */
+    int64_t charged_ns;
     uv_timer_t timer;
     /* State of the disk tier (models_disk.c). disk_waits: another daemon has it; the others are
      * those of models_leave_disk(). */
     bool disk_waits;
     uint32_t n_disk_leaving;
-    void (*disk_left)(void *ctx); /* callback of models_leave_disk(); NULL: it is done */
+    /* callback of models_leave_disk(); NULL: it is done */
+    void (*disk_left)(void *ctx);
     uv_timer_t disk_timer;
     /* State of an upgrade (models_away.c). */
-    bool away;               /* the next daemon has the device: no worker is started */
-    struct list guest_links; /* guest_link.link: requests of the previous daemon */
+    /* the next daemon has the device: no worker is started */
+    bool away;
+    /* guest_link.link: requests of the previous daemon */
+    struct list guest_links;
     struct api *api;
     struct models_scan scan;
-    struct list pulls;   /* pull.link */
-    struct list changes; /* change.link (models_manage.c) */
+    /* pull.link */
+    struct list pulls;
+    /* change.link (models_manage.c) */
+    struct list changes;
 };
 
 /* Returns the time of the daemon's clock. */

@@ -30,8 +30,10 @@
  * task->of is `doing`; task is NULL once it was cancelled or its end was reported.
  */
 struct pull {
-    struct models_doing doing; /* api_task.of */
-    struct list link;          /* in models.pulls */
+    /* api_task.of */
+    struct models_doing doing;
+    /* in models.pulls */
+    struct list link;
     struct models *of;
     struct api_task *task;
     uv_process_t process;
@@ -39,8 +41,10 @@ struct pull {
     struct pull_lines lines;
     char read[4096];
     int64_t status;
-    int n_open; /* open handles: process and pipe */
-    bool ended; /* the process has ended, or was never started */
+    /* open handles: process and pipe */
+    int n_open;
+    /* the process has ended, or was never started */
+    bool ended;
 };
 
 /* ---- arguments of weftctl ---- */

@@ -38,7 +38,8 @@ struct found {
     char *name;
     uint64_t bytes;
     struct known_header header;
-    bool sees; /* a projector lies beside it */
+    /* a projector lies beside it */
+    bool sees;
 };
 
 uint64_t models_file_id(const char *path) {

@@ -15,7 +15,8 @@ struct tokenizer;
 struct projector_file {
     struct gguf *file;
     struct projector projector;
-    uint8_t id[32]; /* digest of the file */
+    /* digest of the file */
+    uint8_t id[32];
 };
 
 /* Names of the files of a folder that may be projectors, so that a scan of many models reads the

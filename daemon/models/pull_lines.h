@@ -17,7 +17,8 @@ struct pull_lines {
      * NULL. */
     void (*report)(void *ctx, const char *text, size_t len);
     void *ctx;
-    char error[300]; /* last error that a line reported; "": none */
+    /* last error that a line reported; "": none */
+    char error[300];
     bool failed;
     struct buf line;
 };

@@ -38,7 +38,8 @@ static struct {
     char names[UPGRADE_NAMES_MAX];
     uv_poll_t poll;
     bool polls, waits;
-    bool awaits_main; /* "main" will arrive */
+    /* "main" will arrive */
+    bool awaits_main;
 } t;
 
 static void takeover_say(const char *text) {

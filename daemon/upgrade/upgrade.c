@@ -67,13 +67,16 @@
 struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
-    uv_process_t process; /* the process that upgrade_start() started */
-    uv_poll_t poll;       /* watches the channel */
+    /* the process that upgrade_start() started */
+    uv_process_t process;
+    /* watches the channel */
+    uv_poll_t poll;
     uv_timer_t limit;
     bool process_open, poll_open;
     bool waits, takes_requests;
     int channel;
-    int pid; /* process that sent "started"; 0: none yet */
+    /* process that sent "started"; 0: none yet */
+    int pid;
     uint32_t limit_ms;
 };
 
@@ -102,7 +105,8 @@ static bool upgrade_hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1], int *p
     struct ucred from = {0};
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(from))]; /* too small for descriptors, so none is taken over */
+        /* too small for descriptors, so none is taken over */
+        char room[CMSG_SPACE(sizeof(from))];
     } control;
     struct iovec part = {text, UPGRADE_MESSAGE_MAX};
     struct msghdr m = {.msg_iov = &part,

@@ -65,7 +65,8 @@ enum upgrade_state {
 struct upgrade_opts {
     uv_loop_t *loop;
     void *ctx;
-    const char *sources; /* digest of this daemon's sources */
+    /* digest of this daemon's sources */
+    const char *sources;
     /* Called when the next daemon waits for the memory of the caller's workers: end them, then call
      * upgrade_load(). */
     void (*opened)(void *ctx);

@@ -49,9 +49,11 @@ struct blame {
 struct task {
     struct job job;
     struct compiler *compiler;
-    const char *text; /* grammar, then triggers */
+    /* grammar, then triggers */
+    const char *text;
     size_t n_grammar, n_triggers;
-    struct blame blame; /* requests that waited when the pool got the task */
+    /* requests that waited when the pool got the task */
+    struct blame blame;
     struct constraint *constraint;
     struct err err;
     int64_t ns;
@@ -59,7 +61,8 @@ struct task {
 
 struct waiting {
     uint64_t id;
-    uint32_t slot; /* slot of its tenant */
+    /* slot of its tenant */
+    uint32_t slot;
 };
 
 /*
@@ -70,21 +73,25 @@ struct waiting {
  * neither exist.
  */
 struct entry {
-    struct list link; /* in compiler.queued or compiler.ready_entries */
+    /* in compiler.queued or compiler.ready_entries */
+    struct list link;
     struct entry *next;
     enum entry_state state;
     uint64_t hash;
     uint8_t isolation_key[16];
     char *text;
-    bool quarantined, abandoned; /* quarantined: to be compiled alone */
+    /* quarantined: to be compiled alone */
+    bool quarantined, abandoned;
     /* AWAY: slot of the tenant for which it is compiled; if n_refs > 0: slot of the tenant that is
      * charged. */
     uint32_t slot;
     uint32_t n_refs, n_waiting, cap_waiting;
-    uint32_t users[TENANTS]; /* number of references by slot; users[slot] > 0 implies n_refs > 0 */
+    /* number of references by slot; users[slot] > 0 implies n_refs > 0 */
+    uint32_t users[TENANTS];
     struct waiting *waiting;
     size_t bytes;
-    bool prepared; /* READY: its masks are prepared, or being prepared */
+    /* READY: its masks are prepared, or being prepared */
+    bool prepared;
     struct task task;
 };
 
@@ -94,13 +101,15 @@ struct preparation {
     struct job job;
     bool is_away;
     struct constraint *constraint;
-    struct constraint *orphan; /* constraint whose entry was dropped meanwhile, or NULL */
+    /* constraint whose entry was dropped meanwhile, or NULL */
+    struct constraint *orphan;
     struct blame blame;
 };
 
 struct tenant_slot {
     struct quota_account account;
-    struct quota_charge charge; /* charge for grammars in use and for the states of requests */
+    /* charge for grammars in use and for the states of requests */
+    struct quota_charge charge;
     /* value of compiler.turn when the pool last got a task of the tenant */
     uint64_t served;
     uint32_t n_away;
@@ -116,20 +125,24 @@ struct compiler {
     struct grammar_vocab *vocab;
     struct crash_page *crash_page;
     struct jobs *jobs;
-    compiler_ready_fn ready; /* set while results are delivered; NULL: results are dropped */
+    /* set while results are delivered; NULL: results are dropped */
+    compiler_ready_fn ready;
     void *ready_ctx;
     int fd;
     struct entry *slot[SLOTS];
-    struct list queued, ready_entries; /* ready_entries: the most recently used first */
+    /* ready_entries: the most recently used first */
+    struct list queued, ready_entries;
     uint32_t n_away, n_entries, n_queued, n_held;
     uint64_t turn;
     struct quota memory;
     struct tenant_slot tenant[TENANTS];
     struct preparation preparation;
-    bool freed; /* memory was given back since the last hand_out_held() */
+    /* memory was given back since the last hand_out_held() */
+    bool freed;
     /* bytes: memory of READY entries; max_bytes: limit of entries that are not in use */
     size_t bytes, max_bytes;
-    size_t state_bytes; /* memory of the matchers of requests */
+    /* memory of the matchers of requests */
+    size_t state_bytes;
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 

@@ -29,12 +29,15 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued, n_away; /* numbers of grammars: all; not begun; on a thread */
-    uint32_t n_held;                      /* requests that wait for memory */
+    /* numbers of grammars: all; not begun; on a thread */
+    uint32_t n_entries, n_queued, n_away;
+    /* requests that wait for memory */
+    uint32_t n_held;
     /* Memory in bytes. bytes: all grammars; used: charged to tenants; state_bytes: matchers of
      * requests; shared_bytes: token classes that grammars share. */
     size_t bytes, used, state_bytes, shared_bytes;
-    uint64_t n_hits, n_compiled, n_prepared, n_refused, ns; /* ns: time of compiling */
+    /* ns: time of compiling */
+    uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 
 #define COMPILER_USED_FACTOR 2

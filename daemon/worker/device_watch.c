@@ -21,7 +21,8 @@ struct nvml_memory {
 };
 
 struct nvml_temperature {
-    unsigned version; /* value TEMPERATURE_1 */
+    /* value TEMPERATURE_1 */
+    unsigned version;
     int sensor, celsius;
 };
 
@@ -55,7 +56,8 @@ struct device_watch {
     struct nvml nvml;
     void *device;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards the following members */
+    /* guards the following members */
+    pthread_mutex_t lock;
     pthread_cond_t ends;
     bool ending;
     struct device_state state;

@@ -14,10 +14,14 @@
 
 /* Statistics of a device; 0: not available. */
 struct device_state {
-    uint64_t memory_bytes, memory_used_bytes; /* memory used by all programs */
-    uint64_t energy_mj;                       /* energy_mj: since the driver started */
-    uint32_t power_mw, clock_mhz, celsius;    /* clock_mhz: clock of the multiprocessors */
-    bool throttled;                           /* the clock is lowered for power or heat */
+    /* memory used by all programs */
+    uint64_t memory_bytes, memory_used_bytes;
+    /* energy_mj: since the driver started */
+    uint64_t energy_mj;
+    /* clock_mhz: clock of the multiprocessors */
+    uint32_t power_mw, clock_mhz, celsius;
+    /* the clock is lowered for power or heat */
+    bool throttled;
 };
 
 struct device_watch;

@@ -54,29 +54,39 @@
  */
 struct worker {
     struct chan chan;
-    struct submit_parts parts; /* a large request that is being received */
+    /* a large request that is being received */
+    struct submit_parts parts;
     /* options of section [engine]; engine and scheduler keep pointers into it */
     struct config config;
     struct crash_page *crash_page;
     struct flight *flight;
-    struct gguf *file, *draft_file; /* draft_file: of the draft model; NULL: there is none */
-    struct gguf *projector;         /* NULL: the model takes no pictures */
+    /* draft_file: of the draft model; NULL: there is none */
+    struct gguf *file, *draft_file;
+    /* NULL: the model takes no pictures */
+    struct gguf *projector;
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
     /* NULL: there is no device of this number, or no NVML */
     struct device_watch *watch[ENGINE_DEVICES];
-    bool watches; /* at least one watch exists */
+    /* at least one watch exists */
+    bool watches;
     struct sched *sched;
     struct buf out;
     int n_shards;
-    int disk_fd;       /* file of the disk tier, if there is one */
-    int keep_draft_fd; /* keep_fd in the engine_opts of the draft model */
-    int wake_fd;       /* readable when the compiler or the disk tier has a result */
-    bool leaves_disk;  /* DISK_LEFT must be sent */
+    /* file of the disk tier, if there is one */
+    int disk_fd;
+    /* keep_fd in the engine_opts of the draft model */
+    int keep_draft_fd;
+    /* readable when the compiler or the disk tier has a result */
+    int wake_fd;
+    /* DISK_LEFT must be sent */
+    bool leaves_disk;
     int64_t stats_sent_ns;
-    bool stats_stale; /* statistics have changed since they were sent */
-    float reported;   /* the last progress of loading that was sent */
+    /* statistics have changed since they were sent */
+    bool stats_stale;
+    /* the last progress of loading that was sent */
+    float reported;
 };
 
 void worker_build_id(unsigned char out[20]) {

@@ -17,7 +17,8 @@
 
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
-    WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
+    /* memory shared with the front: struct crash_page */
+    WORKER_FD_CRASH_PAGE = 4,
     /* The first shard; the other shards follow, then those of the draft model, the projector's
      * file, the file of the disk tier, and the files in memory for the weights of both models, each
      * if it exists. Shards and projector are open for reading only. */
@@ -30,9 +31,10 @@ enum worker_exit {
     WORKER_REFUSED = 2,
     WORKER_LOST = 3,
     WORKER_CHANNEL = 4,
-    WORKER_CUT_OFF = 5, /* the model's file ended while it was read */
-    WORKER_SHORT = 6,   /* refused because memory or descriptors are short, which may be
-                         * temporary */
+    /* the model's file ended while it was read */
+    WORKER_CUT_OFF = 5,
+    /* refused because memory or descriptors are short, which may be temporary */
+    WORKER_SHORT = 6,
 };
 
 /* Runs the worker process, which was started with WORKER_FLAG and has the descriptors above.

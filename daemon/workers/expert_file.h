@@ -10,9 +10,12 @@
 #include "base/gguf.h"
 
 struct expert_file {
-    int fd;            /* file in memory; 0: there is none */
-    uint8_t print[16]; /* fingerprint of the model */
-    uint64_t n_kept;   /* number of picks at the last copy */
+    /* file in memory; 0: there is none */
+    int fd;
+    /* fingerprint of the model */
+    uint8_t print[16];
+    /* number of picks at the last copy */
+    uint64_t n_kept;
     int64_t kept_ns;
     char path[256];
 };

@@ -20,7 +20,8 @@ struct faults {
         uint64_t id;
         uint32_t n;
     } row[FAULTS_MAX];
-    uint32_t n; /* number of rows written so far; the next one is row[n % FAULTS_MAX] */
+    /* number of rows written so far; the next one is row[n % FAULTS_MAX] */
+    uint32_t n;
 };
 
 /* Counts a death for all requests in @page. The page was shared with a crashed process, so its

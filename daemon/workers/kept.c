@@ -16,21 +16,27 @@
  * is set once; a bad file gets no further users. */
 struct kept_file {
     struct kept *of;
-    struct list link; /* in kept.files */
+    /* in kept.files */
+    struct list link;
     int fd;
-    char name[KEPT_NAME_MAX]; /* name at the service manager */
+    /* name at the service manager */
+    char name[KEPT_NAME_MAX];
     uint8_t key[ENGINE_KEEP_KEY];
     uint64_t n_bytes;
     uint32_t n_users;
-    bool kept, bad; /* kept: sealed, and stored at the service manager */
-    bool passed;    /* passed to the next daemon in an upgrade */
+    /* kept: sealed, and stored at the service manager */
+    bool kept, bad;
+    /* passed to the next daemon in an upgrade */
+    bool passed;
 };
 
 struct kept {
     struct kept_opts opts;
     struct list files;
-    bool leaving, held;   /* held: files are stored at the service manager by kept_announce() */
-    struct buf forgotten; /* held: names to be forgotten then, each ended by NUL */
+    /* held: files are stored at the service manager by kept_announce() */
+    bool leaving, held;
+    /* held: names to be forgotten then, each ended by NUL */
+    struct buf forgotten;
 };
 
 int kept_new(struct kept **out, const struct kept_opts *o) {

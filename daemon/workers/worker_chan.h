@@ -41,11 +41,16 @@ struct worker_chan {
     struct worker_chan_opts opts;
     struct chan chan;
     uv_poll_t poll;
-    uv_idle_t rest; /* the turn goes on in the next iteration */
-    int waits_for;  /* events that `poll` was started with; 0: it is stopped */
-    bool open;      /* the members above are in use */
-    bool has_parts; /* the last frame has further parts */
-    bool full;      /* bytes had to wait, and room() has not been called since */
+    /* the turn goes on in the next iteration */
+    uv_idle_t rest;
+    /* events that `poll` was started with; 0: it is stopped */
+    int waits_for;
+    /* the members above are in use */
+    bool open;
+    /* the last frame has further parts */
+    bool has_parts;
+    /* bytes had to wait, and room() has not been called since */
+    bool full;
 };
 
 /* Opens a channel over the socket @fd, which it takes over. @opts is copied. The handles of the

@@ -32,12 +32,18 @@ struct workers_opts {
     uv_loop_t *loop;
     const struct config *config;
     /* Files whose descriptors every worker gets. draft: NULL without a draft model. */
-    const struct gguf *file, *draft, *projector; /* draft, projector: NULL if there is none */
-    uint64_t kv_bytes;     /* preferred memory for pages, unless kv-memory is given; 0: any */
-    uint64_t memory_bytes; /* memory limit of a worker, the same at every start; 0: no limit */
-    int disk_fd;           /* passed to every worker; -1: none */
-    bool disk_waits;       /* another daemon uses the file until workers_use_disk() */
-    struct kept *kept;     /* stores weights between workers */
+    /* draft, projector: NULL if there is none */
+    const struct gguf *file, *draft, *projector;
+    /* preferred memory for pages, unless kv-memory is given; 0: any */
+    uint64_t kv_bytes;
+    /* memory limit of a worker, the same at every start; 0: no limit */
+    uint64_t memory_bytes;
+    /* passed to every worker; -1: none */
+    int disk_fd;
+    /* another daemon uses the file until workers_use_disk() */
+    bool disk_waits;
+    /* stores weights between workers */
+    struct kept *kept;
     struct clock *clock;
     void *ctx;
     /* Called when the first worker since the start or since workers_unload() is ready: the model
@@ -51,12 +57,16 @@ struct workers_opts {
      * (api_port.want); a tenant uses it; loading has progressed to @fraction; the process has ended
      * after workers_unload(). */
     void (*want)(void *ctx);
-    void (*use)(void *ctx, uint32_t tenant, double weight); /* as api_port.use */
+    /* as api_port.use */
+    void (*use)(void *ctx, uint32_t tenant, double weight);
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
-    void (*on_disk_left)(void *ctx); /* called when workers_leave_disk() is done */
-    void (*on_away)(void *ctx);      /* called when workers_give_way() is done */
-    void (*on_answer)(void *ctx);    /* called when workers_answer() has changed */
+    /* called when workers_leave_disk() is done */
+    void (*on_disk_left)(void *ctx);
+    /* called when workers_give_way() is done */
+    void (*on_away)(void *ctx);
+    /* called when workers_answer() has changed */
+    void (*on_answer)(void *ctx);
     /* Called with the tenants' recent use of the device, for workers_report_served() of other
      * models. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
@@ -72,10 +82,14 @@ struct workers_opts {
 struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
-    int pid;              /* process id of the worker; 0: there is none */
-    const char *weights;  /* weights of the last ready worker: "own", "packed", "kept" or "" */
-    const char *failure;  /* reason why no worker can be started, if it is known; else "" */
-    int64_t stats_age_ms; /* ms since the worker reported `last`; -1: never */
+    /* process id of the worker; 0: there is none */
+    int pid;
+    /* weights of the last ready worker: "own", "packed", "kept" or "" */
+    const char *weights;
+    /* reason why no worker can be started, if it is known; else "" */
+    const char *failure;
+    /* ms since the worker reported `last`; -1: never */
+    int64_t stats_age_ms;
     struct msg_stats last;
 };
 

@@ -35,46 +35,69 @@ enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_T
 struct workers {
     struct api_port port;
     struct workers_opts opts;
-    struct model *model; /* the api's model; NULL before workers_attach() */
+    /* the api's model; NULL before workers_attach() */
+    struct model *model;
     enum workers_state state;
-    bool served;      /* some worker was READY since the start or workers_unload() */
-    bool was_ready;   /* the present worker was READY */
-    char backend[16]; /* backend of the first worker, which later ones keep for the same tokens; "":
-                       * none */
-    bool placed;      /* experts stay where `experts` says, because the output depends on it */
+    /* some worker was READY since the start or workers_unload() */
+    bool served;
+    /* the present worker was READY */
+    bool was_ready;
+    /* backend of the first worker, which later ones keep for the same tokens; "": none */
+    char backend[16];
+    /* experts stay where `experts` says, because the output depends on it */
+    bool placed;
     struct expert_file experts;
     uv_process_t process;
     uv_timer_t watch, restart;
-    bool process_open, killed, killed_for_hang; /* killed: by the front */
-    bool open_sent;                             /* OPEN was sent to the present worker */
-    bool leaving_disk;                          /* on_disk_left() must be called */
+    /* killed: by the front */
+    bool process_open, killed, killed_for_hang;
+    /* OPEN was sent to the present worker */
+    bool open_sent;
+    /* on_disk_left() must be called */
+    bool leaving_disk;
     struct worker_chan chan;
     enum workers_next next;
-    struct worker_chan next_chan; /* channel to the next daemon (workers_away.c) */
-    struct buf ready;             /* the READY message of the last worker */
-    struct event_cursor events;   /* events of the frame that is read */
+    /* channel to the next daemon (workers_away.c) */
+    struct worker_chan next_chan;
+    /* the READY message of the last worker */
+    struct buf ready;
+    /* events of the frame that is read */
+    struct event_cursor events;
     struct buf out;
-    size_t n_turn; /* bytes of requests and pictures that were sent since others had their turn */
+    /* bytes of requests and pictures that were sent since others had their turn */
+    size_t n_turn;
     int crash_page_fd;
     struct crash_page *crash_page;
-    struct flight *flight; /* recorder of this worker and its predecessors */
-    int64_t started_ns;    /* time when the process was started */
-    int64_t ready_ns;      /* time when it began to serve */
-    int64_t progress_ns;   /* time of the last change of its step count */
-    int64_t watched_ns;    /* time of the last check */
+    /* recorder of this worker and its predecessors */
+    struct flight *flight;
+    /* time when the process was started */
+    int64_t started_ns;
+    /* time when it began to serve */
+    int64_t ready_ns;
+    /* time of the last change of its step count */
+    int64_t progress_ns;
+    /* time of the last check */
+    int64_t watched_ns;
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
-    uint32_t n_failed; /* starts in a row that failed */
-    uint32_t n_early;  /* deaths in a row of workers that had just begun to serve */
-    int64_t down_ns;   /* time when the last serving worker was lost */
-    bool file_changed; /* the change of the file was logged */
+    /* starts in a row that failed */
+    uint32_t n_failed;
+    /* deaths in a row of workers that had just begun to serve */
+    uint32_t n_early;
+    /* time when the last serving worker was lost */
+    int64_t down_ns;
+    /* the change of the file was logged */
+    bool file_changed;
     struct faults faults;
     uint8_t (*keys)[ENGINE_KEEP_KEY];
-    struct kept_file *kept[2]; /* weights of the model and of the draft model; NULL: they stay the
-                                  worker's own memory */
-    const char *weights;       /* see workers_stats */
-    char refusal[400];         /* reason that the present worker gave; "": none */
-    char failure[400];         /* reason passed to api_worker_failed(); "": none */
+    /* weights of the model and of the draft model; NULL: they stay the worker's own memory */
+    struct kept_file *kept[2];
+    /* see workers_stats */
+    const char *weights;
+    /* reason that the present worker gave; "": none */
+    char refusal[400];
+    /* reason passed to api_worker_failed(); "": none */
+    char failure[400];
     struct msg_stats last;
     bool has_stats;
 };

@@ -11,11 +11,13 @@
 struct apart_of {
     const char *arch;
     const struct decoder *decoder;
-    block_fn mtp; /* for mtp_bind(), like norm; NULL: blocks are bound by own_block() */
+    /* for mtp_bind(), like norm; NULL: blocks are bound by own_block() */
+    block_fn mtp;
     enum mtp_norm norm;
     /* binds the block instead of mtp_bind(); NULL, and mtp too: the architecture has no blocks */
     void (*own_block)(struct binder *b, struct model *m);
-    bool assisted; /* the model may have an assistant */
+    /* the model may have an assistant */
+    bool assisted;
 };
 
 /* Adds pass 1 of @m, whose ops @b has bound, from @file. Sets -EINVAL in @b if the file belongs to

@@ -53,12 +53,16 @@
 
 /* A row of the table of architectures: the differences from a plain decoder. */
 struct arch {
-    const char *name; /* general.architecture */
+    /* general.architecture */
+    const char *name;
     enum rope_type rope;
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
-    bool by_layer;    /* numbers of heads and widths of FFNs may be arrays in the file, by layer */
-    bool fixed_betas; /* rope_defaults.fixed_betas */
-    block_fn mtp;     /* adds an MTP block after the layers; NULL: models have none */
+    /* numbers of heads and widths of FFNs may be arrays in the file, by layer */
+    bool by_layer;
+    /* rope_defaults.fixed_betas */
+    bool fixed_betas;
+    /* adds an MTP block after the layers; NULL: models have none */
+    block_fn mtp;
     enum mtp_norm mtp_norm;
     /* Adds the model's only MTP block in place of mtp_bind(). */
     void (*own_block)(struct binder *b, struct model *m);
@@ -70,12 +74,16 @@ struct arch {
         bool by_keys, normed, unnormed, gated_shared;
         enum gating gating;
     } routing;
-    bool long_rope; /* LongRoPE: divisors of RoPE's frequencies are in one of two tensors */
+    /* LongRoPE: divisors of RoPE's frequencies are in one of two tensors */
+    bool long_rope;
     enum rope_sections sections;
-    bool no_drafts; /* the file's MTP blocks are ignored */
+    /* the file's MTP blocks are ignored */
+    bool no_drafts;
     bool no_rope;
-    enum bind_need scales; /* keys with factors of the embedding, of branches and of logits */
-    bool temper;           /* queries have a factor by position (struct temper) */
+    /* keys with factors of the embedding, of branches and of logits */
+    enum bind_need scales;
+    /* queries have a factor by position (struct temper) */
+    bool temper;
     /* Adds the model's ops after the hyperparameters have been read. Errors are kept in the
      * binder. */
     void (*bind)(struct binder *b, struct model *m, const struct decoder *d);

@@ -39,8 +39,10 @@
 struct plan {
     uint32_t n_layer, n_embd;
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
-    bool in_window[MODEL_LAYERS_MAX], has[2]; /* has: the assistant has such layers */
-    struct model_op source[2];                /* ATTEND ops of the model whose keys they read */
+    /* has: the assistant has such layers */
+    bool in_window[MODEL_LAYERS_MAX], has[2];
+    /* ATTEND ops of the model whose keys they read */
+    struct model_op source[2];
 };
 
 bool assistant_found(const struct gguf *file) {

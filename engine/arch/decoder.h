@@ -13,50 +13,80 @@
 /* Options of decoder layers: the differences from layers of seven matrices and two norms. */
 struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm, sinks, expert_bias;
-    bool unnormed;        /* layers have no norms before attention and the FFN */
-    bool streams;         /* qwen4exp.h: branches go to residual streams; no norm before logits */
-    const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
+    /* layers have no norms before attention and the FFN */
+    bool unnormed;
+    /* qwen4exp.h: branches go to residual streams; no norm before logits */
+    bool streams;
+    /* name of the norm before the FFN; NULL: ffn_norm */
+    const char *ffn_norm;
     /* names of the norms after attention and after the FFN; NULL: there are no such norms */
     const char *attn_post_norm, *ffn_post_norm;
-    float post_eps; /* epsilon of the norms after branches; 0: rms_eps */
+    /* epsilon of the norms after branches; 0: rms_eps */
+    float post_eps;
     enum glu glu;
-    bool v_unit;     /* values have a norm without weights; a layer without attn_v uses attn_k */
-    uint32_t window; /* window.h: size of the window if the file does not give it */
-    uint32_t window_period; /* window.h: default of window_read()'s period */
+    /* values have a norm without weights; a layer without attn_v uses attn_k */
+    bool v_unit;
+    /* window.h: size of the window if the file does not give it */
+    uint32_t window;
+    /* window.h: default of window_read()'s period */
+    uint32_t window_period;
     /* models with this number of layers scale scores by 1 / sqrt(n_embd / n_head) */
     uint32_t wide_scores;
-    bool window_rope;      /* layers with a window use the second set of RoPE frequencies */
-    bool same_base;        /* the second set has the base of the first if the file has none */
-    bool scaled_embedding; /* the embedding is multiplied by sqrt(n_embd) */
-    bool two_way;          /* window.h: rows of a picture see each other, in all layers */
-    bool unit_embedding;   /* the embedding gets a norm without weights */
-    bool scaled_logits;    /* logits are multiplied by logit_scale, before the cap */
-    bool norm_all;         /* the norms of q and k are over all heads together */
+    /* layers with a window use the second set of RoPE frequencies */
+    bool window_rope;
+    /* the second set has the base of the first if the file has none */
+    bool same_base;
+    /* the embedding is multiplied by sqrt(n_embd) */
+    bool scaled_embedding;
+    /* window.h: rows of a picture see each other, in all layers */
+    bool two_way;
+    /* the embedding gets a norm without weights */
+    bool unit_embedding;
+    /* logits are multiplied by logit_scale, before the cap */
+    bool scaled_logits;
+    /* the norms of q and k are over all heads together */
+    bool norm_all;
     /* layers without a window have no rotary positions, if other layers have a window */
     bool window_only_rope;
-    uint32_t plain_period; /* the last of this many layers has no rotary positions; 0: all have */
-    bool fused_qkv;        /* attn_qkv has the rows of q, k and v */
-    bool fused_ffn;        /* ffn_up has the rows of gate and up */
-    bool gated;            /* attn_q has gates too: o is multiplied by their sigmoid */
-    bool soft_gate;        /* attn_gate: o is multiplied by softplus(attn_gate y) */
-    bool sigmoid_gate;     /* attn_gate: o is multiplied by sigmoid(attn_gate y) */
-    bool no_gate;          /* FFNs have no gate matrix: GLU_RELU, or in an encoder gelu(up) */
-    bool positions;        /* encoder.h: the model has learned position embeddings */
-    bool alibi;            /* encoder.h: scores have ALiBi */
-    bool windowed;         /* lfm2.h: attention has a window if the file gives its size */
+    /* the last of this many layers has no rotary positions; 0: all have */
+    uint32_t plain_period;
+    /* attn_qkv has the rows of q, k and v */
+    bool fused_qkv;
+    /* ffn_up has the rows of gate and up */
+    bool fused_ffn;
+    /* attn_q has gates too: o is multiplied by their sigmoid */
+    bool gated;
+    /* attn_gate: o is multiplied by softplus(attn_gate y) */
+    bool soft_gate;
+    /* attn_gate: o is multiplied by sigmoid(attn_gate y) */
+    bool sigmoid_gate;
+    /* FFNs have no gate matrix: GLU_RELU, or in an encoder gelu(up) */
+    bool no_gate;
+    /* encoder.h: the model has learned position embeddings */
+    bool positions;
+    /* encoder.h: scores have ALiBi */
+    bool alibi;
+    /* lfm2.h: attention has a window if the file gives its size */
+    bool windowed;
     enum bind_need pick_bias;
-    const char *final_norm; /* name of the norm before the logits; NULL: output_norm */
-    bool tiled;             /* hybrid.h: delta_shape.tiled */
+    /* name of the norm before the logits; NULL: output_norm */
+    const char *final_norm;
+    /* hybrid.h: delta_shape.tiled */
+    bool tiled;
 };
 
 /* Properties of one layer that differ between layers. */
 struct layer {
-    uint32_t index; /* number in the file */
+    /* number in the file */
+    uint32_t index;
     struct heads heads;
     struct attn attn;
-    uint8_t rope;              /* index into model_shape.rope */
-    uint32_t n_ff;             /* width of the dense FFN */
-    const struct kv_layer *kv; /* keys of an earlier layer that it reads; NULL: its own */
+    /* index into model_shape.rope */
+    uint8_t rope;
+    /* width of the dense FFN */
+    uint32_t n_ff;
+    /* keys of an earlier layer that it reads; NULL: its own */
+    const struct kv_layer *kv;
 };
 
 /* Returns the defaults for layer @index: the heads of the shape, no window, RoPE set 0, and keys of

@@ -23,9 +23,12 @@
 
 /* Hyperparameters that differ by layer, or that are not in the shape. */
 struct plan {
-    uint32_t block[MODEL_LAYERS_MAX]; /* positions of a block; 0: the layer has no blocks */
-    uint32_t n_table; /* number of first layers whose experts are picked by a table */
-    uint32_t n_out;   /* values of a group of heads after its output projection */
+    /* positions of a block; 0: the layer has no blocks */
+    uint32_t block[MODEL_LAYERS_MAX];
+    /* number of first layers whose experts are picked by a table */
+    uint32_t n_table;
+    /* values of a group of heads after its output projection */
+    uint32_t n_out;
     /* limits of the activations of experts and of the shared expert; 0: no limit */
     float limit, shared_limit;
 };

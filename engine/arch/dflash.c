@@ -45,8 +45,10 @@ struct plan {
     uint32_t n_layer, n_ff, window;
     struct heads heads;
     bool in_window[MODEL_LAYERS_MAX];
-    float scale, embedding_scale, cap; /* scale of scores and of the embedding; cap of logits */
-    uint32_t n_taps, tap[TAPS_MAX];    /* layers of the model whose inputs are read */
+    /* scale of scores and of the embedding; cap of logits */
+    float scale, embedding_scale, cap;
+    /* layers of the model whose inputs are read */
+    uint32_t n_taps, tap[TAPS_MAX];
     uint32_t n_block, mask, first_draft;
     bool causal;
     enum glu glu;

@@ -22,11 +22,13 @@
 struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
     bool in_window[MODEL_LAYERS_MAX];
-    uint32_t window, dim, window_dim; /* dim, window_dim: head sizes without and with a window */
+    /* dim, window_dim: head sizes without and with a window */
+    uint32_t window, dim, window_dim;
     /* number of first layers with keys of their own; a later layer reads the keys of the last of
      * these that has a window as well, or has none as well */
     uint32_t n_own;
-    struct kv_layer kv[MODEL_LAYERS_MAX]; /* place of the keys of each layer */
+    /* place of the keys of each layer */
+    struct kv_layer kv[MODEL_LAYERS_MAX];
 };
 
 /* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and

@@ -10,7 +10,8 @@
 #include "engine/model.h"
 
 struct limits {
-    float ffn[MODEL_LAYERS_MAX], experts[MODEL_LAYERS_MAX]; /* by layer; 0: no limit */
+    /* by layer; 0: no limit */
+    float ffn[MODEL_LAYERS_MAX], experts[MODEL_LAYERS_MAX];
 };
 
 /* Reads the limits of @n_layer layers, including MTP blocks, from the keys "swiglu_clamp_shexp"

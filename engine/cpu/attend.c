@@ -59,15 +59,22 @@ struct run {
     struct step *step;
     const struct model_op *op;
     struct kv_view view;
-    size_t layer_at; /* offset of the layer in a page, in bytes */
+    /* offset of the layer in a page, in bytes */
+    size_t layer_at;
     const float *q;
     float *o;
-    size_t stride;     /* floats from a row of q and o to the next */
-    uint32_t group;    /* query heads that share a kv head */
-    uint32_t run_v;    /* size of the Hadamard matrix of values; 0: values are not transformed */
-    uint32_t n_blocks; /* blocks in be.attend_blocks */
-    uint32_t n_chunks; /* chunks of an item if items are split, else 0 */
-    uint32_t item0;    /* first item whose chunks are in be.partial */
+    /* floats from a row of q and o to the next */
+    size_t stride;
+    /* query heads that share a kv head */
+    uint32_t group;
+    /* size of the Hadamard matrix of values; 0: values are not transformed */
+    uint32_t run_v;
+    /* blocks in be.attend_blocks */
+    uint32_t n_blocks;
+    /* chunks of an item if items are split, else 0 */
+    uint32_t n_chunks;
+    /* first item whose chunks are in be.partial */
+    uint32_t item0;
 };
 
 /* An item of work: the queries of one kv head of a block of rows. Query i is head i % group of row
@@ -75,9 +82,11 @@ struct run {
 struct item {
     const struct run *run;
     struct be *be;
-    const uint32_t *pos; /* positions of its rows */
+    /* positions of its rows */
+    const uint32_t *pos;
     uint32_t row0, head, n_queries;
-    uint32_t begin, end; /* range of the positions that at least one query sees */
+    /* range of the positions that at least one query sees */
+    uint32_t begin, end;
 };
 
 /* Returns the number of floats of attn_state.o: the widest head, rounded up to whole vectors. */

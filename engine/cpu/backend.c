@@ -30,7 +30,8 @@ enum { HUGE = 2 << 20, BLOCK = 64 << 20, KV_TOUCHED = 256 << 20 };
 struct owned {
     struct owned *next;
     void *at;
-    size_t size; /* 0: from calloc() */
+    /* 0: from calloc() */
+    size_t size;
 };
 
 /* Maps memory that begins at a multiple of HUGE: maps one huge page more than needed, and unmaps
@@ -214,7 +215,8 @@ struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
     uint32_t which;
-    uint64_t stride; /* rows from an expert to the next */
+    /* rows from an expert to the next */
+    uint64_t stride;
 };
 
 /* Implements each_fn: packs a panel of an expert, if this backend computes it. */

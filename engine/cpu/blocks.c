@@ -14,11 +14,16 @@
 
 /* Buffers for the largest batch. */
 struct blocks {
-    float *tap;   /* [max_rows][n_taps][n_embd] */
-    float *saved; /* [max_rows][n_embd] x before BLOCK_IN */
-    float *d;     /* [max_rows][block_values()] dynamic taps */
-    float *g;     /* [max_wants][block.rank] SELECT: g of the scored wants; CHAIN: one row */
-    struct block_pick *candidate; /* [max_wants][block.top_k] */
+    /* [max_rows][n_taps][n_embd] */
+    float *tap;
+    /* [max_rows][n_embd] x before BLOCK_IN */
+    float *saved;
+    /* [max_rows][block_values()] dynamic taps */
+    float *d;
+    /* [max_wants][block.rank] SELECT: g of the scored wants; CHAIN: one row */
+    float *g;
+    /* [max_wants][block.top_k] */
+    struct block_pick *candidate;
 };
 
 /* Context of the row functions. */

@@ -39,22 +39,34 @@
 #include "engine/sparse.h"
 
 enum {
-    CSA_HEADS = 8,      /* heads of a work item */
-    CSA_KEYS = 32,      /* keys that are converted to floats at a time */
-    CHOOSE_ROWS = 16,   /* rows whose blocks are scored at a time */
-    CHOOSE_PART = 1024, /* blocks of a row that a thread scores at a time */
+    /* heads of a work item */
+    CSA_HEADS = 8,
+    /* keys that are converted to floats at a time */
+    CSA_KEYS = 32,
+    /* rows whose blocks are scored at a time */
+    CHOOSE_ROWS = 16,
+    /* blocks of a row that a thread scores at a time */
+    CHOOSE_PART = 1024,
 };
 
 /* Buffers for the largest batch, in the order in which the ops fill them. */
 struct condensed {
-    float *r, *key, *t;          /* [max_rows] r, k and t of CSA_IN */
-    float *u, *g;                /* [max_rows][2 * widest] u of COMPRESS, and w[1] y */
-    float *q;                    /* [max_rows][n_index][index_dim] queries of the indexer */
-    float *score;                /* [CHOOSE_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick;     /* [max_rows][n_block] picked blocks, [max_rows] their number */
-    float *part;                 /* [threads][part_width] scratch memory */
-    size_t max_blocks, max_seen; /* most short blocks of a context; most blocks that a row sees */
-    size_t widest, part_width;   /* values of the widest key; floats of part of a thread */
+    /* [max_rows] r, k and t of CSA_IN */
+    float *r, *key, *t;
+    /* [max_rows][2 * widest] u of COMPRESS, and w[1] y */
+    float *u, *g;
+    /* [max_rows][n_index][index_dim] queries of the indexer */
+    float *q;
+    /* [CHOOSE_ROWS][max_blocks] */
+    float *score;
+    /* [max_rows][n_block] picked blocks, [max_rows] their number */
+    uint32_t *pick, *n_pick;
+    /* [threads][part_width] scratch memory */
+    float *part;
+    /* most short blocks of a context; most blocks that a row sees */
+    size_t max_blocks, max_seen;
+    /* values of the widest key; floats of part of a thread */
+    size_t widest, part_width;
 };
 
 /* Context of the row functions. */

@@ -59,16 +59,23 @@ enum panel_format {
     PANEL_IQ2XXS,
     PANEL_IQ1S,
     PANEL_IQ1M,
-    PANEL_IQ2S, /* and IQ2_XS */
+    /* and IQ2_XS */
+    PANEL_IQ2S,
     PANEL_IQ3XXS,
     PANEL_IQ3S,
-    PANEL_TQ, /* TQ1_0, TQ2_0 */
-    PANEL_Q8, /* Q8_0 */
-    PANEL_Q5, /* Q5_0 */
-    PANEL_Q4, /* Q4_0 */
+    /* TQ1_0, TQ2_0 */
+    PANEL_TQ,
+    /* Q8_0 */
+    PANEL_Q8,
+    /* Q5_0 */
+    PANEL_Q5,
+    /* Q4_0 */
+    PANEL_Q4,
     PANEL_IQ4NL,
-    PANEL_Q4M, /* Q4_1, which has minimums */
-    PANEL_Q5M, /* Q5_1 */
+    /* Q4_1, which has minimums */
+    PANEL_Q4M,
+    /* Q5_1 */
+    PANEL_Q5M,
     PANEL_MXFP4,
     PANEL_NVFP4,
     PANEL_FORMATS
@@ -77,8 +84,10 @@ enum panel_format {
 /* Properties that all panels of a format share. */
 struct panel_info {
     enum acts_kind acts;
-    uint16_t block;                   /* values of a row that share a scale */
-    uint16_t quant_bytes, meta_bytes; /* bytes for 16 rows of a block */
+    /* values of a row that share a scale */
+    uint16_t block;
+    /* bytes for 16 rows of a block */
+    uint16_t quant_bytes, meta_bytes;
     /* number of blocks that are stored together, first their quants, then their scales; and the
      * bytes of them all */
     uint16_t unit, unit_bytes;
@@ -118,8 +127,10 @@ struct mat {
     enum panel_format format;
     uint32_t n_out, n_in, n_blocks, n_panels;
     size_t panel_bytes;
-    uint8_t *data;             /* aligned to 64 */
-    const float *scale, *bias; /* factor of the whole matrix, bias of each row; NULL: 1, 0 */
+    /* aligned to 64 */
+    uint8_t *data;
+    /* factor of the whole matrix, bias of each row; NULL: 1, 0 */
+    const float *scale, *bias;
 };
 
 /* Returns panel @i: rows [16 i, 16 i + 16). */
@@ -141,19 +152,29 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
  * dot product that begins with such a number needs no correction. */
 enum {
     /* ACTS_K, ACTS_KT */
-    AK_NEG32_SUM16 = 0,   /* 16 int32: -32 times the sum of 16 values */
-    AK_NEG128_SUM32 = 16, /* 8 int32: -128 times the sum of 32 values */
-    AK_PAIRS32 = 24,      /* 4 pairs of int16: sums of 32 values */
-    AK_PAIRS16 = 28,      /* 8 pairs of int16: sums of 16 values */
-    AK_SCALE = 36,        /* float */
+    /* 16 int32: -32 times the sum of 16 values */
+    AK_NEG32_SUM16 = 0,
+    /* 8 int32: -128 times the sum of 32 values */
+    AK_NEG128_SUM32 = 16,
+    /* 4 pairs of int16: sums of 32 values */
+    AK_PAIRS32 = 24,
+    /* 8 pairs of int16: sums of 16 values */
+    AK_PAIRS16 = 28,
+    /* float */
+    AK_SCALE = 36,
     AK_UNITS = 37,
     /* ACTS_B, ACTS_B16 */
-    AB_NEG8_SUM = 0,   /* int32: -8 times the sum */
-    AB_NEG128_SUM = 1, /* int32: -128 times the sum */
-    AB_SUM = 2,        /* float */
-    AB_SCALE = 3,      /* float */
+    /* int32: -8 times the sum */
+    AB_NEG8_SUM = 0,
+    /* int32: -128 times the sum */
+    AB_NEG128_SUM = 1,
+    /* float */
+    AB_SUM = 2,
+    /* float */
+    AB_SCALE = 3,
     AB_UNITS = 4,
-    AB_NEG16_SUM16 = 4, /* ACTS_B16 only: 2 int32, -16 times the sum of 16 values */
+    /* ACTS_B16 only: 2 int32, -16 times the sum of 16 values */
+    AB_NEG16_SUM16 = 4,
     AB16_UNITS = 6,
 };
 
@@ -190,10 +211,13 @@ static inline uint32_t tile_width(uint32_t n) {
 /* Layout of the keys and values of a layer in a page: the keys of all kv heads, then the values of
  * all kv heads (docs/design/cpu-kernels.md). */
 struct kv_view {
-    struct kv_formats type; /* not F32 */
+    /* not F32 */
+    struct kv_formats type;
     uint32_t head_dim, page_tokens;
-    size_t k_group;        /* bytes of 16 keys of a kv head with their scales */
-    size_t k_head, v_head; /* bytes of all keys, and of all values, of a kv head in a page */
+    /* bytes of 16 keys of a kv head with their scales */
+    size_t k_group;
+    /* bytes of all keys, and of all values, of a kv head in a page */
+    size_t k_head, v_head;
 };
 
 /* Returns the bytes of @n codes, without scales. */
@@ -205,19 +229,27 @@ static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
  * the sum of the weights in 16 parts, and the sum of the weighted values. */
 struct attn_state {
     float m, l[LANES];
-    float *o; /* [head_dim rounded up to 16] */
+    /* [head_dim rounded up to 16] */
+    float *o;
 };
 
 /* A tile of attention: 32 keys as two groups of 16, with their values. */
 struct attn_tile {
     const uint8_t *k[2];
-    const uint8_t *v[2];       /* values of the group's first key */
-    const uint8_t *v_scale[2]; /* scales of the blocks of these values */
-    uint32_t first, n;         /* the queries see keys [first, n); n is 1 to 32 */
-    float cap;                 /* soft cap of the scores; 0: no cap */
-    bool alibi;                /* scores decrease with distance, as slope[] and at[] say */
-    const float *hide; /* [32], added to the scores: 0, -inf for hidden keys; NULL: hides none */
-    bool holes;        /* a key whose score is not finite gets no weight (OP_HOLES) */
+    /* values of the group's first key */
+    const uint8_t *v[2];
+    /* scales of the blocks of these values */
+    const uint8_t *v_scale[2];
+    /* the queries see keys [first, n); n is 1 to 32 */
+    uint32_t first, n;
+    /* soft cap of the scores; 0: no cap */
+    float cap;
+    /* scores decrease with distance, as slope[] and at[] say */
+    bool alibi;
+    /* [32], added to the scores: 0, -inf for hidden keys; NULL: hides none */
+    const float *hide;
+    /* a key whose score is not finite gets no weight (OP_HOLES) */
+    bool holes;
     /* for alibi, by query: decrease of the score for each position of distance; position of the
      * query minus that of the tile's first key */
     float slope[4], at[4];
@@ -250,12 +282,14 @@ struct gemm_wide {
 /* Operands of a value head of a delta net (OP_DELTA, OP_KDA). Row r has q, k and v at r * stride,
  * e^g and sigmoid(beta) at r * mix_stride, and its output at r * out_stride, in floats. */
 struct delta_head {
-    uint32_t dim, n_rows; /* dim: a multiple of 16 */
+    /* dim: a multiple of 16 */
+    uint32_t dim, n_rows;
     const float *q, *k, *v;
     size_t stride;
     const float *keep, *beta;
     size_t mix_stride;
-    size_t keep_stride; /* KDA: @keep has e^g for each element of a key, row r at r * keep_stride */
+    /* KDA: @keep has e^g for each element of a key, row r at r * keep_stride */
+    size_t keep_stride;
     float *out;
     size_t out_stride;
 };
@@ -263,12 +297,14 @@ struct delta_head {
 /* Operands of a head of Mamba-2 (OP_MAMBA). Row r has x, B (@in) and C (@out) at r * stride, e^(dt
  * A) (@keep) and dt at r * mix_stride, and its output at r * y_stride, in floats. */
 struct mamba_head {
-    uint32_t dim, n_state, n_rows; /* dim: a multiple of 16; n_state: a multiple of 4 */
+    /* dim: a multiple of 16; n_state: a multiple of 4 */
+    uint32_t dim, n_state, n_rows;
     const float *x, *in, *out;
     size_t stride;
     const float *keep, *dt;
     size_t mix_stride;
-    float skip; /* factor of x in the output */
+    /* factor of x in the output */
+    float skip;
     float *y;
     size_t y_stride;
 };
@@ -280,8 +316,10 @@ struct cpu_kernels {
 
     /* Writes a row of @n_in floats as activations of the given format. */
     void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);
-    const struct gemm *gemm_k, *gemm_b, *gemm_f;     /* [PANEL_FORMATS], by kind of activations */
-    const struct gemm_wide *gemm_wide, *gemm_wide_f; /* [PANEL_FORMATS] */
+    /* [PANEL_FORMATS], by kind of activations */
+    const struct gemm *gemm_k, *gemm_b, *gemm_f;
+    /* [PANEL_FORMATS] */
+    const struct gemm_wide *gemm_wide, *gemm_wide_f;
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
@@ -402,9 +440,12 @@ void pool_each(struct pool *p, uint32_t n, each_fn fn, void *ctx);
 
 /* Operation on the results of a product, struct matmul, with a = the activations. */
 enum matmul_mode {
-    MATMUL_STORE, /* out[i] = scale m[i] a + bias */
-    MATMUL_ADD,   /* out[0] += scale m[0] a + bias */
-    MATMUL_GLU,   /* out[0] = glu(scale m[0] a + bias, scale m[1] a + bias) */
+    /* out[i] = scale m[i] a + bias */
+    MATMUL_STORE,
+    /* out[0] += scale m[0] a + bias */
+    MATMUL_ADD,
+    /* out[0] = glu(scale m[0] a + bias, scale m[1] a + bias) */
+    MATMUL_GLU,
 };
 
 /* Sizes of a thread's scratch memory: most rows of an item, and bytes of unpacked weights. */
@@ -427,14 +468,19 @@ struct matmul_scratch {
 struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
-    enum glu glu; /* function of mode GLU */
-    float limit;  /* limit of GLU_SILU (0: no limit) or GLU_CUT */
+    /* function of mode GLU */
+    enum glu glu;
+    /* limit of GLU_SILU (0: no limit) or GLU_CUT */
+    float limit;
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];
-    size_t out_stride[OP_MATRICES];  /* floats */
-    const uint8_t *acts[ACTS_KINDS]; /* the same rows in each format, in whole tiles of 8 rows */
-    struct matmul_scratch *scratch;  /* [number of threads] */
+    /* floats */
+    size_t out_stride[OP_MATRICES];
+    /* the same rows in each format, in whole tiles of 8 rows */
+    const uint8_t *acts[ACTS_KINDS];
+    /* [number of threads] */
+    struct matmul_scratch *scratch;
     /* Division into items, set by matmul_run() (matmul.c): rows and number of chunks of rows,
      * panels of an item, panels of all matrices, number of the first item of this product. */
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;

@@ -141,9 +141,12 @@ static const struct {
  * panel together. */
 struct span {
     const struct mat *m;
-    const uint8_t *panel, *quants, *acts; /* quants: unpacked weights; acts: the first row */
-    size_t row;                           /* bytes from a row of activations to the next */
-    float *out;                           /* sums of the first row */
+    /* quants: unpacked weights; acts: the first row */
+    const uint8_t *panel, *quants, *acts;
+    /* bytes from a row of activations to the next */
+    size_t row;
+    /* sums of the first row */
+    float *out;
     uint32_t b0, b1;
 };
 

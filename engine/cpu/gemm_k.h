@@ -30,13 +30,20 @@ enum { UNPACKED = 1 << 8 };
 /* Properties of a format; they are constants once the kernels are inlined. A sub-block is a run of
  * values that share an integer scale. */
 struct shape {
-    bool sub16, minimums; /* sub-blocks have 16 values, else 32; they have a minimum */
-    bool no_scale;        /* sub-blocks have no scale */
-    int offset;           /* added to the weights when they are stored: 0, 1, 4, 32, 64 or 128 */
-    float factor;         /* constant factor of d, the scale of a block */
-    float min_factor;     /* dmin, the scale of the minimums, is d times this; 0: dmin is stored */
-    size_t quants;        /* bytes of the lower bits of 16 x 32 values */
-    uint32_t scale;       /* offset of d in the scales of a block (panel.c) */
+    /* sub-blocks have 16 values, else 32; they have a minimum */
+    bool sub16, minimums;
+    /* sub-blocks have no scale */
+    bool no_scale;
+    /* added to the weights when they are stored: 0, 1, 4, 32, 64 or 128 */
+    int offset;
+    /* constant factor of d, the scale of a block */
+    float factor;
+    /* dmin, the scale of the minimums, is d times this; 0: dmin is stored */
+    float min_factor;
+    /* bytes of the lower bits of 16 x 32 values */
+    size_t quants;
+    /* offset of d in the scales of a block (panel.c) */
+    uint32_t scale;
 };
 
 /* Returns the properties of @format, which may have the flag UNPACKED. */

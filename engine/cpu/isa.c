@@ -68,7 +68,8 @@ static bool has_any(void) {
 static const struct isa { /* best first */
     const char *name, *needs;
     bool (*usable)(void);
-    const struct cpu_kernels *kernels; /* NULL: not in this build (meson option isa) */
+    /* NULL: not in this build (meson option isa) */
+    const struct cpu_kernels *kernels;
 } isas[] = {
 #ifdef CPU_X86
     {"amx", "AVX-512 with VNNI and VBMI, and AMX with int8 (or the system does not permit its use)",

@@ -54,8 +54,10 @@ enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 struct run {
     const struct matmul *mm;
     uint32_t n, n_threads, n_items;
-    bool steals;           /* threads own ranges of items and steal; else they take the next one */
-    _Atomic uint32_t next; /* without stealing: the first item that is not taken */
+    /* threads own ranges of items and steal; else they take the next one */
+    bool steals;
+    /* without stealing: the first item that is not taken */
+    _Atomic uint32_t next;
 };
 
 void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,

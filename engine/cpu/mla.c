@@ -19,7 +19,8 @@ struct mla {
     /* [max_rows]: keys of head_dim values, r of q_rank values, queries of
      * [n_head][mla_query_width()] */
     float *latent, *r, *q;
-    struct matmul *mm; /* [n_head] */
+    /* [n_head] */
+    struct matmul *mm;
     /* activations: the tiles of head 0, then those of head 1, ... */
     uint8_t *acts[ACTS_KINDS];
     size_t acts_size[ACTS_KINDS];

@@ -18,11 +18,15 @@ struct rows {
     struct step *step;
     const struct weights *w;
     const struct model_op *op;
-    const float *in; /* prepare_row(): the input, rows of n_in values, in_stride floats apart */
+    /* prepare_row(): the input, rows of n_in values, in_stride floats apart */
+    const float *in;
     size_t in_stride;
-    uint32_t first; /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
-    uint32_t n, n_in, acts; /* acts: a bit for each enum acts_kind that rows are converted to */
-    bool wanted;            /* row i is the row of the i-th want with logits */
+    /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
+    uint32_t first;
+    /* acts: a bit for each enum acts_kind that rows are converted to */
+    uint32_t n, n_in, acts;
+    /* row i is the row of the i-th want with logits */
+    bool wanted;
 };
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);

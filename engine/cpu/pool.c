@@ -43,8 +43,10 @@ enum { SPINS = 4000, THREADS_MAX = 1024 };
  * the threads that entered. */
 struct pool {
     _Atomic uint64_t gate __attribute__((aligned(64)));
-    _Atomic uint32_t bell;     /* futex on which workers sleep; counts calls of ring() */
-    _Atomic uint32_t sleepers; /* workers that sleep, or are about to */
+    /* futex on which workers sleep; counts calls of ring() */
+    _Atomic uint32_t bell;
+    /* workers that sleep, or are about to */
+    _Atomic uint32_t sleepers;
     _Atomic bool stop;
     pool_fn fn;
     void *ctx;
@@ -172,7 +174,8 @@ struct items {
     each_fn fn;
     void *ctx;
     uint32_t n;
-    _Atomic uint32_t next; /* the first item that is not taken */
+    /* the first item that is not taken */
+    _Atomic uint32_t next;
 };
 
 /* Implements pool_fn: calls the function for the items that this thread takes. */

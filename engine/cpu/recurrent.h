@@ -14,13 +14,17 @@
 
 /* Buffers for the largest batch, allocated at open. */
 struct recurrent {
-    float *in[OP_MATRICES]; /* [max_rows][n_in[i]] the products of STATE_IN */
-    float *c;               /* [max_rows][n_in[0]] the result of the convolution */
+    /* [max_rows][n_in[i]] the products of STATE_IN */
+    float *in[OP_MATRICES];
+    /* [max_rows][n_in[0]] the result of the convolution */
+    float *c;
     /* [max_rows][n_keep] decays, and [max_rows][n_heads] sigmoid(beta) (DELTA, KDA) or the step
      * (MAMBA) */
     float *mix[2];
-    float *state;                       /* [n_states]: [layers][n_floats], then n_more floats */
-    uint32_t n_states, n_heads, n_keep; /* n_keep: n_heads, or for KDA n_heads * dim */
+    /* [n_states]: [layers][n_floats], then n_more floats */
+    float *state;
+    /* n_keep: n_heads, or for KDA n_heads * dim */
+    uint32_t n_states, n_heads, n_keep;
 };
 
 /* Context of the threads for an op. */

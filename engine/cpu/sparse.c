@@ -31,10 +31,14 @@ enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 };
 
 /* Buffers for the largest batch. */
 struct sparse {
-    float *q, *k;      /* [max_rows] queries of the indexer, and w[1] x of each token */
-    float *score;      /* [CHOOSE_ROWS][max_blocks] */
-    uint32_t *seen;    /* [max_rows][words] a bit for each position that the row sees */
-    size_t max_blocks; /* blocks of the longest context */
+    /* [max_rows] queries of the indexer, and w[1] x of each token */
+    float *q, *k;
+    /* [CHOOSE_ROWS][max_blocks] */
+    float *score;
+    /* [max_rows][words] a bit for each position that the row sees */
+    uint32_t *seen;
+    /* blocks of the longest context */
+    size_t max_blocks;
     uint32_t words;
 };
 
@@ -42,7 +46,8 @@ struct sparse {
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t row0, n_parts; /* the first of the rows that are scored; parts of each row */
+    /* the first of the rows that are scored; parts of each row */
+    uint32_t row0, n_parts;
 };
 
 int sparse_open(struct be *b, uint32_t max_context) {

@@ -20,8 +20,10 @@ struct block {
     /* used: bytes that be_alloc_weights() has handed out; backed: first bytes that have memory, if
      * keep */
     size_t size, used, backed;
-    uint64_t offset; /* if keep: offset in the file of kept weights */
-    bool keep;       /* the block is a mapping of the file of kept weights (engine/keep.h) */
+    /* if keep: offset in the file of kept weights */
+    uint64_t offset;
+    /* the block is a mapping of the file of kept weights (engine/keep.h) */
+    bool keep;
 };
 
 /* Weights of an op as load() stores them: matrices as panels, vectors as floats. A vector that the
@@ -31,18 +33,24 @@ struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
-    const struct tensor *of[OP_MATRICES]; /* tensors from which load_mat() made m */
+    /* tensors from which load_mat() made m */
+    const struct tensor *of[OP_MATRICES];
     float *norm, *post_norm, *q_norm, *k_norm;
     float *scale[OP_MATRICES], *bias[OP_MATRICES];
     float *sinks, *weigh, *pick_bias;
-    float *conv, *conv_bias, *dt, *decay, *skip; /* recurrent ops; conv: [kernel][channels] */
-    struct mat (*expert)[3];                     /* EXPERTS: [n_expert] gate, up, down */
-    struct mat *head;                            /* MLA_KV, MLA_OUT: [n_head] */
+    /* recurrent ops; conv: [kernel][channels] */
+    float *conv, *conv_bias, *dt, *decay, *skip;
+    /* EXPERTS: [n_expert] gate, up, down */
+    struct mat (*expert)[3];
+    /* MLA_KV, MLA_OUT: [n_head] */
+    struct mat *head;
     /* EMBED, LAYER_INPUT, ROUTE, CHAIN, SELECT (its predecessors): copy of a table, in the format
      * of the file */
     struct tensor embedding;
-    float *norm_bias, *positions, *token_type; /* NORM; EMBED, its tables or NULL */
-    struct tensor successor;                   /* SELECT: its successors, like embedding */
+    /* NORM; EMBED, its tables or NULL */
+    float *norm_bias, *positions, *token_type;
+    /* SELECT: its successors, like embedding */
+    struct tensor successor;
 };
 
 struct experts;   /* buffers of a mixture of experts: experts.c */
@@ -60,9 +68,12 @@ struct attend_block {
 
 /* Scratch memory of one thread for attention. */
 struct attend_scratch {
-    float *q;                 /* [head_dim][queries] */
-    struct attn_state *total; /* [queries] the states of an item */
-    struct attn_state *chunk; /* [queries] the states of a chunk */
+    /* [head_dim][queries] */
+    float *q;
+    /* [queries] the states of an item */
+    struct attn_state *total;
+    /* [queries] the states of a chunk */
+    struct attn_state *chunk;
 };
 
 /* The step in flight; there is one at a time. */
@@ -82,25 +93,35 @@ struct be {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct model_shape shape;
-    const struct gguf *file; /* NGRAM reads its table from the file in every step */
+    /* NGRAM reads its table from the file in every step */
+    const struct gguf *file;
     uint32_t max_rows, max_wants;
-    bool counts_picks; /* engine_opts.experts_fd is set */
+    /* engine_opts.experts_fd is set */
+    bool counts_picks;
     struct keep keep;
     struct block *blocks;
     struct weights *weights;
     struct step step;
 
-    float *act[ACT_ROLES]; /* [max_rows][act_width] */
+    /* [max_rows][act_width] */
+    float *act[ACT_ROLES];
     size_t act_width[ACT_ROLES];
-    float *k, *v;  /* [max_rows][widest.kv], before they are written to the pages */
-    float *rope;   /* [max_rows]: for each rope set n_rot / 2 cosines, then n_rot / 2 sines */
-    float *logits; /* [max_wants][n_vocab] */
-    float *row;    /* [threads][row_width]: scratch memory for one row */
+    /* [max_rows][widest.kv], before they are written to the pages */
+    float *k, *v;
+    /* [max_rows]: for each rope set n_rot / 2 cosines, then n_rot / 2 sines */
+    float *rope;
+    /* [max_wants][n_vocab] */
+    float *logits;
+    /* [threads][row_width]: scratch memory for one row */
+    float *row;
     size_t row_width;
-    uint8_t *acts[ACTS_KINDS]; /* the input rows of a product in each format, in whole tiles */
+    /* the input rows of a product in each format, in whole tiles */
+    uint8_t *acts[ACTS_KINDS];
     size_t acts_size[ACTS_KINDS];
-    struct matmul_scratch *scratch; /* [threads] */
-    struct sampler *samplers;       /* [threads] */
+    /* [threads] */
+    struct matmul_scratch *scratch;
+    /* [threads] */
+    struct sampler *samplers;
 
     /* Buffers of kinds of ops; NULL: the model does not have these ops. */
     struct experts *experts;
@@ -110,8 +131,10 @@ struct be {
     struct blocks *drafter;
     struct sparse *sparse;
     struct condensed *condensed;
-    float *pair;  /* DRAFT_IN: [max_rows][2][n_embd], input of its product; or NULL */
-    float *gated; /* QKV with gates: [max_rows][heads][2][dim], queries and gates; or NULL */
+    /* DRAFT_IN: [max_rows][2][n_embd], input of its product; or NULL */
+    float *pair;
+    /* QKV with gates: [max_rows][heads][2][dim], queries and gates; or NULL */
+    float *gated;
 
     /* Pages of a class. In a page layers are consecutive; each has the keys of every kv head, then
      * the values of every kv head. */
@@ -122,13 +145,18 @@ struct be {
     } kv[KV_CLASSES];
     struct kv_formats kv_type;
     uint32_t page_tokens;
-    struct attend_block *attend_blocks; /* [max_rows] */
-    struct attend_scratch *attend;      /* [threads] */
-    struct attn_state *partial;         /* [n_partial] the states of chunks, if items are split */
+    /* [max_rows] */
+    struct attend_block *attend_blocks;
+    /* [threads] */
+    struct attend_scratch *attend;
+    /* [n_partial] the states of chunks, if items are split */
+    struct attn_state *partial;
     uint32_t n_partial;
 
-    struct owned *owned; /* memory of be_map() and be_alloc() */
-    bool no_memory;      /* one of these allocations failed */
+    /* memory of be_map() and be_alloc() */
+    struct owned *owned;
+    /* one of these allocations failed */
+    bool no_memory;
 };
 
 /* Positions of a chunk of attention; most queries of an item of attention, unless a kv head has

@@ -24,9 +24,12 @@
 
 /* Buffers for the largest batch. */
 struct streams {
-    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: the model uses HC_IN */
-    float *low;          /* [max_rows][n_low] */
-    float *weight;       /* [max_rows][n_weights()] weights of the preceding MIX or HC_IN */
+    /* [max_rows][streams][n_embd]; gate NULL: the model uses HC_IN */
+    float *mixed, *gate;
+    /* [max_rows][n_low] */
+    float *low;
+    /* [max_rows][n_weights()] weights of the preceding MIX or HC_IN */
+    float *weight;
 };
 
 /* Context of the row functions. */
@@ -35,7 +38,8 @@ struct run {
     const struct model_op *op;
     const struct engine_batch *batch;
     const uint32_t *row_seq;
-    _Atomic bool failed; /* a row of the table could not be read */
+    /* a row of the table could not be read */
+    _Atomic bool failed;
 };
 
 /* Returns the number of floats of all streams of a row. */

@@ -109,9 +109,12 @@
 
 /* Addresses of the activations of a block in the first column of a tile. */
 struct cols {
-    const uint8_t *q;    /* int8 values */
-    const uint8_t *sums; /* the block's numbers of 4 bytes (AK_..., AB_...) */
-    size_t row;          /* bytes from a column to the next */
+    /* int8 values */
+    const uint8_t *q;
+    /* the block's numbers of 4 bytes (AK_..., AB_...) */
+    const uint8_t *sums;
+    /* bytes from a column to the next */
+    size_t row;
 };
 
 /* Returns the @i-th word of 4 bytes of column @c; columns are @row bytes apart. */

@@ -41,9 +41,12 @@ struct packed {
 
 /* Buffers of one thread. */
 struct lane {
-    uint8_t *acts;  /* [BLOCK] queries, as ACTS_F */
-    float *scores;  /* [BLOCK][keys], as ACTS_F */
-    uint8_t *panel; /* keys of a window, then its values */
+    /* [BLOCK] queries, as ACTS_F */
+    uint8_t *acts;
+    /* [BLOCK][keys], as ACTS_F */
+    float *scores;
+    /* keys of a window, then its values */
+    uint8_t *panel;
 };
 
 /* State of the backend. */
@@ -51,11 +54,15 @@ struct vis_be {
     struct vis_host host;
     const struct cpu_kernels *kernels;
     struct pool *pool;
-    struct matmul_scratch *scratch; /* [threads] */
-    struct lane *lane;              /* [threads] */
+    /* [threads] */
+    struct matmul_scratch *scratch;
+    /* [threads] */
+    struct lane *lane;
     struct vis_mat *mats;
-    uint8_t *acts[ACTS_KINDS]; /* [max_rows]; NULL: no matrix needs this format */
-    uint8_t *panel;            /* keys of a head of a whole picture, then its values */
+    /* [max_rows]; NULL: no matrix needs this format */
+    uint8_t *acts[ACTS_KINDS];
+    /* keys of a head of a whole picture, then its values */
+    uint8_t *panel;
 };
 
 /* keys_bytes() and cpu_vision_values_bytes() return the bytes of a head's packed keys and values,
@@ -292,7 +299,8 @@ struct head {
     const struct vis_attend *a;
     uint32_t h, first, n;
     struct packed p;
-    uint32_t block0; /* the first block that is computed */
+    /* the first block that is computed */
+    uint32_t block0;
 };
 
 /* Returns the query (@which 0), key (1) or value (2) of row first + @r. */

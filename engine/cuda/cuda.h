@@ -75,51 +75,78 @@ struct step_grid {
  */
 struct step {
     struct be *be;
-    const struct engine_batch *batch; /* NULL: idle */
+    /* NULL: idle */
+    const struct engine_batch *batch;
     /* rows: both steps use the same device memory; turn 0: the whole batch, else a part of it. */
     struct staging rows, wants;
     void *event;
-    bool recorded;  /* the event is at the end of the step */
-    uint64_t ended; /* number of the step that ended last */
+    /* the event is at the end of the step */
+    bool recorded;
+    /* number of the step that ended last */
+    uint64_t ended;
     struct step_grid grid;
-    uint32_t graph;        /* index among the graphs of its pass; GRAPHS: none */
-    const uint32_t **mask; /* [max_wants] masks of scored wants: the caller's, or NULL */
+    /* index among the graphs of its pass; GRAPHS: none */
+    uint32_t graph;
+    /* [max_wants] masks of scored wants: the caller's, or NULL */
+    const uint32_t **mask;
     /* Wants with logits, and for each want of the batch its index among those of its kind
      * (hidden.c). */
-    uint32_t n_scored, n_hidden, *scored, *place; /* [max_wants] */
-    float *hidden_host;                           /* [max_wants][n_embd] */
-    int32_t *sampled;                             /* device [max_wants] */
+    /* [max_wants] */
+    uint32_t n_scored, n_hidden, *scored, *place;
+    /* [max_wants][n_embd] */
+    float *hidden_host;
+    /* device [max_wants] */
+    int32_t *sampled;
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;        /* [max_wants] */
-    struct engine_top *top;        /* [max_wants][ENGINE_TOP_MAX] */
-    const struct model_op *logits; /* LOGITS of the pass, for seal.c; NULL: not yet */
-    bool many_share;               /* attend_many_share() */
-    bool pictures;                 /* the batch has rows of pictures */
+    /* [max_wants] */
+    struct engine_out *out;
+    /* [max_wants][ENGINE_TOP_MAX] */
+    struct engine_top *top;
+    /* LOGITS of the pass, for seal.c; NULL: not yet */
+    const struct model_op *logits;
+    /* attend_many_share() */
+    bool many_share;
+    /* the batch has rows of pictures */
+    bool pictures;
 };
 
 /* Weights of an op, made by cuda_load(); only the members of its kind are set. Pointers are to
  * device memory, which be.load.weights owns. */
 struct weights {
     struct weights *next;
-    struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
+    /* QKV: the gates of attention's output are the fourth */
+    struct matrix m[MATMUL_MATRICES];
     uint32_t n_mats, n_in;
-    const struct tensor *of[MATMUL_MATRICES]; /* NULL: a part of a tensor, or with a bias */
-    float most[MATMUL_MATRICES];              /* the largest scale of each */
+    /* NULL: a part of a tensor, or with a bias */
+    const struct tensor *of[MATMUL_MATRICES];
+    /* the largest scale of each */
+    float most[MATMUL_MATRICES];
     /* ranks.c: the weights on each device; rank[0] is this struct */
     struct weights *rank[RANKS];
-    struct weights *down;         /* SHARED, MIX: m[0] */
-    float scale, cap;             /* LOGITS */
-    struct tile_source raw;       /* OP_EMBED: the table; data NULL: its rows are m[0] */
-    struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
+    /* SHARED, MIX: m[0] */
+    struct weights *down;
+    /* LOGITS */
+    float scale, cap;
+    /* OP_EMBED: the table; data NULL: its rows are m[0] */
+    struct tile_source raw;
+    /* SELECT, CHAIN: successors; raw: predecessors */
+    struct tile_source after_raw;
     const struct tensor *embedding;
-    struct be *be; /* EXPERTS or FFN with a part on the host: the backend, and the host's layer */
-    uint32_t host_layer, n_experts;       /* n_experts: experts that the device has or reads */
-    const uint8_t *host[MATMUL_MATRICES]; /* EXPERTS with fetched experts: tiles of all experts */
+    /* EXPERTS or FFN with a part on the host: the backend, and the host's layer */
+    struct be *be;
+    /* n_experts: experts that the device has or reads */
+    uint32_t host_layer, n_experts;
+    /* EXPERTS with fetched experts: tiles of all experts */
+    const uint8_t *host[MATMUL_MATRICES];
     float *norm, *post_norm, *q_norm, *k_norm;
-    float *pick_bias, *weigh;                    /* by expert */
-    float *sinks;                                /* by head */
-    float *gate;                                 /* SHARED: [n_in] */
-    float *taps, *dt, *decay, *skip, *conv_bias; /* struct state_args, conv_args */
+    /* by expert */
+    float *pick_bias, *weigh;
+    /* by head */
+    float *sinks;
+    /* SHARED: [n_in] */
+    float *gate;
+    /* struct state_args, conv_args */
+    float *taps, *dt, *decay, *skip, *conv_bias;
 };
 
 /* A kernel and its grid; what: its name, for be.fault. */
@@ -134,8 +161,10 @@ struct launch {
 struct kv_class {
     uint32_t n_pages;
     uint8_t *pages;
-    size_t page_bytes; /* size of a page of all layers that the device has */
-    size_t all_bytes;  /* size of a page of host memory, which all devices share */
+    /* size of a page of all layers that the device has */
+    size_t page_bytes;
+    /* size of a page of host memory, which all devices share */
+    size_t all_bytes;
     /* For each layer of the class: bytes of a page on this device (0: another device has the layer)
      * and on all devices. The entry after the last layer: sparse_page_bytes(). */
     size_t layer_bytes[MODEL_LAYERS_MAX + 1], all_layer_bytes[MODEL_LAYERS_MAX + 1];
@@ -151,13 +180,16 @@ enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
 
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
-    bool on, noting, replaying;     /* state of the step that is being launched */
-    void *graph[PASSES][2][GRAPHS]; /* by pass; 1: step.many_share; NULL: not yet */
+    /* state of the step that is being launched */
+    bool on, noting, replaying;
+    /* by pass; 1: step.many_share; NULL: not yet */
+    void *graph[PASSES][2][GRAPHS];
     struct {
         struct be *be;
         enum note kind;
         struct launch launch;
-        bool early; /* launched early (PDL) */
+        /* launched early (PDL) */
+        bool early;
         _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
@@ -169,27 +201,40 @@ struct activations {
      * added to x yet, and products before their norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up;
     uint16_t *packed;
-    float *scale; /* [max_rows], of packed rows */
+    /* [max_rows], of packed rows */
+    float *scale;
     /* the rank's columns of the branch to be added to x; NULL: one device */
     float *own_t;
-    float *rope[ROPE_TABLES]; /* [n_rot / 2][2] */
-    float *factor;            /* [max_rows] of queries: temper_at() */
-    float *o_gate;            /* gates of attention's output, as wide as o */
-    float *layer_input;       /* ACT_P */
+    /* [n_rot / 2][2] */
+    float *rope[ROPE_TABLES];
+    /* [max_rows] of queries: temper_at() */
+    float *factor;
+    /* gates of attention's output, as wide as o */
+    float *o_gate;
+    /* ACT_P */
+    float *layer_input;
 };
 
 /* Attention. Invariant: the work list has room for every batch (plan.cu). */
 struct attention {
-    struct attn_item *item, *wide_item; /* [max_items] */
-    struct attn_merge *merge;           /* [max_merges] */
-    float *partial;                     /* partial results of attention; split-K sums of products */
+    /* [max_items] */
+    struct attn_item *item, *wide_item;
+    /* [max_merges] */
+    struct attn_merge *merge;
+    /* partial results of attention; split-K sums of products */
+    float *partial;
     size_t partial_bytes;
     uint32_t max_items, max_merges;
-    struct temper temper; /* equal for all layers */
-    uint32_t wide_rows;   /* steps of more rows have ATTN_WIDE queries per block */
-    bool bulk;            /* attend_latent_bulk passed the self-test */
-    bool shares;          /* sequences on the same pages share their items */
-    bool no_many;         /* sharing by attend_wide failed the self-test */
+    /* equal for all layers */
+    struct temper temper;
+    /* steps of more rows have ATTN_WIDE queries per block */
+    uint32_t wide_rows;
+    /* attend_latent_bulk passed the self-test */
+    bool bulk;
+    /* sequences on the same pages share their items */
+    bool shares;
+    /* sharing by attend_wide failed the self-test */
+    bool no_many;
 };
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
@@ -202,11 +247,16 @@ struct product_way {
 
 /* Products. Invariant: n_choices <= CHOICES. */
 struct products {
-    bool no_matvec, no_split; /* failed the self-test: matvec, shared segments */
-    bool wgmma, cores;        /* wgmma passed the self-test; the op's rows are packed for it */
-    uint32_t planes;          /* PACK_PLANES of the kernels here */
-    bool timed;               /* ways are chosen by timing (choose.c) */
-    void *from, *to;          /* timers, once anything was timed */
+    /* failed the self-test: matvec, shared segments */
+    bool no_matvec, no_split;
+    /* wgmma passed the self-test; the op's rows are packed for it */
+    bool wgmma, cores;
+    /* PACK_PLANES of the kernels here */
+    uint32_t planes;
+    /* ways are chosen by timing (choose.c) */
+    bool timed;
+    /* timers, once anything was timed */
+    void *from, *to;
     /* [multiprocessors] arrival counters of panels with shared segments; zero between kernels */
     uint32_t *arrived;
     struct choice {
@@ -214,7 +264,8 @@ struct products {
             uint32_t format, n_out;
         } m[MATMUL_MATRICES];
         uint32_t n_mats, n_in, n_rows, cores, gated;
-        struct product_way way; /* last member: the choice for the key before it */
+        /* last member: the choice for the key before it */
+        struct product_way way;
     } choice[CHOICES];
     uint32_t n_choices;
 };
@@ -222,13 +273,19 @@ struct products {
 /* Experts. A pair is one pick of a row (kernels.h). Invariant: no_vec and no_wide are never both
  * set. */
 struct experts {
-    float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
-    float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
-    float *shared;                   /* [max_rows][n_embd] of the expert of all rows */
-    uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
-    struct expert_item *item;        /* [experts_items()] */
+    /* [max_rows][n_expert], [pairs] */
+    float *logits, *weight;
+    /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
+    float *gate, *up, *y;
+    /* [max_rows][n_embd] of the expert of all rows */
+    float *shared;
+    /* [pairs], [n_expert][max_rows], route_args.count */
+    uint32_t *expert, *list, *count;
+    /* [experts_items()] */
+    struct expert_item *item;
     uint32_t *n_items;
-    uint32_t *slot; /* [n_layer][n_expert]: route_args.slot, or expert_slots.slot */
+    /* [n_layer][n_expert]: route_args.slot, or expert_slots.slot */
+    uint32_t *slot;
     /* expert_slots of each layer, [n_layer][n_expert + 1] each, and the moves of the current
      * layer. */
     uint32_t *slot_expert, *slot_since, *n_moves, (*move)[2];
@@ -236,25 +293,34 @@ struct experts {
      * as of step @counted. */
     uint64_t *picks, *host_picks;
     uint64_t counted;
-    bool no_vec, no_wide, wants_vec; /* turned off; wants_vec: expert_vec passed the self-test */
+    /* turned off; wants_vec: expert_vec passed the self-test */
+    bool no_vec, no_wide, wants_vec;
     /* Exchange with the experts on the host, in pinned memory. A dense FFN is one expert. */
     const struct host_experts_ops *host_ops;
-    struct host_experts *host;         /* NULL: the host has no experts */
-    uint32_t n_host;                   /* layers that were loaded */
-    float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
-    uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
+    /* NULL: the host has no experts */
+    struct host_experts *host;
+    /* layers that were loaded */
+    uint32_t n_host;
+    /* [max_rows][n_embd], [pairs][n_embd] */
+    float *host_x, *host_y;
+    /* [pairs]; of the step */
+    uint32_t *host_expert, *host_rows;
 };
 
 /* Latent attention. */
 struct latent {
-    float *q, *r;             /* [max_rows][n_head][query], [max_rows][q_rank] */
-    uint32_t *list, *n_items; /* list: [n_head][max_rows] */
-    struct expert_item *item; /* [latent_items()] */
+    /* [max_rows][n_head][query], [max_rows][q_rank] */
+    float *q, *r;
+    /* list: [n_head][max_rows] */
+    uint32_t *list, *n_items;
+    /* [latent_items()] */
+    struct expert_item *item;
 };
 
 /* Recurrent layers. */
 struct recurrent {
-    float *in[OP_MATRICES], *c, *mix, *out; /* struct state_args */
+    /* struct state_args */
+    float *in[OP_MATRICES], *c, *mix, *out;
     /* [n_states], each [layers][n_floats] and then n_more floats; states from n_device on are in
      * pinned host memory, for all ranks together. */
     float *state, *host_state;
@@ -267,29 +333,41 @@ struct recurrent {
  * of DRAFT_IN. Of a block drafter: taps (the inputs of some of the model's layers), dynamic taps of
  * the convolutions, and the buffers of select_args or chain_args (best is pick). */
 struct draft {
-    float *hidden, *kept, *pair; /* [max_rows][hidden_width()], [n_slots][ENGINE_KEPT][that],
-                                    [max_rows][2 n_embd] */
-    float *x;                    /* if hidden states are streams: x, [max_rows][n_embd] */
-    float *tap, *d, *g;          /* tap: [max_rows][n_taps][n_embd] */
+    /* [max_rows][hidden_width()], [n_slots][ENGINE_KEPT][that], [max_rows][2 n_embd] */
+    float *hidden, *kept, *pair;
+    /* if hidden states are streams: x, [max_rows][n_embd] */
+    float *x;
+    /* tap: [max_rows][n_taps][n_embd] */
+    float *tap, *d, *g;
     uint64_t *pick;
     int32_t *best;
-    struct kept of; /* state after the step that was launched last */
+    /* state after the step that was launched last */
+    struct kept of;
 };
 
 /* Logits and sampling. */
 struct sampling {
-    float *logits, *z;          /* [LOGIT_ROWS][n_vocab] */
-    struct sample_state *state; /* [LOGIT_ROWS] */
-    int32_t *sampled;           /* [2][max_wants]: for even and for odd steps */
-    float *hidden;              /* [max_wants][n_embd] */
-    uint16_t *packed;           /* packed rows with wants, for the logits */
-    float *scale;               /* [max_wants] of these */
+    /* [LOGIT_ROWS][n_vocab] */
+    float *logits, *z;
+    /* [LOGIT_ROWS] */
+    struct sample_state *state;
+    /* [2][max_wants]: for even and for odd steps */
+    int32_t *sampled;
+    /* [max_wants][n_embd] */
+    float *hidden;
+    /* packed rows with wants, for the logits */
+    uint16_t *packed;
+    /* [max_wants] of these */
+    float *scale;
     /* Step that ended last, and the number of its wants, for peek(). */
     const struct step *last;
     uint32_t last_wants;
-    float *peeked;       /* host [n_vocab]: logits for peek() or for a row that the host samples */
-    uint32_t *count;     /* host [n_vocab]: zero between uses */
-    struct sampler host; /* for sampling parameters that the kernels do not support */
+    /* host [n_vocab]: logits for peek() or for a row that the host samples */
+    float *peeked;
+    /* host [n_vocab]: zero between uses */
+    uint32_t *count;
+    /* for sampling parameters that the kernels do not support */
+    struct sampler host;
 };
 
 /* Memory that is given out from the front; at NULL: what will be taken is only counted. Invariant:
@@ -302,15 +380,20 @@ struct pool {
 /* Loading of weights. */
 struct loading {
     struct {
-        uint8_t *host, *device; /* [bytes] */
+        /* [bytes] */
+        uint8_t *host, *device;
         void *event;
         bool busy;
     } buffer[2];
-    size_t bytes;        /* LOAD_BYTES, or a row of tiles if that is larger */
-    struct pool weights; /* memory of the device */
-    struct pool host;    /* pinned memory of fetched experts */
+    /* LOAD_BYTES, or a row of tiles if that is larger */
+    size_t bytes;
+    /* memory of the device */
+    struct pool weights;
+    /* pinned memory of fetched experts */
+    struct pool host;
     double *freq[ROPE_TABLES];
-    uint8_t *axis[ROPE_TABLES]; /* rope_set.axis */
+    /* rope_set.axis */
+    uint8_t *axis[ROPE_TABLES];
     struct blk_grids *grids;
     struct tile_grids *tile_grids;
     struct repack_found *found, *found_host;
@@ -320,23 +403,29 @@ struct loading {
  * error. */
 struct be {
     const struct cuda_api *api;
-    const struct model_shape *shape; /* the model's; &divided if several devices divide the model */
+    /* the model's; &divided if several devices divide the model */
+    const struct model_shape *shape;
     /* Shape with this device's part: its heads of recurrent layers or of latent attention, or the
      * keys and states of its layers. */
     struct model_shape divided;
     const struct engine_opts *opts;
     struct cuda_device device;
-    int number; /* of the CUDA device */
+    /* of the CUDA device */
+    int number;
     /* The devices that compute a model together; n is 1 for a device that computes alone, and for
      * devices that divide the layers. */
     struct {
-        uint32_t rank, n;    /* among the devices that divide matrices */
-        struct ranks *ranks; /* all devices; NULL: there is only this one */
+        /* among the devices that divide matrices */
+        uint32_t rank, n;
+        /* all devices; NULL: there is only this one */
+        struct ranks *ranks;
         /* the first that divides matrices, which has the graphs of all; or the device itself */
         struct be *first;
-        void *ready; /* event: the data that other devices read from this one is complete */
+        /* event: the data that other devices read from this one is complete */
+        void *ready;
     } group;
-    struct layers layers; /* layers of this device; all, unless devices divide them (layers.c) */
+    /* layers of this device; all, unless devices divide them (layers.c) */
+    struct layers layers;
     /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
     bool waits;
     /* Pinned memory between devices that divide layers: x after the layers before, and the taps of
@@ -347,37 +436,49 @@ struct be {
         int32_t *sampled;
     } handed;
     char isa[ENGINE_DEVICES * 16];
-    char note[300]; /* code paths that the self-test turned off; "": none */
+    /* code paths that the self-test turned off; "": none */
+    char note[300];
     struct {
-        char text[200]; /* the call that failed, and why */
+        /* the call that failed, and why */
+        char text[200];
         bool lost;
-        bool stuck;      /* lost, and no call that waits for the device may be made */
-        int64_t wait_ns; /* WAIT_LIMIT_NS, or less for tests */
+        /* lost, and no call that waits for the device may be made */
+        bool stuck;
+        /* WAIT_LIMIT_NS, or less for tests */
+        int64_t wait_ns;
     } fault;
     /* Settings; wants_: not turned off by the environment or the device. */
     struct {
-        bool fuse, wants_fuse;   /* products gate, residual() adds up sums */
-        bool early, wants_early; /* cuda_api.launch */
+        /* products gate, residual() adds up sums */
+        bool fuse, wants_fuse;
+        /* cuda_api.launch */
+        bool early, wants_early;
         bool wants_graphs;
     } ways;
     struct {
         /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
          * no pictures */
         struct picture_row *row;
-        uint8_t *memory; /* buffers of the image encoder, model_shape.picture_buffers */
+        /* buffers of the image encoder, model_shape.picture_buffers */
+        uint8_t *memory;
     } pictures;
     struct kv_class kv[PAGE_CLASSES];
-    uint8_t *host_pages; /* pages of KV_GLOBAL in pinned memory */
+    /* pages of KV_GLOBAL in pinned memory */
+    uint8_t *host_pages;
     void *stream;
-    struct cuda_side side; /* stream for host calls, in models with experts on the host */
+    /* stream for host calls, in models with experts on the host */
+    struct cuda_side side;
     struct {
         struct region list[112];
         uint32_t n;
     } regions;
-    struct step step[2]; /* step s has step[s % 2] */
+    /* step s has step[s % 2] */
+    struct step step[2];
     struct weights *weights;
-    struct graphs graphs;    /* used on the first rank only */
-    struct batch_head *head; /* on the device: destination of the upload of the rows */
+    /* used on the first rank only */
+    struct graphs graphs;
+    /* on the device: destination of the upload of the rows */
+    struct batch_head *head;
     struct loading load;
     struct activations act;
     struct products products;
@@ -553,11 +654,15 @@ int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers);
 struct operand {
     const uint16_t *packed;
     const float *scale;
-    const uint32_t *count; /* rows that exist among n_rows; NULL: all */
+    /* rows that exist among n_rows; NULL: all */
+    const uint32_t *count;
     uint32_t n_rows;
-    bool cores;   /* pack_args.cores */
-    bool untimed; /* choose.c does not time this product */
-    bool leaves; /* the caller adds up split-K sums of the product of one matrix (product_left()) */
+    /* pack_args.cores */
+    bool cores;
+    /* choose.c does not time this product */
+    bool untimed;
+    /* the caller adds up split-K sums of the product of one matrix (product_left()) */
+    bool leaves;
     /* The product of gate and up may compute glu(gate, up), of kind @glu, as its first y
      * (product_gates()); otherwise the caller does. */
     bool gates;

@@ -17,14 +17,22 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 
 /* Numbers of the runtime's errors. */
 enum {
-    CUDA_OLD_DRIVER = 35,      /* or there is no driver */
-    CUDA_BUSY = 46,            /* another process uses the device exclusively */
-    CUDA_SYSTEM_CALL = 304,    /* a system call of the driver failed */
-    CUDA_NOT_READY = 600,      /* result of event_query(), not an error */
-    CUDA_FABRIC = 802,         /* the switches between devices are not yet set up */
-    CUDA_OTHER_DRIVER = 803,   /* libcuda does not match the loaded kernel module */
-    CUDA_NOT_COMPATIBLE = 804, /* nor does it support this device with another module */
-    CUDA_MPS = 805,            /* another process that shares the device does not answer */
+    /* or there is no driver */
+    CUDA_OLD_DRIVER = 35,
+    /* another process uses the device exclusively */
+    CUDA_BUSY = 46,
+    /* a system call of the driver failed */
+    CUDA_SYSTEM_CALL = 304,
+    /* result of event_query(), not an error */
+    CUDA_NOT_READY = 600,
+    /* the switches between devices are not yet set up */
+    CUDA_FABRIC = 802,
+    /* libcuda does not match the loaded kernel module */
+    CUDA_OTHER_DRIVER = 803,
+    /* nor does it support this device with another module */
+    CUDA_NOT_COMPATIBLE = 804,
+    /* another process that shares the device does not answer */
+    CUDA_MPS = 805,
     CUDA_UNKNOWN = 999,
 };
 
@@ -47,12 +55,15 @@ static inline int cuda_carveout(uint32_t bytes) {
 
 /* Properties of a device. */
 struct cuda_device {
-    char name[128], address[16]; /* PCI address: domain:bus:device.function */
+    /* PCI address: domain:bus:device.function */
+    char name[128], address[16];
     int major, minor, n_multiprocessors;
     /* size of memory; shared memory of a multiprocessor that kernels may use */
     size_t bytes, shared_bytes;
-    size_t block_bytes; /* most shared memory of a block */
-    bool integrated;    /* the device uses host memory */
+    /* most shared memory of a block */
+    size_t block_bytes;
+    /* the device uses host memory */
+    bool integrated;
     /* result of check_kernel(): compute capability of the kernels' code, the device's or an older
      * one */
     int made_for;
@@ -71,13 +82,15 @@ struct cuda_api {
      * driver), and of this runtime. */
     int (*versions)(int *driver, int *runtime);
     int (*describe)(int device, struct cuda_device *out);
-    int (*use)(int device); /* for the calling thread */
+    /* for the calling thread */
+    int (*use)(int device);
     int (*memory)(size_t *n_free, size_t *n_total);
     /* Returns the bytes of the host's memory that are available. */
     uint64_t (*host_memory)(void);
     int (*alloc)(void **d, size_t n);
     int (*release)(void *d);
-    int (*alloc_host)(void **p, size_t n); /* pinned */
+    /* pinned */
+    int (*alloc_host)(void **p, size_t n);
     int (*release_host)(void *p);
     int (*stream_new)(void **stream);
     int (*stream_free)(void *stream);

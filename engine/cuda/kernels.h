@@ -32,7 +32,8 @@ extern "C" {
 
 /* Argument of repack(). One thread block packs one tile; grid: x units, y rows of tiles. */
 struct repack_args {
-    struct tile_source source; /* row 0: the first row of the first tile */
+    /* row 0: the first row of the first tile */
+    struct tile_source source;
     uint8_t *tiles;
     uint32_t format, n_units;
     struct repack_found *found;
@@ -40,8 +41,10 @@ struct repack_args {
 
 /* Largest scale and first fault that repack() has found in a tensor so far. */
 struct repack_found {
-    uint64_t most; /* the largest tile_scale_size(), as the bits of a float */
-    uint32_t bad;  /* 1 if a weight does not fit half precision */
+    /* the largest tile_scale_size(), as the bits of a float */
+    uint64_t most;
+    /* 1 if a weight does not fit half precision */
+    uint32_t bad;
 };
 
 /* Multiplies the scales of @n_tiles tiles by 2^unit (tile_unit()). One warp for each tile; grid: x
@@ -60,15 +63,20 @@ struct scale_args {
 struct attn_merge {
     uint32_t row0, q0, n_q, partial, n_chunks;
     struct attn_shared shared;
-    uint32_t item, seq; /* its first own item; its sequence */
+    /* its first own item; its sequence */
+    uint32_t item, seq;
 };
 
 /* A sequence of the batch, input of plan(). */
 struct plan_seq {
-    uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
-    uint32_t page0;              /* first entry of its page table */
-    uint32_t state;              /* slot of its state */
-    uint32_t before; /* 1: the slot keeps the hidden state of position pos0 - 1 (kept.h) */
+    /* rows of the batch, position of the first */
+    uint32_t row0, n_rows, pos0;
+    /* first entry of its page table */
+    uint32_t page0;
+    /* slot of its state */
+    uint32_t state;
+    /* 1: the slot keeps the hidden state of position pos0 - 1 (kept.h) */
+    uint32_t before;
 };
 
 #define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
@@ -80,8 +88,10 @@ struct plan_seq {
  * exceed the number of rows, wants or items. */
 struct batch_head {
     uint32_t n_rows, n_wants, n_seqs;
-    uint32_t n_items, n_wide_items, n_merges; /* written by plan */
-    const int32_t *token, *feed;              /* feed >= 0: the token is sampled[feed] */
+    /* written by plan */
+    uint32_t n_items, n_wide_items, n_merges;
+    /* feed >= 0: the token is sampled[feed] */
+    const int32_t *token, *feed;
     const uint32_t *pos;
     /* Rotary positions of the rows, by axis (picture_rows.h). */
     const uint32_t *at[ROPE_PLACES];
@@ -93,7 +103,8 @@ struct batch_head {
     const uint32_t *last;
     /* By class of pages: the page of each row's position, and the page tables. */
     const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
-    const uint32_t *row_slot; /* index of the row's position in its page */
+    /* index of the row's position in its page */
+    const uint32_t *row_slot;
     const uint32_t *row_seq, *want_row;
     const struct plan_seq *seq;
     const struct attn_item *item, *wide_item;
@@ -108,11 +119,13 @@ struct plan_args {
     struct attn_item *item, *wide_item;
     struct attn_merge *merge;
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
-    uint32_t page_tokens; /* 0: nothing is shared */
+    /* 0: nothing is shared */
+    uint32_t page_tokens;
     /* Queries of a block with one chunk (ATTN_QUERIES or ATTN_LATENT), with all chunks
      * (attend_kernel.queries), and with chunks for several sequences (`few`, or more). */
     uint32_t few, wide, shared;
-    uint32_t two_way; /* in some layer, rows see keys up to batch_head.last */
+    /* in some layer, rows see keys up to batch_head.last */
+    uint32_t two_way;
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */
@@ -122,18 +135,24 @@ struct plan_args {
 struct embed_args {
     const struct batch_head *batch;
     struct tile_source table;
-    const uint8_t *tiles; /* the table as tiles; NULL: `table` has the rows */
+    /* the table as tiles; NULL: `table` has the rows */
+    const uint8_t *tiles;
     uint32_t format, n_units;
-    float inverse;          /* matrix.inverse of the tiles */
-    const int32_t *sampled; /* [2][max_wants] tokens of the steps before */
-    float *x, scale;        /* x: [rows][n_embd] */
-    uint32_t picture_width; /* model_shape.n_picture */
+    /* matrix.inverse of the tiles */
+    float inverse;
+    /* [2][max_wants] tokens of the steps before */
+    const int32_t *sampled;
+    /* x: [rows][n_embd] */
+    float *x, scale;
+    /* model_shape.n_picture */
+    uint32_t picture_width;
 };
 
 /* Adds values [first, first + n) of the picture's row to x, for rows of pictures; grid: rows. */
 struct deep_args {
     const struct batch_head *batch;
-    float *x; /* [rows][n] */
+    /* [rows][n] */
+    float *x;
     uint32_t n, first, picture_width;
 };
 
@@ -143,13 +162,16 @@ struct deep_args {
  * row's queries (struct temper); grid: x rows, y tables. */
 struct rope_args {
     const struct batch_head *batch;
-    float *temper; /* [rows], or NULL: queries have no factor */
+    /* [rows], or NULL: queries have no factor */
+    float *temper;
     float slope;
     uint32_t span;
     struct {
         const double *freq;
-        const uint8_t *axis; /* [n_pairs] index into batch_head.at; NULL: 0 for all pairs */
-        float *rope;         /* [rows][n_pairs][2] */
+        /* [n_pairs] index into batch_head.at; NULL: 0 for all pairs */
+        const uint8_t *axis;
+        /* [rows][n_pairs][2] */
+        float *rope;
         uint32_t n_pairs;
         float mscale;
     } table[ROPE_TABLES];
@@ -170,16 +192,22 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CL
  * the scale (max / 127, or infinite) and the scaled sum of the codes. Kernels: pack for PLAIN and
  * NORM, pack_gated for the others. Grid: rows; PACK_THREADS threads. */
 struct pack_args {
-    const float *x, *up, *weight;   /* [rows][n], likewise or NULL, [n] or NULL */
-    const struct batch_head *batch; /* NULL: the grid has one block for each row */
-    uint32_t wanted;                /* not 0: only rows with wants */
-    uint32_t each;                  /* rows of x for each row of the batch; 0: 1 */
+    /* [rows][n], likewise or NULL, [n] or NULL */
+    const float *x, *up, *weight;
+    /* NULL: the grid has one block for each row */
+    const struct batch_head *batch;
+    /* not 0: only rows with wants */
+    uint32_t wanted;
+    /* rows of x for each row of the batch; 0: 1 */
+    uint32_t each;
     uint16_t *packed;
-    float *scale; /* [rows] */
+    /* [rows] */
+    float *scale;
     uint32_t kind, n, n_padded;
     /* for wgmma: [rows / 128][n_padded / 64][16][4][2][8][8], one bulk copy for each slice */
     uint32_t cores;
-    uint32_t x_stride, up_stride; /* values from a row of x or up to the next; 0: n */
+    /* values from a row of x or up to the next; 0: n */
+    uint32_t x_stride, up_stride;
     float eps;
 };
 
@@ -187,10 +215,14 @@ struct pack_args {
  * mean; without weight a copy of x. With @kept also stores the last @n_kept rows of each sequence,
  * position p at index p % n_kept of its slot. Grid: rows; PACK_THREADS threads. */
 struct keep_args {
-    const struct batch_head *batch; /* not read if `row` is set */
-    const float *x, *weight;        /* [rows][n], [n] or NULL */
-    const uint32_t *row;            /* the row of x for each row of hidden; NULL: the same row */
-    float *hidden, *kept;           /* [rows][n]; [slots][n_kept][n] or NULL */
+    /* not read if `row` is set */
+    const struct batch_head *batch;
+    /* [rows][n], [n] or NULL */
+    const float *x, *weight;
+    /* the row of x for each row of hidden; NULL: the same row */
+    const uint32_t *row;
+    /* [rows][n]; [slots][n_kept][n] or NULL */
+    float *hidden, *kept;
     uint32_t n, n_kept, centred;
     float eps;
 };
@@ -202,11 +234,14 @@ struct keep_args {
  * Grid: rows; PACK_THREADS threads. */
 struct pair_args {
     const struct batch_head *batch;
-    const float *x, *hidden, *x_norm, *h_norm; /* [rows][n_x] or NULL, [rows][n], [n_x] twice */
-    float *kept, *pair;                        /* [slots][n_kept][n], [rows][2 n_x] */
+    /* [rows][n_x] or NULL, [rows][n], [n_x] twice */
+    const float *x, *hidden, *x_norm, *h_norm;
+    /* [slots][n_kept][n], [rows][2 n_x] */
+    float *kept, *pair;
     uint32_t n, n_kept, keeps, n_x, part;
     float eps;
-    struct pack_args pack; /* packs pair */
+    /* packs pair */
+    struct pack_args pack;
 };
 
 /* Code for compute capability @v / 10 multiplies 8-bit codes where the format allows it
@@ -222,9 +257,11 @@ MX_FN uint32_t pack_place(uint32_t k) {
 /* A product whose split-K sums residual() adds up: sums as the blocks left them (WIDE_SPLIT_BYTES).
  * The product is their sum from left to right, times scale[row] and @inverse, plus bias. */
 struct left {
-    const float *sums; /* NULL: y is complete */
+    /* NULL: y is complete */
+    const float *sums;
     const float *scale, *bias;
-    uint32_t n_columns; /* blocks of MATMUL_COLUMNS rows of activations */
+    /* blocks of MATMUL_COLUMNS rows of activations */
+    uint32_t n_columns;
     float inverse;
 };
 
@@ -237,21 +274,31 @@ struct left {
  * rows, y n_kv / 8. */
 struct store_args {
     const struct batch_head *batch;
-    float *q;                     /* [rows][n_head][head_dim] */
-    const float *k, *v;           /* [rows][n_head_kv][head_dim] */
-    const float *q_norm, *k_norm; /* [head_dim] or NULL */
-    const float *rope;            /* [rows][n_rot / 2][2]: cos, sin */
-    const float *temper;          /* [rows]: factor of the queries; NULL: 1 */
-    uint8_t *pages;               /* pages of the layer */
-    uint32_t cls;                 /* class of the pages */
+    /* [rows][n_head][head_dim] */
+    float *q;
+    /* [rows][n_head_kv][head_dim] */
+    const float *k, *v;
+    /* [head_dim] or NULL */
+    const float *q_norm, *k_norm;
+    /* [rows][n_rot / 2][2]: cos, sin */
+    const float *rope;
+    /* [rows]: factor of the queries; NULL: 1 */
+    const float *temper;
+    /* pages of the layer */
+    uint8_t *pages;
+    /* class of the pages */
+    uint32_t cls;
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
-    uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
-    uint32_t v_unit; /* values get a norm without weights */
+    /* heads of keys and values that are stored: all, or 0 */
+    uint32_t n_kv;
+    /* values get a norm without weights */
+    uint32_t v_unit;
     /* Lengths of the runs of a head that are multiplied by the Hadamard matrix (shape.h), of
      * queries and keys, and of values; 0: none. */
     uint32_t run_k, run_v;
-    uint32_t width; /* store_latent: values of a query */
+    /* store_latent: values of a query */
+    uint32_t width;
     float eps;
 };
 
@@ -263,10 +310,13 @@ struct store_args {
  * packed. Grid: rows. */
 struct residual_args {
     const struct batch_head *batch;
-    float *t;                 /* [rows][n] */
-    const float *norm, *base; /* [n] or NULL, [rows][n] or NULL */
+    /* [rows][n] */
+    float *t;
+    /* [n] or NULL, [rows][n] or NULL */
+    const float *norm, *base;
     struct left left;
-    float *to; /* [rows][n]; may be base */
+    /* [rows][n]; may be base */
+    float *to;
     float gain, scale, eps;
     uint32_t n, packs;
     struct pack_args pack;
@@ -277,10 +327,13 @@ struct residual_args {
  * layers / 8. */
 struct layer_input_args {
     const struct batch_head *batch;
-    struct tile_source table; /* [tokens][n_layer n] */
+    /* [tokens][n_layer n] */
+    struct tile_source table;
     const int32_t *sampled;
-    const float *norm; /* [n] */
-    float *p;          /* [rows][n_layer][n] */
+    /* [n] */
+    const float *norm;
+    /* [rows][n_layer][n] */
+    float *p;
     uint32_t n, n_layer;
     float scale, own, eps;
 };
@@ -288,8 +341,10 @@ struct layer_input_args {
 /* Computes logits = cap(scale logits); cap 0: no cap. Grid: x n / CUDA_THREADS, rounded up, y
  * rows. */
 struct cap_args {
-    const uint32_t *count; /* number of rows, or NULL */
-    float *logits;         /* [rows][n] */
+    /* number of rows, or NULL */
+    const uint32_t *count;
+    /* [rows][n] */
+    float *logits;
     uint32_t n;
     float scale, cap;
 };
@@ -298,8 +353,10 @@ struct cap_args {
  * each of n values or for each head. Grid: x rows. */
 struct soft_gate_args {
     const struct batch_head *batch;
-    const float *gate; /* [rows][n_gate] */
-    float *o;          /* [rows][n] */
+    /* [rows][n_gate] */
+    const float *gate;
+    /* [rows][n] */
+    float *o;
     uint32_t n, n_gate, sigmoid;
 };
 
@@ -307,7 +364,8 @@ struct soft_gate_args {
  * the values in pages. Grid: x rows, y heads / 8, rounded up. */
 struct hadamard_args {
     const struct batch_head *batch;
-    float *o; /* [rows][n_head][head_dim] */
+    /* [rows][n_head][head_dim] */
+    float *o;
     uint32_t n_head, head_dim, run;
 };
 
@@ -326,14 +384,19 @@ struct copy_args {
  * product. */
 struct matrix {
     const uint8_t *tiles;
-    const float *bias;  /* or NULL */
-    const float *scale; /* factor of each expert's sums, or NULL */
-    const void *grid;   /* tile_grid_of() of its type */
-    float *y;           /* [rows][n_out] */
+    /* or NULL */
+    const float *bias;
+    /* factor of each expert's sums, or NULL */
+    const float *scale;
+    /* tile_grid_of() of its type */
+    const void *grid;
+    /* [rows][n_out] */
+    float *y;
     uint32_t format, n_out, n_units, n_row_tiles;
     /* 2^-unit times the tensor's scale: from weights of tiles to those of the file */
     float inverse;
-    uint32_t stage_bytes, stage_units; /* tile_stage_bytes(), tile_stage_units() */
+    /* tile_stage_bytes(), tile_stage_units() */
+    uint32_t stage_bytes, stage_units;
     /* Start of each segment, in units and in bytes. */
     uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1];
 };
@@ -358,10 +421,14 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
  * largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
-    const uint16_t *x;                 /* [n_rows] packed (pack_args) */
-    const float *scale;                /* [n_rows] */
-    const uint32_t *count;             /* how many of n_rows exist, or NULL: all */
-    uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
+    /* [n_rows] packed (pack_args) */
+    const uint16_t *x;
+    /* [n_rows] */
+    const float *scale;
+    /* how many of n_rows exist, or NULL: all */
+    const uint32_t *count;
+    /* n_blocks: of 16 columns, in x */
+    uint32_t n_mats, n_rows, n_blocks;
     /* matvec: row tiles of all matrices; the largest tile_stage_bytes(); stages of a ring, 2 or
      * 3 */
     uint32_t n_tiles, stage_bytes, n_stages;
@@ -376,7 +443,8 @@ struct matmul_args {
      * of @arrived; the last block adds up y, or, with @leave, none does. Matrices with shared
      * segments have at least TILE_SEGMENTS units. */
     uint32_t n_columns, n_panels, n_splits, leave;
-    uint32_t *arrived; /* zero before and after the kernel */
+    /* zero before and after the kernel */
+    uint32_t *arrived;
     float *sums;
 };
 
@@ -446,13 +514,15 @@ struct expert_item {
  * that have no slot take the slots that were picked least recently, as long as there are slots that
  * this step has not picked. */
 struct expert_slots {
-    uint32_t *slot; /* [n_expert] slot of each expert, or SLOT_HOST; NULL: no slots */
+    /* [n_expert] slot of each expert, or SLOT_HOST; NULL: no slots */
+    uint32_t *slot;
     /* [n] expert in each slot; [n + 1] time at which each was picked, then the current time */
     uint32_t *expert, *since;
     uint32_t n, *n_moves;
     /* [n] experts to be fetched by this step, *n_moves of them, with their slots */
     uint32_t (*move)[2];
-    uint64_t *n_missed; /* count of picks of experts without a slot, or NULL */
+    /* count of picks of experts without a slot, or NULL */
+    uint64_t *n_missed;
 };
 
 /* Picks experts like engine/experts.c, with the same bits. Pair r n_used + k is pick k of row r.
@@ -462,19 +532,27 @@ struct expert_slots {
  * result depends on it. Grid: x rows / ROUTE_ROWS. */
 struct route_args {
     const struct batch_head *batch;
-    const float *logits, *bias; /* [rows][n_expert]; [n_expert] for the choice only, or NULL */
+    /* [rows][n_expert]; [n_expert] for the choice only, or NULL */
+    const float *logits, *bias;
     uint32_t n_expert, n_used, columns, n_tokens, stride;
-    uint32_t gating, normalize, n_group, n_group_used; /* struct expert_rule */
+    /* struct expert_rule */
+    uint32_t gating, normalize, n_group, n_group_used;
     /* [n_tokens][n_used] fixed picks by token, or NULL; as in embed_args */
     const int32_t *table, *sampled;
-    float in_scale, scale; /* factors of the logits and of the weights */
+    /* factors of the logits and of the weights */
+    float in_scale, scale;
     /* [n_expert] numbers of experts on the device; NULL: it has all experts */
     const uint32_t *slot;
-    uint64_t *picks;  /* [n_expert] counts of picks, or NULL */
-    uint32_t *expert; /* [pairs] */
-    float *weight;    /* [pairs] */
-    uint32_t *list;   /* [n_expert][stride] */
-    uint32_t *count;  /* [n_expert], then blocks that arrived: zero before and after the kernel */
+    /* [n_expert] counts of picks, or NULL */
+    uint64_t *picks;
+    /* [pairs] */
+    uint32_t *expert;
+    /* [pairs] */
+    float *weight;
+    /* [n_expert][stride] */
+    uint32_t *list;
+    /* [n_expert], then blocks that arrived: zero before and after the kernel */
+    uint32_t *count;
     struct expert_item *item;
     uint32_t *n_items;
     struct expert_slots slots;
@@ -507,18 +585,26 @@ struct expert_cut {
  * each matrix. Dynamic shared memory: expert_shared(), wide_shared() of the largest format. */
 struct expert_args {
     struct matrix m[2];
-    const uint16_t *x;                 /* [pairs or rows] packed */
-    const float *scale;                /* [pairs or rows] scales of the packed rows */
-    uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
-    uint32_t n_experts;                /* number of experts */
-    uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
-    uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
+    /* [pairs or rows] packed */
+    const uint16_t *x;
+    /* [pairs or rows] scales of the packed rows */
+    const float *scale;
+    /* n_blocks: of 16 columns, in x */
+    uint32_t n_mats, n_blocks, n_used;
+    /* number of experts */
+    uint32_t n_experts;
+    /* by_pair: a row of x is a pair */
+    uint32_t by_pair, glu;
+    /* stage_bytes: the largest */
+    uint32_t n_teams, stage_bytes;
     struct expert_cut cut[2];
     const struct expert_item *item;
     const uint32_t *n_items, *list;
     uint32_t stride;
-    const uint32_t *slot;   /* expert_slots.slot: a matrix's tiles are those of slot 0; or NULL */
-    const uint8_t *host[2]; /* tiles of experts without a slot, those of expert 0 first */
+    /* expert_slots.slot: a matrix's tiles are those of slot 0; or NULL */
+    const uint32_t *slot;
+    /* tiles of experts without a slot, those of expert 0 first */
+    const uint8_t *host[2];
 };
 
 /* Fills in n_teams, cut and stage_bytes for @n_teams teams per block. */
@@ -548,7 +634,8 @@ MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
  * items of the batch's rows, head by head. Grid: 1. */
 struct heads_args {
     const struct batch_head *batch;
-    uint32_t n_head, columns; /* columns: most pairs of an item */
+    /* columns: most pairs of an item */
+    uint32_t n_head, columns;
     struct expert_item *item;
     uint32_t *n_items;
 };
@@ -557,8 +644,10 @@ struct heads_args {
  * Grid: rows; PACK_THREADS threads. */
 struct hand_over_args {
     const struct batch_head *batch;
-    const float *x;         /* [rows][n] */
-    const uint32_t *expert; /* [rows][n_used] */
+    /* [rows][n] */
+    const float *x;
+    /* [rows][n_used] */
+    const uint32_t *expert;
     uint32_t n, n_used;
     float *host_x;
     uint32_t *host_expert, *host_rows;
@@ -569,16 +658,24 @@ struct hand_over_args {
  * threads. */
 struct combine_args {
     const struct batch_head *batch;
-    const float *x;              /* [rows][n_x] */
-    float *to;                   /* [rows][n]: columns of x from @first on; may be x */
-    const float *y, *host_y;     /* [pairs][n] results of the device's and of the host's experts */
-    const uint32_t *slot;        /* route_args.slot; NULL: all results are in y */
-    const float *weight, *weigh; /* weigh: a factor for each expert, or NULL */
+    /* [rows][n_x] */
+    const float *x;
+    /* [rows][n]: columns of x from @first on; may be x */
+    float *to;
+    /* [pairs][n] results of the device's and of the host's experts */
+    const float *y, *host_y;
+    /* route_args.slot; NULL: all results are in y */
+    const uint32_t *slot;
+    /* weigh: a factor for each expert, or NULL */
+    const float *weight, *weigh;
     const uint32_t *expert;
-    const float *shared;      /* [rows][n] result of the shared expert, or NULL */
-    const float *gate, *norm; /* [n_x] gate and norm of the shared expert; norm may be NULL */
+    /* [rows][n] result of the shared expert, or NULL */
+    const float *shared;
+    /* [n_x] gate and norm of the shared expert; norm may be NULL */
+    const float *gate, *norm;
     float eps;
-    uint32_t n_x, first, n, n_used, adds, packs; /* adds: x is added */
+    /* adds: x is added */
+    uint32_t n_x, first, n, n_used, adds, packs;
     struct pack_args pack;
 };
 
@@ -586,7 +683,8 @@ struct combine_args {
 
 struct penal { /* a token of prompt or output, once */
     int32_t token;
-    uint32_t count; /* in the output */
+    /* in the output */
+    uint32_t count;
 };
 
 struct bias_entry { /* an engine_bias in the device's layout */
@@ -601,8 +699,10 @@ struct sample_want {
     uint64_t seed;
     uint32_t choice, out_pos, top_k;
     uint32_t bias0, n_bias, ban0, n_bans, penal0, n_penals;
-    int32_t fed;    /* index of the previous step's sample that precedes the row, or -1 */
-    int32_t target; /* >= 0: the token is given, and nothing is sampled */
+    /* index of the previous step's sample that precedes the row, or -1 */
+    int32_t fed;
+    /* >= 0: the token is given, and nothing is sampled */
+    int32_t target;
     uint8_t n_top, logprob;
 };
 
@@ -656,18 +756,25 @@ struct sample_state {
 struct sample_args {
     const struct sample_want *want;
     struct sample_state *state;
-    const float *logits; /* [wants][n_vocab] */
-    float *z;            /* [wants][n_vocab] logits after the processors */
+    /* [wants][n_vocab] */
+    const float *logits;
+    /* [wants][n_vocab] logits after the processors */
+    float *z;
     const struct bias_entry *bias;
     const int32_t *ban;
     const struct penal *penal;
-    const uint32_t *mask;      /* [masks][mask_words] */
-    const int32_t *mask_index; /* [wants]: index of a mask; -1: none */
-    const int32_t *fed_from;   /* samples of the previous step */
-    int32_t *sampled;          /* [wants] */
+    /* [masks][mask_words] */
+    const uint32_t *mask;
+    /* [wants]: index of a mask; -1: none */
+    const int32_t *mask_index;
+    /* samples of the previous step */
+    const int32_t *fed_from;
+    /* [wants] */
+    int32_t *sampled;
     struct sample_out *out;
     uint32_t n_vocab, mask_words, digest;
-    uint32_t list_max; /* capacity of state.list: SAMPLE_LIST, or less for tests */
+    /* capacity of state.list: SAMPLE_LIST, or less for tests */
+    uint32_t list_max;
 };
 
 /* Returns true if top_k excludes any token. */

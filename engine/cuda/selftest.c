@@ -221,12 +221,15 @@ typedef int (*multiply)(struct be *b, const struct product *p, const struct oper
 
 /* A way to compute a product. be.@flag equals @left_out if steps do not use it. */
 struct way {
-    const char *name; /* named in be.note if it is wrong */
+    /* named in be.note if it is wrong */
+    const char *name;
     multiply multiply;
     size_t flag;
     bool left_out;
-    uint32_t n_rows, block_rows, n_splits; /* rows of activations; rows of a panel; split-K */
-    bool cores, expert;                    /* pack_args.cores; for tensors of experts */
+    /* rows of activations; rows of a panel; split-K */
+    uint32_t n_rows, block_rows, n_splits;
+    /* pack_args.cores; for tensors of experts */
+    bool cores, expert;
 };
 
 static int by_matvec(struct be *b, const struct product *p, const struct operand *x,

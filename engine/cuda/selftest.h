@@ -18,7 +18,8 @@
 struct selftest_step {
     struct engine_batch batch;
     struct engine_seq seq[SELFTEST_KEYS];
-    uint32_t start[SELFTEST_KEYS + 1], *page; /* page: [entries of the page tables] */
+    /* page: [entries of the page tables] */
+    uint32_t start[SELFTEST_KEYS + 1], *page;
 };
 
 /* Begins a step of @n rows from position @pos0 on, of one sequence or, with @apart, of one each on

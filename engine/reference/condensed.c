@@ -14,13 +14,20 @@
 
 /* Buffers, in the order in which the ops fill them. */
 struct ref_condensed {
-    float *r, *key, *weight; /* [max_rows] r, k and t of CSA_IN */
-    float *value, *gate;     /* [max_rows][2 * width] u of COMPRESS, and w[1] y */
-    float *q;                /* [max_rows][n_index][index_dim] queries of the indexer */
-    float *score;            /* [blocks of the longest context, and the window] */
-    uint32_t *pick, *n_pick; /* [max_rows][n_block] picked blocks, [max_rows] their number */
-    float *line;             /* [width] one key */
-    size_t width;            /* values of the widest key */
+    /* [max_rows] r, k and t of CSA_IN */
+    float *r, *key, *weight;
+    /* [max_rows][2 * width] u of COMPRESS, and w[1] y */
+    float *value, *gate;
+    /* [max_rows][n_index][index_dim] queries of the indexer */
+    float *q;
+    /* [blocks of the longest context, and the window] */
+    float *score;
+    /* [max_rows][n_block] picked blocks, [max_rows] their number */
+    uint32_t *pick, *n_pick;
+    /* [width] one key */
+    float *line;
+    /* values of the widest key */
+    size_t width;
 };
 
 void ref_condensed_open(struct be *b, const struct be_opts *o) {
@@ -156,8 +163,10 @@ static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to)
 struct source {
     const struct engine_seq *seq;
     float *state;
-    size_t width;    /* number of values of u */
-    uint32_t n_kept; /* number of tokens that the state has */
+    /* number of values of u */
+    size_t width;
+    /* number of tokens that the state has */
+    uint32_t n_kept;
 };
 
 /* Returns u (@which 0) or w[1] y (1) of position @pos. */
@@ -266,7 +275,8 @@ struct view {
     struct step *step;
     const struct model_op *op;
     const struct engine_seq *seq;
-    const float *state; /* keys of the window */
+    /* keys of the window */
+    const float *state;
     uint32_t row, first, n_window, n;
 };
 

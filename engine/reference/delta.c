@@ -11,8 +11,10 @@
 /* Inputs of one token for one value head. */
 struct head {
     const float *q, *k, *v;
-    float keep, beta;   /* e^g; sigmoid of the product for beta */
-    const float *keeps; /* e^g for each element of the key; NULL: all are keep */
+    /* e^g; sigmoid of the product for beta */
+    float keep, beta;
+    /* e^g for each element of the key; NULL: all are keep */
+    const float *keeps;
 };
 
 /* Scales @x to unit length, with @eps under the root. */

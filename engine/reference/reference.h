@@ -29,19 +29,31 @@ struct be {
     struct step step;
     struct sampler sampler;
     float *act[ACT_ROLES];
-    float *normed; /* [max(max_rows, max_wants)][n_embd] */
-    float *kv[2];  /* [max_rows][widest.kv] keys and values of this step's rows */
-    float *up;     /* [max_rows][widest FFN] */
-    float *sum;    /* [n_embd] sum of a row's experts, or another row of scratch memory */
-    float *row;    /* [row_width] a decoded row of weights; row_width: the longest row of any op */
+    /* [max(max_rows, max_wants)][n_embd] */
+    float *normed;
+    /* [max_rows][widest.kv] keys and values of this step's rows */
+    float *kv[2];
+    /* [max_rows][widest FFN] */
+    float *up;
+    /* [n_embd] sum of a row's experts, or another row of scratch memory */
+    float *sum;
+    /* [row_width] a decoded row of weights; row_width: the longest row of any op */
+    float *row;
     size_t row_width;
-    float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
-    float *router;            /* [max_rows][n_expert], then [n_expert] pick_bias */
-    struct expert_pick *pick; /* [max_rows][n_expert_used] */
-    float *pair;              /* [max_rows][streams][2][n_embd] input of DRAFT_IN; or NULL */
-    float *scores;            /* [query heads of a key head][max_context] */
-    float *logits;            /* [max_wants][n_vocab] */
-    double *rope;             /* [n_rot / 2][cos, sin] of one position */
+    /* [2 * widest FFN] of one expert, then its output [n_embd] */
+    float *gate;
+    /* [max_rows][n_expert], then [n_expert] pick_bias */
+    float *router;
+    /* [max_rows][n_expert_used] */
+    struct expert_pick *pick;
+    /* [max_rows][streams][2][n_embd] input of DRAFT_IN; or NULL */
+    float *pair;
+    /* [query heads of a key head][max_context] */
+    float *scores;
+    /* [max_wants][n_vocab] */
+    float *logits;
+    /* [n_rot / 2][cos, sin] of one position */
+    double *rope;
     /* Pages of each class. In a page layers are consecutive, each with the keys of all positions,
      * then the values of all positions. */
     uint8_t *pages[KV_CLASSES];
@@ -51,37 +63,56 @@ struct be {
     float *latent, *latent_q, *latent_heads;
 
     /* Recurrent layers, else NULL. */
-    float *gated;           /* [max_rows][heads][2][dim] queries and gates of attention */
-    float *in[OP_MATRICES]; /* [max_rows][n_in] products of STATE_IN */
-    float *channel;         /* [channels] result of the convolution of a row */
-    float *recall;          /* [dim] M^T k of a value head */
-    float *state;           /* [n_states]: [recurrent layers][n_floats], then n_more floats */
+    /* [max_rows][heads][2][dim] queries and gates of attention */
+    float *gated;
+    /* [max_rows][n_in] products of STATE_IN */
+    float *in[OP_MATRICES];
+    /* [channels] result of the convolution of a row */
+    float *channel;
+    /* [dim] M^T k of a value head */
+    float *recall;
+    /* [n_states]: [recurrent layers][n_floats], then n_more floats */
+    float *state;
 
     /* Block drafters, else NULL. */
-    float *tap;                   /* [max_rows][n_taps][n_embd] */
-    float *saved;                 /* [max_rows][n_embd] x before BLOCK_IN */
-    float *dynamic;               /* [max_rows][block_values()] dynamic taps */
-    float *base;                  /* [2][block.kernel][n_embd] */
-    float *select;                /* [max_wants + 2][block.rank] g of wants, and scratch memory */
-    struct block_pick *candidate; /* [max_wants][block.top_k] */
+    /* [max_rows][n_taps][n_embd] */
+    float *tap;
+    /* [max_rows][n_embd] x before BLOCK_IN */
+    float *saved;
+    /* [max_rows][block_values()] dynamic taps */
+    float *dynamic;
+    /* [2][block.kernel][n_embd] */
+    float *base;
+    /* [max_wants + 2][block.rank] g of wants, and scratch memory */
+    float *select;
+    /* [max_wants][block.top_k] */
+    struct block_pick *candidate;
 
     /* Residual streams, else NULL. */
-    float *mixed, *stream_gate; /* [max_rows][streams][n_embd] */
-    float *low;                 /* [max_rows][stream.n_low] */
+    /* [max_rows][streams][n_embd] */
+    float *mixed, *stream_gate;
+    /* [max_rows][stream.n_low] */
+    float *low;
     /* weights of the preceding MIX: [max_rows][streams]; of the preceding HC_IN: [max_rows] with
      * [streams] weights and [streams][streams] shares each */
     float *stream_weight;
 
     /* Sparse attention, else NULL. */
-    float *index_q, *index_k; /* [max_rows] queries of the indexer, and w[1] x of each token */
-    float *block_score;       /* [max_context] */
-    uint32_t *seen;           /* [max_rows][seen_words] a bit for each position that a row sees */
+    /* [max_rows] queries of the indexer, and w[1] x of each token */
+    float *index_q, *index_k;
+    /* [max_context] */
+    float *block_score;
+    /* [max_rows][seen_words] a bit for each position that a row sees */
+    uint32_t *seen;
     uint32_t seen_words;
 
-    struct ref_condensed *condensed; /* NULL: keys are not condensed */
+    /* NULL: keys are not condensed */
+    struct ref_condensed *condensed;
 
-    struct arena arena; /* owns all buffers */
-    bool no_memory;     /* an allocation of ref_alloc() failed */
+    /* owns all buffers */
+    struct arena arena;
+    /* an allocation of ref_alloc() failed */
+    bool no_memory;
 };
 
 /* Returns @rows items, at least one, of @size zero bytes, which are valid until the backend closes.

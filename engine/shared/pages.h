@@ -132,13 +132,19 @@ MX_FN uint32_t attn_first_result(const struct attn_shared *s, uint32_t chunk) {
  * holds @few queries (plan_args.few): query i is at index i % few of place partial + i / few. A run
  * that begins with chunk 0 yields one result, another run one for each chunk. */
 struct attn_item {
-    uint32_t row0, pos0; /* first row in the batch, and its position */
+    /* first row in the batch, and its position */
+    uint32_t row0, pos0;
     uint32_t q0, n_q;
-    uint32_t page0;    /* first entry of the sequence's page table */
-    int32_t chunk;     /* the first of n_run chunks; or -1: all n_chunks, and the result is final */
-    uint32_t n_run;    /* number of chunks of the run; 0 if the result is final */
-    uint32_t partial;  /* first place of the item's results */
-    uint32_t n_chunks; /* chunks of the item's longest query */
+    /* first entry of the sequence's page table */
+    uint32_t page0;
+    /* the first of n_run chunks; or -1: all n_chunks, and the result is final */
+    int32_t chunk;
+    /* number of chunks of the run; 0 if the result is final */
+    uint32_t n_run;
+    /* first place of the item's results */
+    uint32_t partial;
+    /* chunks of the item's longest query */
+    uint32_t n_chunks;
     /* for final results: the shared results to continue from; n_chunks 0: none */
     struct attn_shared shared;
 };

@@ -16,13 +16,16 @@ enum tile_format {
     TILE_MXFP4,
     TILE_NVFP4,
     TILE_Q5_0,
-    TILE_Q4_1, /* this and the next format have minima */
+    /* this and the next format have minima */
+    TILE_Q4_1,
     TILE_Q5_1,
-    TILE_Q4_K, /* from here on tiles have 256 columns */
+    /* from here on tiles have 256 columns */
+    TILE_Q4_K,
     TILE_Q5_K,
     TILE_Q6_K,
     TILE_IQ4_XS,
-    TILE_IQ1, /* from here on: tiles_low.h */
+    /* from here on: tiles_low.h */
+    TILE_IQ1,
     TILE_IQ2,
     TILE_IQ3,
     TILE_Q2_K,

@@ -19,10 +19,14 @@ struct vis_ops;
 
 /* Zeroed: the CPU backend with as many threads as there are processors. */
 struct image_encoder_opts {
-    const char *backend; /* "reference", or "cpu" */
-    const char *isa;     /* instructions of the CPU backend; NULL: the best */
-    uint32_t n_threads;  /* 0: all */
-    uint32_t max_rows;   /* rows of a picture or of its part; 0: the projector's limit */
+    /* "reference", or "cpu" */
+    const char *backend;
+    /* instructions of the CPU backend; NULL: the best */
+    const char *isa;
+    /* 0: all */
+    uint32_t n_threads;
+    /* rows of a picture or of its part; 0: the projector's limit */
+    uint32_t max_rows;
     /* The text model, whose tokens mark tiles; NULL: the rows of marks are zeros. */
     const struct gguf *text;
     /* An open device and its backend for encoders, used instead of @backend; NULL: none. */

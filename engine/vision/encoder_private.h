@@ -18,7 +18,8 @@ struct vis_norm { /* in the backend's memory; w NULL: there is none */
 
 struct vis_layer {
     struct vis_norm ln1, ln2, q_norm, k_norm, attn_post, ffn_post;
-    struct vis_mat *qkv[3]; /* the second NULL: the first computes all three */
+    /* the second NULL: the first computes all three */
+    struct vis_mat *qkv[3];
     struct vis_mat *out, *gate, *up, *down;
     /* The merger of a layer with deepstack; deep_norm.w NULL: the layer has none. */
     struct vis_norm deep_norm;
@@ -35,28 +36,42 @@ struct vis_clip {
 
 /* Positions of the patches of a picture, in the order in which they are computed. */
 struct vis_grid {
-    uint32_t n, height, width; /* patches */
-    uint32_t *row, *column;    /* [n] */
+    /* patches */
+    uint32_t n, height, width;
+    /* [n] */
+    uint32_t *row, *column;
     /* [n_windows + 1] first patch of each window; one window: full attention */
     uint32_t n_windows, *window;
-    uint32_t longest; /* most patches of a window */
-    uint8_t *bytes;   /* memory of these arrays: @size bytes, @used of them in use */
+    /* most patches of a window */
+    uint32_t longest;
+    /* memory of these arrays: @size bytes, @used of them in use */
+    uint8_t *bytes;
     size_t size, used;
-    struct vis_places at;  /* addresses for the backend */
-    const uint32_t *start; /* the backend's copy of window */
+    /* addresses for the backend */
+    struct vis_places at;
+    /* the backend's copy of window */
+    const uint32_t *start;
 };
 
 /* Passes over a picture. A pass goes over independent units: patches, unless stated otherwise. QKV
  * to DEEP are repeated for each layer. */
 enum vis_stage {
-    VIS_EMBED,   /* x of patches from the pixels, positions included */
-    VIS_QKV,     /* queries, keys and values of patches, normed and rotated */
-    VIS_ATTEND,  /* windows; or, without windows, blocks of rows of one head after the other */
-    VIS_OUT,     /* x += projection of the output of attention */
-    VIS_FFN,     /* x += FFN */
-    VIS_DEEP,    /* blocks of patches: a part of the rows for the text model */
-    VIS_ARRANGE, /* blocks of patches, in order of computation: normed and moved to raster order */
-    VIS_PROJECT, /* rows for the text model, without line breaks */
+    /* x of patches from the pixels, positions included */
+    VIS_EMBED,
+    /* queries, keys and values of patches, normed and rotated */
+    VIS_QKV,
+    /* windows; or, without windows, blocks of rows of one head after the other */
+    VIS_ATTEND,
+    /* x += projection of the output of attention */
+    VIS_OUT,
+    /* x += FFN */
+    VIS_FFN,
+    /* blocks of patches: a part of the rows for the text model */
+    VIS_DEEP,
+    /* blocks of patches, in order of computation: normed and moved to raster order */
+    VIS_ARRANGE,
+    /* rows for the text model, without line breaks */
+    VIS_PROJECT,
     VIS_STAGES
 };
 
@@ -65,15 +80,20 @@ struct vis_cursor {
     const uint8_t *rgb;
     struct picture_layout whole;
     float *rows;
-    uint32_t tile, n_parts; /* the current part; a picture without tiles has one */
+    /* the current part; a picture without tiles has one */
+    uint32_t tile, n_parts;
     struct picture_layout l;
-    const uint8_t *pixels; /* first pixels of the part; pitch: bytes from a line to the next */
+    /* first pixels of the part; pitch: bytes from a line to the next */
+    const uint8_t *pixels;
     size_t pitch;
     float *out;
     enum vis_stage stage;
-    uint32_t layer, part; /* part: number of complete DEEP parts */
-    uint32_t at;          /* completed units of the stage */
-    uint64_t left;        /* multiply-adds */
+    /* part: number of complete DEEP parts */
+    uint32_t layer, part;
+    /* completed units of the stage */
+    uint32_t at;
+    /* multiply-adds */
+    uint64_t left;
 };
 
 /* Invariant: the buffers have room for max_patches. */
@@ -81,16 +101,20 @@ struct image_encoder {
     struct projector p;
     const struct vis_ops *ops;
     struct vis_be *be;
-    uint32_t max_patches, max_rows, n_table; /* n_table: positions of the table */
-    struct vis_layer *layer;                 /* [p.n_layer] */
+    /* n_table: positions of the table */
+    uint32_t max_patches, max_rows, n_table;
+    /* [p.n_layer] */
+    struct vis_layer *layer;
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
-    const float *table, *line_break; /* table: in the backend's memory */
+    /* table: in the backend's memory */
+    const float *table, *line_break;
     /* Rows of the marks of tiles, [VIS_MARKS][p.n_out]: of the small picture, then of the lines and
      * columns of a grid. NULL without a text model. */
     float *marks;
     bool has_mark[VIS_MARKS];
-    uint32_t hidden; /* outputs of mm_in */
+    /* outputs of mm_in */
+    uint32_t hidden;
 
     struct floats {
         struct floats *next;
@@ -110,7 +134,8 @@ struct image_encoder {
      * [VIS_CHUNK] of the widest input, [2] of [VIS_CHUNK][widest hidden], [VIS_CHUNK][n_out]. */
     float *x, *o;
     float *qkv, *in, *ffn, *out;
-    float *clipped; /* [VIS_CHUNK][widest input of a product] */
+    /* [VIS_CHUNK][widest input of a product] */
+    float *clipped;
     size_t in_width, ffn_width;
     struct vis_cursor under_way;
 };

@@ -15,7 +15,8 @@
 struct loader {
     struct image_encoder *e;
     struct binder b;
-    bool swapped; /* old files swap the names ffn_up and ffn_down */
+    /* old files swap the names ffn_up and ffn_down */
+    bool swapped;
 };
 
 /* Allocates @n floats that live as long as the encoder; NULL after an error. */

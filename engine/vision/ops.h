@@ -24,21 +24,27 @@ struct vis_mat; /* a matrix and its bias in the backend's layout */
 
 /* Sizes that a backend allocates for. */
 struct vis_sizes {
-    uint32_t max_rows; /* rows of one linear() */
-    uint32_t max_in;   /* values of its rows */
-    uint32_t max_keys; /* patches of a picture */
+    /* rows of one linear() */
+    uint32_t max_rows;
+    /* values of its rows */
+    uint32_t max_in;
+    /* patches of a picture */
+    uint32_t max_keys;
     uint32_t n_head, head_dim;
-    size_t place_bytes, pixel_bytes; /* most bytes of bring() and pixels() */
+    /* most bytes of bring() and pixels() */
+    size_t place_bytes, pixel_bytes;
 };
 
 /* Attention among the patches of a segment, on the data given to heads(). */
 struct vis_attend {
     float scale;
-    float *out; /* [patches][n_head head_dim] */
+    /* [patches][n_head head_dim] */
+    float *out;
     /* attend(): segment s has the patches [start[s], start[s + 1]), @longest at most. */
     uint32_t n_segments, longest;
     const uint32_t *start;
-    uint32_t n_patches; /* attend_blocks() */
+    /* attend_blocks() */
+    uint32_t n_patches;
 };
 
 /* Returns the number of row blocks of a head. */
@@ -52,7 +58,8 @@ struct vis_ops {
     const char *(*lacks)(const struct projector *p);
     int (*open)(struct vis_be **out, const struct image_encoder_opts *opts,
                 const struct vis_sizes *sizes, struct err *err);
-    struct vis_be *(*close)(struct vis_be *b); /* accepts NULL and half-built, returns NULL */
+    /* accepts NULL and half-built, returns NULL */
+    struct vis_be *(*close)(struct vis_be *b);
     /* Largest memory in bytes of open(), of a buffer, and of a tensor of the file. */
     uint64_t (*open_bytes)(const struct vis_sizes *sizes, uint32_t n_threads);
     uint64_t (*buffer_bytes)(size_t n);

@@ -19,8 +19,10 @@ struct vis_mat {
 struct vis_be {
     struct vis_host host;
     struct vis_mat *mats;
-    float *row;     /* [max_in] a decoded row of a matrix */
-    double *scores; /* [max_keys] */
+    /* [max_in] a decoded row of a matrix */
+    float *row;
+    /* [max_keys] */
+    double *scores;
 };
 
 static struct vis_be *vis_ref_close_be(struct vis_be *b) {

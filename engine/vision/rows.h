@@ -21,35 +21,48 @@ struct vis_tap {
 
 /* The rows, or the columns, of patches of a picture. */
 struct vis_axis {
-    const uint32_t *of;        /* [patches] row or column of each patch */
-    const float *turn;         /* [head_dim / 4][2] cosines and sines of each row or column */
-    const uint32_t *first_tap; /* first tap of each row or column, and the end */
+    /* [patches] row or column of each patch */
+    const uint32_t *of;
+    /* [head_dim / 4][2] cosines and sines of each row or column */
+    const float *turn;
+    /* first tap of each row or column, and the end */
+    const uint32_t *first_tap;
     const struct vis_tap *tap;
 };
 
 /* Patches of a picture, in the order of computation. */
 struct vis_places {
     struct vis_axis row, column;
-    const uint32_t *to;   /* [patches] index of each patch when blocks are in raster order */
-    const uint8_t *pixel; /* three bytes each, @pitch bytes from a line to the next */
+    /* [patches] index of each patch when blocks are in raster order */
+    const uint32_t *to;
+    /* three bytes each, @pitch bytes from a line to the next */
+    const uint8_t *pixel;
     size_t pitch;
-    uint32_t width; /* patches of a line */
+    /* patches of a line */
+    uint32_t width;
 };
 
 /* Functions of row r of @n rows, which is row first + r of all. */
 enum vis_row_kind {
-    VIS_NORM,     /* out = in / rms(in) w, or with bias (in - mean) / deviation w + bias, both by
-                     the root of a square plus eps; w NULL: 1; @moves: to row at.to[first + r] */
-    VIS_ADD,      /* out += in */
-    VIS_CLAMP,    /* out = in within [low, high] */
-    VIS_ACT,      /* out = act(in), up NULL, or act(in) up */
-    VIS_AFFINE,   /* out = (in factor - bias) w, or in factor where w is NULL */
-    VIS_PATCH,    /* out = pixels of the patch by channel, line and column: (p / 255 - mean) / std,
-                     with @twice 2 p - 1 of that */
-    VIS_POSITION, /* out += rows of the table @in: the sum over taps of the patch's row and column,
-                     rows of @n_table places, or, @apart, that of its column and, n_table behind, of
-                     its row */
-    VIS_MEAN,     /* out = mean of the patches of a block, in raster order in @in */
+    /* out = in / rms(in) w, or with bias (in - mean) / deviation w + bias, both by the root of a
+     * square plus eps; w NULL: 1; @moves: to row at.to[first + r] */
+    VIS_NORM,
+    /* out += in */
+    VIS_ADD,
+    /* out = in within [low, high] */
+    VIS_CLAMP,
+    /* out = act(in), up NULL, or act(in) up */
+    VIS_ACT,
+    /* out = (in factor - bias) w, or in factor where w is NULL */
+    VIS_AFFINE,
+    /* out = pixels of the patch by channel, line and column: (p / 255 - mean) / std, with @twice 2
+     * p - 1 of that */
+    VIS_PATCH,
+    /* out += rows of the table @in: the sum over taps of the patch's row and column, rows of
+     * @n_table places, or, @apart, that of its column and, n_table behind, of its row */
+    VIS_POSITION,
+    /* out = mean of the patches of a block, in raster order in @in */
+    VIS_MEAN,
     /* out = all values of a block's patches, patch by patch or, with @channels, by channel */
     VIS_BLOCK,
 };
@@ -57,7 +70,8 @@ enum vis_row_kind {
 struct vis_rows {
     enum vis_row_kind kind;
     enum vis_act act;
-    uint32_t n, first, width; /* width: values of a row of out, of BLOCK: of a patch */
+    /* width: values of a row of out, of BLOCK: of a patch */
+    uint32_t n, first, width;
     uint32_t side, merge, n_table;
     const float *in, *up, *w, *bias;
     float *out;
@@ -74,11 +88,14 @@ enum vis_turn { VIS_STAY, VIS_NEIGHBOURS, VIS_HALVES, VIS_QUARTERS };
  * are weights, and rotated: the first quarter of pairs by the patch's row, the second by its
  * column, or with @swapped the other way round. */
 struct vis_heads {
-    const float *in[3]; /* queries, keys, values of the first patch; @stride values apart */
+    /* queries, keys, values of the first patch; @stride values apart */
+    const float *in[3];
     size_t stride;
     uint32_t n, first;
-    const float *w[2], *bias[2]; /* weights of queries and keys; NULL: no norm */
-    bool unit;                   /* values get a norm without weights */
+    /* weights of queries and keys; NULL: no norm */
+    const float *w[2], *bias[2];
+    /* values get a norm without weights */
+    bool unit;
     bool swapped;
     enum vis_turn turn;
     float eps;

@@ -15,9 +15,12 @@ struct arena_chunk;
  * alignment. For one thread at a time. */
 struct arena {
     struct arena_chunk *chunks;
-    size_t used, max; /* in bytes */
-    bool full;        /* an allocation was refused because of the limit */
-    bool starved;     /* an allocation was refused because memory was short */
+    /* in bytes */
+    size_t used, max;
+    /* an allocation was refused because of the limit */
+    bool full;
+    /* an allocation was refused because memory was short */
+    bool starved;
 };
 
 /* Initialises an arena of at most @max bytes, alignment included. Allocates nothing yet. */

@@ -27,7 +27,8 @@ size_t blob_bytes(const struct blob *b); /* memory that it takes; accepts NULL *
 
 /* What is to be inserted at byte `at` of a text: @len bytes of a blob. */
 struct splice {
-    struct blob *blob; /* NULL: nothing */
+    /* NULL: nothing */
+    struct blob *blob;
     size_t from, len, at;
 };
 

@@ -13,7 +13,8 @@
 struct buf {
     char *data;
     size_t len, cap;
-    size_t max; /* hard limit of len */
+    /* hard limit of len */
+    size_t max;
 };
 
 /* Initialises an empty buffer of at most @max bytes. Allocates nothing yet. */

@@ -25,18 +25,23 @@
 struct chan_frame {
     uint16_t type;
     uint32_t len;
-    const void *data; /* 8-byte aligned; valid until the next chan_recv() */
+    /* 8-byte aligned; valid until the next chan_recv() */
+    const void *data;
 };
 
 /* Invariants: consumed <= in.len, a multiple of 8; sent <= out.len <= max_queued; a
  * dead channel stays dead. */
 struct chan {
-    int fd;   /* non-blocking; owned */
-    int dead; /* 0 or the negative errno that ended it */
+    /* non-blocking; owned */
+    int fd;
+    /* 0 or the negative errno that ended it */
+    int dead;
     uint32_t max_frame;
     struct buf in, out;
-    size_t consumed; /* bytes of `in` that were handed out; frames are multiples of 8 bytes */
-    size_t sent;     /* bytes of `out` that were written */
+    /* bytes of `in` that were handed out; frames are multiples of 8 bytes */
+    size_t consumed;
+    /* bytes of `out` that were written */
+    size_t sent;
 };
 
 /* Initialises a channel over the socket @fd, which it takes over. @max_frame: largest payload in

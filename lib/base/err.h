@@ -9,10 +9,14 @@
 
 /* An error; zeroed: none. */
 struct err {
-    int status;        /* HTTP status; 0: not meant for a client */
-    char param[64];    /* offending field ("messages[3].role"), or "" */
-    char code[48];     /* machine-readable code ("context_length_exceeded"), or "" */
-    char message[400]; /* one sentence, without paths and addresses if status is not 0 */
+    /* HTTP status; 0: not meant for a client */
+    int status;
+    /* offending field ("messages[3].role"), or "" */
+    char param[64];
+    /* machine-readable code ("context_length_exceeded"), or "" */
+    char code[48];
+    /* one sentence, without paths and addresses if status is not 0 */
+    char message[400];
     /* For context_length_exceeded: the tokens of the prompt (a lower bound) and of the context. 0
      * where they are unknown, and for every other error. */
     uint32_t n_prompt, n_context;

@@ -6,8 +6,10 @@
 /* A tenant. Tenants are ordered by virtual_ns, equal ones by their places in the list. Invariant:
  * n_running <= n_begun <= n_items. */
 struct fairq_flow {
-    struct list link;    /* fairq.flows */
-    struct list waiting; /* fairq_item.link */
+    /* fairq.flows */
+    struct list link;
+    /* fairq_item.link */
+    struct list waiting;
     uint32_t tenant;
     uint32_t n_items, n_begun, n_running;
     double weight, virtual_ns;

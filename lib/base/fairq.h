@@ -35,11 +35,13 @@ struct fairq_flow;
 
 /* Embedded in the object that waits; zeroed by the owner. */
 struct fairq_item {
-    struct list link; /* in fairq_flow.waiting while NEW or PAUSED */
+    /* in fairq_flow.waiting while NEW or PAUSED */
+    struct list link;
     struct fairq_flow *flow;
     int64_t used_ns;
     bool begun, running;
-    bool background; /* runs after all items that are not in the background */
+    /* runs after all items that are not in the background */
+    bool background;
 };
 
 /* Invariants: n_running <= n_begun <= n_slots, n_running <= n_places; virtual_ns never goes back; a
@@ -47,7 +49,8 @@ struct fairq_item {
 struct fairq {
     uint32_t n_places, n_slots;
     uint32_t n_running, n_begun, n_items;
-    struct list flows; /* fairq_flow.link */
+    /* fairq_flow.link */
+    struct list flows;
     double virtual_ns;
 };
 

@@ -41,7 +41,8 @@ enum tensor_type {
     TENSOR_IQ3_S = 21,
     TENSOR_IQ2_S = 22,
     TENSOR_IQ4_XS = 23,
-    TENSOR_I32 = 26, /* a type of tables, not of weights */
+    /* a type of tables, not of weights */
+    TENSOR_I32 = 26,
     TENSOR_IQ1_M = 29,
     TENSOR_BF16 = 30,
     TENSOR_TQ1_0 = 34,
@@ -53,9 +54,12 @@ enum tensor_type {
 /* Describes the layout of a type's values in a file: consecutive whole blocks. */
 struct tensor_format {
     enum tensor_type type;
-    const char *name;     /* "Q4_K" */
-    uint32_t block;       /* values per block */
-    uint32_t block_bytes; /* bytes per block */
+    /* "Q4_K" */
+    const char *name;
+    /* values per block */
+    uint32_t block;
+    /* bytes per block */
+    uint32_t block_bytes;
 };
 
 /* Returns the row of the format table, which is static; NULL for a type that weft does not read. */
@@ -80,19 +84,22 @@ enum gguf_type {
 
 /* A string of the file. */
 struct gguf_str {
-    const char *data; /* not NUL-terminated; lives as long as the file is open */
+    /* not NUL-terminated; lives as long as the file is open */
+    const char *data;
     size_t len;
 };
 
 /* A tensor: ne[0] is the contiguous (input) dimension; unused dimensions are 1. Row r of a matrix
  * starts at data + r * row_bytes. */
 struct tensor {
-    const char *name; /* NUL-terminated */
+    /* NUL-terminated */
+    const char *name;
     const struct tensor_format *format;
     uint32_t n_dims;
     uint64_t ne[4];
     size_t row_bytes, n_bytes;
-    const uint8_t *data; /* NULL after gguf_drop_data(), and if the rows are scattered */
+    /* NULL after gguf_drop_data(), and if the rows are scattered */
+    const uint8_t *data;
     /* Scattered rows: row r of the whole tensor is row r % piece_rows of piece[r / piece_rows], and
      * row 0 of this tensor is row `first` of the whole. With interleave d, the whole has groups of
      * d rows, and its row i of a group is row i / 2 of the half i % 2 of the stored group: the
@@ -101,7 +108,8 @@ struct tensor {
     uint64_t piece_rows, first;
     uint32_t interleave;
     uint16_t shard;
-    uint64_t file_offset; /* offset of the data in its shard */
+    /* offset of the data in its shard */
+    uint64_t file_offset;
     /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind.h sets it
      * for the tensors of a model that have one; NULL as read from the file. */
     const struct tensor *scale;

@@ -16,16 +16,22 @@ struct gguf_built {
     enum tensor_type type;
     uint64_t ne[4];
     uint32_t n_dims;
-    size_t data_at;       /* own data: offset in gguf_build.data */
-    uint32_t n_pieces;    /* 0: the data is the file's own */
-    uint32_t first_piece; /* index of the first in gguf_build.piece */
-    uint64_t piece_rows;  /* tensor.piece_rows */
-    uint32_t interleave;  /* tensor.interleave */
+    /* own data: offset in gguf_build.data */
+    size_t data_at;
+    /* 0: the data is the file's own */
+    uint32_t n_pieces;
+    /* index of the first in gguf_build.piece */
+    uint32_t first_piece;
+    /* tensor.piece_rows */
+    uint64_t piece_rows;
+    /* tensor.interleave */
+    uint32_t interleave;
 };
 
 /* Place of consecutive rows. */
 struct gguf_piece {
-    uint32_t file; /* 0: the first of the files behind the header */
+    /* 0: the first of the files behind the header */
+    uint32_t file;
     uint64_t offset;
 };
 

@@ -12,8 +12,10 @@
 #include "base/gguf.h"
 
 struct gguf_keys {
-    struct buf kv; /* keys and values, one after another */
-    uint32_t n;    /* number of keys */
+    /* keys and values, one after another */
+    struct buf kv;
+    /* number of keys */
+    uint32_t n;
 };
 
 void gguf_keys_init(struct gguf_keys *k);   /* begins with no keys */

@@ -37,7 +37,8 @@ size_t gguf_scalar_bytes(uint32_t type) {
 struct number {
     double value;
     bool is_whole, is_negative;
-    uint64_t bits; /* of an integer: two's complement if it is negative */
+    /* of an integer: two's complement if it is negative */
+    uint64_t bits;
 };
 
 /* Returns the @n <= 8 bytes at @p as a little-endian number. */

@@ -24,7 +24,8 @@
 /* The arrays of the list. */
 struct piece_list {
     const struct gguf_array *names, *types, *dims, *pieces, *rows, *interleave, *files, *offsets;
-    uint64_t next; /* the first piece of the next tensor */
+    /* the first piece of the next tensor */
+    uint64_t next;
 };
 
 /* Finds array @key, of @n elements unless @n is 0, of numbers or of strings. */

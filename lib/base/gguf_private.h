@@ -32,9 +32,10 @@ struct gguf_shard {
     int fd;
     /* the first `copied` bytes are private, the rest is mapped from the file */
     const uint8_t *map;
-    size_t size, mapped, copied; /* bytes of the file; mapped bytes; mapped bytes in private
-                                  * memory */
-    struct timespec changed;     /* time of the file's last change when it was opened */
+    /* bytes of the file; mapped bytes; mapped bytes in private memory */
+    size_t size, mapped, copied;
+    /* time of the file's last change when it was opened */
+    struct timespec changed;
     /* offsets of the end of the directory and of the begin of the tensors' data */
     size_t header_end, data_start;
 };
@@ -49,7 +50,8 @@ int gguf_shard_read(struct gguf_shard *s, size_t end);
 struct gguf_cursor {
     struct gguf_shard *file;
     size_t at, end;
-    uint32_t shard, n_shards; /* the file's number in the model */
+    /* the file's number in the model */
+    uint32_t shard, n_shards;
     struct err *err;
 };
 
@@ -133,11 +135,15 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 struct gguf {
     uint32_t version, n_shards, n_tensors;
     struct gguf_shard *shard;
-    struct gguf_meta meta; /* metadata of the first shard */
+    /* metadata of the first shard */
+    struct gguf_meta meta;
     struct tensor *tensor;
-    struct gguf_index index;    /* finds tensors by name */
-    struct arena names, pieces; /* pieces: arrays of tensor.piece */
-    size_t header_bytes;        /* bytes of headers of all shards that were read so far */
+    /* finds tensors by name */
+    struct gguf_index index;
+    /* pieces: arrays of tensor.piece */
+    struct arena names, pieces;
+    /* bytes of headers of all shards that were read so far */
+    size_t header_bytes;
 };
 
 /* Appends the @n tensors of the shard whose directory starts at the cursor. Returns 0, -ENOMEM, or

@@ -14,9 +14,11 @@
 
 /* An index; zeroed: empty. */
 struct hash_index {
-    uint32_t n, mask; /* mask: number of slots - 1; slot = NULL: empty */
+    /* mask: number of slots - 1; slot = NULL: empty */
+    uint32_t n, mask;
     struct hash_slot {
-        uint32_t hash, item; /* item: index of the item + 1; 0: free */
+        /* item: index of the item + 1; 0: free */
+        uint32_t hash, item;
     } * slot;
 };
 

@@ -18,7 +18,8 @@ struct thread {
     /* signalled when it gets a job, its paused job may continue, or the pool stops */
     pthread_cond_t woken;
     struct jobs *pool;
-    struct job *job; /* guarded by the mutex */
+    /* guarded by the mutex */
+    struct job *job;
 };
 
 /*
@@ -29,8 +30,10 @@ struct jobs {
     struct jobs_opts opts;
     pthread_mutex_t mutex;
     struct fairq queue;
-    struct list ended;     /* job.ended: jobs to be delivered */
-    struct thread *thread; /* [n_threads] */
+    /* job.ended: jobs to be delivered */
+    struct list ended;
+    /* [n_threads] */
+    struct thread *thread;
     uint32_t n_threads;
     /* job.link: jobs that were put and not delivered; for the owner's thread, as n_out */
     struct list out;

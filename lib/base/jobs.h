@@ -38,29 +38,41 @@ enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
  * touches it only through jobs_abandon(). */
 struct job {
     /* Set by the owner. done() may free the job. */
-    void (*run)(struct job *j);  /* called on a thread */
-    void (*done)(struct job *j); /* called on the owner's thread */
+    /* called on a thread */
+    void (*run)(struct job *j);
+    /* called on the owner's thread */
+    void (*done)(struct job *j);
     uint32_t tenant;
     double weight;
-    bool background; /* runs only when no job waits that is not in the background */
+    /* runs only when no job waits that is not in the background */
+    bool background;
     /* Fields of the pool. */
     struct fairq_item item;
-    struct list link;  /* jobs.out */
-    struct list ended; /* jobs.ended */
+    /* jobs.out */
+    struct list link;
+    /* jobs.ended */
+    struct list ended;
     struct jobs *jobs;
-    pthread_cond_t *resumed; /* condition that wakes its thread */
-    int64_t slice_ns;        /* time when its turn began */
+    /* condition that wakes its thread */
+    pthread_cond_t *resumed;
+    /* time when its turn began */
+    int64_t slice_ns;
     enum job_state state;
     atomic_bool abandoned;
 };
 
 /* Options; name and clock stay the caller's, and outlive the pool. */
 struct jobs_opts {
-    const char *name;    /* name of the threads */
-    uint32_t n_running;  /* jobs that work at the same time */
-    uint32_t n_threads;  /* most jobs that have begun, >= n_running */
-    int nice;            /* added to the nice value of each thread */
-    struct clock *clock; /* any thread may read it */
+    /* name of the threads */
+    const char *name;
+    /* jobs that work at the same time */
+    uint32_t n_running;
+    /* most jobs that have begun, >= n_running */
+    uint32_t n_threads;
+    /* added to the nice value of each thread */
+    int nice;
+    /* any thread may read it */
+    struct clock *clock;
     void *ctx;
     /* Called on any thread when a result can be delivered. It returns before that result is
      * delivered, so the loop that it wakes may be closed once no job is left. It must not wait. */
@@ -74,7 +86,8 @@ struct jobs_stats {
     /* n_waiting: jobs that have not begun; n_begun: jobs that have begun and not ended */
     uint32_t n_waiting, n_begun;
     uint64_t n_done;
-    uint64_t busy_ns; /* time that jobs have run, added over all threads */
+    /* time that jobs have run, added over all threads */
+    uint64_t busy_ns;
 };
 
 /* Makes all threads. Returns 0 or -errno (-EAGAIN: the system does not allow as many threads). */

@@ -24,7 +24,8 @@ struct mbox {
     pthread_mutex_t mutex;
     pthread_cond_t posted;
     struct mbox_link *head, **tail;
-    void (*wake)(struct mbox *); /* NULL, or called after a post into an empty mailbox */
+    /* NULL, or called after a post into an empty mailbox */
+    void (*wake)(struct mbox *);
 };
 
 /* @wake is called by the posting thread, without the lock. */

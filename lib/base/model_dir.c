@@ -40,13 +40,17 @@ struct lister {
     struct file_id {
         dev_t dev;
         ino_t ino;
-        bool link; /* the path is a symbolic link */
-    } * ids;       /* ids[i] belongs to list->file[i] */
+        /* the path is a symbolic link */
+        bool link;
+    } * ids; /* ids[i] belongs to list->file[i] */
     size_t cap;
-    bool link; /* the file that is visited was reached by a symbolic link */
+    /* the file that is visited was reached by a symbolic link */
+    bool link;
     enum model_store store;
-    size_t root_len;  /* length of the path up to the repository's name */
-    const char *repo; /* name of the repository; NULL: the two folders below the root give it */
+    /* length of the path up to the repository's name */
+    size_t root_len;
+    /* name of the repository; NULL: the two folders below the root give it */
+    const char *repo;
 };
 
 /* ---- one model ---- */
@@ -455,7 +459,8 @@ static char *from_env(const char *var, const char *below, int *r) {
 /* A candidate for a root: a folder named by an environment variable. */
 struct place {
     const char *var, *below;
-    bool if_there; /* a default place, taken only if it is a folder */
+    /* a default place, taken only if it is a folder */
+    bool if_there;
 };
 
 static const struct place places[MODEL_N_STORES][5] = {

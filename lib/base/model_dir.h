@@ -37,13 +37,17 @@ void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zero
 
 /* A model; the list owns its strings. */
 struct model_file {
-    char *name; /* unique name in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
+    /* unique name in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
+    char *name;
     /* path, absolute if the root is; the first shard of a split model; printable UTF-8 */
     char *path;
-    char *repo; /* "Qwen/Qwen3-0.6B-GGUF", if the path contains it; else "" */
+    /* "Qwen/Qwen3-0.6B-GGUF", if the path contains it; else "" */
+    char *repo;
     enum model_store store;
-    uint32_t n_files;   /* number of shards of a split model; else 1 */
-    uint32_t n_missing; /* number of missing shards; above 0 the model cannot be served */
+    /* number of shards of a split model; else 1 */
+    uint32_t n_files;
+    /* number of missing shards; above 0 the model cannot be served */
+    uint32_t n_missing;
     uint64_t bytes;
 };
 

@@ -104,7 +104,8 @@ struct search {
     const struct quota_account *asker;
     uint64_t n;
     struct quota_charge *found;
-    double most; /* charge of the account of `found` divided by its share */
+    /* charge of the account of `found` divided by its share */
+    double most;
 };
 
 /* Returns true if @a is @asker or one of its ancestors. */

@@ -30,10 +30,14 @@
 /* Invariants: used is the sum of the charges of this account and of all accounts below it; the
  * account is in its parent's list exactly while used > 0. */
 struct quota_account {
-    struct list link;             /* in parent.busy */
-    struct list busy;             /* quota_account.link: children that have charges */
-    struct list offered;          /* quota_charge.link, oldest first */
-    struct quota_account *parent; /* NULL: this account is the root */
+    /* in parent.busy */
+    struct list link;
+    /* quota_account.link: children that have charges */
+    struct list busy;
+    /* quota_charge.link, oldest first */
+    struct list offered;
+    /* NULL: this account is the root */
+    struct quota_account *parent;
     double weight;
     uint64_t used;
 };
@@ -47,7 +51,8 @@ struct quota {
 /* A charge, embedded in the object that it pays for. Invariant: it is in account.offered only while
  * n > 0. */
 struct quota_charge {
-    struct list link; /* in account.offered */
+    /* in account.offered */
+    struct list link;
     struct quota_account *account;
     uint64_t n;
 };

@@ -26,8 +26,10 @@ void splices_deinit(struct splices *s);
 
 /* A text with such parts, complete. */
 struct spliced {
-    struct blob *text; /* NULL: empty */
-    struct splices in; /* inserted in it */
+    /* NULL: empty */
+    struct blob *text;
+    /* inserted in it */
+    struct splices in;
 };
 
 void spliced_deinit(struct spliced *r); /* makes it empty; accepts a zeroed one */

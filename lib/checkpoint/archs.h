@@ -10,13 +10,20 @@
 
 /* What differs between a tensor of a checkpoint and that of a GGUF file. */
 enum name_how {
-    NAME_PLAIN,    /* a matrix in place; a vector as F32 */
-    NAME_ROTATED,  /* rows of q or k, in the order of struct tensor.interleave if row.permuted */
-    NAME_FLOATS,   /* F32, without dimensions of 1 */
-    NAME_GAIN,     /* F32; plus one if row.gains_minus_one */
-    NAME_NEG_EXP,  /* F32: -e^x */
-    NAME_EXPERT,   /* a matrix of one expert, in place */
-    NAME_LEFT_OUT, /* nothing that a GGUF file has */
+    /* a matrix in place; a vector as F32 */
+    NAME_PLAIN,
+    /* rows of q or k, in the order of struct tensor.interleave if row.permuted */
+    NAME_ROTATED,
+    /* F32, without dimensions of 1 */
+    NAME_FLOATS,
+    /* F32; plus one if row.gains_minus_one */
+    NAME_GAIN,
+    /* F32: -e^x */
+    NAME_NEG_EXP,
+    /* a matrix of one expert, in place */
+    NAME_EXPERT,
+    /* nothing that a GGUF file has */
+    NAME_LEFT_OUT,
 };
 
 /* A pattern of names: '#' stands for the number of a layer, '@' for that of an expert. */
@@ -42,18 +49,26 @@ struct arch_default {
 };
 
 struct arch_row {
-    const char *model_type; /* of the text model */
-    const char *arch;       /* general.architecture */
+    /* of the text model */
+    const char *model_type;
+    /* general.architecture */
+    const char *arch;
     /* lists end with an empty entry; NULL: none. Names are searched before the common ones */
     const struct arch_name *names;
     const struct arch_key *keys;
     const struct arch_default *defaults;
-    bool permuted;        /* GGUF has the rows of q and k in RoPE's order of neighbours */
-    bool gains_minus_one; /* norms are stored without the one */
-    bool sums_picks;      /* the engine always divides experts' weights by their sum */
-    bool by_layer_kv;     /* layers without attention have 0 key heads in the keys */
-    bool window_pattern;  /* layer_types says which layers have a window */
-    uint32_t gating;      /* expert_gating_func; 0: not written */
+    /* GGUF has the rows of q and k in RoPE's order of neighbours */
+    bool permuted;
+    /* norms are stored without the one */
+    bool gains_minus_one;
+    /* the engine always divides experts' weights by their sum */
+    bool sums_picks;
+    /* layers without attention have 0 key heads in the keys */
+    bool by_layer_kv;
+    /* layer_types says which layers have a window */
+    bool window_pattern;
+    /* expert_gating_func; 0: not written */
+    uint32_t gating;
 };
 
 /* Returns the row of @model_type; NULL: unknown. */

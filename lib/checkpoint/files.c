@@ -129,8 +129,10 @@ static int files_open_one(struct reader *r, uint32_t i) {
 /* Kinds of files that a folder may have in place of safetensors. */
 struct files_found {
     uint32_t n_safetensors, n_pickles, n_gguf;
-    char name[256]; /* of the last safetensors file */
-    uint64_t bytes; /* of all of them */
+    /* of the last safetensors file */
+    char name[256];
+    /* of all of them */
+    uint64_t bytes;
 };
 
 static void files_look(const struct reader *r, struct files_found *out) {

@@ -19,10 +19,14 @@ struct reader_file {
 
 /* Invariant: text is config or a member of it; files that are not open have fd -1. */
 struct reader {
-    int dir;            /* descriptor of the folder */
-    yyjson_doc *doc;    /* config.json */
-    yyjson_val *config; /* its root */
-    yyjson_val *text;   /* the text model's part of it */
+    /* descriptor of the folder */
+    int dir;
+    /* config.json */
+    yyjson_doc *doc;
+    /* its root */
+    yyjson_val *config;
+    /* the text model's part of it */
+    yyjson_val *text;
     const struct arch_row *row;
     struct reader_file *file;
     uint32_t n_files;

@@ -41,9 +41,11 @@ enum st_type {
 struct st_tensor {
     const char *name;
     enum st_type type;
-    uint32_t n_dims, file; /* file: number that the caller gave */
+    /* file: number that the caller gave */
+    uint32_t n_dims, file;
     uint64_t dim[ST_DIMS_MAX];
-    uint64_t offset, n_bytes; /* place in the file */
+    /* place in the file */
+    uint64_t offset, n_bytes;
 };
 
 /* The tensors of all files of a model. Invariant: the index has tensor[0 .. n). */

@@ -38,11 +38,15 @@ struct grammar_builder {
     struct build b;
     struct err err;
     struct expr_vec part;
-    struct part_key *key; /* by the order of making; in the arena */
+    /* by the order of making; in the arena */
+    struct part_key *key;
     uint32_t n_keys, cap_keys;
-    struct hash_index known; /* of key[] */
-    struct hash_index rules; /* of b.rule[], those of small parts */
-    bool mixed;              /* sources have different params */
+    /* of key[] */
+    struct hash_index known;
+    /* of b.rule[], those of small parts */
+    struct hash_index rules;
+    /* sources have different params */
+    bool mixed;
 };
 
 /* Reads a JSON array of strings; a text matches if it equals one of them. */

@@ -36,7 +36,8 @@ struct grammar_token {
     const void
         *bytes; /* bytes that the token appends to the text; with len 0 it is never allowed */
     size_t len;
-    bool special; /* a marker of the chat format: allowed where a grammar names it, never as text */
+    /* a marker of the chat format: allowed where a grammar names it, never as text */
+    bool special;
 };
 
 /* Sorts the tokens' bytes into a trie and classifies the tokens inside a JSON string: tens of
@@ -55,26 +56,37 @@ size_t grammar_vocab_shared_bytes(const struct grammar_vocab *v);
 /* ---- sources */
 
 enum grammar_kind {
-    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part in docs/reference/grammars.md */
-    GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
-    GRAMMAR_REGEX,       /* the whole text matches */
-    GRAMMAR_EBNF,        /* GBNF; starts at the rule `root` */
-    GRAMMAR_CHOICE,      /* text: a JSON array of strings */
-    GRAMMAR_LARK,        /* Lark; starts at the rule `start` */
+    /* draft 2020-12, the part in docs/reference/grammars.md */
+    GRAMMAR_JSON_SCHEMA,
+    /* any JSON object; no text */
+    GRAMMAR_JSON_OBJECT,
+    /* the whole text matches */
+    GRAMMAR_REGEX,
+    /* GBNF; starts at the rule `root` */
+    GRAMMAR_EBNF,
+    /* text: a JSON array of strings */
+    GRAMMAR_CHOICE,
+    /* Lark; starts at the rule `start` */
+    GRAMMAR_LARK,
 };
 
 enum grammar_flags {
-    GRAMMAR_COMPACT = 1 << 0,    /* JSON without any white space */
-    GRAMMAR_ANY_FORMAT = 1 << 1, /* an unknown `format` is an annotation, not an error */
+    /* JSON without any white space */
+    GRAMMAR_COMPACT = 1 << 0,
+    /* an unknown `format` is an annotation, not an error */
+    GRAMMAR_ANY_FORMAT = 1 << 1,
     /* a regex or Lark: as JSON writes the text between the quotes of a string */
     GRAMMAR_QUOTED = 1 << 2,
     /* no members beside declared ones without additionalProperties */
     GRAMMAR_DECLARED_ONLY = 1 << 3,
-    GRAMMAR_ANY_ORDER = 1 << 4, /* members in any order where possible (docs/reference) */
+    /* members in any order where possible (docs/reference) */
+    GRAMMAR_ANY_ORDER = 1 << 4,
     /* True, False and None may be written, too (not where items must differ) */
     GRAMMAR_PYTHON = 1 << 5,
-    GRAMMAR_GEMMA = 1 << 6, /* a schema in the notation of Gemma's calls: expr/json.c */
-    GRAMMAR_CALL = 1 << 7,  /* an object's schema as the keyword arguments of a call */
+    /* a schema in the notation of Gemma's calls: expr/json.c */
+    GRAMMAR_GEMMA = 1 << 6,
+    /* an object's schema as the keyword arguments of a call */
+    GRAMMAR_CALL = 1 << 7,
 };
 
 struct grammar_source {
@@ -82,24 +94,34 @@ struct grammar_source {
     unsigned flags;
     const char *text;
     size_t len;
-    const char *param; /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
+    /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
+    const char *param;
     /* NULL; or the values are strings, written without quotes and escapes: texts that do not
      * contain this text, which follows them */
     const char *stop;
-    const char *property; /* NULL; or the value is that of this property of the schema */
+    /* NULL; or the value is that of this property of the schema */
+    const char *property;
 };
 
 /* Limits of a compilation; 0 stands for the default. Exceeding one gives a 400 with code
  * "grammar_too_complex". */
 struct grammar_limits {
-    size_t max_source;   /* bytes of one source: 1 MiB */
-    uint32_t max_depth;  /* nesting in a source: 64 */
-    uint32_t max_states; /* states of the automaton: 200,000 */
-    uint64_t max_work;   /* steps of one compilation: 36,000,000, some 200 ms */
-    size_t max_memory;   /* of expressions while compiling: 20 MiB */
-    size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
-    uint32_t max_indent; /* blanks after a newline in JSON: 40 */
-    uint64_t *work;      /* NULL, or the counter to which the work is added, also after a refusal */
+    /* bytes of one source: 1 MiB */
+    size_t max_source;
+    /* nesting in a source: 64 */
+    uint32_t max_depth;
+    /* states of the automaton: 200,000 */
+    uint32_t max_states;
+    /* steps of one compilation: 36,000,000, some 200 ms */
+    uint64_t max_work;
+    /* of expressions while compiling: 20 MiB */
+    size_t max_memory;
+    /* memory of a compiled grammar: 48 MiB */
+    size_t max_bytes;
+    /* blanks after a newline in JSON: 40 */
+    uint32_t max_indent;
+    /* NULL, or the counter to which the work is added, also after a refusal */
+    uint64_t *work;
     /* NULL, or room for GRAMMAR_PLACE_MAX bytes: JSON pointer of what a schema was refused for; ""
      * where a refusal has no place, or none that fits */
     char *place;

@@ -12,9 +12,12 @@
 #define CRASH_PAGE_MAX 1000
 #define CRASH_PAGE_COMPILING_MAX 16
 struct crash_page {
-    uint64_t step; /* counts steps, their operations and pieces of pictures, for the watchdog */
-    int64_t started_ns;  /* time of the launch; 0: neither a step nor a piece is running */
-    uint32_t n, loading; /* n: number of ids; loading: 1 while the model is being loaded */
+    /* counts steps, their operations and pieces of pictures, for the watchdog */
+    uint64_t step;
+    /* time of the launch; 0: neither a step nor a piece is running */
+    int64_t started_ns;
+    /* n: number of ids; loading: 1 while the model is being loaded */
+    uint32_t n, loading;
     uint64_t ids[CRASH_PAGE_MAX];
     /* ids that wait for the grammar which the compile thread makes; written by that thread */
     uint32_t n_compiling;

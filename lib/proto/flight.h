@@ -19,23 +19,40 @@
 /* Reasons of decisions, which docs/design/fairness.md explains. flight.c has their names and
  * sentences. */
 enum why {
-    WHY_QUEUED,    /* arrived; not considered yet */
-    WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */
-    WHY_DECODE,    /* got its row, and drafts */
-    WHY_LAST,      /* a step computes its last token */
-    WHY_FOLLOW,    /* another request computes the same pages */
-    WHY_TIME,      /* the step's time was given to other requests; one more row takes `detail` us */
-    WHY_ROWS,      /* the batch was full */
-    WHY_PAGES,     /* no page was free */
-    WHY_SEQS,      /* max-seqs requests run */
-    WHY_TURN,      /* an earlier request was overtaken max_bypass times */
-    WHY_ALONE,     /* a quarantined request runs */
-    WHY_PICTURE,   /* a picture lacks its pixels, or others are computed first */
-    WHY_ENCODE,    /* its picture is being computed */
-    WHY_SHARE,     /* free pages or slots are reserved for tenants below their share */
-    WHY_ADMITTED,  /* got a slot, with `detail` tokens from the cache */
-    WHY_PREEMPTED, /* lost `detail` exclusive pages */
-    WHY_ENDED,     /* ended; `detail`: enum finish_reason */
+    /* arrived; not considered yet */
+    WHY_QUEUED,
+    /* got rows for its prompt; one more row would take `detail` us */
+    WHY_PROMPT,
+    /* got its row, and drafts */
+    WHY_DECODE,
+    /* a step computes its last token */
+    WHY_LAST,
+    /* another request computes the same pages */
+    WHY_FOLLOW,
+    /* the step's time was given to other requests; one more row takes `detail` us */
+    WHY_TIME,
+    /* the batch was full */
+    WHY_ROWS,
+    /* no page was free */
+    WHY_PAGES,
+    /* max-seqs requests run */
+    WHY_SEQS,
+    /* an earlier request was overtaken max_bypass times */
+    WHY_TURN,
+    /* a quarantined request runs */
+    WHY_ALONE,
+    /* a picture lacks its pixels, or others are computed first */
+    WHY_PICTURE,
+    /* its picture is being computed */
+    WHY_ENCODE,
+    /* free pages or slots are reserved for tenants below their share */
+    WHY_SHARE,
+    /* got a slot, with `detail` tokens from the cache */
+    WHY_ADMITTED,
+    /* lost `detail` exclusive pages */
+    WHY_PREEMPTED,
+    /* ended; `detail`: enum finish_reason */
+    WHY_ENDED,
     WHY_N,
 };
 
@@ -43,7 +60,8 @@ enum why {
  * decision in between. */
 struct flight_record {
     uint64_t id;
-    int64_t from_ns, until_ns; /* times of clock_monotonic */
+    /* times of clock_monotonic */
+    int64_t from_ns, until_ns;
     uint32_t n_steps, n_rows, detail;
     uint8_t why;
 };

@@ -26,14 +26,18 @@ struct field {
 /* A part: a string, or an array of count * times elements, or of count elements if there is no
  * `times`. */
 struct part {
-    uint16_t at;   /* offset of the struct str, or of the pointer to the array */
-    uint16_t size; /* bytes of an element; 0: a string */
-    bool optional; /* the array may be absent although the counts are not 0 */
+    /* offset of the struct str, or of the pointer to the array */
+    uint16_t at;
+    /* bytes of an element; 0: a string */
+    uint16_t size;
+    /* the array may be absent although the counts are not 0 */
+    bool optional;
     struct field count, times;
 };
 
 struct form {
-    size_t size; /* bytes of the struct, a multiple of 8 */
+    /* bytes of the struct, a multiple of 8 */
+    size_t size;
     uint32_t n;
     const struct part *part;
 };
@@ -494,7 +498,8 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 /* ---- EVENTS ---- */
 
 struct wire_event {
-    uint32_t bytes, zero; /* length of the whole record in bytes */
+    /* length of the whole record in bytes */
+    uint32_t bytes, zero;
     struct event e;
 };
 

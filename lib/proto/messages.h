@@ -40,7 +40,8 @@ enum msg_type {
     MSG_OPEN,
     MSG_PROGRESS,
     MSG_READY,
-    MSG_FAILED, /* text: the reason why the worker cannot serve; it exits then */
+    /* text: the reason why the worker cannot serve; it exits then */
+    MSG_FAILED,
     MSG_SUBMIT,
     MSG_CANCEL,
     MSG_EVENTS,
@@ -50,12 +51,17 @@ enum msg_type {
     MSG_DISK_USE,
     /* empty: the worker releases the file for another process and answers with MSG_DISK_LEFT */
     MSG_DISK_LEAVE,
-    MSG_DISK_LEFT, /* empty: the worker does not use the file any more */
+    /* empty: the worker does not use the file any more */
+    MSG_DISK_LEFT,
     MSG_BLOCKS,
-    MSG_SERVED,       /* array of struct msg_served, at most SERVED_MAX */
-    MSG_NEED_PICTURE, /* from the worker: struct msg_need_picture; the answer is MSG_PICTURE */
-    MSG_PICTURE,      /* from the front: pixels, or the reason why there are none */
-    MSG_SUBMIT_PART,  /* struct msg_submit_part, then bytes of a SUBMIT */
+    /* array of struct msg_served, at most SERVED_MAX */
+    MSG_SERVED,
+    /* from the worker: struct msg_need_picture; the answer is MSG_PICTURE */
+    MSG_NEED_PICTURE,
+    /* from the front: pixels, or the reason why there are none */
+    MSG_PICTURE,
+    /* struct msg_submit_part, then bytes of a SUBMIT */
+    MSG_SUBMIT_PART,
 };
 
 /* Text, or bytes; not NUL-terminated. */
@@ -72,10 +78,14 @@ struct msg_hello {
 
 /* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
-    struct str options;      /* options, packed by daemon/config/config.h */
-    uint64_t kv_bytes;       /* preferred memory for pages if the options give no size; 0: any */
-    uint64_t memory_bytes;   /* memory of the machine that the worker may use; 0: unknown */
-    uint32_t n_draft_shards; /* the last n_draft_shards shards are those of the draft model */
+    /* options, packed by daemon/config/config.h */
+    struct str options;
+    /* preferred memory for pages if the options give no size; 0: any */
+    uint64_t kv_bytes;
+    /* memory of the machine that the worker may use; 0: unknown */
+    uint64_t memory_bytes;
+    /* the last n_draft_shards shards are those of the draft model */
+    uint32_t n_draft_shards;
     /* 0 or 1. has_disk: behind the shards comes the file of the disk tier; disk_waits: the worker
      * does not touch it before DISK_USE. */
     uint32_t has_disk, disk_waits;
@@ -84,13 +94,17 @@ struct msg_open {
     /* 0 or 1. has_experts: the last file is that of the model's experts (engine_opts.experts_fd);
      * keeps_place: the experts stay where that file places them. */
     uint32_t has_experts, keeps_place;
-    uint32_t tells_blocks;  /* 0 or 1: the worker sends BLOCKS */
-    uint32_t has_projector; /* 0 or 1: the file behind the shards is that of the image encoder */
+    /* 0 or 1: the worker sends BLOCKS */
+    uint32_t tells_blocks;
+    /* 0 or 1: the file behind the shards is that of the image encoder */
+    uint32_t has_projector;
 };
 
 struct msg_progress {
-    struct str what; /* part of the work that is finished, for logs */
-    float fraction;  /* progress of loading: 0 to 1 */
+    /* part of the work that is finished, for logs */
+    struct str what;
+    /* progress of loading: 0 to 1 */
+    float fraction;
 };
 
 /* Reports that the worker serves, the properties of the model, and the room on its device. */
@@ -102,7 +116,8 @@ struct msg_ready {
     /* digest of everything that tokens depend on: files, sources, formats, places */
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
-    uint32_t weights; /* engine_info.weights of the model; below READY_WEIGHTS */
+    /* engine_info.weights of the model; below READY_WEIGHTS */
+    uint32_t weights;
 };
 
 #define READY_WEIGHTS 3u
@@ -110,7 +125,8 @@ struct msg_ready {
 enum submit_flags {
     SUBMIT_LOGPROBS = 1,
     SUBMIT_DIGESTS = 2,
-    SUBMIT_PROMPT_LOGPROBS = 4, /* skips the prefix lookup */
+    /* skips the prefix lookup */
+    SUBMIT_PROMPT_LOGPROBS = 4,
     SUBMIT_NO_SPECULATION = 8,
     /* The result is a vector: the model's last hidden state, after the final norm, at the last
      * token or as the mean over all tokens. It takes the place of the one token that max_new asks
@@ -123,7 +139,8 @@ enum submit_flags {
     /* The grammar's output is complete when max_new or the context ends it; the request is refused
      * if that is impossible. */
     SUBMIT_COMPLETE = 128,
-    SUBMIT_POOL_CLS = 256, /* like SUBMIT_POOL_LAST, at the first token */
+    /* like SUBMIT_POOL_LAST, at the first token */
+    SUBMIT_POOL_CLS = 256,
     /* Set together with one of SUBMIT_POOL_*: the vector has one number, the model's score for the
      * prompt. */
     SUBMIT_SCORE = 512,
@@ -144,8 +161,10 @@ struct submit_bias {
 /* Identifies a full page that requests may share, and its parent; kvpager/kvpager.h defines the
  * ids. */
 struct msg_block {
-    uint64_t id, parent;       /* parent 0: the block is the first one of a text */
-    uint8_t isolation_key[16]; /* isolation key of SUBMIT; blocks of another key have other ids */
+    /* parent 0: the block is the first one of a text */
+    uint64_t id, parent;
+    /* isolation key of SUBMIT; blocks of another key have other ids */
+    uint8_t isolation_key[16];
 };
 
 /* Bit of the last byte of an isolation key that was made with a salt of the client. */
@@ -193,7 +212,8 @@ struct submit_picture {
     uint32_t at, n_rows, n_columns, n_lines, n_positions;
     /* of the resized picture in pixels, as the encoder gets it */
     uint32_t width, height;
-    uint8_t digest[PICTURE_DIGEST]; /* hash of the resized pixels, their size and the projector */
+    /* hash of the resized pixels, their size and the projector */
+    uint8_t digest[PICTURE_DIGEST];
 };
 
 /* Asks for the pixels of picture @index of request @id; the worker may ask again after a preemption
@@ -209,9 +229,11 @@ struct msg_need_picture {
  * rgb.len) of @total, which is 3 * width * height. total 0: there are no pixels, and requests that
  * need them end with @status (400 to 599), @code and @why, as struct err. */
 struct msg_picture {
-    uint64_t id; /* id of the request in NEED_PICTURE */
+    /* id of the request in NEED_PICTURE */
+    uint64_t id;
     uint32_t index, offset, total;
-    uint16_t status; /* HTTP status; 0 with pixels */
+    /* HTTP status; 0 with pixels */
+    uint16_t status;
     struct str rgb, why, code;
 };
 
@@ -220,20 +242,27 @@ struct msg_picture {
  * > 0, counts within their limits, parameters in their ranges. The scheduler checks that tokens are
  * in the vocabulary and fit the context. */
 struct submit {
-    uint64_t id, group, seed, session; /* group: the first id of the choices of one prompt */
-    int64_t arrived_ns, deadline_ns;   /* clock_monotonic; deadline 0: none */
+    /* group: the first id of the choices of one prompt */
+    uint64_t id, group, seed, session;
+    /* clock_monotonic; deadline 0: none */
+    int64_t arrived_ns, deadline_ns;
     /* tokens[0, n_prompt) is the prompt; the rest is output of a resumed request */
     uint32_t tenant, n_prompt;
     /* limits of the number of output tokens, including those of a resumed request */
     uint32_t max_new, min_new;
     /* n_faults: number of worker deaths at which the request was present */
     uint16_t choice, n_faults, flags;
-    int16_t priority;          /* priority among the requests of one tenant, lower first */
-    uint32_t weight_milli;     /* the tenant's weight in thousandths; 0 counts as 1000 */
-    uint8_t class;             /* the tenant's class: 0 normal, 1 interactive, 2 batch */
-    uint8_t isolation_key[16]; /* caches are shared only between requests with equal keys */
+    /* priority among the requests of one tenant, lower first */
+    int16_t priority;
+    /* the tenant's weight in thousandths; 0 counts as 1000 */
+    uint32_t weight_milli;
+    /* the tenant's class: 0 normal, 1 interactive, 2 batch */
+    uint8_t class;
+    /* caches are shared only between requests with equal keys */
+    uint8_t isolation_key[16];
     uint8_t n_top;
-    uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
+    /* with SUBMIT_PROMPT_LOGPROBS */
+    uint8_t n_prompt_top;
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
     /* stop_ids: tokens that end the generation and are not part of its text */
@@ -247,7 +276,8 @@ struct submit {
     /* Token ids, as int32_t. allowed: the allowed tokens; empty: all tokens. bad_words: words that
      * must not occur, each as its length and its ids. All are int32_t. */
     struct str allowed, bad_words;
-    struct str breakers; /* token ids as int32_t that end a repetition for DRY */
+    /* token ids as int32_t that end a repetition for DRY */
+    struct str breakers;
     /* name of the tenant for another front, which numbers tenants itself
      * (daemon/models/guests.h) */
     struct str tenant_name;
@@ -270,7 +300,8 @@ struct msg_submit_part {
 /* A SUBMIT of which parts have come. Zeroed: none. */
 struct submit_parts {
     uint64_t id;
-    uint32_t total; /* 0: none */
+    /* 0: none */
+    uint32_t total;
     struct buf text;
 };
 
@@ -280,7 +311,8 @@ struct submit_parts {
  * after the session's next turn. */
 struct turn_end {
     uint64_t id, session;
-    uint32_t calls; /* 1: the client will run tools and return; 0: the answer is final */
+    /* 1: the client will run tools and return; 0: the answer is final */
+    uint32_t calls;
     uint32_t zero;
 };
 
@@ -296,11 +328,15 @@ struct msg_served {
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
-    FINISH_STOP,      /* an end token or a stop id, which is the last token, or a stop string */
-    FINISH_LENGTH,    /* max_new or the end of the context */
-    FINISH_CANCELLED, /* cancelled by the front */
+    /* an end token or a stop id, which is the last token, or a stop string */
+    FINISH_STOP,
+    /* max_new or the end of the context */
+    FINISH_LENGTH,
+    /* cancelled by the front */
+    FINISH_CANCELLED,
     FINISH_DEADLINE,
-    FINISH_ERROR, /* status and text give the reason */
+    /* status and text give the reason */
+    FINISH_ERROR,
 };
 
 /* An alternative token and its log probability (natural logarithm). */
@@ -312,27 +348,35 @@ struct event_top {
 /* An event of a request. REJECTED and FINISH end it; a FINISH may carry the last tokens. */
 struct event {
     uint64_t id;
-    uint16_t kind, finish, status; /* status: HTTP status of REJECTED and FINISH_ERROR */
+    /* status: HTTP status of REJECTED and FINISH_ERROR */
+    uint16_t kind, finish, status;
     uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
     /* n_cached, n_drafted, n_accepted: totals so far */
     uint32_t n_cached, n_drafted, n_accepted, retry_ms;
     /* the part of n_drafted and n_accepted from submit.prediction */
     uint32_t n_predicted, n_predicted_accepted;
-    int64_t first_step_ns; /* time when the request was first in a step; 0: not yet */
+    /* time when the request was first in a step; 0: not yet */
+    int64_t first_step_ns;
     /* Times when the worker had computed the prompt and the latest token; 0: not yet. The step that
      * does both is divided evenly among the prompt's rows in it and the token. */
     int64_t prompt_end_ns, computed_ns;
-    const int32_t *tokens;       /* [n_tokens] */
-    const float *logprobs;       /* [n_tokens] or NULL */
-    const struct event_top *top; /* [n_tokens][n_top] or NULL */
-    const uint64_t *digests;     /* [n_tokens] or NULL */
+    /* [n_tokens] */
+    const int32_t *tokens;
+    /* [n_tokens] or NULL */
+    const float *logprobs;
+    /* [n_tokens][n_top] or NULL */
+    const struct event_top *top;
+    /* [n_tokens] or NULL */
+    const uint64_t *digests;
     /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: log probabilities of tokens 1 .. n_prompt
      * - 1 of the prompt, in this order. */
     uint32_t n_prompt_lp;
     const float *prompt_lp;
-    const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
-    struct str text, code, param;       /* reason of REJECTED and FINISH_ERROR, as in struct err */
+    /* [n_prompt_lp][n_prompt_top] or NULL */
+    const struct event_top *prompt_top;
+    /* reason of REJECTED and FINISH_ERROR, as in struct err */
+    struct str text, code, param;
     /* FINISH_STOP with SUBMIT_POOL_*: n_embd numbers; SUBMIT_POOL_NONE: n_embd for each token;
      * SUBMIT_SCORE: 1 */
     uint32_t n_vector;

@@ -15,16 +15,22 @@
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
-    double typical_p, top_n_sigma;         /* typical_p 1, top_n_sigma 0 or less: off */
-    double xtc_probability, xtc_threshold; /* xtc_probability 0: off */
-    double dry_multiplier, dry_base;       /* dry_multiplier 0: off */
-    int64_t dry_allowed_length;            /* tokens that may be repeated without a penalty */
+    /* typical_p 1, top_n_sigma 0 or less: off */
+    double typical_p, top_n_sigma;
+    /* xtc_probability 0: off */
+    double xtc_probability, xtc_threshold;
+    /* dry_multiplier 0: off */
+    double dry_multiplier, dry_base;
+    /* tokens that may be repeated without a penalty */
+    int64_t dry_allowed_length;
     /* number of last tokens that are searched; -1: all; 0: off */
     int64_t dry_penalty_last_n;
-    int64_t top_k; /* top_k 0 or -1: off */
+    /* top_k 0 or -1: off */
+    int64_t top_k;
     /* number of output tokens before which end tokens and stop ids are banned */
     int64_t min_tokens;
-    int64_t ignore_eos; /* 0 or 1 */
+    /* 0 or 1 */
+    int64_t ignore_eos;
 };
 
 /* Type of a parameter: NUMBER is a double of struct sampling, INTEGER and BOOL are an int64_t. */
@@ -34,8 +40,10 @@ enum param_type { PARAM_NUMBER, PARAM_INTEGER, PARAM_BOOL };
 struct param {
     const char *name;
     enum param_type type;
-    double min, max, initial; /* a value is allowed if it is finite and min <= value <= max */
-    size_t offset;            /* offset of the double or int64_t in struct sampling */
+    /* a value is allowed if it is finite and min <= value <= max */
+    double min, max, initial;
+    /* offset of the double or int64_t in struct sampling */
+    size_t offset;
 };
 
 extern const struct param params_table[];

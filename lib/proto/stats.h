@@ -307,11 +307,14 @@ struct msg_device {
 
 /* A worker's statistics. Its bytes are the payload of a STATS frame. */
 struct msg_stats {
-    int64_t at_ns; /* time of clock_monotonic at which this was written */
+    /* time of clock_monotonic at which this was written */
+    int64_t at_ns;
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
-    uint64_t step_rows[STEP_ROWS_BUCKETS]; /* number of steps by the tokens that they computed */
-    uint32_t n_devices;                    /* at most MSG_DEVICES, which the front checks */
+    /* number of steps by the tokens that they computed */
+    uint64_t step_rows[STEP_ROWS_BUCKETS];
+    /* at most MSG_DEVICES, which the front checks */
+    uint32_t n_devices;
     struct msg_device device[MSG_DEVICES];
 };
 
@@ -331,10 +334,13 @@ enum stat_kind { STAT_COUNTER, STAT_GAUGE };
 /* A row of a table above. */
 struct stat_row {
     const char *metric, *key, *help;
-    size_t offset, size; /* offset and size of the field in its struct */
+    /* offset and size of the field in its struct */
+    size_t offset, size;
     enum stat_kind kind;
-    bool is_real; /* the field is a double */
-    double per;   /* divisor of the metric: 1e9 for ns shown as seconds */
+    /* the field is a double */
+    bool is_real;
+    /* divisor of the metric: 1e9 for ns shown as seconds */
+    double per;
 };
 
 extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_rows[],

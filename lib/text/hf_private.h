@@ -13,29 +13,42 @@
 /* A token of the file; type TOKEN_UNDEFINED: no entry has this id. */
 struct hf_token {
     struct gguf_str text;
-    uint8_t type, flags; /* enum token_type, enum token_flag */
+    /* enum token_type, enum token_flag */
+    uint8_t type, flags;
 };
 
 /* State of one reading. The JSON values live as long as it; config, map, generation and model are
  * NULL where the folder has no such file. */
 struct hf_reader {
     yyjson_val *root, *config, *map, *generation, *model_config;
-    struct hf_token *token;   /* [n] tokens by id */
-    uint32_t n, cap, n_limit; /* n_limit: ids from there on are left out; 0: none */
+    /* [n] tokens by id */
+    struct hf_token *token;
+    /* n_limit: ids from there on are left out; 0: none */
+    uint32_t n, cap, n_limit;
     enum tokenizer_kind kind;
     bool byte_fallback, whole_words, fuse_unk;
-    struct buf steps; /* the normaliser's steps as strings of a GGUF array */
+    /* the normaliser's steps as strings of a GGUF array */
+    struct buf steps;
     uint32_t n_steps;
-    struct pretok rules; /* the stages found, and their parameters */
+    /* the stages found, and their parameters */
+    struct pretok rules;
     unsigned n_stages;
-    bool cut_marks;             /* a word ends before each space mark */
-    bool words;                 /* WhitespaceSplit was found */
-    bool no_spaces;             /* the steps so far leave no space in a text */
-    bool bert;                  /* BertNormalizer or BertPreTokenizer */
-    bool drop_space;            /* decoding removes the first space of a text */
-    struct gguf_str map_base64; /* precompiled_charsmap */
-    struct gguf_str unk;        /* text of the unknown token; .data == NULL: none */
-    int32_t lead, tail;         /* tokens that the post-processor adds; -1: none */
+    /* a word ends before each space mark */
+    bool cut_marks;
+    /* WhitespaceSplit was found */
+    bool words;
+    /* the steps so far leave no space in a text */
+    bool no_spaces;
+    /* BertNormalizer or BertPreTokenizer */
+    bool bert;
+    /* decoding removes the first space of a text */
+    bool drop_space;
+    /* precompiled_charsmap */
+    struct gguf_str map_base64;
+    /* text of the unknown token; .data == NULL: none */
+    struct gguf_str unk;
+    /* tokens that the post-processor adds; -1: none */
+    int32_t lead, tail;
     struct gguf_keys *out;
     struct err *err;
 };

@@ -18,12 +18,18 @@
 
 /* Contents of the files; .data == NULL: the folder has no such file. Only `tokenizer` is needed. */
 struct hf_tokenizer_files {
-    struct gguf_str tokenizer;          /* tokenizer.json */
-    struct gguf_str tokenizer_config;   /* tokenizer_config.json */
-    struct gguf_str special_tokens_map; /* special_tokens_map.json */
-    struct gguf_str generation_config;  /* generation_config.json */
-    struct gguf_str config;             /* config.json */
-    struct gguf_str chat_template;      /* chat_template.jinja */
+    /* tokenizer.json */
+    struct gguf_str tokenizer;
+    /* tokenizer_config.json */
+    struct gguf_str tokenizer_config;
+    /* special_tokens_map.json */
+    struct gguf_str special_tokens_map;
+    /* generation_config.json */
+    struct gguf_str generation_config;
+    /* config.json */
+    struct gguf_str config;
+    /* chat_template.jinja */
+    struct gguf_str chat_template;
     /* vocab_size of the model, to which the vocabulary is cut or filled up; 0: unknown */
     uint32_t n_vocab;
 };

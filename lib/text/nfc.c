@@ -22,7 +22,8 @@
 
 /* Code points between two boundaries; n <= cap. */
 struct stretch {
-    int32_t *cp, *sorted; /* sorted: scratch for sorting, of the same size */
+    /* sorted: scratch for sorting, of the same size */
+    int32_t *cp, *sorted;
     size_t n, cap;
 };
 

@@ -24,15 +24,24 @@ typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 struct pretok {
     /* values of tokenizer.ggml.pre; the first one is shown to users */
     const char *names[PRETOK_NAMES];
-    pretok_cut *stage[PRETOK_STAGES]; /* stages up to the first NULL, at least one */
-    unsigned letter;                  /* classes that count as letters */
-    unsigned digits;                  /* most digits in one word */
-    bool no_tail;                     /* line breaks behind punctuation do not belong to the word */
-    bool suffix;                      /* a contraction belongs to the word before it */
-    bool han;                         /* Han characters are words of their own */
-    bool whole_words;                 /* a word that is a token is not merged */
-    bool add_bos;                     /* value of add_bos if the file has none */
-    bool nfc;                         /* the text is normalised first */
+    /* stages up to the first NULL, at least one */
+    pretok_cut *stage[PRETOK_STAGES];
+    /* classes that count as letters */
+    unsigned letter;
+    /* most digits in one word */
+    unsigned digits;
+    /* line breaks behind punctuation do not belong to the word */
+    bool no_tail;
+    /* a contraction belongs to the word before it */
+    bool suffix;
+    /* Han characters are words of their own */
+    bool han;
+    /* a word that is a token is not merged */
+    bool whole_words;
+    /* value of add_bos if the file has none */
+    bool add_bos;
+    /* the text is normalised first */
+    bool nfc;
 };
 
 /* Returns the row with the name @name; NULL: there is none. */
@@ -49,7 +58,8 @@ struct pretok_cursor {
     const struct pretok *p;
     const char *s;
     size_t len, at;
-    size_t end[PRETOK_STAGES]; /* [k] end of the piece that stage k is cutting */
+    /* [k] end of the piece that stage k is cutting */
+    size_t end[PRETOK_STAGES];
 };
 
 /* Begins with the text @s; @p and @s outlive the cursor. */

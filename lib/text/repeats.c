@@ -16,7 +16,8 @@
 #define PROBES 16u
 
 struct last {
-    uint16_t at[SLOTS]; /* position behind a context; 0: none */
+    /* position behind a context; 0: none */
+    uint16_t at[SLOTS];
 };
 
 static uint32_t repeats_hash(const int32_t *context) {

@@ -15,15 +15,19 @@ struct charsmap;
 #define STEPS_MAX 64
 
 struct text_step {
-    uint8_t op; /* row of the table in steps.c */
+    /* row of the table in steps.c */
+    uint8_t op;
     struct gguf_str arg[2];
 };
 
 struct steps {
     uint32_t n;
-    struct text_step *step;     /* [n] */
-    char *text;                 /* memory of the arguments */
-    const struct charsmap *map; /* map of the step "precompiled"; NULL: none */
+    /* [n] */
+    struct text_step *step;
+    /* memory of the arguments */
+    char *text;
+    /* map of the step "precompiled"; NULL: none */
+    const struct charsmap *map;
 };
 
 /* Reads the strings of array @key into the zeroed @s. Returns 0, -ENOMEM or -EINVAL with @err;

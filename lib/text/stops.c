@@ -16,10 +16,13 @@
 #define STATES_MAX (STOPS_MAX * STOPS_LEN_MAX + 1)
 
 struct state {
-    uint16_t child, sibling; /* 0: none; children are a list */
+    /* 0: none; children are a list */
+    uint16_t child, sibling;
     uint16_t fail, depth;
-    uint8_t byte; /* byte on the edge from the parent */
-    int8_t out;   /* index of the longest stop string that ends here; -1: none */
+    /* byte on the edge from the parent */
+    uint8_t byte;
+    /* index of the longest stop string that ends here; -1: none */
+    int8_t out;
 };
 
 /* Invariants: at < n; depth of `at` <= n_fed; once done, match stays. Fail links lead to states of
@@ -30,7 +33,8 @@ struct stops {
     uint64_t n_fed;
     struct stops_match match;
     uint16_t len[STOPS_MAX];
-    struct state state[]; /* [0]: the root */
+    /* [0]: the root */
+    struct state state[];
 };
 
 static_assert(STATES_MAX <= UINT16_MAX, "states are numbered with 16 bits");

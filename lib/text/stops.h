@@ -25,8 +25,10 @@ struct stop_string {
 
 /* The stop string that was found. */
 struct stops_match {
-    uint32_t index; /* index of the stop string */
-    uint64_t begin; /* offset of its first byte in the whole stream */
+    /* index of the stop string */
+    uint32_t index;
+    /* offset of its first byte in the whole stream */
+    uint64_t begin;
 };
 
 /* Makes a search for the @n strings @s, which are copied. Returns 0; -EINVAL: more than STOPS_MAX

@@ -33,19 +33,24 @@ struct template_trust {
 };
 
 struct template_opts {
-    uint64_t fuel;     /* most steps; 0: template_fuel() of the variables */
-    uint64_t *steps;   /* NULL, or the counter to which the steps are added: all of `fuel` if it was
-                        * spent */
-    size_t max_output; /* most bytes of the prompt; 0: 16 MiB */
-    int64_t now_unix;  /* result of strftime_now(): seconds, UTC */
-    const struct template_trust *trust; /* sorted, disjoint ranges */
+    /* most steps; 0: template_fuel() of the variables */
+    uint64_t fuel;
+    /* NULL, or the counter to which the steps are added: all of `fuel` if it was spent */
+    uint64_t *steps;
+    /* most bytes of the prompt; 0: 16 MiB */
+    size_t max_output;
+    /* result of strftime_now(): seconds, UTC */
+    int64_t now_unix;
+    /* sorted, disjoint ranges */
+    const struct template_trust *trust;
     size_t n_trust;
 };
 
 /* A prompt that template_render() writes; zeroed at first. */
 struct rendered {
     struct buf text;
-    struct text_range *user; /* sorted, disjoint ranges of user text */
+    /* sorted, disjoint ranges of user text */
+    struct text_range *user;
     size_t n_user;
 };
 

@@ -24,7 +24,8 @@ struct tokenizer;
 /* A growing array of ids; zeroed at first. n <= cap; n <= max unless max is 0. */
 struct tokens {
     int32_t *id;
-    size_t n, cap, max; /* max: limit of n, beyond which adding returns -EMSGSIZE; 0: none */
+    /* max: limit of n, beyond which adding returns -EMSGSIZE; 0: none */
+    size_t n, cap, max;
 };
 
 void tokens_deinit(struct tokens *t); /* frees the ids; the array is empty and may be used again */
@@ -37,8 +38,10 @@ struct text_range {
 };
 
 enum tokenize_flags {
-    TOKENIZE_BOS = 1,     /* prepend BOS and append EOS if the vocabulary demands it */
-    TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
+    /* prepend BOS and append EOS if the vocabulary demands it */
+    TOKENIZE_BOS = 1,
+    /* recognise special tokens outside the user ranges */
+    TOKENIZE_SPECIAL = 2,
 };
 
 /* Makes the tokenizer of model file @g. Returns 0, -ENOMEM, or -EINVAL with the key and the mistake

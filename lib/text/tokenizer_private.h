@@ -44,10 +44,14 @@ enum token_type { /* numbered as in the file */
 
 /* Rules of an added token. */
 enum token_flag {
-    TOKEN_LSTRIP = 1,      /* absorbs white space before it */
-    TOKEN_RSTRIP = 2,      /* absorbs white space behind it */
-    TOKEN_SINGLE_WORD = 4, /* is found between characters that are not part of words only */
-    TOKEN_NORMALIZED = 8,  /* is searched in normalised text */
+    /* absorbs white space before it */
+    TOKEN_LSTRIP = 1,
+    /* absorbs white space behind it */
+    TOKEN_RSTRIP = 2,
+    /* is found between characters that are not part of words only */
+    TOKEN_SINGLE_WORD = 4,
+    /* is searched in normalised text */
+    TOKEN_NORMALIZED = 8,
 };
 
 /* U+2581, which stands for a space in vocabularies without spaces */
@@ -60,11 +64,16 @@ static inline bool is_space_mark(const char *s, size_t len) {
 }
 
 enum tokenizer_kind {
-    KIND_BYTES,   /* BPE over bytes, written as GPT-2's printable characters */
-    KIND_CHARS,   /* BPE over characters; spaces are U+2581, other bytes <0xXX> */
-    KIND_SCORES,  /* SentencePiece's BPE over characters: the best score merges first */
-    KIND_PIECES,  /* WordPiece: the longest token is taken first */
-    KIND_UNIGRAM, /* SentencePiece's Unigram: the greatest sum of scores is taken */
+    /* BPE over bytes, written as GPT-2's printable characters */
+    KIND_BYTES,
+    /* BPE over characters; spaces are U+2581, other bytes <0xXX> */
+    KIND_CHARS,
+    /* SentencePiece's BPE over characters: the best score merges first */
+    KIND_SCORES,
+    /* WordPiece: the longest token is taken first */
+    KIND_PIECES,
+    /* SentencePiece's Unigram: the greatest sum of scores is taken */
+    KIND_UNIGRAM,
 };
 
 /* Random key of a tokenizer's hash tables, so that a file cannot choose its collisions. */
@@ -90,13 +99,17 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
-    uint32_t max_len; /* length of the longest text in bytes */
+    /* length of the longest text in bytes */
+    uint32_t max_len;
     /* number of tokens that are not found because another one has their text */
     uint32_t n_duplicates;
     struct buf text, piece;
-    uint32_t *text_at, *piece_at; /* text_at: [cap + 1], piece_at: [n + 1] offsets */
-    uint8_t *type;                /* [cap]: enum token_type */
-    struct hash_index index;      /* index of texts that are not empty */
+    /* text_at: [cap + 1], piece_at: [n + 1] offsets */
+    uint32_t *text_at, *piece_at;
+    /* [cap]: enum token_type */
+    uint8_t *type;
+    /* index of texts that are not empty */
+    struct hash_index index;
 };
 
 /* Reads tokens and types of the file into the zeroed @v. Returns 0, -ENOMEM or -EINVAL with @err;
@@ -142,11 +155,14 @@ uint32_t byte_to_char(uint8_t byte);
 
 /* Special tokens that the file names, and the tokens that end a generation. */
 struct special_ids {
-    int32_t bos, eos, unk;        /* -1: none */
-    int32_t fim[TOKENIZER_FIM_N]; /* -1: the file has no key for it */
+    /* -1: none */
+    int32_t bos, eos, unk;
+    /* -1: the file has no key for it */
+    int32_t fim[TOKENIZER_FIM_N];
     bool add_bos, add_eos;
     bool
-        published; /* the file has HF_KEY_STEPS: only added tokens are ends because of their text */
+        /* the file has HF_KEY_STEPS: only added tokens are ends because of their text */
+        published;
     int32_t *end;
     size_t n_end;
 };
@@ -168,9 +184,11 @@ void special_ids_set_eos(struct special_ids *s, int32_t id);
 
 /* Tokens that are searched in raw text: special ones in trusted text, plain ones everywhere. */
 struct markers {
-    uint32_t *id; /* ids, sorted by text */
+    /* ids, sorted by text */
+    uint32_t *id;
     uint32_t n, n_plain;
-    uint32_t first[257]; /* [b] index of the first text that begins with byte b or a later one */
+    /* [b] index of the first text that begins with byte b or a later one */
+    uint32_t first[257];
 };
 
 /* Collects the markers of @v in the zeroed @m; of those with one text, the last. Returns 0 or
@@ -203,9 +221,12 @@ void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, ui
 
 /* A part of a word that is, or may become, one token. */
 struct symbol {
-    uint32_t id;   /* id; TOKEN_NONE: the text is not in the vocabulary */
-    uint32_t len;  /* bytes of text */
-    uint32_t rank; /* rank of the pair with the next symbol */
+    /* id; TOKEN_NONE: the text is not in the vocabulary */
+    uint32_t id;
+    /* bytes of text */
+    uint32_t len;
+    /* rank of the pair with the next symbol */
+    uint32_t rank;
     uint32_t made;
 };
 
@@ -214,7 +235,8 @@ struct symbol {
 struct merger {
     struct symbol *sym;
     size_t n, cap;
-    uint32_t *link; /* numbers of the next and the previous symbol of long words */
+    /* numbers of the next and the previous symbol of long words */
+    uint32_t *link;
     uint64_t *heap;
     size_t n_heap, long_cap;
 };
@@ -230,11 +252,14 @@ int merger_run(struct merger *m, const struct pairs *p);
 /* Data of KIND_UNIGRAM (unigram.c). */
 struct unigram {
     struct charsmap map;
-    float *score;     /* [vocab.n] scores */
-    uint32_t *sorted; /* [n_sorted] tokens into which text is cut, sorted by their bytes */
+    /* [vocab.n] scores */
+    float *score;
+    /* [n_sorted] tokens into which text is cut, sorted by their bytes */
+    uint32_t *sorted;
     uint32_t n_sorted;
     float unknown_score;
-    bool squeeze; /* reduces several spaces to one and removes them at the ends */
+    /* reduces several spaces to one and removes them at the ends */
+    bool squeeze;
 };
 
 /* A tokenizer, immutable once it is made. byte_token: ids of single bytes, or TOKEN_NONE. */
@@ -245,21 +270,31 @@ struct tokenizer {
     struct special_ids special;
     struct unigram unigram;
     enum tokenizer_kind kind;
-    const struct pretok *pretok; /* cuts of KIND_BYTES, and of published KIND_CHARS; may be NULL */
+    /* cuts of KIND_BYTES, and of published KIND_CHARS; may be NULL */
+    const struct pretok *pretok;
     bool space_prefix;
-    bool nfc;         /* text of KIND_BYTES is normalised to NFC first */
-    bool whole_words; /* a word that is a token is not merged */
+    /* text of KIND_BYTES is normalised to NFC first */
+    bool nfc;
+    /* a word that is a token is not merged */
+    bool whole_words;
     /* The file has HF_KEY_STEPS: text is prepared by `steps` alone. */
     bool published, fuse_unknown, cut_marks;
     struct steps steps;
-    uint8_t *flags;    /* [vocab.n]: enum token_flag; NULL: no token has one */
-    bool lower, strip; /* KIND_PIECES. lower: text is lower-cased; strip: accents are removed */
-    bool swallow;      /* special tokens absorb the white space behind them, as in Phi-3 */
-    uint32_t n_skipped_merges; /* merges of the file whose texts are no tokens */
-    bool glued[256];           /* [b] a word does not end between byte b and a space mark */
+    /* [vocab.n]: enum token_flag; NULL: no token has one */
+    uint8_t *flags;
+    /* KIND_PIECES. lower: text is lower-cased; strip: accents are removed */
+    bool lower, strip;
+    /* special tokens absorb the white space behind them, as in Phi-3 */
+    bool swallow;
+    /* merges of the file whose texts are no tokens */
+    uint32_t n_skipped_merges;
+    /* [b] a word does not end between byte b and a space mark */
+    bool glued[256];
     uint32_t byte_token[256];
-    uint32_t longest;     /* most bytes of a word that one token can stand for; 0: no bound */
-    uint32_t replacement; /* replacement of text without a token; TOKEN_NONE: dropped */
+    /* most bytes of a word that one token can stand for; 0: no bound */
+    uint32_t longest;
+    /* replacement of text without a token; TOKEN_NONE: dropped */
+    uint32_t replacement;
 };
 
 /* Fill pairs and special ids of @t, whose kind and vocabulary are set: bpe_load() from the merges
@@ -277,13 +312,17 @@ struct word_cache;
 struct words {
     const struct tokenizer *t;
     struct tokens *out;
-    struct word_cache *cache; /* NULL: the text is too short for a cache to help */
+    /* NULL: the text is too short for a cache to help */
+    struct word_cache *cache;
     struct merger merger;
     struct buf normal, escaped;
     bool after_special;
-    bool first;       /* the next text is the begin of the input */
-    uint32_t n_words; /* number of words so far, for job_pause() */
-    uint32_t n_chars; /* KIND_PIECES: characters of the word in `normal` */
+    /* the next text is the begin of the input */
+    bool first;
+    /* number of words so far, for job_pause() */
+    uint32_t n_words;
+    /* KIND_PIECES: characters of the word in `normal` */
+    uint32_t n_chars;
 };
 
 /* Begins the encoding. @text_len: total length of the text. The tokens are appended to @out, which

@@ -14,16 +14,26 @@
 /* Classes of characters. Each character has one of the first five classes, and possibly a finer one
  * as well. */
 enum unicode_class {
-    UC_OTHER = 1,    /* any other code point; bytes that are not UTF-8 */
-    UC_LETTER = 2,   /* \p{L} */
-    UC_MARK = 4,     /* \p{M} */
-    UC_NUMBER = 8,   /* \p{N} */
-    UC_SPACE = 16,   /* \s: White_Space */
-    UC_BREAK = 32,   /* a UC_SPACE: CR or LF */
-    UC_UPPER = 64,   /* a UC_LETTER: \p{Lu} or \p{Lt} */
-    UC_LOWER = 128,  /* a UC_LETTER: \p{Ll} */
-    UC_PUNCT = 256,  /* a UC_OTHER: \p{P} */
-    UC_SYMBOL = 512, /* a UC_OTHER: \p{S}; also a byte that is not UTF-8, as U+FFFD is one */
+    /* any other code point; bytes that are not UTF-8 */
+    UC_OTHER = 1,
+    /* \p{L} */
+    UC_LETTER = 2,
+    /* \p{M} */
+    UC_MARK = 4,
+    /* \p{N} */
+    UC_NUMBER = 8,
+    /* \s: White_Space */
+    UC_SPACE = 16,
+    /* a UC_SPACE: CR or LF */
+    UC_BREAK = 32,
+    /* a UC_LETTER: \p{Lu} or \p{Lt} */
+    UC_UPPER = 64,
+    /* a UC_LETTER: \p{Ll} */
+    UC_LOWER = 128,
+    /* a UC_OTHER: \p{P} */
+    UC_PUNCT = 256,
+    /* a UC_OTHER: \p{S}; also a byte that is not UTF-8, as U+FFFD is one */
+    UC_SYMBOL = 512,
 };
 
 #define UNICODE_INVALID 0xFFFFFFFFu

@@ -22,7 +22,8 @@
 struct decoder {
     pthread_mutex_t mutex;
     char *program;
-    int socket; /* socket to the process; -1: there is no process */
+    /* socket to the process; -1: there is no process */
+    int socket;
     pid_t pid;
 };
 

@@ -8,17 +8,23 @@
 #define DECODER_FD 3 /* descriptor of the socket in the process */
 
 struct decoder_request {
-    uint64_t len; /* size of the file in bytes */
-    bool fits;    /* the pixels are for a model and have to fit it */
+    /* size of the file in bytes */
+    uint64_t len;
+    /* the pixels are for a model and have to fit it */
+    bool fits;
     struct picture_fit fit;
-    bool counts; /* the picture is one of several, which share free_bytes */
+    /* the picture is one of several, which share free_bytes */
+    bool counts;
     uint64_t free_bytes;
 };
 
 struct decoder_answer {
-    int32_t result;         /* 0: pixels follow; -errno: the message follows */
-    uint32_t width, height; /* sides of the turned picture, before it is fitted */
-    uint64_t free_bytes;    /* free bytes of the request that are left */
+    /* 0: pixels follow; -errno: the message follows */
+    int32_t result;
+    /* sides of the turned picture, before it is fitted */
+    uint32_t width, height;
+    /* free bytes of the request that are left */
+    uint64_t free_bytes;
     char message[400];
 };
 

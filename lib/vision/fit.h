@@ -10,11 +10,14 @@
 
 /* Rules for the size of the pictures that a model gets. */
 struct picture_fit {
-    struct projector projector; /* fields of the projector; its name is not used */
+    /* fields of the projector; its name is not used */
+    struct projector projector;
     struct picture_budget budget;
-    bool pads; /* picture_pad() is used instead of picture_resize() */
+    /* picture_pad() is used instead of picture_resize() */
+    bool pads;
     enum picture_background background;
-    uint32_t max_megapixels; /* most megapixels of a file, up to PICTURE_MEGAPIXELS_MAX */
+    /* most megapixels of a file, up to PICTURE_MEGAPIXELS_MAX */
+    uint32_t max_megapixels;
     /* Bytes by which the cost of the request's pictures may still exceed the share that their files
      * pay for. Each decoded picture reduces it. NULL: this picture is the only one. */
     uint64_t *free_bytes;
@@ -56,14 +59,19 @@ typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
 
 /* Makes a picture from the rows of a file. Zeroed except for `fit`, it has not begun. */
 struct fitter {
-    const struct picture_fit *fit;      /* NULL: the pixels are not resized */
-    enum picture_background background; /* the fit's, if there is one */
+    /* NULL: the pixels are not resized */
+    const struct picture_fit *fit;
+    /* the fit's, if there is one */
+    enum picture_background background;
     /* n_data: bytes of compressed pixels; n_counted: cost of the picture so far */
     uint64_t n_data, n_counted;
-    uint32_t width, height; /* sides of the picture after its orientation was applied */
+    /* sides of the picture after its orientation was applied */
+    uint32_t width, height;
     struct picture out;
-    struct picture_layout layout; /* layout, if there is a fit */
-    struct resizer part[2];       /* in tiles: [0] the grid, [1] the small picture */
+    /* layout, if there is a fit */
+    struct picture_layout layout;
+    /* in tiles: [0] the grid, [1] the small picture */
+    struct resizer part[2];
     uint32_t n_parts;
 };
 

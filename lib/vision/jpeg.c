@@ -23,7 +23,8 @@
 #define SCAN_PART 8u
 
 struct reader {
-    struct jpeg_error_mgr errors; /* first member, because libjpeg passes its address */
+    /* first member, because libjpeg passes its address */
+    struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf out;
     struct err *err;

@@ -18,8 +18,10 @@ struct reader {
     struct fitter *out;
     uint32_t width;
     bool has_alpha;
-    uint8_t *pixels; /* one row, or the whole picture */
-    png_bytep *rows; /* addresses of all rows in the whole picture */
+    /* one row, or the whole picture */
+    uint8_t *pixels;
+    /* addresses of all rows in the whole picture */
+    png_bytep *rows;
     struct err *err;
     int result;
 };

@@ -13,13 +13,18 @@
 
 /* Kinds of projectors, by clip.projector_type. */
 enum projector_kind {
-    PROJECTOR_QWEN3VL,  /* qwen3vl_merger: Qwen3-VL, Qwen 3.5 to 3.8 */
-    PROJECTOR_QWEN25VL, /* qwen2.5vl_merger */
+    /* qwen3vl_merger: Qwen3-VL, Qwen 3.5 to 3.8 */
+    PROJECTOR_QWEN3VL,
+    /* qwen2.5vl_merger */
+    PROJECTOR_QWEN25VL,
     PROJECTOR_GEMMA3,
     PROJECTOR_GEMMA4V,
-    PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: each patch is a row */
-    PROJECTOR_PIXTRAL,  /* Mistral 3 */
-    PROJECTOR_LFM2,     /* LFM2-VL: large pictures in tiles */
+    /* Gemma 4 without layers: each patch is a row */
+    PROJECTOR_GEMMA4UV,
+    /* Mistral 3 */
+    PROJECTOR_PIXTRAL,
+    /* LFM2-VL: large pictures in tiles */
+    PROJECTOR_LFM2,
     PROJECTOR_KINDS
 };
 
@@ -32,22 +37,34 @@ enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
 /* Fields of a file, in the ranges that projector_read() checks. */
 struct projector {
     enum projector_kind kind;
-    const char *name;         /* name of the kind */
-    uint32_t n_embd, n_ff;    /* width of the encoder's rows and of its FFN */
-    uint32_t n_layer, n_head; /* with layers, n_embd / n_head: a multiple of 4, at most HEAD_MAX */
-    uint32_t patch;           /* side of a patch in pixels */
-    uint32_t merge;           /* side, in patches, of the square that becomes one row */
-    uint32_t side;            /* side of the only size in pixels; 0: any size */
-    uint32_t n_out;           /* width of the text model's rows */
-    uint32_t n_deep;          /* number of further parts of a row, each as wide (deepstack) */
+    /* name of the kind */
+    const char *name;
+    /* width of the encoder's rows and of its FFN */
+    uint32_t n_embd, n_ff;
+    /* with layers, n_embd / n_head: a multiple of 4, at most HEAD_MAX */
+    uint32_t n_layer, n_head;
+    /* side of a patch in pixels */
+    uint32_t patch;
+    /* side, in patches, of the square that becomes one row */
+    uint32_t merge;
+    /* side of the only size in pixels; 0: any size */
+    uint32_t side;
+    /* width of the text model's rows */
+    uint32_t n_out;
+    /* number of further parts of a row, each as wide (deepstack) */
+    uint32_t n_deep;
     /* window: side of a window in patches, 0: none; every period-th layer has no window */
     uint32_t window, period;
-    uint32_t least, most; /* limits of the rows per picture; in tiles: of the whole picture */
-    uint32_t tile;        /* side of a tile in pixels; 0: there are no tiles */
+    /* limits of the rows per picture; in tiles: of the whole picture */
+    uint32_t least, most;
+    /* side of a tile in pixels; 0: there are no tiles */
+    uint32_t tile;
     uint32_t least_tiles, most_tiles;
-    enum projector_act act; /* activation of the FFNs */
+    /* activation of the FFNs */
+    enum projector_act act;
     enum picture_filter filter;
-    bool positions; /* M-RoPE: a picture advances the position by its longer side in rows */
+    /* M-RoPE: a picture advances the position by its longer side in rows */
+    bool positions;
     float eps, mean[3], std[3];
 };
 
@@ -63,17 +80,21 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
  * left. In the text model's input a mark, which is a row as well, precedes the rows of each tile
  * and of the small copy. */
 struct picture_layout {
-    uint32_t width, height;      /* in pixels */
-    uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks; in tiles:
-                                    of the small picture */
-    uint32_t n_rows;             /* rows for the text model, including line breaks and marks */
-    uint32_t n_positions;        /* positions by which the text model advances */
+    /* in pixels */
+    uint32_t width, height;
+    /* grid of rows for the text model, without line breaks; in tiles: of the small picture */
+    uint32_t n_columns, n_lines;
+    /* rows for the text model, including line breaks and marks */
+    uint32_t n_rows;
+    /* positions by which the text model advances */
+    uint32_t n_positions;
 };
 
 /* Limits on n_rows that a request or an option gives; 0: the projector's own. */
 struct picture_budget {
     uint32_t least, most;
-    bool whole; /* the picture is never divided into tiles */
+    /* the picture is never divided into tiles */
+    bool whole;
 };
 
 /* Computes the layout of a picture of @width x @height pixels, at least 1 x 1. */
@@ -91,8 +112,10 @@ uint32_t projector_most_rows(const struct projector *p, const struct picture_bud
  * the tiles the small picture, whose `line` is the number of lines. */
 struct picture_part {
     uint32_t line, column;
-    uint32_t top, left, width, height; /* in pixels */
-    uint32_t mark;                     /* row of its mark, which its own rows follow */
+    /* in pixels */
+    uint32_t top, left, width, height;
+    /* row of its mark, which its own rows follow */
+    uint32_t mark;
 };
 
 /* Returns the number of parts: 1 for a picture that is not in tiles, which has no mark; 0 for a

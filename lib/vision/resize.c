@@ -43,7 +43,8 @@ static double lanczos(double x) {
 
 static const struct filter {
     double (*weight)(double x);
-    double support; /* half of the filter's width */
+    /* half of the filter's width */
+    double support;
 } filters[] = {
     [FILTER_BILINEAR] = {bilinear, 1},
     [FILTER_BICUBIC] = {bicubic, 2},

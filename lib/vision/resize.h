@@ -30,18 +30,25 @@ struct picture_place {
  * unless the orientation turns the picture by 90 degrees, and `down` the axis of its rows.
  */
 struct resizer {
-    uint32_t width, height; /* sides of the source */
-    bool turns;             /* rows of the source are columns of the result */
+    /* sides of the source */
+    uint32_t width, height;
+    /* rows of the source are columns of the result */
+    bool turns;
     bool mirrors_rows, mirrors_columns;
-    uint32_t n_across, n_down; /* numbers of places of the result along the axes */
+    /* numbers of places of the result along the axes */
+    uint32_t n_across, n_down;
     /* n_seen: rows of the source so far; n_done: places of `down` that are written */
     uint32_t n_seen, n_done;
     struct taps across, down;
-    uint8_t *window; /* row i of the source at i % down.most: [down.most][n_padded] */
+    /* row i of the source at i % down.most: [down.most][n_padded] */
+    uint8_t *window;
     size_t n_row, n_padded;
-    uint8_t *row, *column; /* scratch */
-    bool wide;             /* uses AVX2 */
-    uint8_t *to;           /* upper left corner of the result */
+    /* scratch */
+    uint8_t *row, *column;
+    /* uses AVX2 */
+    bool wide;
+    /* upper left corner of the result */
+    uint8_t *to;
     size_t stride;
 };
 

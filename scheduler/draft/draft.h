@@ -21,27 +21,34 @@ struct draft_source;
 
 /* Tokens that the draft model, or the model's own block, has drafted after tokens[at - 1]. */
 struct draft_tokens {
-    const struct draft_source *by; /* draft_model or draft_mtp */
+    /* draft_model or draft_mtp */
+    const struct draft_source *by;
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
 
 /* Text as a source sees it. Counts and the address of tokens change between calls. */
 struct draft_text {
-    const int32_t *tokens; /* prompt of n_prompt tokens, then output */
+    /* prompt of n_prompt tokens, then output */
+    const int32_t *tokens;
     uint32_t n_prompt, n_tokens;
-    const int32_t *prediction; /* expected output given by the request, or NULL */
+    /* expected output given by the request, or NULL */
+    const int32_t *prediction;
     uint32_t n_prediction;
-    const struct draft_tokens *drafted; /* drafts of the small model or the block; NULL: none */
+    /* drafts of the small model or the block; NULL: none */
+    const struct draft_tokens *drafted;
     /* state of the constraint after the last token, read only; NULL: none */
     struct constraint_state *matcher;
-    const struct tokenizer *tokenizer; /* NULL: there is none */
-    const uint8_t *isolation_key;      /* [16] drafts may only use outputs under the same key */
+    /* NULL: there is none */
+    const struct tokenizer *tokenizer;
+    /* [16] drafts may only use outputs under the same key */
+    const uint8_t *isolation_key;
 };
 
 struct draft_source {
     const char *name;
-    float prior; /* prior probability that a drafted token is right */
+    /* prior probability that a drafted token is right */
+    float prior;
 
     /* Makes the state that all sequences share; may be NULL. Returns 0 or -ENOMEM. */
     int (*share)(void **common);

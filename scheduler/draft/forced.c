@@ -15,7 +15,8 @@
 #define BYTES_MAX 128u
 
 struct forced {
-    size_t n_lead; /* bytes of LEAD before the text; 0: not needed */
+    /* bytes of LEAD before the text; 0: not needed */
+    size_t n_lead;
 };
 
 /* Prefix of the text, for tokenizers that would add a space to its beginning. */

@@ -16,7 +16,8 @@
 #define NGRAM_LOOK 32u /* most tokens of a match that are counted */
 
 struct ngram {
-    uint32_t *slot[2]; /* [mask + 1] position + 1; short, long */
+    /* [mask + 1] position + 1; short, long */
+    uint32_t *slot[2];
     uint32_t mask;
 };
 

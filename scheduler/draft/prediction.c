@@ -19,9 +19,11 @@
 struct prediction {
     struct ngram grams;
     uint32_t n_indexed;
-    uint32_t n_seen; /* output tokens that were followed */
+    /* output tokens that were followed */
+    uint32_t n_seen;
     uint32_t at;
-    bool on; /* true: prediction[at] comes next; false: the output left the prediction at `at` */
+    /* true: prediction[at] comes next; false: the output left the prediction at `at` */
+    bool on;
 };
 
 static int prediction_begin(void **state, void *common, const struct draft_text *t) {

@@ -24,7 +24,8 @@
 struct ring {
     uint8_t key[16];
     uint64_t used;
-    int32_t *tokens; /* [RING] linear; the newer half moves to the front when full */
+    /* [RING] linear; the newer half moves to the front when full */
+    int32_t *tokens;
     uint32_t n_tokens, epoch;
     struct ngram grams;
 };
@@ -37,7 +38,8 @@ struct recent {
 struct reader {
     struct recent *all;
     uint32_t n_seen;
-    uint32_t ring, epoch, at, len; /* output that the draft follows; len 0: none */
+    /* output that the draft follows; len 0: none */
+    uint32_t ring, epoch, at, len;
 };
 
 static int share(void **common) {

@@ -19,7 +19,8 @@
 struct suffix {
     struct ngram grams;
     uint32_t n_seen;
-    uint32_t at, len; /* copy that the draft follows: tokens[at] comes next; len 0: none */
+    /* copy that the draft follows: tokens[at] comes next; len 0: none */
+    uint32_t at, len;
 };
 
 static int suffix_begin(void **state, void *common, const struct draft_text *t) {

@@ -17,33 +17,47 @@
 
 struct fake_request {
     uint64_t id;
-    uint32_t n_submits, n_sent; /* n_sent: number of output tokens that were reported to the api */
-    int64_t begun_ns;           /* time of the first event */
+    /* n_sent: number of output tokens that were reported to the api */
+    uint32_t n_submits, n_sent;
+    /* time of the first event */
+    int64_t begun_ns;
     bool accepted, finished, cancelled;
-    bool cut;        /* the api ended the turn before the worker did */
-    float logprob;   /* log probability of each token; 0: -0.5 */
-    struct submit m; /* the last submit; pointers are to copies */
+    /* the api ended the turn before the worker did */
+    bool cut;
+    /* log probability of each token; 0: -0.5 */
+    float logprob;
+    /* the last submit; pointers are to copies */
+    struct submit m;
     int32_t *tokens, *stop_ids;
     char stops[SUBMIT_STOPS_MAX][64];
-    char *grammar, *triggers; /* "": none */
+    /* "": none */
+    char *grammar, *triggers;
     int32_t *prediction;
     uint32_t n_prediction, n_allowed, n_bad;
-    int32_t bad[16]; /* the first elements of submit.bad_words */
+    /* the first elements of submit.bad_words */
+    int32_t bad[16];
     uint32_t n_breakers;
-    int32_t breakers[16]; /* the first elements of submit.breakers */
+    /* the first elements of submit.breakers */
+    int32_t breakers[16];
     struct submit_picture pictures[8];
 };
 
 struct fake_port {
     struct api_port port;
-    struct model *model; /* model for which it sends events */
+    /* model for which it sends events */
+    struct model *model;
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
-    uint32_t n, n_cancels, n_again; /* n_again: number of submits to be refused with -EAGAIN */
-    uint32_t part;                  /* bytes of a large submit that a call takes; 0: all */
-    uint32_t n_parts;               /* such calls until one is refused with -EAGAIN */
-    uint8_t *pixels;                /* pixels of the picture that was requested last */
-    uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: number of complete pictures */
+    /* n_again: number of submits to be refused with -EAGAIN */
+    uint32_t n, n_cancels, n_again;
+    /* bytes of a large submit that a call takes; 0: all */
+    uint32_t part;
+    /* such calls until one is refused with -EAGAIN */
+    uint32_t n_parts;
+    /* pixels of the picture that was requested last */
+    uint8_t *pixels;
+    /* n_pictures: number of complete pictures */
+    uint32_t n_pixels, n_pictures, n_picture_errors;
     /* error of the last picture: status, code and text */
     char picture_error[200];
     /* number of parts to be refused with -EAGAIN */
@@ -54,11 +68,16 @@ struct fake_port {
     const char *script;
     /* Called for each request that has not ended, instead of the script, unless NULL. */
     void (*turn)(struct fake_port *f, uint32_t i);
-    bool hold;                                  /* the script pauses */
-    uint32_t n_cached;                          /* cached tokens in events; 0: half the prompt */
-    uint32_t n_predicted, n_predicted_accepted; /* predicted tokens in events */
-    int32_t second;                             /* second most likely token; 0: 'z' */
-    int refuse_with;                            /* result of submit(), unless 0 */
+    /* the script pauses */
+    bool hold;
+    /* cached tokens in events; 0: half the prompt */
+    uint32_t n_cached;
+    /* predicted tokens in events */
+    uint32_t n_predicted, n_predicted_accepted;
+    /* second most likely token; 0: 'z' */
+    int32_t second;
+    /* result of submit(), unless 0 */
+    int refuse_with;
 };
 
 void fake_init(struct fake_port *f, struct clock *clock);

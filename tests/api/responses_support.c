@@ -44,14 +44,21 @@ void responses_ask(struct world *w, const char *fields, const char *output, stru
 struct reading {
     uint64_t sequence;
     bool created, in_progress, ended;
-    yyjson_doc *items[64]; /* items that are done */
+    /* items that are done */
+    yyjson_doc *items[64];
     size_t n_items;
-    bool open;        /* an item is open */
-    char id[80];      /* id of the open item */
-    char type[32];    /* type of the open item */
-    struct buf delta; /* text of its deltas */
-    struct buf told;  /* tokens of the log probabilities in its deltas */
-    bool part, said;  /* the item has an open part; its text was repeated in full */
+    /* an item is open */
+    bool open;
+    /* id of the open item */
+    char id[80];
+    /* type of the open item */
+    char type[32];
+    /* text of its deltas */
+    struct buf delta;
+    /* tokens of the log probabilities in its deltas */
+    struct buf told;
+    /* the item has an open part; its text was repeated in full */
+    bool part, said;
     yyjson_doc *final;
 };
 

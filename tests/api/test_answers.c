@@ -24,9 +24,11 @@ static const char source[] =
 
 struct told {
     struct buf line;
-    struct buf joined[2]; /* all reasoning, all content */
+    /* all reasoning, all content */
+    struct buf joined[2];
     struct buf calls;
-    char kind; /* of the open text; 0: none */
+    /* of the open text; 0: none */
+    char kind;
 };
 
 static void close_told(struct told *t) {
@@ -204,7 +206,8 @@ static void expect_told(struct reply *r, bool joined, const char *want, const ch
 
 static const struct {
     const char *path, *body;
-    bool joined; /* the answer has one text, instead of blocks */
+    /* the answer has one text, instead of blocks */
+    bool joined;
 } dialects[] = {
     {CHAT, HI NESTED, true},
     {"/api/chat", "\"model\":\"tiny\"," HI NESTED, true},
@@ -235,7 +238,8 @@ static void expect(struct world *w, const char *output, const char *joined, cons
 }
 
 static const struct {
-    const char *output, *joined, *blocks; /* blocks NULL: as joined */
+    /* blocks NULL: as joined */
+    const char *output, *joined, *blocks;
 } rows[] = {
     {"<think>a</think>\n\nOne.\n<think>\nb</think>\nTwo.\n<think>", "R<a\nb> C<One.\nTwo.> ",
      "R<a> C<One.> R<b> C<Two.> "},

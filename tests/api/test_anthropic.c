@@ -238,7 +238,8 @@ Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
 /* ---- streams assembled by a client ---- */
 
 struct told {
-    struct buf line; /* T<thinking> C<text> name<input> reason */
+    /* T<thinking> C<text> name<input> reason */
+    struct buf line;
     size_t n_blocks;
     bool open, ended;
 };

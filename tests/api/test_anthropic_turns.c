@@ -19,12 +19,14 @@
 enum {
     /* holds also across a question of the user; otherwise the template drops the thoughts */
     QUESTIONS = 1,
-    THINKS = 2, /* the model thinks */
+    /* the model thinks */
+    THINKS = 2,
 };
 
 /* The turns: output of the model, and the message after it. */
 static const struct {
-    const char *thought, *text, *name, *args; /* output of the model */
+    /* output of the model */
+    const char *thought, *text, *name, *args;
     /* result of the call; NULL: the user asks a question */
     const char *result;
 } turns[] = {
@@ -37,7 +39,8 @@ static const struct {
 };
 
 static const struct {
-    const char *file, *end; /* @end: text that ends the model's turn */
+    /* @end: text that ends the model's turn */
+    const char *file, *end;
     unsigned flags;
 } rows[] = {
     {"ByteDance-Seed-OSS", "<seed:eos>", 0},
@@ -62,7 +65,8 @@ static const struct {
 
 struct talk {
     struct world w;
-    struct buf blocks, chat; /* the messages of both APIs, without the brackets */
+    /* the messages of both APIs, without the brackets */
+    struct buf blocks, chat;
     struct buf prompt, output;
 };
 

@@ -14,7 +14,8 @@ struct told {
     uint32_t n, kind, finish, status;
     char code[40];
     float logprob;
-    uint32_t n_asked, asked; /* number of requests for its pictures, and the last picture */
+    /* number of requests for its pictures, and the last picture */
+    uint32_t n_asked, asked;
 };
 
 static void on_told(void *ctx, struct api_guest *g, const struct event *e) {

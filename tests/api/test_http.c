@@ -16,7 +16,8 @@ static void started(struct world *w) {
 /* Escapes at the end of the text are decoded without reading behind it. */
 Test(http, escapes_are_decoded_whole_or_refused) {
     static const struct {
-        const char *text, *is; /* NULL: the text is refused */
+        /* NULL: the text is refused */
+        const char *text, *is;
     } cases[] = {
         {"", ""},        {"/a%2Fb%41", "/a/bA"}, {"%e4%C3", "\xe4\xc3"}, {"a%2541", "a%41"},
         {"%", NULL},     {"/%4", NULL},          {"%4g", NULL},          {"% 4", NULL},

@@ -601,7 +601,8 @@ Test(llamacpp, tokens_and_templates) {
 
 Test(llamacpp, an_answer_continues_the_last_message) {
     const struct {
-        const char *last, *prompt; /* NULL: the request is refused */
+        /* NULL: the request is refused */
+        const char *last, *prompt;
     } table[] = {
         {J("{'role':'assistant','content':'Once '}"), "Once "},
         {J("{'role':'assistant','content':[{'type':'text','text':'a'},{'type':'text','text':'b'}]"

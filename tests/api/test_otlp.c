@@ -20,9 +20,11 @@ static struct {
     int fd;
     pthread_t thread;
     pthread_mutex_t lock;
-    const char *answers[8]; /* status lines and heads; the last one is repeated; "": none */
+    /* status lines and heads; the last one is repeated; "": none */
+    const char *answers[8];
     size_t n_requests;
-    struct buf last; /* the last request */
+    /* the last request */
+    struct buf last;
 } collector = {.fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Reads a request to the end of its body. */

@@ -674,7 +674,8 @@ Test(pictures, base64_of_too_large_a_file_is_not_decoded) {
 }
 
 static const struct {
-    const char *body, *part; /* @part: text of the part; @body: text of the answer */
+    /* @part: text of the part; @body: text of the answer */
+    const char *body, *part;
     int status;
 } refused[] = {
     {"{\"url\":\"https://example.com/a.png\"}",

@@ -231,7 +231,8 @@ Test(prompts, clients_are_told_whether_a_model_thinks) {
     static const struct {
         const char *source;
         uint8_t option;
-        const char *word; /* NULL: the model never reasons */
+        /* NULL: the model never reasons */
+        const char *word;
     } cases[] = {
         {SWITCH, THINK_AUTO, "on"}, {SWITCH, THINK_TEMPLATE, "template"},
         {SWITCH, THINK_OFF, "off"}, {WORD, THINK_AUTO, "template"},

@@ -21,7 +21,8 @@
 struct refusal {
     const char *path, *body;
     int status;
-    const char *text; /* text in the JSON of the answer */
+    /* text in the JSON of the answer */
+    const char *text;
 };
 
 static void ask(struct world *w, const struct refusal *r) {

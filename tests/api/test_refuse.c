@@ -325,7 +325,8 @@ Test(refuse, a_prompt_that_does_not_fit_is_told_both_numbers) {
 Test(refuse, whole_numbers_may_have_a_point) {
     static const struct {
         const char *path, *body;
-        uint32_t max_new; /* 0: not given */
+        /* 0: not given */
+        uint32_t max_new;
     } cases[] = {
         {CHAT, "{" HI ",\"max_tokens\":5.0,\"seed\":-42.0,\"n\":1.0}", 5},
         {TEXT, "{\"prompt\":[3.0,4],\"max_tokens\":5.0,\"stop_token_ids\":[7.0]}", 5},

@@ -18,7 +18,8 @@
 
 struct shape {
     const char *path, *body;
-    const char *refused; /* param of the 400; NULL: the request is answered */
+    /* param of the 400; NULL: the request is answered */
+    const char *refused;
 };
 
 static const struct shape shapes[] = {

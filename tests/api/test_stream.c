@@ -18,7 +18,8 @@ static const char *const letters[] = {
 
 struct story {
     struct rng rng;
-    char text[600]; /* the whole output of the worker */
+    /* the whole output of the worker */
+    char text[600];
     size_t len;
     const char *stop[3];
     uint32_t n_stops;

@@ -684,7 +684,8 @@ Test(thinking, stop_strings_see_what_is_shown) {
     static const int32_t ids[] = {'a', TINY_CALL, 'b', TINY_JUNK, 'c'};
     static const struct {
         const char *stop, *content;
-        bool tools, worker; /* worker: the worker searches the stop strings too */
+        /* worker: the worker searches the stop strings too */
+        bool tools, worker;
     } table[] = {
         {"ab", "abc", false, true},            /* the tag is hidden, so the match begins at once */
         {"ab", "a<tool_call>bc", true, false}, /* the tag is shown, and is no call */

@@ -193,7 +193,8 @@ static void check_refusal(const char *format, const char *parameters, const char
 /* A refusal names the place of what a format cannot write. */
 Test(toolcall_force, what_cannot_be_written_is_refused) {
     const struct {
-        const char *format, *parameters, *why; /* why NULL: the format can write it */
+        /* why NULL: the format can write it */
+        const char *format, *parameters, *why;
     } table[] = {
         {"hermes", J("{'type':'string'}"), "a type other than"},
         {"hermes", "7", "does not describe an object"},

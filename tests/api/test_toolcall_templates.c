@@ -20,13 +20,20 @@
 #define NOW 1768469213
 
 enum {
-    CALLS = 1,  /* the template writes calls */
-    ONE = 2,    /* only one call */
-    SILENT = 4, /* with content it leaves calls out, or writes them otherwise */
-    THINKS = 8, /* it writes the reasoning, too */
-    REPR = 16,  /* it writes lists as Python does */
-    IDS = 32,   /* its ids are longer than weft's */
-    HIDES = 64, /* only its source shows the markers of reasoning */
+    /* the template writes calls */
+    CALLS = 1,
+    /* only one call */
+    ONE = 2,
+    /* with content it leaves calls out, or writes them otherwise */
+    SILENT = 4,
+    /* it writes the reasoning, too */
+    THINKS = 8,
+    /* it writes lists as Python does */
+    REPR = 16,
+    /* its ids are longer than weft's */
+    IDS = 32,
+    /* only its source shows the markers of reasoning */
+    HIDES = 64,
 };
 
 static const struct {
@@ -283,7 +290,8 @@ static size_t begin_of(const char *prompt, size_t n, const char *full, size_t le
 }
 
 struct seen {
-    struct buf calls; /* "name{..};": arguments as canonical JSON */
+    /* "name{..};": arguments as canonical JSON */
+    struct buf calls;
     struct buf content, reasoning, args;
 };
 

@@ -189,7 +189,8 @@ Test(turn, who_is_gone_has_no_turn) {
 
 struct answers {
     struct buf text;
-    size_t at; /* offset in text; the answers before it were counted */
+    /* offset in text; the answers before it were counted */
+    size_t at;
     uint32_t n;
 };
 
@@ -308,7 +309,8 @@ Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
 
 /* Counts the sockets that libuv is told to watch, and how often it would sleep while turns wait. */
 static _Thread_local struct {
-    const struct http_server *server; /* NULL: nothing is counted */
+    /* NULL: nothing is counted */
+    const struct http_server *server;
     uint64_t n_events;
     uint32_t n_sleeps;
 } polls;

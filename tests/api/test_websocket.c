@@ -29,7 +29,8 @@ static void put_frame(struct buf *out, uint8_t first, const char *data, size_t l
 /* State of reading frames in pieces. */
 struct reading {
     struct websocket *w;
-    struct buf body, texts; /* texts: each message, followed by a line break */
+    /* texts: each message, followed by a line break */
+    struct buf body, texts;
     int last;
     uint32_t n_begun;
 };

@@ -27,8 +27,10 @@ struct job {
     const struct toolcall_format *format;
     const char *server;
     struct toolcall_tool tool;
-    yyjson_val *tools;   /* [{"function": ..}], for the parser */
-    yyjson_doc *reduced; /* the tool's schema after parts were left out, or NULL */
+    /* [{"function": ..}], for the parser */
+    yyjson_val *tools;
+    /* the tool's schema after parts were left out, or NULL */
+    yyjson_doc *reduced;
     struct arena arena;
     struct loosened_list loosened;
     struct buf text, args;

@@ -177,7 +177,8 @@ struct wish {
     const char *text[9];
     size_t n;
     const char *now;
-    uint32_t patience; /* an end is chosen once in this many times */
+    /* an end is chosen once in this many times */
+    uint32_t patience;
 };
 
 static void set_wishes(struct wish *w, const struct toolcall_format *f, const char *trigger) {

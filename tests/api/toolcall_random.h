@@ -44,7 +44,8 @@ bool random_text(struct constraint *c, const struct toolcall_format *f, struct r
 struct random_cut {
     struct constraint *constraint;
     const struct toolcall_format *format;
-    const char *trigger; /* trigger with which the text preferably begins, or NULL */
+    /* trigger with which the text preferably begins, or NULL */
+    const char *trigger;
     uint32_t n_tokens, limit;
 };
 /* Writes a text that ends within some @max tokens, or as soon as it can. */
@@ -53,8 +54,10 @@ void random_text_short(struct constraint *c, const struct toolcall_format *f, st
 bool random_text_within(const struct random_cut *cut, struct rng *r, struct buf *out);
 
 struct random_reading {
-    bool loose;   /* arguments need not fit */
-    bool content; /* text outside of calls is allowed, and no call is required */
+    /* arguments need not fit */
+    bool loose;
+    /* text outside of calls is allowed, and no call is required */
+    bool content;
 };
 /* Asserts that the calls in @text are complete and fit, in whatever pieces it arrives. Returns
  * their number. */

@@ -40,7 +40,8 @@ yyjson_val *toolcall_tools(void) {
 
 struct told {
     struct buf line, args;
-    char kind; /* kind of the open event: 'C', 'R': text; 'F': a call; 0: none */
+    /* kind of the open event: 'C', 'R': text; 'F': a call; 0: none */
+    char kind;
     uint32_t n_calls;
     bool ids;
 };

@@ -11,11 +11,15 @@
 yyjson_val *toolcall_tools(void);
 
 struct toolcall_case {
-    const char *format, *reasoning; /* names of format and reasoning; NULL: none */
-    const char *in, *want;          /* want: result with the default options */
-    const char *whole;              /* result with whole_calls, if it differs */
+    /* names of format and reasoning; NULL: none */
+    const char *format, *reasoning;
+    /* want: result with the default options */
+    const char *in, *want;
+    /* result with whole_calls, if it differs */
+    const char *whole;
     bool in_reasoning;
-    bool ended; /* by the model; else the text was cut off */
+    /* by the model; else the text was cut off */
+    bool ended;
 };
 
 extern const struct toolcall_case toolcall_cases[];
@@ -24,16 +28,24 @@ extern const size_t n_toolcall_cases;
 struct toolcall_run {
     const struct toolcall_format *format;
     const struct toolcall_reasoning *reasoning;
-    struct toolcall_opts opts; /* `format` and `reasoning` above and the tools are filled in */
-    const size_t *cuts;        /* ascending offsets; the text is fed in these pieces */
+    /* `format` and `reasoning` above and the tools are filled in */
+    struct toolcall_opts opts;
+    /* ascending offsets; the text is fed in these pieces */
+    const size_t *cuts;
     size_t n_cuts;
-    const size_t *special; /* those cuts behind which a special token begins */
+    /* those cuts behind which a special token begins */
+    const size_t *special;
     size_t n_special;
-    size_t max_held;  /* out: most bytes that were held in memory */
-    size_t n_line;    /* out: length of the result, which may contain NUL */
-    uint32_t n_calls; /* out: number of calls */
-    bool ended;       /* by the model; else the text was cut off */
-    bool ids;         /* write "name#id" */
+    /* out: most bytes that were held in memory */
+    size_t max_held;
+    /* out: length of the result, which may contain NUL */
+    size_t n_line;
+    /* out: number of calls */
+    uint32_t n_calls;
+    /* by the model; else the text was cut off */
+    bool ended;
+    /* write "name#id" */
+    bool ids;
 };
 
 /* Runs the parser. Returns its line, malloc'd. Also checks every run: events are in order, and

@@ -17,16 +17,22 @@ struct world {
     struct api_model model;
     struct fake_port port;
     int tcp_port;
-    char path[64];  /* path of the UNIX socket */
-    bool starting;  /* leaves the service in STARTING */
-    bool unwatched; /* the loop may move any number of bytes (base/loop_bytes.h) */
+    /* path of the UNIX socket */
+    char path[64];
+    /* leaves the service in STARTING */
+    bool starting;
+    /* the loop may move any number of bytes (base/loop_bytes.h) */
+    bool unwatched;
 };
 
 struct reply {
-    int status; /* 0: the connection was closed without an answer */
+    /* 0: the connection was closed without an answer */
+    int status;
     char head[4096];
-    struct buf body; /* body, unchunked */
-    bool closed;     /* the server closed the connection after it */
+    /* body, unchunked */
+    struct buf body;
+    /* the server closed the connection after it */
+    bool closed;
 };
 
 /* sets defaults; w->opts and w->model may be changed before world_start() */

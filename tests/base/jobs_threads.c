@@ -17,7 +17,8 @@
 struct piece {
     struct job job;
     struct rng rng;
-    uint64_t sum; /* written by its thread, read after done() */
+    /* written by its thread, read after done() */
+    uint64_t sum;
     bool out, abandoned;
     int result;
 };

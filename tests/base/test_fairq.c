@@ -13,7 +13,8 @@ struct unit {
     struct fairq_item item;
     uint32_t tenant;
     bool in, paused;
-    int64_t order; /* among equals: as they came, and before them what paused last */
+    /* among equals: as they came, and before them what paused last */
+    int64_t order;
 };
 
 struct model {

@@ -9,7 +9,8 @@
 
 struct piece {
     struct job job;
-    int64_t work_ns; /* of its thread's time */
+    /* of its thread's time */
+    int64_t work_ns;
     int result;
     atomic_bool ran, hold;
     bool done;

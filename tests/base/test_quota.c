@@ -11,12 +11,14 @@
 
 struct scene {
     struct quota q;
-    struct quota_account own[ACCOUNTS]; /* [0] is not used */
+    /* [0] is not used */
+    struct quota_account own[ACCOUNTS];
     struct quota_charge charge[CHARGES];
     /* The model. */
     int account_of[CHARGES];
     uint64_t n[CHARGES];
-    uint64_t offered_at[CHARGES]; /* 0: it is not */
+    /* 0: it is not */
+    uint64_t offered_at[CHARGES];
     uint64_t now;
 };
 

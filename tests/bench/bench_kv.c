@@ -21,8 +21,10 @@
 /* One format's run. */
 struct run {
     const int32_t *token;
-    float *base; /* [n][n_vocab] logits of the first format */
-    bool fills;  /* this is the first one */
+    /* [n][n_vocab] logits of the first format */
+    float *base;
+    /* this is the first one */
+    bool fills;
     uint32_t n_vocab, first, context;
     struct driver_seq *seq;
     double squares, divergence, surprise;

@@ -26,13 +26,17 @@ struct bench {
     const struct grammar_vocab *vocab;
     uint32_t *bits;
     unsigned flags;
-    struct buf masks;               /* nanoseconds of each mask, separated by commas */
-    uint32_t n_refused, n_accepted; /* valid instances refused, invalid ones accepted */
-    uint32_t n_too_ambiguous;       /* masks and tokens that were -E2BIG */
+    /* nanoseconds of each mask, separated by commas */
+    struct buf masks;
+    /* valid instances refused, invalid ones accepted */
+    uint32_t n_refused, n_accepted;
+    /* masks and tokens that were -E2BIG */
+    uint32_t n_too_ambiguous;
     uint32_t n_late;
     bool quick, digests, compile_only;
     uint64_t digest;
-    struct buf detail; /* of the first of each */
+    /* of the first of each */
+    struct buf detail;
 };
 
 /* Of this thread: others on the same core do not count. */

@@ -77,15 +77,19 @@ struct launched {
 
 static struct side {
     struct clock clock;
-    int64_t ns, since; /* since: when it was resumed; 0: it stands still */
-    int64_t free_ns;   /* virtual: when the device is */
+    /* since: when it was resumed; 0: it stands still */
+    int64_t ns, since;
+    /* virtual: when the device is */
+    int64_t free_ns;
     struct engine *engine;
     struct engine_info info;
     struct sched *sched;
     struct launched flight[SCHED_DEPTH_MAX];
     uint64_t n_tokens;
-    uint32_t n_live, n_begun; /* requests that have not ended; that have a token */
-    bool counts;              /* steps are counted now */
+    /* requests that have not ended; that have a token */
+    uint32_t n_live, n_begun;
+    /* steps are counted now */
+    bool counts;
     /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of
      * them. */
     uint64_t n_steps[ROWS_MAX + 1], step_ns[ROWS_MAX + 1];
@@ -95,7 +99,8 @@ static struct side {
 
 static struct {
     double rows[POINTS_MAX], ms[POINTS_MAX], keys_ms, host_ms, noise;
-    uint32_t n; /* 0: real time */
+    /* 0: real time */
+    uint32_t n;
     struct rng rng;
 } machine;
 
@@ -161,9 +166,11 @@ static int parse_machine(const char *list) {
 /* ---- the engine, with recorded tokens */
 
 static struct {
-    const struct engine *draft; /* NULL: none */
+    /* NULL: none */
+    const struct engine *draft;
     double acceptance, block;
-    struct launched flight; /* of the draft model */
+    /* of the draft model */
+    struct launched flight;
 } forced;
 
 const struct engine_info *__real_engine_info(const struct engine *e);
@@ -302,7 +309,8 @@ struct bench {
     struct engine *draft;
     struct buf events;
     uint64_t n_rounds, n_ids;
-    uint32_t first; /* record of the first stream */
+    /* record of the first stream */
+    uint32_t first;
 };
 
 /* The request of stream @stream: the prompt alone, so that its pages are cached, or all of it. */
@@ -399,8 +407,10 @@ static int end(struct bench *b, uint32_t n) {
 
 struct pairs {
     double log_ratio[PAIRS_MAX];
-    uint64_t tokens[MODES], ns[MODES];   /* of all pairs */
-    uint64_t tokens0[MODES], ns0[MODES]; /* counters at the beginning of the one at hand */
+    /* of all pairs */
+    uint64_t tokens[MODES], ns[MODES];
+    /* counters at the beginning of the one at hand */
+    uint64_t tokens0[MODES], ns0[MODES];
     uint32_t n, n_max;
 };
 
@@ -477,7 +487,8 @@ static double t_quantile(uint32_t n) {
 }
 
 struct ratio {
-    double mean, lower, least, greatest; /* of auto's rate over off's: geometric mean, 95 % bound */
+    /* of auto's rate over off's: geometric mean, 95 % bound */
+    double mean, lower, least, greatest;
 };
 
 static struct ratio ratio_of(const double *log_ratio, uint32_t n) {

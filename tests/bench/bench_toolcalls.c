@@ -23,7 +23,8 @@
 
 struct counts {
     uint32_t n_compiled, n_refused, n_fit, n_unfit;
-    char first[400]; /* that was refused or did not fit */
+    /* that was refused or did not fit */
+    char first[400];
 };
 
 static const struct tokenizer *tokens;

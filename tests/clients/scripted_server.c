@@ -51,7 +51,8 @@
 #define SEEN 8
 
 struct answer {
-    int results, fail; /* -1: any; 0: does not fail */
+    /* -1: any; 0: does not fail */
+    int results, fail;
     char *has, *lacks;
     struct buf text;
 };
@@ -78,7 +79,8 @@ struct server {
     struct list runs;
     struct answer answers[ANSWERS_MAX];
     uint32_t n_answers, n_seen;
-    struct tokens seen[SEEN]; /* prompts */
+    /* prompts */
+    struct tokens seen[SEEN];
     FILE *log;
     const char *marker;
     uint32_t n_tokens, pause_ms;

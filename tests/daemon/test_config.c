@@ -390,7 +390,8 @@ Test(config, numbers_are_taken_up_to_their_limits_and_no_further) {
 Test(config, a_size_has_at_most_one_unit) {
     static const struct {
         const char *text;
-        uint64_t bytes; /* 0: the text is not a size */
+        /* 0: the text is not a size */
+        uint64_t bytes;
     } all[] = {{"7", 7},
                {"7K", 7 << 10},
                {"7m", 7 << 20},

@@ -13,7 +13,8 @@
 struct world {
     struct model_share share;
     struct model_users users[N_MODELS];
-    int loaded; /* number of the loaded model; -1: none */
+    /* number of the loaded model; -1: none */
+    int loaded;
     int64_t now, had_ns[N_MODELS];
 };
 

@@ -69,7 +69,8 @@ struct got {
     int r;
     struct service_fd fds[SERVICE_FDS_MAX];
     struct err err;
-    bool again; /* the variables were still in the environment */
+    /* the variables were still in the environment */
+    bool again;
 };
 
 static void inherit(const char *names, const int *fds, int n, struct got *out) {

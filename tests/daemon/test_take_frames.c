@@ -15,9 +15,12 @@
 struct scene {
     struct chan front, worker;
     struct clock_virtual clock;
-    uint32_t n;        /* frames taken */
-    bool sends_always; /* the front answers each frame with two */
-    uint16_t refused;  /* type of a frame that is not taken */
+    /* frames taken */
+    uint32_t n;
+    /* the front answers each frame with two */
+    bool sends_always;
+    /* type of a frame that is not taken */
+    uint16_t refused;
 };
 
 static int take(void *ctx, const struct chan_frame *f) {

@@ -27,8 +27,10 @@ struct scene {
     struct upgrade *u;
     char told[600];
     int pid;
-    const char *guests; /* model whose requests are handed over once the next one is ready */
-    bool stays;         /* ready() releases nothing */
+    /* model whose requests are handed over once the next one is ready */
+    const char *guests;
+    /* ready() releases nothing */
+    bool stays;
 };
 
 static void PRINTF(2, 3) note(struct scene *s, const char *fmt, ...) {

@@ -28,7 +28,8 @@
 struct scene {
     struct chan chan;
     struct chan_frame f;
-    uint32_t n_blocks; /* frames that tell of blocks */
+    /* frames that tell of blocks */
+    uint32_t n_blocks;
     struct crash_page *crash_page;
     pid_t pid;
     FILE *log;
@@ -36,10 +37,13 @@ struct scene {
 
 /* Arguments and descriptors with which a worker is started. */
 struct start {
-    int file[FILES_MAX]; /* descriptors from WORKER_FD_MODEL on, of which the first n exist */
+    /* descriptors from WORKER_FD_MODEL on, of which the first n exist */
+    int file[FILES_MAX];
     int n;
-    const char *n_shards; /* argv[2] */
-    bool few;             /* the process may open no more descriptors */
+    /* argv[2] */
+    const char *n_shards;
+    /* the process may open no more descriptors */
+    bool few;
 };
 
 /* Becomes the worker in the child. Returns its exit code. */

@@ -15,16 +15,22 @@ enum { SINGLE, BATCH };
 /* An end of a channel, the other end, and the frames that arrived. */
 struct scene {
     uv_loop_t loop;
-    uv_check_t check; /* counts iterations, and the most parts in one of them */
+    /* counts iterations, and the most parts in one of them */
+    uv_check_t check;
     struct clock_virtual clock;
     struct worker_chan chan;
     struct chan worker;
     uint32_t n_iterations, n_frames, n_parts, n_here, most_here;
-    uint32_t left;   /* number of frames that the worker still answers */
-    uint32_t parts;  /* parts of the present frame */
-    uint32_t closes; /* number of the part in which the channel is closed; 0: none */
-    uint32_t n_room; /* reports that there is room again */
-    bool ended;      /* the worker has ended: no process can send in its name */
+    /* number of frames that the worker still answers */
+    uint32_t left;
+    /* parts of the present frame */
+    uint32_t parts;
+    /* number of the part in which the channel is closed; 0: none */
+    uint32_t closes;
+    /* reports that there is room again */
+    uint32_t n_room;
+    /* the worker has ended: no process can send in its name */
+    bool ended;
 };
 
 static void work(struct scene *s) {

@@ -40,7 +40,8 @@ struct draft_run {
 /* Conditions of a run that must not change its results. */
 struct draft_manner {
     uint32_t chunk;
-    bool drafts_always; /* drafts after every token, which are then forgotten */
+    /* drafts after every token, which are then forgotten */
+    bool drafts_always;
     bool in_company;
     /* earlier contents of the pages and the slot: those of a sequence that ended */
     bool after_another;
@@ -49,7 +50,8 @@ struct draft_manner {
 /* A model with a source of drafts. */
 struct drafting {
     const char *name;
-    const void *of; /* for use by the test */
+    /* for use by the test */
+    const void *of;
     /* Opens the model; @drafts: with its source of drafts. */
     void (*open)(const void *of, const char *backend, bool drafts, struct driver *d,
                  struct draft_watch *w);

@@ -19,7 +19,8 @@ enum {
 
 struct golden_step {
     int32_t id, second;
-    float logit, margin; /* margin: logit of id minus logit of second */
+    /* margin: logit of id minus logit of second */
+    float logit, margin;
 };
 
 struct golden_spot { /* the best of the logits at a position of the prompt */
@@ -31,13 +32,15 @@ struct golden_spot { /* the best of the logits at a position of the prompt */
 struct golden_draft { /* drafts of the model's own block, or of its assistant */
     int32_t id;
     uint32_t n;
-    float *logits; /* [n] */
+    /* [n] */
+    float *logits;
 };
 
 struct golden_case {
     uint32_t n_prompt, n_last, n_spots, n_greedy;
     int32_t *prompt;
-    float *last; /* [n_last] all logits after the prompt; n_last 0: not given */
+    /* [n_last] all logits after the prompt; n_last 0: not given */
+    float *last;
     /* GELU was computed by a table of half precision, except in @last, which is exact. */
     bool from_table;
     struct golden_spot spot[GOLDEN_SPOTS];
@@ -49,7 +52,8 @@ struct golden_case {
 };
 
 struct golden_label {
-    char arch[32], type[32]; /* "" for files in models/ */
+    /* "" for files in models/ */
+    char arch[32], type[32];
 };
 
 struct golden {

@@ -15,14 +15,18 @@ enum { GP_CASES = 10, GP_PICTURES = 4, GP_GREEDY = 16, GP_EXACT = 4 /* greedy ro
 
 struct gp_case {
     char name[32];
-    uint32_t n_prompt, n_behind; /* n_behind: number of tokens after the last picture */
-    int32_t *prompt;             /* placeholders are 0 */
+    /* n_behind: number of tokens after the last picture */
+    uint32_t n_prompt, n_behind;
+    /* placeholders are 0 */
+    int32_t *prompt;
     uint32_t n_pictures, width;
     /* rows: the file's, computed in float64 */
     struct engine_picture picture[GP_PICTURES];
-    struct picture pixels[GP_PICTURES]; /* pixels in the form that the encoder takes */
+    /* pixels in the form that the encoder takes */
+    struct picture pixels[GP_PICTURES];
     float *rows;
-    float *logits; /* [n_behind + GP_EXACT][n_vocab] */
+    /* [n_behind + GP_EXACT][n_vocab] */
+    float *logits;
     uint32_t n_vocab;
     int32_t greedy[GP_GREEDY];
 };

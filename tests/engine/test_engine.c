@@ -290,7 +290,8 @@ Test(engine, sizes_of_steps_have_limits) {
     struct model_file m = make(&(struct tiny_model){0});
     struct engine_opts good = opts_for(&m);
     const struct {
-        size_t at; /* in the options */
+        /* in the options */
+        size_t at;
         uint32_t most;
         const char *zero, *more;
     } fields[] = {

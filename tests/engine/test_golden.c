@@ -24,9 +24,12 @@
 struct judge {
     const char *backend;
     enum engine_kv_type kv_type;
-    double max, rms;  /* largest difference of logits */
-    double margin;    /* another token than the golden one is accepted below this margin */
-    uint32_t n_cases; /* number of cases of a file that are run, the shortest ones; 0: all */
+    /* largest difference of logits */
+    double max, rms;
+    /* another token than the golden one is accepted below this margin */
+    double margin;
+    /* number of cases of a file that are run, the shortest ones; 0: all */
+    uint32_t n_cases;
 };
 
 /* Change of the logits by a table of half-precision GELU (tests/data/README.md). */
@@ -41,11 +44,15 @@ struct seen {
     const struct judge *judge;
     const struct golden *golden;
     struct driver_seq *seq[GOLDEN_CASES];
-    double max, sum, margin; /* margin: the largest of a token that differs */
-    double table;            /* largest difference from values computed with a table */
+    /* margin: the largest of a token that differs */
+    double max, sum, margin;
+    /* largest difference from values computed with a table */
+    double table;
     uint64_t n;
-    uint32_t n_other, n_wrong; /* tokens that differ; those that the margin does not excuse */
-    uint32_t n_apart;          /* rows of a mixture that chose other experts */
+    /* tokens that differ; those that the margin does not excuse */
+    uint32_t n_other, n_wrong;
+    /* rows of a mixture that chose other experts */
+    uint32_t n_apart;
 };
 
 static void compare(struct seen *seen, float mine, float golden) {

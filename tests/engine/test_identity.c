@@ -32,7 +32,8 @@ struct way { /* A way to run the subject. */
     uint32_t
         /* outputs after which it is dropped and computed again from its tokens; 0: never */
         resume_after;
-    const char *isa; /* NULL: from the model's row */
+    /* NULL: from the model's row */
+    const char *isa;
 };
 
 struct watch {
@@ -150,7 +151,8 @@ struct model_row {
     enum tensor_type type;
     struct kv_formats kv_type;
     bool tied;
-    uint32_t n_prompt; /* of the subject */
+    /* of the subject */
+    uint32_t n_prompt;
 };
 
 static void trace_way(const struct model_row *m, const char *path, const struct way *way,

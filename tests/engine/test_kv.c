@@ -22,7 +22,8 @@ enum { N_PROMPT = 256 };
  * activations to 8 bits. */
 static const struct judge {
     const char *backend;
-    double limit[2]; /* q8_0, q4_0 */
+    /* q8_0, q4_0 */
+    double limit[2];
 } judges[] = {
 #ifdef BACKEND
     {BACKEND, {0.3, 1}},

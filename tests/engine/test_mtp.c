@@ -27,8 +27,10 @@ enum { N_DRAFTS = GOLDEN_DRAFTS };
 #endif
 
 static const struct file {
-    const char *name, *model; /* model: of an assistant */
-    bool whole;               /* keys are computed although holes are possible, too */
+    /* model: of an assistant */
+    const char *name, *model;
+    /* keys are computed although holes are possible, too */
+    bool whole;
 } files[] = {
 #ifdef BACKEND
     {"qwen35moe-mtp", NULL, false},   {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},

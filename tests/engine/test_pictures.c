@@ -31,7 +31,8 @@
 static const struct {
     const char *name;
     double half;
-    bool cpu_only; /* heads of 12 values */
+    /* heads of 12 values */
+    bool cpu_only;
 } models[] = {{"qwen3vl", 0.05, false},  {"qwen25vl", 0.05, false}, {"qwen35", 0.05, false},
               {"mistral3", 0.05, false}, {"lfm2", 0.05, true},      {"gemma3", 0.05, false},
               {"gemma4", 0.05, false},   {"gemma4u", 0.2, false}};
@@ -294,8 +295,10 @@ static void note(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 struct way {
     const char *isa;
     uint32_t chunk, n_threads, page_tokens;
-    bool company;  /* another case of the model takes part in every step */
-    uint32_t back; /* number of rows at which the sequence is cut back to half of them; 0: never */
+    /* another case of the model takes part in every step */
+    bool company;
+    /* number of rows at which the sequence is cut back to half of them; 0: never */
+    uint32_t back;
 };
 
 /* Adds rows of the neighbour to the step. Returns true if there are any. */

@@ -22,7 +22,8 @@ enum { N_VALUES = 65536 };
 
 static const struct {
     enum tensor_type type;
-    int half; /* byte of the upper half of a block's scale, whose bit 6 is cleared; -1: none */
+    /* byte of the upper half of a block's scale, whose bit 6 is cleared; -1: none */
+    int half;
     uint64_t digest;
 } golden[] = {
     {TENSOR_MXFP4, -1, 0x7B3790966D562325},

@@ -110,8 +110,10 @@ static const char *reason_for(const struct copy *c, const char *key, uint32_t i,
 }
 
 struct change {
-    const char *key; /* without the architecture */
-    uint32_t i;      /* index in an array */
+    /* without the architecture */
+    const char *key;
+    /* index in an array */
+    uint32_t i;
     double value;
     const char *reason;
 };

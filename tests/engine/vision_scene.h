@@ -12,8 +12,10 @@
 
 struct kind {
     const char *name, *shape;
-    uint32_t width, height; /* of the picture */
-    const char *rows;       /* file of the expected rows; NULL: golden-vision/ has them */
+    /* of the picture */
+    uint32_t width, height;
+    /* file of the expected rows; NULL: golden-vision/ has them */
+    const char *rows;
 };
 
 enum { SCENE_KINDS = 8, SCENE_LFM2 = 7 };

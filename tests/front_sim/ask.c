@@ -168,12 +168,16 @@ void ask_write(const struct ask *a, struct buf *out) {
 struct reading {
     const struct ask *a;
     struct buf text;
-    bool done;          /* the end was read */
-    const char *finish; /* reason: "stop", "length"; NULL: not given */
+    /* the end was read */
+    bool done;
+    /* reason: "stop", "length"; NULL: not given */
+    const char *finish;
     char why[32];
-    int64_t n_prompt, n_out; /* counts of the usage; -1: not given */
+    /* counts of the usage; -1: not given */
+    int64_t n_prompt, n_out;
     bool failed;
-    int status; /* status of the error */
+    /* status of the error */
+    int status;
 };
 
 static void add_text(struct reading *r, yyjson_val *v) {

@@ -14,7 +14,8 @@ enum dialect_kind {
     ASK_LLAMACPP,
     ASK_RESPONSES,
     ASK_DIALECTS,
-    ASK_PAGE = ASK_DIALECTS, /* GET of a page: any answer of status 200 is right */
+    /* GET of a page: any answer of status 200 is right */
+    ASK_PAGE = ASK_DIALECTS,
     ASK_KINDS
 };
 
@@ -23,10 +24,14 @@ struct ask {
     enum dialect_kind kind;
     bool stream, chunked, closes;
     uint32_t max_tokens;
-    char stop[3];              /* stop string; "": none */
-    char *prompt;              /* text of the user */
-    const char *path, *method; /* of an ASK_PAGE */
-    const char *key;           /* key of the tenant; NULL: none */
+    /* stop string; "": none */
+    char stop[3];
+    /* text of the user */
+    char *prompt;
+    /* of an ASK_PAGE */
+    const char *path, *method;
+    /* key of the tenant; NULL: none */
+    const char *key;
     struct expected right;
 };
 
@@ -40,8 +45,10 @@ void ask_write(const struct ask *a, struct buf *out);
 struct answer {
     int status;
     bool retry_after, is_stream;
-    bool cut;         /* the connection ended before the answer */
-    const char *body; /* body without chunks, ended by NUL */
+    /* the connection ended before the answer */
+    bool cut;
+    /* body without chunks, ended by NUL */
+    const char *body;
     size_t len;
 };
 

@@ -17,18 +17,22 @@ struct client {
     bool connected, done, leaves_at_end;
     struct ask ask[CLIENT_ASKS];
     uint32_t n_asks;
-    uint32_t n_sent, n_answered; /* numbers of complete requests and answers */
+    /* numbers of complete requests and answers */
+    uint32_t n_sent, n_answered;
     bool pipelines;
-    struct buf out; /* bytes of request n_sent, of which `at` are sent */
+    /* bytes of request n_sent, of which `at` are sent */
+    struct buf out;
     size_t at, stall_at;
     struct buf in;
     int64_t patience_ns;
-    int64_t sent_ns, heard_ns; /* times of the last request, and of the last bytes that arrived */
+    /* times of the last request, and of the last bytes that arrived */
+    int64_t sent_ns, heard_ns;
     size_t n_heard, reset_at;
     bool keeps_body;
     struct buf body;
     int status;
-    bool last_closes; /* the last answer announced the end of the connection */
+    /* the last answer announced the end of the connection */
+    bool last_closes;
 };
 
 bool client_is_done(const struct client *c) {

@@ -12,22 +12,31 @@
 
 enum fate {
     CLIENT_NICE,
-    CLIENT_RESETS, /* resets after some bytes of an answer */
-    CLIENT_LEAVES, /* ends its side after the last request */
-    CLIENT_STALLS, /* stops in the middle of a request */
-    CLIENT_SLOW,   /* reads slowly, but reads */
-    CLIENT_DEAF,   /* stops reading at some point */
-    CLIENT_HASTY,  /* leaves some time after a request, mostly before its answer */
+    /* resets after some bytes of an answer */
+    CLIENT_RESETS,
+    /* ends its side after the last request */
+    CLIENT_LEAVES,
+    /* stops in the middle of a request */
+    CLIENT_STALLS,
+    /* reads slowly, but reads */
+    CLIENT_SLOW,
+    /* stops reading at some point */
+    CLIENT_DEAF,
+    /* leaves some time after a request, mostly before its answer */
+    CLIENT_HASTY,
     CLIENT_FATES
 };
 
 /* Failures that a client without a fault may see in the scenario; counted as they occur. */
 struct tolerance {
     bool refuse_503, refuse_429, fail_500, cut;
-    bool damage; /* texts, counts and errors are any that have the documented form */
+    /* texts, counts and errors are any that have the documented form */
+    bool damage;
     uint32_t n_503, n_429, n_500, n_cut, n_408, n_right, n_404;
-    int64_t wait_ns;    /* longest wait for an answer; more breaks rule BOUND */
-    int64_t silence_ns; /* longest silence of a stream that has begun */
+    /* longest wait for an answer; more breaks rule BOUND */
+    int64_t wait_ns;
+    /* longest silence of a stream that has begun */
+    int64_t silence_ns;
 };
 
 extern struct tolerance tolerance;

@@ -19,12 +19,15 @@
 struct member {
     struct actor actor;
     struct sock *sock;
-    struct buf out; /* the request, of which `at` bytes are sent */
+    /* the request, of which `at` bytes are sent */
+    struct buf out;
     size_t at, n_heard;
     uint32_t number, n_left, n_asked;
     int64_t
-        front_ns; /* of the quiet client: the front's work at its request; -1: it asked nothing */
-    int64_t next_ns; /* time of its next request */
+        /* of the quiet client: the front's work at its request; -1: it asked nothing */
+        front_ns;
+    /* time of its next request */
+    int64_t next_ns;
     bool quiet, done;
 };
 
@@ -40,7 +43,8 @@ static struct {
     struct member member[CROWD + 1];
     struct silent silent;
     const char *address, *key;
-    char id[ID_LEN + 1]; /* of a response; "": none is known */
+    /* of a response; "": none is known */
+    char id[ID_LEN + 1];
     bool begun;
 } crowd;
 

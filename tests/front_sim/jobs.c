@@ -14,7 +14,8 @@
 #include "tests/front_sim/sim.h"
 
 struct jobs {
-    struct list link; /* pools */
+    /* pools */
+    struct list link;
     struct jobs_opts opts;
     struct list out, ended;
     uint32_t n_out;

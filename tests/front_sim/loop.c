@@ -305,7 +305,8 @@ void uv_barrier_destroy(uv_barrier_t *b) {}
 /* ---- the poll ---- */
 
 struct ready {
-    struct sim_handle *handle; /* or: */
+    /* or: */
+    struct sim_handle *handle;
     struct sim_work *work;
 };
 

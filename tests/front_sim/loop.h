@@ -17,7 +17,8 @@
 #define HANDLE_CLOSED 2u
 
 struct sim_handle {
-    struct list link; /* handles */
+    /* handles */
+    struct list link;
     uv_handle_t *h;
     bool active, unref, closing;
     uv_close_cb on_closed;
@@ -37,9 +38,11 @@ struct sim_handle {
     /* of a poll or stream. fd -1: none. */
     int fd, wants;
     bool listens, reads, has_ended;
-    bool waits_for_accept; /* the callback did not accept, so the stream is not polled */
+    /* the callback did not accept, so the stream is not polled */
+    bool waits_for_accept;
     uv_alloc_cb on_alloc;
-    struct list writes; /* sim_write.link */
+    /* sim_write.link */
+    struct list writes;
     uv_shutdown_t *shutdown;
     uv_shutdown_cb on_shutdown;
     /* of an async, signal or process */
@@ -48,7 +51,8 @@ struct sim_handle {
     bool exited;
     int64_t status;
     int term_signal;
-    void *program; /* of a process */
+    /* of a process */
+    void *program;
 };
 
 static inline struct sim_handle *handle_of(const void *h) {

@@ -24,8 +24,10 @@ void model_use(uint32_t i);
 
 struct expected {
     struct buf text;
-    uint32_t n_prompt, n_out; /* numbers of tokens; n_out includes the end token */
-    bool ended;               /* the end token ended it, not the number of tokens */
+    /* numbers of tokens; n_out includes the end token */
+    uint32_t n_prompt, n_out;
+    /* the end token ended it, not the number of tokens */
+    bool ended;
 };
 
 /* Computes the answer of model @i to the text @prompt, in which control tokens are recognised, of

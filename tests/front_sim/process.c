@@ -10,11 +10,13 @@
 /* A process of uv_spawn(), until its end was reported or its handle closed. */
 struct process {
     struct list link;
-    struct sim_handle *handle; /* NULL: the handle is closed */
+    /* NULL: the handle is closed */
+    struct sim_handle *handle;
     const struct program *program;
     void *state;
     int pid;
-    bool dying; /* SIGKILL was sent */
+    /* SIGKILL was sent */
+    bool dying;
     struct actor death;
 };
 

@@ -29,8 +29,10 @@ static struct {
     enum phase phase;
     struct client *client[CLIENTS_MAX];
     uint32_t n_started, n_asked;
-    struct client *get;   /* GET of the metrics */
-    struct client *admin; /* request of the administrator */
+    /* GET of the metrics */
+    struct client *get;
+    /* request of the administrator */
+    struct client *admin;
     int64_t settle_ns;
     bool told_to_stop;
 } d;

@@ -14,9 +14,12 @@ struct scenario {
     char *argv[SCENARIO_ARGS];
     int argc;
     uint32_t n_models, n_clients;
-    bool calm;    /* no faults, no faulty clients, no refusals */
-    bool damages; /* workers send damaged frames; set before scenario_begin() */
-    bool crowd;   /* clients of megabytes, and a quiet one */
+    /* no faults, no faulty clients, no refusals */
+    bool calm;
+    /* workers send damaged frames; set before scenario_begin() */
+    bool damages;
+    /* clients of megabytes, and a quiet one */
+    bool crowd;
     bool deaths, hangs, refuses, tenants, tight, drains_early, reloads, manages, upgrades, resets;
 };
 

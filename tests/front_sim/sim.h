@@ -19,28 +19,40 @@
 
 /* An actor, which acts at times of its own. */
 struct actor {
-    struct list link; /* sim.actors */
-    int64_t next_ns;  /* INT64_MAX: it waits until it is woken */
+    /* sim.actors */
+    struct list link;
+    /* INT64_MAX: it waits until it is woken */
+    int64_t next_ns;
     void (*step)(struct actor *a);
 };
 
 struct sim {
     uint64_t seed;
     struct rng rng;
-    int64_t ns; /* virtual time */
+    /* virtual time */
+    int64_t ns;
     struct list actors;
     /* number of callbacks of the front, steps of actors, and calls of the front that act */
     uint64_t n_events;
-    uint64_t trace;   /* a hash of all events: equal for equal runs */
-    uint64_t n_calls; /* calls of the simulator by the front in the present callback */
+    /* a hash of all events: equal for equal runs */
+    uint64_t trace;
+    /* calls of the simulator by the front in the present callback */
+    uint64_t n_calls;
     bool in_front, verbose;
-    bool pauses;     /* the front is stopped now and then */
-    bool crowded;    /* many actors act between two polls, so that the front is always busy */
-    bool has_read;   /* in this iteration a socket was readable: often half of a request is there */
-    int64_t idle_ns; /* time that the loop slept */
-    int64_t spent_ns;    /* price of what the front did in the present iteration of its loop */
-    int64_t front_ns;    /* the same of all iterations */
-    int64_t deadline_ns; /* time set by setitimer(), at which the front's process ends; 0: none */
+    /* the front is stopped now and then */
+    bool pauses;
+    /* many actors act between two polls, so that the front is always busy */
+    bool crowded;
+    /* in this iteration a socket was readable: often half of a request is there */
+    bool has_read;
+    /* time that the loop slept */
+    int64_t idle_ns;
+    /* price of what the front did in the present iteration of its loop */
+    int64_t spent_ns;
+    /* the same of all iterations */
+    int64_t front_ns;
+    /* time set by setitimer(), at which the front's process ends; 0: none */
+    int64_t deadline_ns;
 };
 
 extern struct sim sim;

@@ -25,7 +25,8 @@ enum sock_kind { SOCK_NEW, SOCK_LISTENER, SOCK_STREAM_END, SOCK_PACKET_END };
 /* One message of a socket that keeps messages apart. */
 struct packet {
     struct list link;
-    struct sock *passed; /* passed reference; NULL: none */
+    /* passed reference; NULL: none */
+    struct sock *passed;
     size_t len;
     char data[600];
 };
@@ -33,19 +34,26 @@ struct packet {
 /* An end of a socket. refs: number of descriptors and processes that have it. @peer is NULL once
  * that end is closed. */
 struct sock {
-    struct list link; /* in listeners, or in sock.backlog of one */
+    /* in listeners, or in sock.backlog of one */
+    struct list link;
     enum sock_kind kind;
-    bool local; /* AF_UNIX */
+    /* AF_UNIX */
+    bool local;
     uint32_t refs, n_fds;
     struct sock *peer;
-    struct actor *owner; /* actor woken by events; NULL: the front */
+    /* actor woken by events; NULL: the front */
+    struct actor *owner;
     struct buf in;
-    size_t room; /* room of `in` */
-    bool ended;  /* no more bytes will arrive */
+    /* room of `in` */
+    size_t room;
+    /* no more bytes will arrive */
+    bool ended;
     bool reset;
     struct list packets, backlog;
-    char address[112]; /* address of a listener */
-    uint32_t from;     /* the client's address or uid */
+    /* address of a listener */
+    char address[112];
+    /* the client's address or uid */
+    uint32_t from;
 };
 
 static struct sock *fds[FDS_MAX];

@@ -15,9 +15,12 @@ struct sim_write {
     uv_write_t *req;
     uv_write_cb cb;
     uv_buf_t buf[SIM_BUFS];
-    unsigned n, at; /* buf[at] is being sent */
-    size_t sent;    /* bytes of it */
-    int status;     /* 1: under way */
+    /* buf[at] is being sent */
+    unsigned n, at;
+    /* bytes of it */
+    size_t sent;
+    /* 1: under way */
+    int status;
 };
 
 static size_t write_left(const struct sim_write *w) {

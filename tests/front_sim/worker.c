@@ -21,10 +21,12 @@ enum worker_state { WORKER_BEGINS, WORKER_WAITS, WORKER_LOADS, WORKER_SERVES, WO
 
 struct sim_worker {
     struct actor actor;
-    struct list link; /* workers */
+    /* workers */
+    struct list link;
     struct process *process;
     enum worker_state state;
-    struct sock *held; /* end of the channel before chan_init() */
+    /* end of the channel before chan_init() */
+    struct sock *held;
     bool has_chan;
     struct chan chan;
     struct submit_parts parts;
@@ -36,8 +38,10 @@ struct sim_worker {
     struct buf out;
     float loaded;
     int64_t stats_ns;
-    bool is_stale;    /* statistics have changed since they were sent */
-    uint32_t dies_in; /* number of steps until the process ends; 0: it does not */
+    /* statistics have changed since they were sent */
+    bool is_stale;
+    /* number of steps until the process ends; 0: it does not */
+    uint32_t dies_in;
     uint32_t n_used;
 };
 

@@ -8,15 +8,21 @@
 #include <stdint.h>
 
 struct worker_faults {
-    uint32_t refuses;      /* one load in this many sends FAILED; 0: none */
-    uint32_t dies_loading; /* one load in this many ends without a message */
-    uint32_t dies_serving; /* one step in this many ends the process */
-    uint32_t hangs;        /* one step in this many is the last one, and the process stays */
+    /* one load in this many sends FAILED; 0: none */
+    uint32_t refuses;
+    /* one load in this many ends without a message */
+    uint32_t dies_loading;
+    /* one step in this many ends the process */
+    uint32_t dies_serving;
+    /* one step in this many is the last one, and the process stays */
+    uint32_t hangs;
     /* One frame in this many reaches the front damaged. The process ends soon after it, as one
      * whose memory is damaged does. */
     uint32_t damages;
-    uint32_t step_ns; /* mean time of a step */
-    uint32_t load_ns; /* mean time of loading */
+    /* mean time of a step */
+    uint32_t step_ns;
+    /* mean time of loading */
+    uint32_t load_ns;
     uint32_t n_pages;
 };
 

@@ -15,7 +15,8 @@
 static struct kv_events events;
 static struct {
     const uint8_t *at, *end;
-    bool more; /* another frame follows the one read last */
+    /* another frame follows the one read last */
+    bool more;
     /* State of the message that is being read, and the requests so far. */
     uint32_t n_frames;
     size_t n_peer, n_last;

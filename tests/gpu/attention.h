@@ -8,11 +8,16 @@
 struct attention {
     struct page_shape shape;
     uint32_t group, n_keys, n_rows;
-    uint32_t window;  /* 0: no window, and no sinks */
-    uint32_t n_value; /* latent attention: values of a key that are its value; else 0 */
-    bool bulk;        /* latent attention: uses attend_latent_bulk */
-    float *q, *k, *v; /* k, v: [n_keys][n_head_kv][dim], rounded as in the pages by round_keys() */
-    float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: [heads] */
+    /* 0: no window, and no sinks */
+    uint32_t window;
+    /* latent attention: values of a key that are its value; else 0 */
+    uint32_t n_value;
+    /* latent attention: uses attend_latent_bulk */
+    bool bulk;
+    /* k, v: [n_keys][n_head_kv][dim], rounded as in the pages by round_keys() */
+    float *q, *k, *v;
+    /* sinks: [heads] */
+    float *q_on, *turned_on, *sinks, *sinks_on;
     uint32_t *table, *table_on;
     uint8_t *pages;
 };

@@ -132,8 +132,10 @@ static void check_route(const struct route_case *c) {
  * turn. */
 struct mixture {
     uint32_t n_rows, n_used, n_expert;
-    uint32_t *list;           /* [n_expert][n_rows], on the device */
-    struct expert_item *item; /* on the device */
+    /* [n_expert][n_rows], on the device */
+    uint32_t *list;
+    /* on the device */
+    struct expert_item *item;
     uint32_t *n_items, most;
 };
 

@@ -108,7 +108,8 @@ static void measure_rates(const void *unused) {
     static const struct {
         const char *name;
         const void *const *kernel;
-        uint32_t n, per_warpgroup; /* columns of a product; products of 64 rows at a time */
+        /* columns of a product; products of 64 rows at a time */
+        uint32_t n, per_warpgroup;
     } rates[] = {
         {"mma.sync m16n8k16", &kernel_mma_rate, 8, 8},
         {"wgmma m64n16k16", &kernel_wgmma_rate_16, 16, 1},

@@ -12,7 +12,8 @@ extern "C" {
 #define MICRO_K 64        /* depth of the products that are compared bit for bit */
 
 struct nothing_args {
-    uint32_t *never; /* written if it is not NULL */
+    /* written if it is not NULL */
+    uint32_t *never;
 };
 
 /* Reads @bytes, a multiple of 64, @n_times. */
@@ -25,7 +26,8 @@ struct reread_args {
 /* Computes @n products of 64 x 16 by 16 x N in each block. */
 struct rate_args {
     uint32_t n;
-    float *out; /* [1]: keeps the compiler from removing the products */
+    /* [1]: keeps the compiler from removing the products */
+    float *out;
 };
 
 /*
@@ -34,9 +36,12 @@ struct rate_args {
  * descriptor of shared memory.
  */
 struct wgmma_bits_args {
-    const uint16_t *a, *b; /* [blocks][64][MICRO_K], [blocks][N][MICRO_K] */
-    uint32_t *n_different; /* results whose bits differ */
-    uint32_t *n_wrong;     /* results whose error is too large for a product */
+    /* [blocks][64][MICRO_K], [blocks][N][MICRO_K] */
+    const uint16_t *a, *b;
+    /* results whose bits differ */
+    uint32_t *n_different;
+    /* results whose error is too large for a product */
+    uint32_t *n_wrong;
     uint32_t swap;
 };
 

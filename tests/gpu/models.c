@@ -35,7 +35,8 @@ enum { PROMPT = 300, OUTPUTS = 10, LONGEST = PROMPT + OUTPUTS };
 /* Outputs of the rows of one sequence, the subject. */
 struct watch {
     const struct driver_seq *subject;
-    float *logits; /* [LONGEST][n_vocab], or NULL */
+    /* [LONGEST][n_vocab], or NULL */
+    float *logits;
     struct driver_out at[LONGEST];
     uint32_t n_vocab;
 };
@@ -71,10 +72,13 @@ static void open_or_exit(struct driver *d, const struct driver_opts *o) {
 /* A way to run a model. */
 struct way {
     const char *backend;
-    uint32_t chunk, n_prompt, n_neighbours; /* chunk: rows of the prompt in a step; 0: all */
+    /* chunk: rows of the prompt in a step; 0: all */
+    uint32_t chunk, n_prompt, n_neighbours;
     enum engine_kv_type kv;
-    bool overlap, sampled, forced; /* forced: outputs are replaced by given tokens */
-    char *devices;                 /* NULL: the first device */
+    /* forced: outputs are replaced by given tokens */
+    bool overlap, sampled, forced;
+    /* NULL: the first device */
+    char *devices;
 };
 
 static bool bytes; /* the device of the last run multiplies bytes (BYTES_FAMILY) */
@@ -529,9 +533,11 @@ static void time_verification(struct driver *d, uint32_t n_rows, uint32_t shrink
 /* Options of the measurements. */
 struct timing {
     const char *path;
-    uint32_t shrink; /* divisor of contexts and batches, for a rehearsal with --tiny */
+    /* divisor of contexts and batches, for a rehearsal with --tiny */
+    uint32_t shrink;
     enum engine_kv_type kv;
-    bool goals; /* measure only the rows for which goals are set */
+    /* measure only the rows for which goals are set */
+    bool goals;
     char *devices;
 };
 

@@ -20,8 +20,10 @@ struct delta_case {
 /* A layer, its inputs and states, on the host and (a) on the device. */
 struct delta_scene {
     const struct delta_case *c;
-    uint32_t n_rows, channels, n_out, n_both; /* n_both: values of the third product of a row */
-    uint32_t n_parts, n_u;                    /* u is [n_parts][n_rows][n_u] */
+    /* n_both: values of the third product of a row */
+    uint32_t n_rows, channels, n_out, n_both;
+    /* u is [n_parts][n_rows][n_u] */
+    uint32_t n_parts, n_u;
     size_t n_state;
     /* both: betas (and alphas) of a delta net, raw decays of Kimi delta attention; alpha: alphas
      * of a delta net, betas of Kimi delta attention */

@@ -25,8 +25,10 @@
 
 struct report_counts {
     unsigned n_checks, n_failed, n_hung;
-    unsigned n_begun; /* report_rows(): rows of the table that have begun */
-    char row[80];     /* name of the last of them */
+    /* report_rows(): rows of the table that have begun */
+    unsigned n_begun;
+    /* name of the last of them */
+    char row[80];
 };
 
 /* Returns the counts of this process and its children. */

@@ -10,9 +10,12 @@
 struct sharing_case {
     struct page_shape shape;
     uint32_t group, n_keys, n_seqs, window;
-    uint32_t common;            /* keys in common pages */
-    uint32_t n_multiprocessors; /* for which the items are planned */
-    bool merges;                /* results of blocks of many queries need a merge */
+    /* keys in common pages */
+    uint32_t common;
+    /* for which the items are planned */
+    uint32_t n_multiprocessors;
+    /* results of blocks of many queries need a merge */
+    bool merges;
 };
 
 enum { SHARING_PARTIALS = 640, SHARING_ITEMS = 4096 };

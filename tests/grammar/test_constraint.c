@@ -459,7 +459,8 @@ Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
 Test(constraint_state, triggers_are_text_where_it_is_quiet) {
     static const struct {
         const char *now, *text;
-        int held; /* bytes of @text before the grammar holds; -1: it does not */
+        /* bytes of @text before the grammar holds; -1: it does not */
+        int held;
     } cases[] = {
         {"false", "a<tool_call>", 12},
         {"false", "<think>a<tool_call> </think", -1},
@@ -503,7 +504,8 @@ Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
                                    "\\\"a\",\"held\":\"{\\\"name\\\": \\\"g\\\", \\\"a\"}]}";
     const struct {
         const char *text;
-        int refused; /* feed() */
+        /* feed() */
+        int refused;
     } cases[] = {
         {J("{'name': 'f', 'a': 12}"), -1},
         {J("{'name': 'g', 'a': xy}"), -1},

@@ -16,7 +16,8 @@ enum { WORDS = 64 };
 
 static const struct {
     const char *grammar, *triggers;
-    uint32_t distance; /* of the start; 0: it may end at once */
+    /* of the start; 0: it may end at once */
+    uint32_t distance;
 } CASES[] = {
     {ENUM, "", 1},
     {OBJECT, "{\"after\":[\"foobar\",\"</\"]}", 0},

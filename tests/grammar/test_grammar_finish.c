@@ -158,9 +158,11 @@ static uint32_t choose(enum model model, const uint32_t *bits, uint32_t n, uint3
 
 struct cut {
     int len;
-    bool ended; /* by an end token */
+    /* by an end token */
+    bool ended;
     bool refused;
-    bool ambiguous; /* a mask had too many readings: docs/reference/grammars.md */
+    /* a mask had too many readings: docs/reference/grammars.md */
+    bool ambiguous;
 };
 
 static struct cut write_within(const struct grammar *g, uint32_t limit, enum model model,

@@ -16,7 +16,8 @@ struct object {
     char name[NAMES][8];
     bool must[NAMES];
     uint32_t n;
-    bool open; /* other names are there, too */
+    /* other names are there, too */
+    bool open;
     char schema[32768];
 };
 

@@ -15,7 +15,8 @@
 #define ROUNDS FEWEST(250, 75)
 
 struct list {
-    int64_t of[MANY]; /* in units; negative: not of it */
+    /* in units; negative: not of it */
+    int64_t of[MANY];
     uint32_t n;
     bool whole;
     int64_t min;

@@ -584,7 +584,8 @@ enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, KEEP, MATCH, PUT, US
 struct draw {
     uint32_t alphabet, n_shares, n_programs;
     uint32_t weight[OPS];
-    int32_t program[4][MODEL_MAX_TOKENS]; /* common beginnings of prompts */
+    /* common beginnings of prompts */
+    int32_t program[4][MODEL_MAX_TOKENS];
 };
 
 static void draw_init(struct draw *d, struct rng *r, uint32_t n_snapshots) {

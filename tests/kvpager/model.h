@@ -28,19 +28,26 @@ struct model_entry {
     uint8_t share;
     uint32_t n;
     int32_t token[MODEL_MAX_TOKENS];
-    uint64_t given_back; /* time at which its last holder released it */
-    uint32_t snapshot;   /* number of its snapshot + 1; 0: none */
-    bool window;         /* it has a window page */
-    bool ended;          /* its last holder ended there and did not just move past it */
-    uint64_t idle_since; /* time at which its window page became idle */
+    /* time at which its last holder released it */
+    uint64_t given_back;
+    /* number of its snapshot + 1; 0: none */
+    uint32_t snapshot;
+    /* it has a window page */
+    bool window;
+    /* its last holder ended there and did not just move past it */
+    bool ended;
+    /* time at which its window page became idle */
+    uint64_t idle_since;
 };
 
 struct model_seq {
-    struct kv_seq *real; /* NULL: the sequence does not exist */
+    /* NULL: the sequence does not exist */
+    struct kv_seq *real;
     uint8_t share;
     int32_t token[MODEL_MAX_TOKENS];
     uint32_t n_committed, n_pages;
-    uint32_t passing; /* as model_entry.snapshot */
+    /* as model_entry.snapshot */
+    uint32_t passing;
     /* n_behind: pages that it has passed; n_found: tokens that were found for it */
     uint32_t n_behind, n_found;
     uint32_t n_wanted;
@@ -54,9 +61,11 @@ struct model {
     struct model_entry entry[MODEL_MAX_PAGES];
     uint32_t n_entries;
     uint64_t now;
-    struct kv_stats count; /* counters since the start */
+    /* counters since the start */
+    struct kv_stats count;
     int32_t shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS];
-    int32_t window_shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS]; /* contents of window pages */
+    /* contents of window pages */
+    int32_t window_shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS];
 };
 
 void model_init(struct model *m, const struct kv_opts *opts);

@@ -30,7 +30,8 @@ struct op {
 };
 
 struct path {
-    uint8_t op[DEPTH_MAX]; /* indices into list_ops() */
+    /* indices into list_ops() */
+    uint8_t op[DEPTH_MAX];
 };
 
 struct search {
@@ -40,9 +41,11 @@ struct search {
         size_t size;
     } block[BLOCKS];
     uint8_t start[SAVED], state[SAVED];
-    struct path *level[2]; /* states of this depth, and of the next */
+    /* states of this depth, and of the next */
+    struct path *level[2];
     uint32_t n[2], cap[2];
-    uint64_t *seen; /* hash set of states; 0: free */
+    /* hash set of states; 0: free */
+    uint64_t *seen;
     uint32_t seen_cap, n_seen;
     uint64_t n_tried;
 };
@@ -165,7 +168,8 @@ static uint64_t mix_tokens(uint64_t h, const int32_t *token, uint32_t n) {
 }
 
 struct names {
-    uint8_t of[MODEL_MAX_PAGES]; /* number of a page, from 1; 0: not numbered yet */
+    /* number of a page, from 1; 0: not numbered yet */
+    uint8_t of[MODEL_MAX_PAGES];
     kv_page page[MODEL_MAX_PAGES];
     uint32_t n;
 };

@@ -76,9 +76,11 @@ enum { FAMILIES = 6, CHAIN = 8, T = 4, SLOTS = 5 };
 /* A device and a host that share their snapshots, and the content of each slot. */
 struct peers {
     struct kv_pager *pager[2];
-    struct kv_seq *running; /* NULL, or a sequence of family running_of with a passing snapshot */
+    /* NULL, or a sequence of family running_of with a passing snapshot */
+    struct kv_seq *running;
     uint32_t running_of;
-    uint32_t content[SLOTS]; /* content: family * 1000 + tokens */
+    /* content: family * 1000 + tokens */
+    uint32_t content[SLOTS];
     uint32_t n_only_in_host, n_back;
 };
 

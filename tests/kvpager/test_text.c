@@ -14,9 +14,11 @@
 enum { SEQS = 6, TOKENS = 96, ROWS = 128, DRAFTS = 3, REQUESTS = 60, TABLE = TOKENS };
 
 struct request {
-    struct kv_seq *seq; /* NULL: no request */
+    /* NULL: no request */
+    struct kv_seq *seq;
     struct engine_param param;
-    int32_t token[TOKENS]; /* prompt, then output */
+    /* prompt, then output */
+    int32_t token[TOKENS];
     uint32_t n_prompt, n_tokens, n_out;
     struct kv_isolation share;
     /* State of the step. */

@@ -7,7 +7,8 @@
 static const struct {
     const struct stat_row *row;
     const size_t *n;
-    size_t size; /* of the struct */
+    /* of the struct */
+    size_t size;
 } tables[] = {
     {worker_rows, &n_worker_rows, sizeof(struct msg_stats)},
     {source_rows, &n_source_rows, sizeof(struct msg_stats)},

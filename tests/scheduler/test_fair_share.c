@@ -207,7 +207,8 @@ Test(fair_share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
 /* A tenant with as much virtual time or as many slots takes no slot from another one. */
 Test(fair_share, a_slot_is_taken_for_who_has_less_in_both) {
     static const struct {
-        uint32_t n_running[2]; /* slots of four: of the tenant that asks, and of the other */
+        /* slots of four: of the tenant that asks, and of the other */
+        uint32_t n_running[2];
         double had_ns[2];
         bool preempts;
     } cases[] = {

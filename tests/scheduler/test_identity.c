@@ -38,9 +38,11 @@ static struct heard alone[REQUESTS], other[REQUESTS];
 static struct ask {
     enum kind kind;
     char grammar[TEXT], triggers[64];
-    size_t schema_at, n_schema; /* position of the schema in `grammar` */
+    /* position of the schema in `grammar` */
+    size_t schema_at, n_schema;
     struct constraint *constraint;
-    uint32_t n_refs, least; /* least: fewest tokens of a complete output; 0: it may be cut */
+    /* least: fewest tokens of a complete output; 0: it may be cut */
+    uint32_t n_refs, least;
     int32_t prediction[HEARD_MAX];
 } asks[REQUESTS];
 

@@ -20,7 +20,8 @@ enum { REQS = 24, PAGE = 16, ROWS = 512, WINDOW = 50 };
 struct device {
     const char *name;
     double fixed, read, row, seq, key, pair;
-    bool own; /* no other program is expected to run on it */
+    /* no other program is expected to run on it */
+    bool own;
 };
 
 static const struct device devices[] = {
@@ -36,17 +37,23 @@ static const struct device devices[] = {
 
 struct run {
     struct device d;
-    double scale;  /* factor by which the device is slower */
-    double noise;  /* standard deviation of the logarithm of a step's time */
-    uint32_t busy; /* steps of a period that is alternately ten times slower and not; 0: none */
-    double speed;  /* factor of this step, 1 or 10 */
+    /* factor by which the device is slower */
+    double scale;
+    /* standard deviation of the logarithm of a step's time */
+    double noise;
+    /* steps of a period that is alternately ten times slower and not; 0: none */
+    uint32_t busy;
+    /* factor of this step, 1 or 10 */
+    double speed;
     struct rng rng;
     struct cost cost;
     struct plan plan;
     struct plan_req req[REQS], was[REQS];
     uint32_t scratch[REQS];
-    uint32_t n_waited[REQS]; /* number of steps without rows since the request arrived */
-    double ms, worst_ms;     /* time of this step, and the longest */
+    /* number of steps without rows since the request arrived */
+    uint32_t n_waited[REQS];
+    /* time of this step, and the longest */
+    double ms, worst_ms;
 };
 
 static double nominal_ms(const struct run *u, const struct cost_shape *s) {

@@ -13,7 +13,8 @@ static struct sim sim;
 struct machine {
     const char *name;
     int64_t step_ns, row_ns, key_ns;
-    int64_t state_ns; /* time of copying a recurrent state; 0: there is none */
+    /* time of copying a recurrent state; 0: there is none */
+    int64_t state_ns;
 };
 
 static const struct machine machines[] = {

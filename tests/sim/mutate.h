@@ -8,11 +8,15 @@
 #include <stdint.h>
 
 struct mutate_opts {
-    uint32_t n_runs; /* runs of each bug, with different seeds */
+    /* runs of each bug, with different seeds */
+    uint32_t n_runs;
     uint32_t n_processes;
-    uint32_t needed;    /* percent of the runs that must find it */
-    uint64_t max_steps; /* most steps of a run */
-    const char *only;   /* only this bug; NULL: all */
+    /* percent of the runs that must find it */
+    uint32_t needed;
+    /* most steps of a run */
+    uint64_t max_steps;
+    /* only this bug; NULL: all */
+    const char *only;
     /* NULL, or a file of lines "NAME SEED": seeds that found bugs before, which are tried first if
      * n_runs is 1. The present lines are then printed with "# " before them. */
     const char *try_first;

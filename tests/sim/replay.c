@@ -31,11 +31,14 @@ struct tenant {
     bool here;
     double weight;
     uint32_t n_requests, n_jobs, n_jobs_all;
-    uint32_t n_hungry; /* number of requests without a first token */
+    /* number of requests without a first token */
+    uint32_t n_hungry;
     uint64_t n_prompt, n_cached, n_out;
     struct samples ttft, itl, worst, job;
-    double had_ns, window_ns; /* device time: in all, and in this window */
-    bool was_content;         /* it had no waiting request at some time in this window */
+    /* device time: in all, and in this window */
+    double had_ns, window_ns;
+    /* it had no waiting request at some time in this window */
+    bool was_content;
 };
 
 /* An agent, or a sub-agent of one. */
@@ -43,19 +46,25 @@ struct agent {
     const struct trace_group *g;
     struct agent *parent;
     uint64_t session;
-    uint32_t n_turns, turn, n_subs;  /* n_subs: number of sub-agents for which it waits */
-    int64_t begin_ns, due_ns;        /* due_ns: time of its next turn; INT64_MAX: none is due */
-    const struct sim_client *client; /* client of its last turn */
-    struct rng rng; /* its own generator, so that all policies serve the same turns */
+    /* n_subs: number of sub-agents for which it waits */
+    uint32_t n_turns, turn, n_subs;
+    /* due_ns: time of its next turn; INT64_MAX: none is due */
+    int64_t begin_ns, due_ns;
+    /* client of its last turn */
+    const struct sim_client *client;
+    /* its own generator, so that all policies serve the same turns */
+    struct rng rng;
 };
 
 struct replay {
     struct trace t;
     struct sim sim;
     struct tenant tenant[TENANTS];
-    struct agent *agent; /* [AGENTS] */
+    /* [AGENTS] */
+    struct agent *agent;
     uint32_t n_agents, n_jobs_left;
-    struct agent **of; /* [max_clients] agent of each client */
+    /* [max_clients] agent of each client */
+    struct agent **of;
     struct rng rng;
     bool fcfs;
     int64_t window_end_ns;

@@ -8,9 +8,12 @@
 #include "tests/sim/trace.h"
 
 struct replay_opts {
-    const char *trace, *policy; /* NULL: the policy "weft" */
-    const char *machine;        /* machine of the cost model; NULL: that of the trace */
-    int64_t without;            /* leaves out this tenant; -1: none */
+    /* NULL: the policy "weft" */
+    const char *trace, *policy;
+    /* machine of the cost model; NULL: that of the trace */
+    const char *machine;
+    /* leaves out this tenant; -1: none */
+    int64_t without;
 };
 
 /* Names of policies for the usage text; returns whether a policy exists. */

@@ -9,7 +9,8 @@
 
 struct flight_opts {
     const char *path;
-    bool verbose; /* prints every request of every plan */
+    /* prints every request of every plan */
+    bool verbose;
     /* only plans of this step, only this request; < 0: all */
     long step, request;
 };

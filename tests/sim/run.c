@@ -24,8 +24,10 @@ struct shared {
 };
 
 struct child {
-    pid_t pid; /* 0: none */
-    int fd;    /* its stderr */
+    /* 0: none */
+    pid_t pid;
+    /* its stderr */
+    int fd;
     struct shared *shared;
     /* [seed - run_opts.first] hash of the events of each seed, 0: not run yet; or NULL */
     uint64_t *hash;

@@ -8,15 +8,18 @@
 #include "tests/sim/swarm.h"
 
 struct run_opts {
-    uint64_t first, last; /* seeds */
+    /* seeds */
+    uint64_t first, last;
     uint32_t n_processes;
     /* base: number of steps, and set features; for one seed: the kept actions */
     struct swarm_case base;
     /* most steps of a process, after which it starts no new seed; 0: no limit */
     uint64_t max_steps;
-    uint32_t hang_s; /* processor time after which a seed counts as hanging; 0: 60 s */
+    /* processor time after which a seed counts as hanging; 0: 60 s */
+    uint32_t hang_s;
     bool no_shrink;
-    bool all_rare; /* fails if a rare path (tests/support/buggify.h) is never taken */
+    /* fails if a rare path (tests/support/buggify.h) is never taken */
+    bool all_rare;
 };
 
 /* Returns 0: every invariant held; 1: some did not; 2: nothing could be run. */
@@ -29,7 +32,8 @@ bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at
 /* End of a process that ran seeds. */
 struct run_result {
     bool failed;
-    uint64_t seed, n_steps; /* the last seed that ran */
+    /* the last seed that ran */
+    uint64_t seed, n_steps;
     char says[4096];
 };
 /* Runs @n processes at the same time: number i runs the seeds of o[i]. */

@@ -11,7 +11,8 @@ static const char *const kind_names[KINDS] = {"request", "cancel",       "channe
                                               "hang",    "warm request", "elsewhere"};
 
 struct action {
-    uint32_t at; /* step in which the action is performed */
+    /* step in which the action is performed */
+    uint32_t at;
     enum kind kind;
     uint64_t seed;
 };

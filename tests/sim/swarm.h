@@ -97,13 +97,18 @@ struct swarm {
 /* A scenario: a seed, the set fields, and the actions that are kept. */
 struct swarm_case {
     uint64_t seed;
-    uint32_t n_steps;        /* number of steps before the faults end */
-    bool recorder;           /* as sim_opts.recorder */
-    const char *flight_file; /* NULL, or the path of the flight recorder of a failing run */
+    /* number of steps before the faults end */
+    uint32_t n_steps;
+    /* as sim_opts.recorder */
+    bool recorder;
+    /* NULL, or the path of the flight recorder of a failing run */
+    const char *flight_file;
     struct swarm set;
     bool is_set[sizeof(struct swarm) / sizeof(uint32_t)];
-    bool some;                   /* only the actions marked in `keep` are performed */
-    uint8_t keep[SWARM_ACTIONS]; /* 0 or 1 */
+    /* only the actions marked in `keep` are performed */
+    bool some;
+    /* 0 or 1 */
+    uint8_t keep[SWARM_ACTIONS];
 };
 
 #define SWARM_N (sizeof(struct swarm) / sizeof(uint32_t))
@@ -121,8 +126,10 @@ struct swarm_total {
     /* number of times that each rare path was taken, see tests/support/buggify.h */
     uint64_t n_taken[BUGGIFY_N];
     uint64_t n_drafted, n_accepted, n_skipped, n_end[FINISH_ERROR + 1];
-    uint64_t hash; /* hash of the last run's events */
-    uint64_t sum;  /* sum over the hashes of all runs: equal events give an equal sum */
+    /* hash of the last run's events */
+    uint64_t hash;
+    /* sum over the hashes of all runs: equal events give an equal sum */
+    uint64_t sum;
 };
 
 /* Runs the scenario: with faults, then without until all requests have ended. Any violation aborts.

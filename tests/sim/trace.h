@@ -12,7 +12,8 @@ struct trace {
     struct trace_group group[TRACE_GROUPS];
     uint32_t n_groups;
     uint64_t seed;
-    uint32_t until_ms; /* 0: until all agents have ended */
+    /* 0: until all agents have ended */
+    uint32_t until_ms;
 };
 
 /* Returns 0, or -1 after a line on stderr with the place and the error. */

@@ -16,7 +16,8 @@ struct driver_batch {
     struct engine_param *param;
     uint32_t *start, *page;
     struct driver_part *part;
-    uint32_t *want_part; /* [max_wants] */
+    /* [max_wants] */
+    uint32_t *want_part;
 };
 
 static void *must(void *p) {

@@ -16,50 +16,68 @@ struct driver_out {
 
 /* A sequence: n_tokens are known, n_computed of them are in its pages. */
 struct driver_seq {
-    int32_t *token; /* [cap] prompt, then outputs */
+    /* [cap] prompt, then outputs */
+    int32_t *token;
     uint32_t n_prompt, n_tokens, n_computed, cap;
     uint32_t *page;
     uint32_t n_pages;
-    struct driver_out *out; /* [cap - n_prompt] samples; n_out of them */
+    /* [cap - n_prompt] samples; n_out of them */
+    struct driver_out *out;
     uint32_t state_slot;
     /* [n_pictures] owned by the caller, set after driver_add() */
     const struct engine_picture *picture;
     uint32_t n_pictures;
-    uint32_t n_out, launched; /* launched: n_computed, including the rows of steps in flight */
+    /* launched: n_computed, including the rows of steps in flight */
+    uint32_t n_out, launched;
     struct engine_param param;
     /* [cap - n_prompt] if set: the tokens that follow, whatever was sampled */
     const int32_t *forced;
-    const uint32_t *mask;            /* allowed tokens, or NULL */
-    int32_t draft[ENGINE_DRAFT_MAX]; /* draft of driver_draft() */
-    bool every_row;                  /* samples at every row, for on_out */
-    bool vectors;                    /* returns the hidden vector of every row, for on_out */
+    /* allowed tokens, or NULL */
+    const uint32_t *mask;
+    /* draft of driver_draft() */
+    int32_t draft[ENGINE_DRAFT_MAX];
+    /* samples at every row, for on_out */
+    bool every_row;
+    /* returns the hidden vector of every row, for on_out */
+    bool vectors;
     uint8_t n_top;
 };
 
 struct driver_opts {
-    const char *backend, *isa, *path;                             /* NULL: reference, auto */
-    uint32_t n_threads, n_pages, page_tokens, max_rows, max_seqs; /* 0: 1, 64, 16, 512, 32 */
+    /* NULL: reference, auto */
+    const char *backend, *isa, *path;
+    /* 0: 1, 64, 16, 512, 32 */
+    uint32_t n_threads, n_pages, page_tokens, max_rows, max_seqs;
     struct kv_formats kv_type;
-    uint64_t shuffle;   /* seed of the order of the pages */
-    uint32_t max_wants; /* 0: max_rows */
+    /* seed of the order of the pages */
+    uint64_t shuffle;
+    /* 0: max_rows */
+    uint32_t max_wants;
     /* pages in all page tables of a step, shared pages counted each time; 0: n_pages */
     uint32_t n_listed;
     uint32_t n_host_pages;
-    int keep_fd; /* as in engine_opts, and the next member */
+    /* as in engine_opts, and the next member */
+    int keep_fd;
     char *devices;
     uint32_t host_experts, device_layers;
     int experts_fd;
     bool keeps_place, fetches_experts;
-    bool drafts;           /* opens the model's own block */
-    const char *block;     /* path of the block's file; NULL: it is in the model's file */
-    const char *projector; /* a path, or NULL */
-    uint32_t picture_rows; /* as in engine_opts */
+    /* opens the model's own block */
+    bool drafts;
+    /* path of the block's file; NULL: it is in the model's file */
+    const char *block;
+    /* a path, or NULL */
+    const char *projector;
+    /* as in engine_opts */
+    uint32_t picture_rows;
     /* snapshots of recurrent states, in host memory if host_kv_bytes is not 0 */
     uint32_t n_snapshots;
     uint64_t host_kv_bytes;
-    uint64_t *step_progress; /* as in engine_opts */
+    /* as in engine_opts */
+    uint64_t *step_progress;
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
-                   const float *logits); /* logits is NULL if the backend does not return them */
+                   /* logits is NULL if the backend does not return them */
+                   const float *logits);
     void *ctx;
 };
 
@@ -79,8 +97,10 @@ struct driver {
     struct driver_opts opts;
     uint32_t *free_page, n_free, *free_state, n_free_states;
     struct driver_batch *batch[2];
-    uint64_t step, waited; /* numbers of the last launched step and of the last one waited for */
-    bool holes;            /* engine_batch.holes of the next steps */
+    /* numbers of the last launched step and of the last one waited for */
+    uint64_t step, waited;
+    /* engine_batch.holes of the next steps */
+    bool holes;
 };
 
 int driver_open(struct driver *d, const struct driver_opts *opts, struct err *err);

@@ -6,12 +6,15 @@
 
 /* The content of a flight file; its pointers point into the file's bytes. */
 struct flight_file {
-    const char *version; /* version of the weftd that wrote the file */
-    int64_t at_ns;       /* time of writing, by the clock of the records */
+    /* version of the weftd that wrote the file */
+    const char *version;
+    /* time of writing, by the clock of the records */
+    int64_t at_ns;
     const struct flight_record *record;
     const struct flight_step *step;
     uint32_t n_records, n_steps;
-    const uint8_t *tape; /* tape as flight_tape_read() returns it */
+    /* tape as flight_tape_read() returns it */
+    const uint8_t *tape;
     size_t n_tape;
 };
 

@@ -10,16 +10,20 @@
 #include "base/gguf.h"
 
 struct gw_field {
-    size_t at;      /* position in the finished file */
-    unsigned bytes; /* 1, 2, 4 or 8 */
+    /* position in the finished file */
+    size_t at;
+    /* 1, 2, 4 or 8 */
+    unsigned bytes;
     const char *what;
 };
 
 struct gguf_writer {
-    uint32_t version, alignment; /* defaults 3 and 32; may be changed before the first tensor */
+    /* defaults 3 and 32; may be changed before the first tensor */
+    uint32_t version, alignment;
     uint64_t n_kv, n_tensors;
     struct buf kv, dir, data, file;
-    struct gw_field *field; /* valid after gw_finish() */
+    /* valid after gw_finish() */
+    struct gw_field *field;
     size_t n_fields, cap_fields, n_dir_fields;
     struct gw_field dir_field[256];
 };

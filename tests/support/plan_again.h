@@ -10,12 +10,16 @@
 #include "scheduler/plan.h"
 
 struct plan_again {
-    struct plan plan; /* the input of the plan; this object owns its arrays */
-    struct plan was;  /* the recorded decision: only output members and req are set */
-    uint64_t *id;     /* [plan.n_running + plan.n_waiting] */
+    /* the input of the plan; this object owns its arrays */
+    struct plan plan;
+    /* the recorded decision: only output members and req are set */
+    struct plan was;
+    /* [plan.n_running + plan.n_waiting] */
+    uint64_t *id;
     uint64_t step;
     int64_t at_ns;
-    struct cost cost; /* plan.cost */
+    /* plan.cost */
+    struct cost cost;
     void *memory;
 };
 

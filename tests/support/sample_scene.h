@@ -18,7 +18,8 @@ struct sample_scene {
     uint32_t breakers[(SCENE_VOCAB_MAX + 31) / 32];
     struct engine_param param;
     struct engine_want want;
-    struct sample_job job; /* points to the members above, so a scene must not be moved */
+    /* points to the members above, so a scene must not be moved */
+    struct sample_job job;
 };
 
 /* Makes a scene without the samplers of sampler_more.c. */

@@ -32,54 +32,81 @@
 
 /* Kinds of drafts in the simulation, made from the tokens that the clients must get. */
 enum sim_drafts {
-    SIM_DRAFTS_REAL, /* the table of scheduler/spec.c */
+    /* the table of scheduler/spec.c */
+    SIM_DRAFTS_REAL,
     SIM_DRAFTS_RIGHT,
     SIM_DRAFTS_WRONG,
-    SIM_DRAFTS_FLAPPING, /* alternately right and wrong for a while */
-    SIM_DRAFTS_PARTLY,   /* right up to some token */
+    /* alternately right and wrong for a while */
+    SIM_DRAFTS_FLAPPING,
+    /* right up to some token */
+    SIM_DRAFTS_PARTLY,
     SIM_DRAFTS_KINDS,
 };
 
 struct sim_opts {
     enum sim_drafts drafts;
-    struct sched_opts sched; /* zeros: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
-    uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
+    /* zeros: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
+    struct sched_opts sched;
+    /* 0: 64, 16, 4096 */
+    uint32_t n_pages, page_tokens, max_context;
     uint32_t n_host_pages;
-    uint32_t n_states, n_snapshots; /* slots of a model with recurrent layers; 0: it has none */
+    /* slots of a model with recurrent layers; 0: it has none */
+    uint32_t n_states, n_snapshots;
     /* Layers with a window; 0: there are none. There are as many window pages as sequences
      * certainly need, and n_spare_windows more. Not with host pages or states. */
     uint32_t window, n_spare_windows;
-    uint32_t n_pictures; /* pictures of the pool, at most SIM_PICTURES; 0: the model takes none */
-    bool broken_picture; /* the front has no pixels of the last one */
-    bool two_way;        /* the rows of a picture must be in one step */
-    int64_t pixel_ns;    /* time of computing a pixel */
-    uint32_t piece;      /* number of pixels computed at once; 0: 8 */
-    uint32_t ends;       /* one token in this many of prompts ends a message; 0: none */
+    /* pictures of the pool, at most SIM_PICTURES; 0: the model takes none */
+    uint32_t n_pictures;
+    /* the front has no pixels of the last one */
+    bool broken_picture;
+    /* the rows of a picture must be in one step */
+    bool two_way;
+    /* time of computing a pixel */
+    int64_t pixel_ns;
+    /* number of pixels computed at once; 0: 8 */
+    uint32_t piece;
+    /* one token in this many of prompts ends a message; 0: none */
+    uint32_t ends;
     /* Draft model; draft_wrong: probability of a wrong token in 1/1024. n_draft_pages 0: there is
      * none; then with `block` the model's own block drafts, or with `borrows` its assistant. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;
     bool block, borrows;
-    uint64_t disk_bytes;             /* size of a file that outlives workers; needs host pages */
-    bool disk_thread;                /* a thread reads and writes it, as in the worker */
-    uint32_t max_clients;            /* 0: SIM_CLIENTS */
-    uint32_t end_per_1024;           /* probability of the end token in 1/1024 */
-    uint64_t fail_launch, fail_wait; /* steps of the first worker */
-    int64_t step_ns, row_ns, key_ns; /* times of a step; 0: 5 ms, 0.1 ms, 0 */
-    struct telltale machine; /* read_ns, seq_ns, pair_ns and noise, and a key_ns that is added */
-    bool wrong;        /* coefficients of a new worker's cost model are wrong by a factor of 30 */
-    bool unwatched;    /* checks only the events of clients, for long simulations */
-    bool recorder;     /* checks the flight recorder and deaths as well */
-    bool short_chunks; /* a prefill may get fewer rows than there is room for */
-    bool repeats;      /* a plan that is made again is the same: no random faults, no cut hashes */
-    const char *flight_file; /* path of the flight recorder when a rule is broken, or NULL */
+    /* size of a file that outlives workers; needs host pages */
+    uint64_t disk_bytes;
+    /* a thread reads and writes it, as in the worker */
+    bool disk_thread;
+    /* 0: SIM_CLIENTS */
+    uint32_t max_clients;
+    /* probability of the end token in 1/1024 */
+    uint32_t end_per_1024;
+    /* steps of the first worker */
+    uint64_t fail_launch, fail_wait;
+    /* times of a step; 0: 5 ms, 0.1 ms, 0 */
+    int64_t step_ns, row_ns, key_ns;
+    /* read_ns, seq_ns, pair_ns and noise, and a key_ns that is added */
+    struct telltale machine;
+    /* coefficients of a new worker's cost model are wrong by a factor of 30 */
+    bool wrong;
+    /* checks only the events of clients, for long simulations */
+    bool unwatched;
+    /* checks the flight recorder and deaths as well */
+    bool recorder;
+    /* a prefill may get fewer rows than there is room for */
+    bool short_chunks;
+    /* a plan that is made again is the same: no random faults, no cut hashes */
+    bool repeats;
+    /* path of the flight recorder when a rule is broken, or NULL */
+    const char *flight_file;
 };
 
 /* One request and the events that its client has got. */
 struct sim_client {
     struct submit m;
-    void *memory;    /* memory of the arrays below */
-    int32_t *tokens; /* the prompt, then the tokens that it must get */
+    /* memory of the arrays below */
+    void *memory;
+    /* the prompt, then the tokens that it must get */
+    int32_t *tokens;
     uint64_t *digest;
     float *logprob, *prompt_lp;
     int32_t *prediction;
@@ -88,23 +115,34 @@ struct sim_client {
     /* > 0: its output is sent as prediction, with one of this many tokens changed */
     uint32_t edit_every;
 
-    struct sim_constraint *constraint; /* NULL: none */
-    struct submit_picture *pictures;   /* [SUBMIT_PICTURES_MAX] or NULL: none */
-    int32_t *seen;                     /* sim_seen(); NULL: there are no pictures */
-    bool broken;                       /* one of them has no pixels */
+    /* NULL: none */
+    struct sim_constraint *constraint;
+    /* [SUBMIT_PICTURES_MAX] or NULL: none */
+    struct submit_picture *pictures;
+    /* sim_seen(); NULL: there are no pictures */
+    int32_t *seen;
+    /* one of them has no pixels */
+    bool broken;
 
     bool submitted, accepted, cancelled, got_prompt_lp;
-    bool invalid;     /* the request is invalid and must be refused */
-    uint32_t at_live; /* index in sim.live */
-    uint32_t n_given; /* output tokens with which it came to this worker */
+    /* the request is invalid and must be refused */
+    bool invalid;
+    /* index in sim.live */
+    uint32_t at_live;
+    /* output tokens with which it came to this worker */
+    uint32_t n_given;
     uint32_t n_got, n_cached, n_drafted, n_accepted, n_ends;
-    enum event_kind end; /* REJECTED or FINISH */
+    /* REJECTED or FINISH */
+    enum event_kind end;
     enum finish_reason finish;
     /* the front ended it, because it was present at too many deaths */
     bool given_up;
-    int64_t first_ns, end_ns;     /* times of the first token and of the end */
-    int64_t last_ns, worst_ns;    /* time of the latest token; longest time between two tokens */
-    int64_t prompt_ns, output_ns; /* times of the prompt and of the tokens, from its events */
+    /* times of the first token and of the end */
+    int64_t first_ns, end_ns;
+    /* time of the latest token; longest time between two tokens */
+    int64_t last_ns, worst_ns;
+    /* times of the prompt and of the tokens, from its events */
+    int64_t prompt_ns, output_ns;
     char text[400];
     /* State of the rules: the request that its id finds after this step. */
     const struct request *request;
@@ -122,35 +160,47 @@ enum { SIM_JOBS = 64, SIM_TENANTS = 64 };
 struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
-    struct clock watch; /* clock of the scheduler; checks the crash page at each reading */
+    /* clock of the scheduler; checks the crash page at each reading */
+    struct clock watch;
     struct engine *engine, *draft_engine;
     struct sched *sched;
-    uint32_t n_notes; /* number of notes of the disk tier */
+    /* number of notes of the disk tier */
+    uint32_t n_notes;
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
-    struct sim_grammars *grammars; /* NULL: none was compiled yet */
-    uint32_t n_constraints;        /* number of constraints handed out */
+    /* NULL: none was compiled yet */
+    struct sim_grammars *grammars;
+    /* number of constraints handed out */
+    uint32_t n_constraints;
     /* bytes charged to all tenants for the states of requests in them */
     int64_t constraint_bytes;
-    struct constrain_job *job[SIM_JOBS]; /* jobs given to threads and not done */
+    /* jobs given to threads and not done */
+    struct constrain_job *job[SIM_JOBS];
     uint32_t n_jobs;
     struct crash_page crash_page;
-    struct flight *flight;     /* flight recorder of this worker, with a small ring of plans */
-    struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */
+    /* flight recorder of this worker, with a small ring of plans */
+    struct flight *flight;
+    /* [max_clients]; the id of client i is i + 1 */
+    struct sim_client *client;
     uint32_t n_clients;
     /* [max_clients] indices of clients that were submitted and have not ended */
     uint32_t *live, n_live;
     struct buf events;
     struct sim_need need[SIM_NEEDS];
     uint32_t n_needs;
-    bool deaf; /* the channel is full, so nothing is delivered */
+    /* the channel is full, so nothing is delivered */
+    bool deaf;
     uint64_t n_steps, n_restarts, n_turns;
-    uint64_t hash;          /* hash of all delivered events */
-    struct msg_stats stats; /* statistics after the last step */
+    /* hash of all delivered events */
+    uint64_t hash;
+    /* statistics after the last step */
+    struct msg_stats stats;
     struct telltale_seen seen;
     uint32_t max_rows_seen;
-    double elsewhere_ns[SIM_TENANTS]; /* use of tenants elsewhere that this worker was told of */
-    int64_t max_step_ns;              /* longest step so far */
+    /* use of tenants elsewhere that this worker was told of */
+    double elsewhere_ns[SIM_TENANTS];
+    /* longest step so far */
+    int64_t max_step_ns;
     /* Callbacks, or NULL: for each end; for tokens, with the time since the last ones (0: the
      * first); for each step, before its events are delivered. */
     void (*ended)(struct sim *s, struct sim_client *c);
@@ -163,9 +213,12 @@ struct sim {
         struct sim_watch device, draft, host, disk;
         int64_t begin_ns;
         uint64_t n_launched, n_progress, at_step, n_ended;
-        uint64_t n_told_steps;          /* steps of earlier workers in the flight recorder */
-        uint32_t n_draft_seqs;          /* number of requests with pages of the draft model */
-        uint64_t n_outputs, n_finished; /* of clients that have got their end */
+        /* steps of earlier workers in the flight recorder */
+        uint64_t n_told_steps;
+        /* number of requests with pages of the draft model */
+        uint32_t n_draft_seqs;
+        /* of clients that have got their end */
+        uint64_t n_outputs, n_finished;
     } was;
 };
 

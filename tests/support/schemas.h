@@ -12,7 +12,8 @@
 #include "base/rng.h"
 
 struct schema_writer {
-    struct buf b; /* the schema written last */
+    /* the schema written last */
+    struct buf b;
     struct rng r;
 };
 

@@ -14,30 +14,43 @@ struct heard {
     uint32_t n, n_ends, finish, n_accepted;
     int32_t token[HEARD_MAX];
     uint64_t digest[HEARD_MAX];
-    float logprob[HEARD_MAX]; /* 0 if none was requested */
+    /* 0 if none was requested */
+    float logprob[HEARD_MAX];
     uint32_t n_vector;
-    uint64_t vector; /* hash of the vector */
+    /* hash of the vector */
+    uint64_t vector;
 };
 
 struct serving {
-    const struct gguf *model, *draft; /* draft: file of a draft model, or NULL */
-    const struct gguf *apart;         /* engine_opts.block: file of the block, or NULL */
+    /* draft: file of a draft model, or NULL */
+    const struct gguf *model, *draft;
+    /* engine_opts.block: file of the block, or NULL */
+    const struct gguf *apart;
     const char *backend;
-    char *devices;        /* NULL: the first device */
-    uint32_t n_snapshots; /* snapshots of a hybrid model */
+    /* NULL: the first device */
+    char *devices;
+    /* snapshots of a hybrid model */
+    uint32_t n_snapshots;
     uint32_t n_host_pages;
-    uint64_t host_kv_bytes; /* bytes for snapshots and pages of host memory, or 0 */
-    bool windows;           /* engine_opts.windows */
-    bool block;             /* engine_opts.drafts, unless speculation is off */
-    uint32_t max_context;   /* 0: 128 */
-    uint32_t max_seqs;      /* most sequences of the engine */
-    uint32_t n_pages;       /* number of pages; if few, requests preempt each other */
+    /* bytes for snapshots and pages of host memory, or 0 */
+    uint64_t host_kv_bytes;
+    /* engine_opts.windows */
+    bool windows;
+    /* engine_opts.drafts, unless speculation is off */
+    bool block;
+    /* 0: 128 */
+    uint32_t max_context;
+    /* most sequences of the engine */
+    uint32_t max_seqs;
+    /* number of pages; if few, requests preempt each other */
+    uint32_t n_pages;
     uint32_t draft_pages, draft_page_tokens;
     uint32_t first,
         /* requests [first, n_requests) are served; all[i] has the results of request i, whose id
          * is i + 1 */
         n_requests;
-    uint32_t at_once; /* number of requests submitted before the first step; 0: all */
+    /* number of requests submitted before the first step; 0: all */
+    uint32_t at_once;
     /* number of output tokens that @submit gives to each; the tokens behind them are recorded */
     uint32_t n_given;
     /* submits requests that are served first and not recorded; or NULL */

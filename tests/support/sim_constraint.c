@@ -13,12 +13,17 @@
 #define LATEST 30        /* most turns before the source delivers a constraint */
 
 struct sim_constraint {
-    const struct constraint *compiled; /* shared by all clients with these texts */
+    /* shared by all clients with these texts */
+    const struct constraint *compiled;
     struct constraint_state *matcher;
-    uint32_t n_refs, n_placed; /* references of the scheduler; tokens that matcher has read */
-    uint64_t due;              /* turn in which the source delivers it; 0: not pending */
-    uint64_t tried, fits;      /* sets of next tokens: tried, and allowed by the grammar */
-    uint32_t limit;            /* with SUBMIT_COMPLETE: most tokens of the output */
+    /* references of the scheduler; tokens that matcher has read */
+    uint32_t n_refs, n_placed;
+    /* turn in which the source delivers it; 0: not pending */
+    uint64_t due;
+    /* sets of next tokens: tried, and allowed by the grammar */
+    uint64_t tried, fits;
+    /* with SUBMIT_COMPLETE: most tokens of the output */
+    uint32_t limit;
 };
 
 /* Constraints compiled in this simulation. */
@@ -26,7 +31,8 @@ struct sim_grammars {
     struct grammar_vocab *vocab;
     struct made {
         const char *grammar, *after;
-        struct constraint *c; /* NULL: refused */
+        /* NULL: refused */
+        struct constraint *c;
     } made[COMPILED_MAX];
     uint32_t n;
 };

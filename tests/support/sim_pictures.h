@@ -21,7 +21,8 @@ enum { SIM_PICTURES = 6, SIM_PICTURE_ROWS = 15, SIM_PLACEHOLDER = 0, SIM_NEEDS =
 /* A picture that the worker has requested. */
 struct sim_need {
     uint64_t id;
-    uint32_t index, offset, wait; /* calls of sim_answer_pictures() until the next part is sent */
+    /* calls of sim_answer_pictures() until the next part is sent */
+    uint32_t index, offset, wait;
 };
 
 /* Puts pictures of the pool at positions in [from, to) of @c, which is not submitted; @seed

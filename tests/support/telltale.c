@@ -13,25 +13,34 @@
 
 /* A step that was launched. */
 struct flight {
-    const struct engine_batch *batch; /* NULL: none */
-    uint64_t sum;                     /* check_sum() at the launch */
-    uint64_t mask_sum;                /* check_masks() at the seal */
-    const uint32_t **mask;            /* [max_wants] */
+    /* NULL: none */
+    const struct engine_batch *batch;
+    /* check_sum() at the launch */
+    uint64_t sum;
+    /* check_masks() at the seal */
+    uint64_t mask_sum;
+    /* [max_wants] */
+    const uint32_t **mask;
     int64_t end_ns;
     bool sealed;
 };
 
 struct results {
-    struct engine_out *out; /* [max_wants] */
-    struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
-    float *vector;          /* [max_wants][n_embd] */
+    /* [max_wants] */
+    struct engine_out *out;
+    /* [max_wants][ENGINE_TOP_MAX] */
+    struct engine_top *top;
+    /* [max_wants][n_embd] */
+    float *vector;
 };
 
 /* The picture that is being computed. */
 struct drawn {
-    const uint8_t *rgb; /* NULL: none */
+    /* NULL: none */
+    const uint8_t *rgb;
     struct picture_layout layout;
-    uint64_t left; /* pixels */
+    /* pixels */
+    uint64_t left;
     float *out;
 };
 
@@ -46,19 +55,26 @@ struct engine {
     struct engine_opts opts;
     struct engine_info info;
     struct batch_rules rules;
-    struct cell *cells[KV_CLASSES]; /* [n_pages + n_host_pages][page_tokens] */
-    struct cell *windows;           /* [info.n_windows][page_tokens] */
-    uint64_t *row_hash;             /* [max_rows] hashes of the step that is computed */
+    /* [n_pages + n_host_pages][page_tokens] */
+    struct cell *cells[KV_CLASSES];
+    /* [info.n_windows][page_tokens] */
+    struct cell *windows;
+    /* [max_rows] hashes of the step that is computed */
+    uint64_t *row_hash;
     uint32_t *row_seq;
-    struct state *state;      /* [n_states + n_snapshots] */
-    struct block_slot *block; /* [info.n_slots] */
-    int32_t *more;            /* [max_rows] scratch of sample() */
+    /* [n_states + n_snapshots] */
+    struct state *state;
+    /* [info.n_slots] */
+    struct block_slot *block;
+    /* [max_rows] scratch of sample() */
+    int32_t *more;
     /* Steps: step n is in [n % 2]. */
     struct flight flight[2];
     struct results result[2];
     struct fed fed[2];
     uint64_t n_launched, n_waited;
-    int64_t busy_ns; /* time when the last launched step ends */
+    /* time when the last launched step ends */
+    int64_t busy_ns;
     bool lost, lost_drafting;
     struct telltale_seen seen;
     struct drawn drawn;

@@ -39,11 +39,16 @@
 #include "vision/projector.h"
 
 struct telltale {
-    uint32_t n_vocab;     /* 0: of opts.file, else 256 */
-    uint32_t n_embd;      /* 0: 8 */
-    uint32_t max_context; /* 0: 65536; opts.max_context lowers it */
-    uint32_t depth;       /* 1 or 2; 0: 1 */
-    uint32_t classes;     /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
+    /* 0: of opts.file, else 256 */
+    uint32_t n_vocab;
+    /* 0: 8 */
+    uint32_t n_embd;
+    /* 0: 65536; opts.max_context lowers it */
+    uint32_t max_context;
+    /* 1 or 2; 0: 1 */
+    uint32_t depth;
+    /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
+    uint32_t classes;
     /* With opts.windows: the last `window` positions are also read from n_windows pages of
      * KV_WINDOW, which hold the same cells. The text does not depend on it. */
     uint32_t window, n_windows;
@@ -51,18 +56,27 @@ struct telltale {
      * with a probability of end_per_1024. */
     int32_t first, last, end;
     uint32_t end_per_1024;
-    uint32_t wrong_per_1024; /* probability in 1/1024 of a wrong sample: telltale_errs() */
-    uint32_t block_wrong;    /* probability in 1/1024 of a wrong draft of pass 1 with opts.drafts */
-    bool borrows;            /* pass 1 has no keys of its own (engine_info.borrows) */
-    uint32_t picture_width;  /* values of a row of a picture; 0: the engine takes none */
-    bool two_way;            /* rows of a picture must be in one step */
-    uint32_t picture_piece;  /* pixels of a piece, which are the unit of work; 0: 64 */
-    bool strict;             /* reading a position that was not written for this sequence aborts */
-    uint64_t poison;         /* seed of the garbage that fills the pages at the start */
+    /* probability in 1/1024 of a wrong sample: telltale_errs() */
+    uint32_t wrong_per_1024;
+    /* probability in 1/1024 of a wrong draft of pass 1 with opts.drafts */
+    uint32_t block_wrong;
+    /* pass 1 has no keys of its own (engine_info.borrows) */
+    bool borrows;
+    /* values of a row of a picture; 0: the engine takes none */
+    uint32_t picture_width;
+    /* rows of a picture must be in one step */
+    bool two_way;
+    /* pixels of a piece, which are the unit of work; 0: 64 */
+    uint32_t picture_piece;
+    /* reading a position that was not written for this sequence aborts */
+    bool strict;
+    /* seed of the garbage that fills the pages at the start */
+    uint64_t poison;
 
     /* Faults: the step that fails with -EIO (0: none); afterwards every call fails. */
     uint64_t fail_launch, fail_wait;
-    uint64_t hang_step; /* this step takes hang_ns longer */
+    /* this step takes hang_ns longer */
+    uint64_t hang_step;
     int64_t hang_ns;
 
     /* Virtual time; NULL: no time passes. A step starts when it was launched and the step before
@@ -70,32 +84,49 @@ struct telltale {
     struct clock_virtual *clock;
     /* steps of a period in which the machine is alternately ten times slower and not; 0: none */
     uint32_t busy;
-    int64_t step_ns, row_ns, seq_ns; /* fixed time; time for each row; time for each sequence */
-    int64_t read_ns;                 /* least time of all rows together: reading the weights */
-    double key_ns;                   /* for each token of context that a sequence reads */
-    double pair_ns;                  /* for each row of a prefill and token of its context */
-    int64_t copy_ns;                 /* for each page copied */
-    int64_t state_ns;                /* for each state saved or loaded */
-    int64_t pixel_ns; /* for each pixel of a picture; pieces move the clock at once */
-    int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
+    /* fixed time; time for each row; time for each sequence */
+    int64_t step_ns, row_ns, seq_ns;
+    /* least time of all rows together: reading the weights */
+    int64_t read_ns;
+    /* for each token of context that a sequence reads */
+    double key_ns;
+    /* for each row of a prefill and token of its context */
+    double pair_ns;
+    /* for each page copied */
+    int64_t copy_ns;
+    /* for each state saved or loaded */
+    int64_t state_ns;
+    /* for each pixel of a picture; pieces move the clock at once */
+    int64_t pixel_ns;
+    /* a step of pass 1, and an eighth of row_ns for each row */
+    int64_t block_ns;
     /* Number of adjacent sequences of one row each that together read their common prefix once, in
      * whole chunks (as in engine/cuda/attention/plan.cu); 0 or 1: each reads it separately. */
     uint32_t together;
-    double noise;   /* relative deviation of a step's time, at most */
-    bool device;    /* a device computes the steps */
-    bool host_part; /* the host computes a part of them */
+    /* relative deviation of a step's time, at most */
+    double noise;
+    /* a device computes the steps */
+    bool device;
+    /* the host computes a part of them */
+    bool host_part;
 };
 
 /* Sets the values for the next engine_new() and telltale_expect(). NULL: all defaults. */
 void telltale_set(const struct telltale *t);
 
 struct telltale_seen {
-    uint64_t n_steps, n_rows, n_wants, n_copies; /* counts of the steps that were waited for */
-    uint64_t n_loads, n_saves;                   /* of states */
-    uint64_t n_hole_steps;                       /* steps in which the block got no keys */
-    uint64_t n_holes_near; /* such positions read by pass 1 among the last 32 */
-    uint64_t n_pictures;   /* pictures that were computed */
-    uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
+    /* counts of the steps that were waited for */
+    uint64_t n_steps, n_rows, n_wants, n_copies;
+    /* of states */
+    uint64_t n_loads, n_saves;
+    /* steps in which the block got no keys */
+    uint64_t n_hole_steps;
+    /* such positions read by pass 1 among the last 32 */
+    uint64_t n_holes_near;
+    /* pictures that were computed */
+    uint64_t n_pictures;
+    /* positions read that were not written for the sequence that reads them */
+    uint64_t n_stale;
 };
 
 void telltale_seen(const struct engine *e, struct telltale_seen *out);
@@ -128,10 +159,14 @@ struct telltale_ask {
     const int32_t
         /* NULL, or the tokens of prompt[] as they are read: telltale_row() for rows of pictures */
         *seen;
-    uint32_t n_prompt, n_out;  /* n_out: most output tokens; the end token is the last */
-    struct engine_param param; /* without tokens, n_prompt, n_tokens */
-    uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
-    bool ignore_end;           /* go on after an end token */
+    /* n_out: most output tokens; the end token is the last */
+    uint32_t n_prompt, n_out;
+    /* without tokens, n_prompt, n_tokens */
+    struct engine_param param;
+    /* param.bans hold for the first n_ban output tokens */
+    uint32_t n_ban;
+    /* go on after an end token */
+    bool ignore_end;
     /* A grammar: returns whether any token may follow the first @n of @out, and then for each token
      * whether it may be next. NULL: there is none. */
     bool (*go_on)(void *ctx, const int32_t *out, uint32_t n);

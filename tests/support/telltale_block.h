@@ -18,7 +18,8 @@
 
 struct block_slot {
     uint64_t hidden[BLOCK_KEPT];
-    uint32_t of[BLOCK_KEPT]; /* the position behind it; 0: none */
+    /* the position behind it; 0: none */
+    uint32_t of[BLOCK_KEPT];
 };
 
 /* Returns the hidden state of position @pos; 0: it is missing. */

@@ -10,22 +10,30 @@
 /* Wants of a launched step, from which a later step may feed. */
 struct fed {
     uint64_t step;
-    uint32_t n, *pos; /* [max_wants] position of the row, NO_FEED if nothing is sampled */
-    int32_t *token;   /* [max_wants] set once the step is computed */
+    /* [max_wants] position of the row, NO_FEED if nothing is sampled */
+    uint32_t n, *pos;
+    /* [max_wants] set once the step is computed */
+    int32_t *token;
 };
 
 #define NO_FEED UINT32_MAX
 
 struct batch_rules {
     const struct telltale *set;
-    const struct engine_opts *opts; /* with n_pages and max_context filled in */
-    const struct fed *before;       /* wants of the step before */
-    uint32_t window, n_windows;     /* pages of KV_WINDOW; 0: their tables are like the others */
+    /* with n_pages and max_context filled in */
+    const struct engine_opts *opts;
+    /* wants of the step before */
+    const struct fed *before;
+    /* pages of KV_WINDOW; 0: their tables are like the others */
+    uint32_t window, n_windows;
     /* [n_pages] for each class: sequence of this batch that reads or writes a page; scratch. */
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
-    uint8_t *slot_used; /* [n_states]; scratch */
-    uint32_t n_slots;   /* slots of sequences; 0: there is no pass 1 */
-    bool borrows;       /* pass 1 has no keys of its own */
+    /* [n_states]; scratch */
+    uint8_t *slot_used;
+    /* slots of sequences; 0: there is no pass 1 */
+    uint32_t n_slots;
+    /* pass 1 has no keys of its own */
+    bool borrows;
 };
 
 /* Returns the first position that a row at @pos reads through a window. */

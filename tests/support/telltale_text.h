@@ -10,11 +10,13 @@
 
 /* Content of a page for a position. */
 struct cell {
-    uint64_t context; /* hash of all positions before it, when it was written */
+    /* hash of all positions before it, when it was written */
+    uint64_t context;
     /* hash of the positions up to this one, if it is right in all classes: then reading needs no
      * hashing */
     uint64_t after;
-    uint64_t block; /* key of the block (telltale_block.h) */
+    /* key of the block (telltale_block.h) */
+    uint64_t block;
     int32_t token;
     uint32_t pos;
 };

@@ -18,24 +18,36 @@ enum { SEQS = 5, PAGE = 4, SEQ_PAGES = 16, OUT = 24, PROMPT_MAX = 30, ROWS = SEQ
 /* Mistakes of a driver. */
 enum mistake {
     NONE,
-    PAGES_SWAPPED,   /* exchanges two pages of a table */
-    PAGE_OF_OTHER,   /* reads a page that another sequence has written, with other tokens */
-    OTHER_CONTEXT,   /* reads a page of equal tokens at equal positions after different ones */
-    WRONG_TOKEN,     /* a decode row carries another token */
-    WRONG_PARAM,     /* a want points to the parameters of another request */
-    LOST_ROW,        /* a position is never computed */
-    WRITES_SHARED,   /* two sequences write a page */
-    WRONG_OUT_POS,   /* a want is numbered one too high */
-    WRONG_FEED,      /* feeds from the want of another request, at another position */
-    TABLE_TOO_SHORT, /* the page table ends before the rows */
-    CHANGED_BATCH,   /* the batch is changed while it runs */
+    /* exchanges two pages of a table */
+    PAGES_SWAPPED,
+    /* reads a page that another sequence has written, with other tokens */
+    PAGE_OF_OTHER,
+    /* reads a page of equal tokens at equal positions after different ones */
+    OTHER_CONTEXT,
+    /* a decode row carries another token */
+    WRONG_TOKEN,
+    /* a want points to the parameters of another request */
+    WRONG_PARAM,
+    /* a position is never computed */
+    LOST_ROW,
+    /* two sequences write a page */
+    WRITES_SHARED,
+    /* a want is numbered one too high */
+    WRONG_OUT_POS,
+    /* feeds from the want of another request, at another position */
+    WRONG_FEED,
+    /* the page table ends before the rows */
+    TABLE_TOO_SHORT,
+    /* the batch is changed while it runs */
+    CHANGED_BATCH,
     NOT_SEALED,
 };
 
 struct request {
     int32_t prompt[PROMPT_MAX], out[OUT];
     struct engine_param param;
-    int32_t tokens[PROMPT_MAX + OUT]; /* tokens for the penalties */
+    /* tokens for the penalties */
+    int32_t tokens[PROMPT_MAX + OUT];
     uint32_t n_prompt, n_computed, n_sampled, n_got;
     /* want: its index in the last step; UINT32_MAX: there is none */
     uint32_t page[SEQ_PAGES], want;

@@ -20,25 +20,39 @@
 
 #include "tests/support/gguf_writer.h"
 
-struct tiny_model {                                    /* 0: the default in the comment */
-    const char *arch;                                  /* "llama" */
-    enum tensor_type type;                             /* type of the matrices; F32 is 0 */
-    enum tensor_type up;                               /* of the ups of dense FFNs; F32: type */
-    uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
-    uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
-    uint32_t n_expert, n_expert_used; /* 0: a dense FFN; for architectures without one: 7, 3 */
-    uint32_t n_blocks; /* blocks of multi-token prediction: hybrid architectures and glm4moe */
-    uint32_t n_same;   /* number of blocks with the weights of the first; 0: 1 */
-    bool blocks_alone; /* writes only the blocks: the file that belongs to a model without blocks */
-    float loud;        /* factor of what layers add; 0: 1 */
+struct tiny_model { /* 0: the default in the comment */
+    /* "llama" */
+    const char *arch;
+    /* type of the matrices; F32 is 0 */
+    enum tensor_type type;
+    /* of the ups of dense FFNs; F32: type */
+    enum tensor_type up;
+    /* 2, 256, 256, 300 */
+    uint32_t n_layer, n_embd, n_ff, n_vocab;
+    /* 4, 2, 64, 512 */
+    uint32_t n_head, n_head_kv, head_dim, max_context;
+    /* 0: a dense FFN; for architectures without one: 7, 3 */
+    uint32_t n_expert, n_expert_used;
+    /* blocks of multi-token prediction: hybrid architectures and glm4moe */
+    uint32_t n_blocks;
+    /* number of blocks with the weights of the first; 0: 1 */
+    uint32_t n_same;
+    /* writes only the blocks: the file that belongs to a model without blocks */
+    bool blocks_alone;
+    /* factor of what layers add; 0: 1 */
+    float loud;
     bool tied;
     uint64_t seed;
-    uint32_t window, n_kv_full; /* of gemma4: 24; key heads of layers without one: 1 */
-    uint32_t markov;            /* of dflash: rank of a Markov head whose weights are 0; 0: none */
-    bool anchored;              /* whose first draft is the anchor's */
+    /* of gemma4: 24; key heads of layers without one: 1 */
+    uint32_t window, n_kv_full;
+    /* of dflash: rank of a Markov head whose weights are 0; 0: none */
+    uint32_t markov;
+    /* whose first draft is the anchor's */
+    bool anchored;
     /* pooling and labels of an encoder; 0: no pooling type, no classifier */
     uint32_t pooling, n_labels;
-    const char *leave_out; /* tensor or key that is left out */
+    /* tensor or key that is left out */
+    const char *leave_out;
     /* NVFP4: writes the values in F32 instead, except those of the embedding */
     bool decoded;
 };

@@ -16,7 +16,8 @@ void expect_error(const char *source, const char *vars, const char *part);
 extern const char TEMPLATE_VARS[];
 
 struct template_row {
-    const char *source, *want; /* want NULL: any error */
+    /* want NULL: any error */
+    const char *source, *want;
 };
 
 /* Expects each row's source, put into @wrap (which has one %s), to render with TEMPLATE_VARS as

@@ -13,9 +13,12 @@
 
 struct kind {
     char model[16], pre[8];
-    char word[16];    /* text of a token that encoding makes of "hello" */
-    char control[16]; /* text of a control token that is searched in trusted text */
-    char end[16];     /* text of a control token that ends a generation */
+    /* text of a token that encoding makes of "hello" */
+    char word[16];
+    /* text of a control token that is searched in trusted text */
+    char control[16];
+    /* text of a control token that ends a generation */
+    char end[16];
 };
 
 static struct kind kinds[] = {

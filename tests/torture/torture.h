@@ -117,25 +117,40 @@ enum { KIND_NONE, KIND_FILE, KIND_SOCKET, KIND_OTHER };
 /* A call and the functions that led to it: @stack has the innermost one first, each with the number
  * of its module in the upper bits and the offset in the module in the lower 40. */
 struct torture_site {
-    _Atomic uint64_t hash; /* 0: a free place of the table */
-    uint32_t call, role;   /* role 0: front, 1: worker */
-    uint32_t kind;         /* kind of the first call's descriptor */
-    _Atomic uint32_t n;    /* number of calls */
+    /* 0: a free place of the table */
+    _Atomic uint64_t hash;
+    /* role 0: front, 1: worker */
+    uint32_t call, role;
+    /* kind of the first call's descriptor */
+    uint32_t kind;
+    /* number of calls */
+    _Atomic uint32_t n;
     uint64_t stack[TORTURE_DEPTH];
 };
 
 struct torture_state {
-    _Atomic uint64_t target;    /* site that must fail; 0: any site with the call */
-    _Atomic uint32_t call;      /* call that must fail; 0: none */
-    _Atomic uint32_t roles;     /* bit mask: 1: calls of the front, 2: calls of workers */
-    _Atomic uint32_t left;      /* number of calls until the one that fails */
-    _Atomic uint32_t lasts;     /* 1: all further calls fail as well */
-    _Atomic uint32_t file_kind; /* only calls with a descriptor of this kind; 0: any */
-    _Atomic uint32_t error;     /* errno, or TORTURE_SHORT */
-    _Atomic uint32_t hits;      /* number of calls that have failed */
-    _Atomic uint32_t notes;     /* 1: sites are recorded */
-    _Atomic int64_t realtime_s; /* seconds by which clocks are ahead */
+    /* site that must fail; 0: any site with the call */
+    _Atomic uint64_t target;
+    /* call that must fail; 0: none */
+    _Atomic uint32_t call;
+    /* bit mask: 1: calls of the front, 2: calls of workers */
+    _Atomic uint32_t roles;
+    /* number of calls until the one that fails */
+    _Atomic uint32_t left;
+    /* 1: all further calls fail as well */
+    _Atomic uint32_t lasts;
+    /* only calls with a descriptor of this kind; 0: any */
+    _Atomic uint32_t file_kind;
+    /* errno, or TORTURE_SHORT */
+    _Atomic uint32_t error;
+    /* number of calls that have failed */
+    _Atomic uint32_t hits;
+    /* 1: sites are recorded */
+    _Atomic uint32_t notes;
+    /* seconds by which clocks are ahead */
+    _Atomic int64_t realtime_s;
     _Atomic int64_t monotonic_s;
-    _Atomic int64_t live[2]; /* number of allocations that were not freed, by role */
+    /* number of allocations that were not freed, by role */
+    _Atomic int64_t live[2];
     struct torture_site site[TORTURE_SITES];
 };

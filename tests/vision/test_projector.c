@@ -70,7 +70,8 @@ Test(projector, values_out_of_range_are_refused) {
         const char *kind, *shape, *key;
         float mean;
         uint32_t number;
-        const char *part; /* NULL: it is allowed */
+        /* NULL: it is allowed */
+        const char *part;
     } cases[] = {
         {QWEN "image_mean", 10.0f, 0, NULL},
         {QWEN "image_mean", 10.001f, 0, "'clip.vision.image_mean' has the value 10.001"},

@@ -27,15 +27,20 @@
 struct Place {
     /* Addresses in page 0; the scales are those of 8-bit and 4-bit formats. */
     const uint8_t *keys, *values, *key_scales, *value_scales;
-    const uint32_t *table;                   /* page table of the sequence */
-    uint32_t page_bytes, dim, tokens, shift; /* tokens of a page: 1 << shift */
-    uint32_t first, last; /* range of the keys that any query of the block sees */
+    /* page table of the sequence */
+    const uint32_t *table;
+    /* tokens of a page: 1 << shift */
+    uint32_t page_bytes, dim, tokens, shift;
+    /* range of the keys that any query of the block sees */
+    uint32_t first, last;
 };
 
 /* Eight successive keys of one page, from a multiple of 8 on. */
 struct Group {
-    size_t page;   /* bytes from page 0 */
-    uint32_t slot; /* index of the first key in its page */
+    /* bytes from page 0 */
+    size_t page;
+    /* index of the first key in its page */
+    uint32_t slot;
 };
 
 /* Returns the group of @key, a multiple of 8. Beyond the last group: the last one, whose keys are

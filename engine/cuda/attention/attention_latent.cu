@@ -91,8 +91,10 @@ struct alignas(8) Pair {
 
 /* The tiles of an item that some of its queries see. */
 struct Span {
-    uint32_t first, n; /* tiles */
-    uint32_t begun;    /* tiles of the block's earlier items; continues the ring across items */
+    /* tiles */
+    uint32_t first, n;
+    /* tiles of the block's earlier items; continues the ring across items */
+    uint32_t begun;
     uint32_t n_groups;
 };
 

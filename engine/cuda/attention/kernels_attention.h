@@ -16,21 +16,34 @@
  * split, from the first one that a query sees; grid: x merges, or fewer, y key heads. */
 struct attend_args {
     const struct batch_head *batch;
-    const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
-    float *o;             /* [rows][n_head][n_value] */
-    float *partial;       /* [results][n_head_kv][few][partial_stride] */
-    const uint8_t *pages; /* pages of the layer: [pages][page_layer_bytes()] */
+    /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
+    const float *q;
+    /* [rows][n_head][n_value] */
+    float *o;
+    /* [results][n_head_kv][few][partial_stride] */
+    float *partial;
+    /* pages of the layer: [pages][page_layer_bytes()] */
+    const uint8_t *pages;
     struct page_shape shape;
-    uint32_t cls; /* class of the pages */
+    /* class of the pages */
+    uint32_t cls;
     uint32_t n_head, group, partial_stride;
-    uint32_t few, n_value;  /* plan_args.few; values of a head's result */
-    const float *turned;    /* values of queries after the first n_value; NULL: q has all */
-    uint32_t turned_stride; /* values from one query's to the next */
-    float scale, cap;       /* cap: limit of the scores; 0: none */
-    uint32_t holes;         /* placeholder keys of the kernel holes() get no weight */
-    uint32_t window;        /* a row sees the last @window keys; UINT32_MAX: all */
-    uint32_t two_way;       /* rows see keys up to batch_head.last */
-    const float *sinks;     /* for each head the score of a key without a value, or NULL */
+    /* plan_args.few; values of a head's result */
+    uint32_t few, n_value;
+    /* values of queries after the first n_value; NULL: q has all */
+    const float *turned;
+    /* values from one query's to the next */
+    uint32_t turned_stride;
+    /* cap: limit of the scores; 0: none */
+    float scale, cap;
+    /* placeholder keys of the kernel holes() get no weight */
+    uint32_t holes;
+    /* a row sees the last @window keys; UINT32_MAX: all */
+    uint32_t window;
+    /* rows see keys up to batch_head.last */
+    uint32_t two_way;
+    /* for each head the score of a key without a value, or NULL */
+    const float *sinks;
 };
 
 /* Shared memory of attend_64 and attend_128: values of eight tiles, which the results replace. */
@@ -49,9 +62,12 @@ struct attend_args {
 /* A variant of attention. */
 struct attend_kernel {
     const void *kernel;
-    uint32_t shared;  /* bytes of dynamic shared memory */
-    uint32_t queries; /* most queries of an item that covers all chunks */
-    bool leaves;      /* leaves items that are not in wide_item to the variant that is not wide */
+    /* bytes of dynamic shared memory */
+    uint32_t shared;
+    /* most queries of an item that covers all chunks */
+    uint32_t queries;
+    /* leaves items that are not in wide_item to the variant that is not wide */
+    bool leaves;
 };
 
 /* Shared memory of attend_latent, attend_wide_256 and attend_wide_512, which process all items.

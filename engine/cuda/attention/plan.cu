@@ -38,8 +38,10 @@ struct Known { /* input data of a sequence */
 };
 
 struct Planned {
-    uint32_t item, wide_item;  /* its first items over all chunks; item NO_ITEM: none */
-    struct attn_shared shared; /* the chunks that it shares with others */
+    /* its first items over all chunks; item NO_ITEM: none */
+    uint32_t item, wide_item;
+    /* the chunks that it shares with others */
+    struct attn_shared shared;
     /* Set for the first sequence of a group of n sequences; n 0: no group begins here. The shared
      * chunks are items of @run chunks each, from shared_item on. */
     uint32_t n, run, shared_item;
@@ -49,7 +51,8 @@ struct Plan {
     struct Known known[PLAN_SEQS];
     struct Planned planned[PLAN_SEQS];
     uint64_t sums[CUDA_THREADS / 32];
-    uint32_t first_merge, end_merge; /* merges of these sequences */
+    /* merges of these sequences */
+    uint32_t first_merge, end_merge;
 };
 
 struct Given { /* numbers assigned so far */

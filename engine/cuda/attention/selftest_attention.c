@@ -33,16 +33,25 @@
 /* Inputs and results of attention, and the current step. */
 struct scene {
     struct heads heads;
-    float *q, *turned; /* [n_rows]; turned: the rotated part of latent attention's queries */
-    float *k, *v;      /* [n_keys] */
-    float *right, *o;  /* [n_rows]: of the plainest way; of another way */
-    float *sinks;      /* [heads.n] */
+    /* [n_rows]; turned: the rotated part of latent attention's queries */
+    float *q, *turned;
+    /* [n_keys] */
+    float *k, *v;
+    /* [n_rows]: of the plainest way; of another way */
+    float *right, *o;
+    /* [heads.n] */
+    float *sinks;
     float *sinks_on;
-    uint32_t n_keys, n_rows;    /* rows: the last n_rows positions */
-    uint32_t window;            /* 0: neither a window nor sinks */
-    uint32_t n_value;           /* values of a head's result, and of its query in q */
-    size_t n_q, n_kv, n_turned; /* values in a row of q, of keys or values, of turned */
-    struct selftest_step step;  /* page: for up to MOST sequences */
+    /* rows: the last n_rows positions */
+    uint32_t n_keys, n_rows;
+    /* 0: neither a window nor sinks */
+    uint32_t window;
+    /* values of a head's result, and of its query in q */
+    uint32_t n_value;
+    /* values in a row of q, of keys or values, of turned */
+    size_t n_q, n_kv, n_turned;
+    /* page: for up to MOST sequences */
+    struct selftest_step step;
 };
 
 /* Shape of a step: the last @n rows, of one sequence, or each of a sequence of its own on the same

@@ -25,13 +25,19 @@
  * the rms of all streams together and Sinkhorn's rounds (engine/sinkhorn.h). Grid: x rows. */
 struct hc_in_args {
     const struct batch_head *batch;
-    const float *s;            /* [rows][n_stream][n] */
-    const float *low;          /* [rows][n_low] */
-    const float *scale, *base; /* a scale for each part of low; [n_low] */
-    float *x, *b;              /* [rows][n] */
-    float *weight;             /* [rows][n_stream + n_stream^2] */
+    /* [rows][n_stream][n] */
+    const float *s;
+    /* [rows][n_low] */
+    const float *low;
+    /* a scale for each part of low; [n_low] */
+    const float *scale, *base;
+    /* [rows][n] */
+    float *x, *b;
+    /* [rows][n_stream + n_stream^2] */
+    float *weight;
     uint32_t n, n_stream, rounds;
-    uint32_t n_low; /* n_stream: only the weights of x exist; else n_stream (n_stream + 2) */
+    /* n_stream: only the weights of x exist; else n_stream (n_stream + 2) */
+    uint32_t n_low;
     float eps, rms_eps;
 };
 
@@ -40,7 +46,8 @@ struct hc_in_args {
  * Grid: x rows, y n / CUDA_THREADS, rounded up. */
 struct hc_out_args {
     const struct batch_head *batch;
-    const float *x, *weight; /* [rows][n]; hc_in_args.weight or NULL */
+    /* [rows][n]; hc_in_args.weight or NULL */
+    const float *x, *weight;
     float *s;
     uint32_t n, n_stream, shares;
 };
@@ -54,8 +61,10 @@ struct csa_rope {
  * norm if there is one, then rotated. Grid: x rows, y n_head / 8, rounded up. */
 struct turn_args {
     const struct batch_head *batch;
-    float *x;                 /* [rows][n_head][dim] */
-    const float *norm, *rope; /* [dim] or NULL; [rows][n_rot / 2][2] */
+    /* [rows][n_head][dim] */
+    float *x;
+    /* [dim] or NULL; [rows][n_rot / 2][2] */
+    const float *norm, *rope;
     struct csa_rope turn;
     uint32_t n_head, normed;
     float eps;
@@ -64,15 +73,19 @@ struct turn_args {
 /* Place of the keys of blocks in the pages, in units of halves (condensed_at()). */
 struct block_keys {
     uint8_t *pages;
-    size_t page_bytes, at;          /* at: place of the layer's keys in a page */
-    uint32_t page_tokens, block, n; /* n: values of a key */
+    /* at: place of the layer's keys in a page */
+    size_t page_bytes, at;
+    /* n: values of a key */
+    uint32_t page_tokens, block, n;
 };
 
 /* Operands of the steps from a block's mean to its key: norm, rotation by the block's first
  * position, place in the page. */
 struct key_end {
-    const float *norm;  /* [keys.n] */
-    const double *freq; /* [turn.n_rot / 2] */
+    /* [keys.n] */
+    const float *norm;
+    /* [turn.n_rot / 2] */
+    const double *freq;
     struct block_keys keys;
     struct csa_rope turn;
     float eps, mscale;
@@ -83,12 +96,15 @@ struct key_end {
  * (p % n_kept) width, u and then g. Grid: x rows. */
 struct compress_args {
     const struct batch_head *batch;
-    const float *u, *g; /* [rows][width] */
-    const float *place; /* [width][block] */
+    /* [rows][width] */
+    const float *u, *g;
+    /* [width][block] */
+    const float *place;
     const float *state;
     size_t stride;
     struct key_end end;
-    uint32_t width, n_kept, overlaps; /* overlaps: a key covers the preceding block, too */
+    /* overlaps: a key covers the preceding block, too */
+    uint32_t width, n_kept, overlaps;
 };
 
 /* Argument of keep_rows, which stores the last @n_kept rows of each sequence in its state: position
@@ -96,9 +112,11 @@ struct compress_args {
  * y n_kept. */
 struct keep_rows_args {
     const struct batch_head *batch;
-    const float *from[2]; /* [rows][width] */
+    /* [rows][width] */
+    const float *from[2];
     float *state;
-    size_t stride; /* values from a slot to the next */
+    /* values from a slot to the next */
+    size_t stride;
     uint32_t n_from, width, n_kept;
 };
 
@@ -109,12 +127,16 @@ struct keep_rows_args {
  *                  ascending order; n_pick; grid x as for score_blocks */
 struct pick_args {
     const struct batch_head *batch;
-    const float *q, *weight; /* [rows][n_head][keys.n]; [rows][n_head] or NULL: all are 1 */
-    float *score;            /* [PICK_ROWS][stride] */
-    uint32_t *pick, *n_pick; /* [rows][n_best], [rows] */
+    /* [rows][n_head][keys.n]; [rows][n_head] or NULL: all are 1 */
+    const float *q, *weight;
+    /* [PICK_ROWS][stride] */
+    float *score;
+    /* [rows][n_best], [rows] */
+    uint32_t *pick, *n_pick;
     struct block_keys keys;
     uint32_t row0, n_head, n_best, stride;
-    float by; /* factor of the weights */
+    /* factor of the weights */
+    float by;
 };
 
 /* Argument of attend_condensed: o = attention of q to the last @window keys, of the state and of
@@ -122,13 +144,18 @@ struct pick_args {
  * key is also its value. Grid: x rows, y n_head / CSA_HEADS, rounded up. */
 struct csa_args {
     const struct batch_head *batch;
-    const float *q, *key, *sinks; /* [rows][n_head][dim], [rows][dim], [n_head] */
-    const float *state, *rope;    /* keep_rows_args.state; [rows][n_rot / 2][2] */
-    float *o;                     /* [rows][n_head][dim] */
+    /* [rows][n_head][dim], [rows][dim], [n_head] */
+    const float *q, *key, *sinks;
+    /* keep_rows_args.state; [rows][n_rot / 2][2] */
+    const float *state, *rope;
+    /* [rows][n_head][dim] */
+    float *o;
     const uint32_t *pick, *n_pick;
     size_t stride;
-    struct block_keys keys; /* block 0: no blocks */
+    /* block 0: no blocks */
+    struct block_keys keys;
     struct csa_rope turn;
-    uint32_t n_head, window, n_best, n_kept; /* n_kept: keys of the window in the state */
+    /* n_kept: keys of the window in the state */
+    uint32_t n_head, window, n_best, n_kept;
     float scale;
 };

@@ -159,7 +159,8 @@ template <int G> struct Rows {
 /* The element of y that a thread computes in each row tile of a block. */
 struct Element {
     uint32_t n_rows;
-    float scale; /* scale of the row */
+    /* scale of the row */
+    float scale;
 
     static MEMBER uint32_t row_of(uint32_t tid) {
         return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;

@@ -19,13 +19,17 @@
  * shared by all warps, and for each warp a ring of its weights for as many slices. The copies for
  * one slice are one group of cp.async. */
 struct Supply {
-    const uint8_t *x[SLICE_VECTORS]; /* sources of the thread's copies of the next slice */
-    const uint8_t *tiles;            /* weights of the warp's row tile; NULL: it has none */
-    uint32_t segment;                /* number of the segment with which the units begin */
+    /* sources of the thread's copies of the next slice */
+    const uint8_t *x[SLICE_VECTORS];
+    /* weights of the warp's row tile; NULL: it has none */
+    const uint8_t *tiles;
+    /* number of the segment with which the units begin */
+    uint32_t segment;
     /* offset of the warp's ring of weights, which follows the slices */
     uint32_t ring;
     uint32_t n_units;
-    bool half; /* at most half of the 64 rows exist, so only that half is multiplied */
+    /* at most half of the 64 rows exist, so only that half is multiplied */
+    bool half;
 
     /* row_of() returns the row, of the block's 64, that the thread's copy x[@k] belongs to.
      * take_row() sets its source to row @row of the activations @all, in the form that @m takes
@@ -113,8 +117,10 @@ DEVICE void product_add_slice(const struct Tile<F> &tile, int first_pair, const 
 struct WideWalk {
     struct Supply &supply;
     const struct matrix &m;
-    float *total;  /* [WIDE_GROUPS * 4] */
-    float *shared; /* first_sum() or NULL */
+    /* [WIDE_GROUPS * 4] */
+    float *total;
+    /* first_sum() or NULL */
+    float *shared;
 
     MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
         if (!shared) {

@@ -13,9 +13,11 @@
  * have consecutive columns in order. Each share may be in the memory of any device that can be
  * accessed. */
 struct shares {
-    uint32_t n, n_shares, period; /* period: divides n */
+    /* period: divides n */
+    uint32_t n, n_shares, period;
     struct share {
-        const float *at; /* row r is at `at` + r n_row: the columns from @first on of each period */
+        /* row r is at `at` + r n_row: the columns from @first on of each period */
+        const float *at;
         uint32_t first, n_row;
     } share[RANKS]; /* share[0].first is 0 */
 };
@@ -23,8 +25,10 @@ struct shares {
 /* Copies such rows to one buffer; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
 #define GATHER_COLUMNS (4 * CUDA_THREADS)
 struct gather_args {
-    const uint32_t *count; /* number of rows, or NULL */
-    float *to;             /* [rows][n] */
+    /* number of rows, or NULL */
+    const uint32_t *count;
+    /* [rows][n] */
+    float *to;
     struct shares from;
 };
 

@@ -32,7 +32,8 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 /* -- what the files of ranks share ------------------------------------------------------------- */
 
 struct ranks {
-    uint32_t n; /* open devices */
+    /* open devices */
+    uint32_t n;
     struct be *be[RANKS];
     /* Devices that divide the layers: the current batch, or part of one, with its first row; the
      * device that computes it; a postponed OP_HOLES. Ops before @done were computed part by
@@ -40,7 +41,8 @@ struct ranks {
     const struct engine_batch *batch;
     uint32_t row0, at;
     const struct model_op *holes, *done;
-    struct engine_seq *part; /* [max_seqs] */
+    /* [max_seqs] */
+    struct engine_seq *part;
     /* The embedding on the last device, for the draft block; NULL: only the first device has it. */
     struct weights *draft_embed;
 };

@@ -32,7 +32,8 @@ static const struct tensor *ranks_slice(const struct be *b, const struct tensor 
 /* A tensor assembled from rows of a matrix, or values of a vector, that are not contiguous. */
 struct rows {
     struct tensor t;
-    uint8_t *data; /* room for all bytes of the original tensor; NULL: bytes are only counted */
+    /* room for all bytes of the original tensor; NULL: bytes are only counted */
+    uint8_t *data;
 };
 
 static void ranks_add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {

@@ -330,7 +330,8 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
 /* Functions of divided ops, by kind; kinds without a row are not divided between devices. */
 static const struct division {
     int (*run)(struct step *s, const struct model_op *op);
-    uint64_t takes; /* op_code.takes, if it differs from that of one device */
+    /* op_code.takes, if it differs from that of one device */
+    uint64_t takes;
 } ranks_division[OP_KINDS] = {
     [OP_DEEP] = {alone},
     [OP_QKV] = {alone},

@@ -30,23 +30,37 @@
  * dim for a delta net. */
 struct state_args {
     const struct batch_head *batch;
-    const float *in[4];   /* u, z, beta, alpha; joined: u, z, both; Kimi: u's queries, z, -, beta;
-                             Mamba-2: u, z, dt */
-    const float *more[2]; /* Kimi: u's keys, u's values; else NULL */
-    const float *taps, *bias; /* [n_taps][channels], [channels] or NULL */
-    const float *dt, *decay;  /* [n_value_head] (Kimi: dt times dim); Mamba-2: bias of dt, A */
-    const float *skip, *norm; /* Mamba-2: D [n_value_head]; [dim], Mamba-2: [n_value_head * dim] */
-    float *c;                 /* [rows][channels]: q and k of unit length (Mamba-2: C, B), v */
-    float *mix;   /* [rows][n_value_head][2]: e^g (Kimi: 0), sigmoid(beta); Mamba-2: e^(dt A), dt */
-    float *keep;  /* Kimi: [rows][n_value_head][dim] raw decays, which become e^g; else NULL */
-    float *out;   /* [rows][n_value_head * dim] */
-    float *state; /* state of the layer */
-    size_t stride; /* values from a slot to the next */
+    /* u, z, beta, alpha; joined: u, z, both; Kimi: u's queries, z, -, beta; Mamba-2: u, z, dt */
+    const float *in[4];
+    /* Kimi: u's keys, u's values; else NULL */
+    const float *more[2];
+    /* [n_taps][channels], [channels] or NULL */
+    const float *taps, *bias;
+    /* [n_value_head] (Kimi: dt times dim); Mamba-2: bias of dt, A */
+    const float *dt, *decay;
+    /* Mamba-2: D [n_value_head]; [dim], Mamba-2: [n_value_head * dim] */
+    const float *skip, *norm;
+    /* [rows][channels]: q and k of unit length (Mamba-2: C, B), v */
+    float *c;
+    /* [rows][n_value_head][2]: e^g (Kimi: 0), sigmoid(beta); Mamba-2: e^(dt A), dt */
+    float *mix;
+    /* Kimi: [rows][n_value_head][dim] raw decays, which become e^g; else NULL */
+    float *keep;
+    /* [rows][n_value_head * dim] */
+    float *out;
+    /* state of the layer */
+    float *state;
+    /* values from a slot to the next */
+    size_t stride;
     uint32_t n, n_key_head, n_value_head, n_key, dim, n_taps, tiled, joined;
-    uint32_t q_at, k_at, v_at; /* channels with which queries, keys and values begin */
-    uint32_t sigmoid;          /* the gate is sigmoid(z), not silu(z) */
-    float eps, lower;          /* lower: as in delta_shape */
-    struct pack_args pack;     /* packs out */
+    /* channels with which queries, keys and values begin */
+    uint32_t q_at, k_at, v_at;
+    /* the gate is sigmoid(z), not silu(z) */
+    uint32_t sigmoid;
+    /* lower: as in delta_shape */
+    float eps, lower;
+    /* packs out */
+    struct pack_args pack;
 };
 
 /* Argument of a short convolution (engine/op.h). The state of slot s is at state + s stride:
@@ -55,11 +69,16 @@ struct state_args {
  *   conv_keep  grid x sequences, or more, y as for conv: the state */
 struct conv_args {
     const struct batch_head *batch;
-    const float *in[3]; /* [rows][n] b, c, u */
-    const float *taps;  /* [n_taps][n] */
-    float *out;         /* [rows][n] */
-    float *state;       /* state of the layer */
-    size_t stride;      /* values from a slot to the next */
+    /* [rows][n] b, c, u */
+    const float *in[3];
+    /* [n_taps][n] */
+    const float *taps;
+    /* [rows][n] */
+    float *out;
+    /* state of the layer */
+    float *state;
+    /* values from a slot to the next */
+    size_t stride;
     uint32_t n, n_taps;
 };
 

@@ -24,7 +24,8 @@
 /* The step of a test, and its numbers in one piece of host memory. */
 struct scene {
     struct be *b;
-    const struct model_op *of; /* the model's */
+    /* the model's */
+    const struct model_op *of;
     struct weights weights;
     struct selftest_step step;
     uint32_t n_rows;
@@ -221,7 +222,8 @@ static int try_kda(struct scene *t, struct err *err) {
     size_t rows = (size_t)t->n_rows * k.n, n_head = k.n_head;
     float *on = (float *)b->load.buffer[0].device;
     const struct {
-        float **to, **device; /* device: set for weights */
+        /* device: set for weights */
+        float **to, **device;
         size_t n;
         float shift;
     } parts[] = {{&k.u, NULL, 3 * rows, 0},

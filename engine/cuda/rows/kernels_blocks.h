@@ -10,8 +10,10 @@
  * (block_convolve()). Grid: x rows. */
 struct convolve_args {
     const struct batch_head *batch;
-    const float *in, *d, *base; /* [rows][n]; [rows][2][kernel][n / group]; [2][kernel][n] */
-    float *out;                 /* [rows][n] */
+    /* [rows][n]; [rows][2][kernel][n / group]; [2][kernel][n] */
+    const float *in, *d, *base;
+    /* [rows][n] */
+    float *out;
     uint32_t n, kernel, group, side;
 };
 
@@ -25,11 +27,16 @@ struct convolve_args {
  *                     best[want] = the best candidate, the previous token of the next want */
 struct select_args {
     const struct batch_head *batch;
-    struct tile_source before, after; /* [tokens][rank]: predecessors, successors */
-    const float *g;                   /* [wants][rank] */
-    float *logits;                    /* [wants][n_vocab] */
-    uint64_t *pick;                   /* [wants][top_k] */
-    int32_t *best;                    /* one for each want of the step */
+    /* [tokens][rank]: predecessors, successors */
+    struct tile_source before, after;
+    /* [wants][rank] */
+    const float *g;
+    /* [wants][n_vocab] */
+    float *logits;
+    /* [wants][top_k] */
+    uint64_t *pick;
+    /* one for each want of the step */
+    int32_t *best;
     uint32_t first, n_vocab, rank, top_k;
 };
 
@@ -44,8 +51,11 @@ struct select_args {
  * wants. */
 struct chain_args {
     const struct batch_head *batch;
-    struct tile_source before, after; /* [tokens][rank] */
-    float *logits;                    /* [wants][n_vocab] */
-    uint64_t *best;                   /* one for each want of the step */
+    /* [tokens][rank] */
+    struct tile_source before, after;
+    /* [wants][n_vocab] */
+    float *logits;
+    /* one for each want of the step */
+    uint64_t *best;
     uint32_t first, n_vocab, rank, first_draft, place;
 };

@@ -33,8 +33,10 @@ struct Row {
     struct sample_want w;
     struct sample_state *state;
     struct sample_out *out;
-    const uint32_t *mask;  /* bitmap of allowed tokens, or NULL */
-    struct Stretch raw, l; /* this block's tokens: logits before and after the processors */
+    /* bitmap of allowed tokens, or NULL */
+    const uint32_t *mask;
+    /* this block's tokens: logits before and after the processors */
+    struct Stretch raw, l;
     float *z;
     uint32_t needs, n, index;
     bool processed;

@@ -35,8 +35,10 @@ struct Cut {
 };
 
 struct Drawn {
-    uint64_t key; /* ordered_double() of l + T g */
-    uint32_t id;  /* the token; NONE if no token was found */
+    /* ordered_double() of l + T g */
+    uint64_t key;
+    /* the token; NONE if no token was found */
+    uint32_t id;
 };
 
 /* Reduces a value of each thread to its sum, or maximum, over the block; every thread gets it. */

@@ -21,7 +21,8 @@
 
 /* Lists of one parameter set: the index of each in the staging area, in units of its elements. */
 struct lists {
-    uint32_t param; /* index of the parameters */
+    /* index of the parameters */
+    uint32_t param;
     uint32_t bias0, ban0, penal0, n_penals;
 };
 

@@ -17,7 +17,8 @@
  * block. Grid: x rows. */
 struct mean_args {
     const struct batch_head *batch;
-    const float *k; /* [rows][end.keys.n] */
+    /* [rows][end.keys.n] */
+    const float *k;
     const float *state;
     size_t stride;
     struct key_end end;
@@ -31,7 +32,10 @@ struct mean_args {
  *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /
  *                  CUDA_THREADS, rounded up */
 struct sparse_args {
-    struct attend_args of;                 /* partial: [n_rows][n_head][n_parts][head_dim + 4] */
-    const uint32_t *pick, *n_pick;         /* as in pick_args */
-    uint32_t row0, block, n_best, n_parts; /* block: positions of one */
+    /* partial: [n_rows][n_head][n_parts][head_dim + 4] */
+    struct attend_args of;
+    /* as in pick_args */
+    const uint32_t *pick, *n_pick;
+    /* block: positions of one */
+    uint32_t row0, block, n_best, n_parts;
 };

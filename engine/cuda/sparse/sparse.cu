@@ -50,8 +50,10 @@ struct alignas(16) sparse_shared {
 /* The work of a thread block: part @blockIdx.x of the keys of a row, for heads that share a key
  * head. */
 struct sparse_view {
-    uint32_t row, kv, head0, n_head; /* key head, and query heads [head0, head0 + n_head) */
-    uint32_t first, n;               /* the part's keys [first, first + n) among the row's */
+    /* key head, and query heads [head0, head0 + n_head) */
+    uint32_t row, kv, head0, n_head;
+    /* the part's keys [first, first + n) among the row's */
+    uint32_t first, n;
 };
 
 /* Returns the number of keys that a row attends to. */

@@ -19,34 +19,50 @@ struct step;
 
 /* Residual streams and attention to condensed keys. in: the weights of the last CSA_IN. */
 struct condensed {
-    float *s, *low, *weight; /* of the streams */
-    float *r, *key, *t;      /* results of CSA_IN; r and t before norm and factor */
-    float *u, *g;            /* [max_rows][2 widest key] */
+    /* of the streams */
+    float *s, *low, *weight;
+    /* results of CSA_IN; r and t before norm and factor */
+    float *r, *key, *t;
+    /* [max_rows][2 widest key] */
+    float *u, *g;
 };
 
 /* The indexer of attention to condensed or to sparse keys. */
 struct indexer {
-    float *q, *score;        /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][most], [max_rows] */
-    uint32_t max_blocks;     /* blocks of the longest context */
-    uint32_t most, n_best;   /* most blocks that a row attends to; n_best: fewer during the proof */
+    /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
+    float *q, *score;
+    /* [max_rows][most], [max_rows] */
+    uint32_t *pick, *n_pick;
+    /* blocks of the longest context */
+    uint32_t max_blocks;
+    /* most blocks that a row attends to; n_best: fewer during the proof */
+    uint32_t most, n_best;
 };
 
 /* Attention to sparse keys. */
 struct sparse {
-    float *k;         /* keys of the indexer */
-    uint32_t n_parts; /* most parts of the keys of a row */
-    uint32_t n_rows;  /* rows for whose parts be.attention.partial has room */
+    /* keys of the indexer */
+    float *k;
+    /* most parts of the keys of a row */
+    uint32_t n_parts;
+    /* rows for whose parts be.attention.partial has room */
+    uint32_t n_rows;
 };
 
 /* Mixed residual streams, and a table of n-grams. */
 struct streams {
-    float *f, *gate;           /* of a MIX: [max_rows][streams][n_embd] each */
-    uint8_t *rows;             /* of the table, [max_rows][rows of a token], as in the file */
-    uint8_t *host_rows[2];     /* likewise, pinned, used in turn */
-    struct ngram_known *known; /* [max_seqs], pinned */
-    struct ngram_find *find;   /* the host's list of rows to read, [max_rows][rows of a token] */
-    uint32_t turn;             /* number of steps that have used host_rows */
+    /* of a MIX: [max_rows][streams][n_embd] each */
+    float *f, *gate;
+    /* of the table, [max_rows][rows of a token], as in the file */
+    uint8_t *rows;
+    /* likewise, pinned, used in turn */
+    uint8_t *host_rows[2];
+    /* [max_seqs], pinned */
+    struct ngram_known *known;
+    /* the host's list of rows to read, [max_rows][rows of a token] */
+    struct ngram_find *find;
+    /* number of steps that have used host_rows */
+    uint32_t turn;
 };
 
 /* Return the name of a property of an op of condensed or sparse keys, or of an indexer of @n_head

@@ -17,9 +17,12 @@
  *             CUDA_THREADS, rounded up */
 struct mix_args {
     const struct batch_head *batch;
-    const float *s, *norm, *gate; /* [rows][n_stream][n], [n_stream][n], [rows][n_stream][n] */
-    float *f, *low, *weight;      /* [rows][n_stream][n], [rows][n_low], [rows][n_stream] or NULL */
-    float *x, *b;                 /* [rows][n] */
+    /* [rows][n_stream][n], [n_stream][n], [rows][n_stream][n] */
+    const float *s, *norm, *gate;
+    /* [rows][n_stream][n], [rows][n_low], [rows][n_stream] or NULL */
+    float *f, *low, *weight;
+    /* [rows][n] */
+    float *x, *b;
     uint32_t n, n_stream, n_low;
     float eps;
 };
@@ -40,7 +43,8 @@ struct ngram_ask_args {
     const int32_t *sampled;
     const float *state;
     size_t stride;
-    struct ngram_known *known; /* [sequences] */
+    /* [sequences] */
+    struct ngram_known *known;
 };
 
 /* Argument of the four kernels of an OP_NGRAM. Products of e follow ngram_decode. There are
@@ -53,17 +57,26 @@ struct ngram_ask_args {
  *   ngram_keep    updates the state; grid x sequences, or more, y as for ngram_add */
 struct ngram_args {
     const struct batch_head *batch;
-    struct tile_source table;              /* [rows][n_rows] rows of the step's tokens */
-    const float *k_norm, *q_norm, *c_norm; /* [channels] */
-    const float *taps;                     /* [n_taps][channels] */
+    /* [rows][n_rows] rows of the step's tokens */
+    struct tile_source table;
+    /* [channels] */
+    const float *k_norm, *q_norm, *c_norm;
+    /* [n_taps][channels] */
+    const float *taps;
     const int32_t *sampled;
-    float *e;           /* [rows][n] */
-    const float *value; /* [rows][n] */
-    float *s, *v, *c;   /* [rows][channels] */
-    float *state;       /* state of the op */
-    size_t stride;      /* values from a slot to the next */
+    /* [rows][n] */
+    float *e;
+    /* [rows][n] */
+    const float *value;
+    /* [rows][channels] */
+    float *s, *v, *c;
+    /* state of the op */
+    float *state;
+    /* values from a slot to the next */
+    size_t stride;
     uint32_t n, n_stream;
-    uint32_t n_rows; /* rows of the table for each token */
+    /* rows of the table for each token */
+    uint32_t n_rows;
     uint32_t n_taps, apart;
     int32_t eos;
     float eps;

@@ -32,7 +32,9 @@ struct vis_attend_args {
     struct vis_stored from;
     /* first patch of each segment, and the end; NULL: one segment of @n_patches */
     const uint32_t *start;
-    float *out;  /* [patches][n_head][dim] */
-    float scale; /* factor of the scores, including log2(e) */
+    /* [patches][n_head][dim] */
+    float *out;
+    /* factor of the scores, including log2(e) */
+    float scale;
     uint32_t n_patches, n_blocks, first;
 };

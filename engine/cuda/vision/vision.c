@@ -22,7 +22,8 @@ struct vis_be {
     struct be *b;
     struct vis_sizes sizes;
     struct vis_stored heads;
-    uint16_t *packed; /* the rows of a product in packed form, and their scales */
+    /* the rows of a product in packed form, and their scales */
+    uint16_t *packed;
     float *scale;
     uint8_t *places, *pixels;
     size_t used;

@@ -42,16 +42,26 @@ struct group {
  * current op. A pair is numbered row * n_expert_used + index of the pick. Invariant: places [0,
  * n_pairs) have the pairs whose expert this backend computes, group by group. */
 struct experts {
-    float *normed;                 /* [max_rows][n_embd] */
-    float *router;                 /* [max_rows][n_expert] */
-    struct expert_pick *pick;      /* [pairs] */
-    uint32_t *place, *source, *in; /* place of each pair; pair and expert of each place */
-    struct group *group;           /* [n_expert] */
-    struct matmul *mm;             /* [n_expert] */
-    uint64_t *picks;               /* [n_layer][n_expert] picks since open; NULL: not counted */
-    float *hidden, *out;           /* [places][n_ff_expert], [places][n_embd] */
-    float *common, *weight;        /* shared expert: [max_rows][n_ff_shared], [max_rows] */
-    uint8_t *acts[ACTS_KINDS];     /* activations of the groups, in tiles */
+    /* [max_rows][n_embd] */
+    float *normed;
+    /* [max_rows][n_expert] */
+    float *router;
+    /* [pairs] */
+    struct expert_pick *pick;
+    /* place of each pair; pair and expert of each place */
+    uint32_t *place, *source, *in;
+    /* [n_expert] */
+    struct group *group;
+    /* [n_expert] */
+    struct matmul *mm;
+    /* [n_layer][n_expert] picks since open; NULL: not counted */
+    uint64_t *picks;
+    /* [places][n_ff_expert], [places][n_embd] */
+    float *hidden, *out;
+    /* shared expert: [max_rows][n_ff_shared], [max_rows] */
+    float *common, *weight;
+    /* activations of the groups, in tiles */
+    uint8_t *acts[ACTS_KINDS];
     size_t acts_size[ACTS_KINDS];
     uint32_t n_pairs, max_pairs;
 };
@@ -61,10 +71,12 @@ struct work {
     struct step *step;
     const struct model_op *op;
     const struct weights *w;
-    const float *in; /* rows of n_in values that are converted to activations of format kind */
+    /* rows of n_in values that are converted to activations of format kind */
+    const float *in;
     uint32_t n_in;
     enum acts_kind kind;
-    struct expert_rule rule; /* how ROUTE picks (experts.h) */
+    /* how ROUTE picks (experts.h) */
+    struct expert_rule rule;
 };
 
 /* -- the choice of experts --------------------------------------------------------------------- */

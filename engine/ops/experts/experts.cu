@@ -341,7 +341,8 @@ DEVICE float expert_value(const struct expert_args &a, const struct matrix &m, u
 /* Position of a block's products, or of a warp's copies, which run ahead: an item, one of its
  * matrices, and a row of tiles for each team. */
 struct Place {
-    uint32_t item, tile, mat; /* tile: of the first team */
+    /* tile: of the first team */
+    uint32_t item, tile, mat;
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
         item = 0;
@@ -377,11 +378,14 @@ DEVICE uint32_t team_of(const struct expert_args &a) {
 /* Ring of a warp's weights, filled by cp.async: its segments of the team's tiles, stage by stage. A
  * stage never extends across the end of a segment. */
 struct ExpertFeed {
-    uint32_t slot; /* offset of the stage that is fetched next */
+    /* offset of the stage that is fetched next */
+    uint32_t slot;
     uint32_t n_items;
-    uint32_t n_left, segment; /* remaining bytes of the segment that is fetched */
+    /* remaining bytes of the segment that is fetched */
+    uint32_t n_left, segment;
     struct Place place;
-    const uint8_t *from; /* address of the lane's next bytes */
+    /* address of the lane's next bytes */
+    const uint8_t *from;
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
         slot = threadIdx.x / 32 * MATVEC_STAGES * a.stage_bytes;
@@ -442,7 +446,8 @@ struct ExpertFeed {
 /* Offsets of rows that are anywhere in x. A lane without a pair takes the row of the item's first
  * pair. */
 struct Gathered {
-    uint32_t x[1]; /* offset in bytes */
+    /* offset in bytes */
+    uint32_t x[1];
 
     __device__ __forceinline__ static uint32_t row(const struct expert_args &a,
                                                    const struct expert_item &item, uint32_t i) {
@@ -462,7 +467,8 @@ struct Gathered {
 /* Shared memory of a block: the sums of the teams' segments, and gates until their ups come. */
 struct Sums {
     float segment[WARPS / 2 * TILE_SEGMENTS][4][TILE_LANES];
-    float gate[WARPS * TILE_VALUES]; /* each element is read only by the thread that wrote it */
+    /* each element is read only by the thread that wrote it */
+    float gate[WARPS * TILE_VALUES];
 };
 
 /* Adds the products of the units of a stage, from unit @u on. */

@@ -39,10 +39,13 @@
 /* The automaton with its arrows turned round: it says which states to look at again when a state
  * turns out to be alive. */
 struct reverse {
-    uint32_t *begin, *source;      /* sources of each state, by edges and by targets of calls */
-    uint32_t *call_begin, *caller; /* states that call each rule, and by which call: call_of */
+    /* sources of each state, by edges and by targets of calls */
+    uint32_t *begin, *source;
+    /* states that call each rule, and by which call: call_of */
+    uint32_t *call_begin, *caller;
     uint32_t *call_of;
-    uint32_t *work, n_work; /* live states whose sources are still to be looked at */
+    /* live states whose sources are still to be looked at */
+    uint32_t *work, n_work;
     bool *alive;
 };
 

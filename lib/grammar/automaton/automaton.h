@@ -37,17 +37,24 @@
 #define TOKEN_SYMBOL 256 /* edges from here on are special tokens: TOKEN_SYMBOL + index */
 
 enum state_flags {
-    STATE_ACCEPT = 1, /* the rule may end here */
-    STATE_LOOP = 2,   /* in a loop rule */
-    STATE_BORDER = 4, /* the start of a loop rule; with STATE_WITHIN: a place between characters */
-    STATE_RETURN = 8, /* accepts and has no edges and no calls */
+    /* the rule may end here */
+    STATE_ACCEPT = 1,
+    /* in a loop rule */
+    STATE_LOOP = 2,
+    /* the start of a loop rule; with STATE_WITHIN: a place between characters */
+    STATE_BORDER = 4,
+    /* accepts and has no edges and no calls */
+    STATE_RETURN = 8,
     STATE_TOKENS = 16,
-    STATE_MEMBERS = 32, /* in a rule whose register is the set of members read so far */
-    STATE_WITHIN = 64,  /* in a rule whose register is the number of characters so far */
+    /* in a rule whose register is the set of members read so far */
+    STATE_MEMBERS = 32,
+    /* in a rule whose register is the number of characters so far */
+    STATE_WITHIN = 64,
 };
 
 struct call {
-    uint32_t desc, to; /* to: state in which the caller continues */
+    /* to: state in which the caller continues */
+    uint32_t desc, to;
 };
 
 enum call_kind {
@@ -55,10 +62,13 @@ enum call_kind {
     CALL_REPEAT,
     CALL_COUNTED,
     CALL_NAMES,
-    CALL_ONCE,    /* member `min`, behind `max` bytes of key, not when it is in the register's set,
-                     to which it is added; or with min NO_MAX another, any number of times */
-    CALL_MEMBERS, /* the callee must end with all required members */
-    CALL_WITHIN,  /* the callee reads at most `max` characters */
+    /* member `min`, behind `max` bytes of key, not when it is in the register's set, to which it is
+     * added; or with min NO_MAX another, any number of times */
+    CALL_ONCE,
+    /* the callee must end with all required members */
+    CALL_MEMBERS,
+    /* the callee reads at most `max` characters */
+    CALL_WITHIN,
 };
 
 /* Describes how a rule is called; the meaning of min and max depends on the kind. */
@@ -85,7 +95,8 @@ struct state {
     uint32_t edge, call, rule;
     uint16_t n_edges, n_calls;
     uint8_t flags;
-    int32_t dense; /* index into tables[], or -1 */
+    /* index into tables[], or -1 */
+    int32_t dense;
 };
 
 /* A set of bytes: bit c % 64 of w[c / 64]. */
@@ -115,27 +126,37 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
 /* A rule: states [start, start + n_states); it begins at `start`. */
 struct auto_rule {
     uint32_t start, n_states;
-    uint32_t members; /* index into g->members[], if states of the rule have STATE_MEMBERS */
-    uint32_t need;    /* the largest `need` of its states */
+    /* index into g->members[], if states of the rule have STATE_MEMBERS */
+    uint32_t members;
+    /* the largest `need` of its states */
+    uint32_t need;
     bool loop;
-    bool plain; /* no members, and calls nothing: with no stack a set is one state */
+    /* no members, and calls nothing: with no stack a set is one state */
+    bool plain;
     uint8_t shared;
-    struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
+    /* bytes that can begin it; that can come right after it */
+    struct byte_set first, follow;
 };
 
 /* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; items
  * of `after` are less than n_rest. Immutable once it is made. */
 struct token_class {
-    uint32_t *bits; /* n_words: tokens that stay inside the rule; NULL if the ids are listed */
+    /* n_words: tokens that stay inside the rule; NULL if the ids are listed */
+    uint32_t *bits;
     uint32_t *ids, n_ids;
-    uint32_t n_allowed; /* in bits or ids */
+    /* in bits or ids */
+    uint32_t n_allowed;
     struct rest_token {
-        uint32_t id, n_chars; /* n_chars: characters of a loop before its end */
-        uint16_t len;         /* bytes before the end of the rule */
-        uint8_t first;        /* the first of them */
+        /* n_chars: characters of a loop before its end */
+        uint32_t id, n_chars;
+        /* bytes before the end of the rule */
+        uint16_t len;
+        /* the first of them */
+        uint8_t first;
     } * rest;
     uint32_t n_rest;
-    struct trie after; /* trie of the bytes behind the end of the rule; items index rest[] */
+    /* trie of the bytes behind the end of the rule; items index rest[] */
+    struct trie after;
     size_t bytes;
     bool shared;
 };
@@ -150,7 +171,8 @@ struct grammar {
     struct call *call;
     struct call_desc *desc;
     struct auto_rule *rule;
-    uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
+    /* targets by byte, NO_STATE: none */
+    uint32_t (*table)[256];
     /* Number of arbitrary characters of each kind of text that each state reads
      * (mask/free_chars.c). */
     uint8_t (*free_chars)[TEXT_KINDS];
@@ -158,24 +180,34 @@ struct grammar {
      * belong to the vocabulary. A class is made when a state is first reached, by any thread, as
      * long as there is room (mask/classify.c). */
     _Atomic(struct token_class *) *cls;
-    _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
-    uint32_t *need; /* for each state with STATE_WITHIN: fewest characters to the end; or NULL */
-    bool *counted;  /* rules whose characters are counted up to a maximum */
+    /* by rule: of the vocabulary (share.h), or NULL */
+    _Atomic(struct token_class *) **places;
+    /* for each state with STATE_WITHIN: fewest characters to the end; or NULL */
+    uint32_t *need;
+    /* rules whose characters are counted up to a maximum */
+    bool *counted;
     _Atomic size_t class_room;
-    int32_t *token;      /* special tokens of the edges */
-    struct names *names; /* own copies */
+    /* special tokens of the edges */
+    int32_t *token;
+    /* own copies */
+    struct names *names;
     struct members *members;
-    struct span *span; /* one per state; NULL without members */
+    /* one per state; NULL without members */
+    struct span *span;
     /* Gives, for each state, a lower bound of the number of texts that lead to the end of its rule,
      * saturated at TEXTS_MAX; in a loop, of those of one character that lead to its border. NULL
      * where no items must differ. */
     uint32_t *n_texts;
-    uint32_t *doubles, n_doubles; /* tokens that may have two ends of such items (distinct.c) */
-    struct finish *finish;        /* finish.h; NULL without a vocabulary */
+    /* tokens that may have two ends of such items (distinct.c) */
+    uint32_t *doubles, n_doubles;
+    /* finish.h; NULL without a vocabulary */
+    struct finish *finish;
     uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
     uint32_t n_members;
-    uint32_t start; /* rule */
-    bool nullable;  /* the empty text is allowed */
+    /* rule */
+    uint32_t start;
+    /* the empty text is allowed */
+    bool nullable;
     uint32_t max_stack;
     size_t bytes;
 };

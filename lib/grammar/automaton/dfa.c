@@ -38,13 +38,17 @@
 #define CALL_KEY (1ull << 32)
 
 struct sets {
-    uint32_t *pool; /* the sets' members one after the other */
+    /* the sets' members one after the other */
+    uint32_t *pool;
     uint32_t n_pool, cap_pool;
-    uint32_t *begin; /* first member of set i; begin[n] is the end */
+    /* first member of set i; begin[n] is the end */
+    uint32_t *begin;
     uint32_t n, cap;
     struct hash_index known;
-    uint32_t *mark, *work, *found, cap_mark, stamp; /* used by the closure */
-    uint32_t *alone; /* by NFA state: 1 + the DFA state of its closure; 0: not known yet */
+    /* used by the closure */
+    uint32_t *mark, *work, *found, cap_mark, stamp;
+    /* by NFA state: 1 + the DFA state of its closure; 0: not known yet */
+    uint32_t *alone;
     uint32_t n_found;
     struct out_edge { /* edges of the current set, ordered by symbol, calls last */
         uint64_t key;
@@ -57,9 +61,11 @@ struct sets {
 struct dfa {
     struct maker *m;
     struct sets s;
-    uint32_t rule, base, end; /* end: the NFA state */
+    /* end: the NFA state */
+    uint32_t rule, base, end;
     bool loop;
-    uint8_t flags; /* flags of every state of the rule */
+    /* flags of every state of the rule */
+    uint8_t flags;
 };
 
 static void sets_free(struct sets *s) {

@@ -44,10 +44,12 @@ struct product {
     const struct lang *const *in;
     uint32_t n_in;
     uint64_t must;
-    uint32_t *tuple; /* n_in numbers a state; NO_STATE: the text is no prefix of that language */
+    /* n_in numbers a state; NO_STATE: the text is no prefix of that language */
+    uint32_t *tuple;
     struct lang_state *state;
     struct edge *edge;
-    struct hash_index known; /* states by their tuples */
+    /* states by their tuples */
+    struct hash_index known;
     uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
 };
 

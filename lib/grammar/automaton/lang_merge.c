@@ -35,16 +35,21 @@
  * elem[past[s] - 1], the marked ones before the others. */
 struct partition {
     uint32_t n_sets, n_touched;
-    uint32_t *elem, *at, *set;             /* at: the place in elem[] */
-    uint32_t *first, *past, *marked, *own; /* own: the sets with marked elements */
+    /* at: the place in elem[] */
+    uint32_t *elem, *at, *set;
+    /* own: the sets with marked elements */
+    uint32_t *first, *past, *marked, *own;
 };
 
 struct merger {
     struct partition block, cord;
     uint32_t n, n_steps;
-    uint32_t *from;          /* by step: its state */
-    uint32_t *into, *into_n; /* steps to state q: into[into_n[q]] to into[into_n[q + 1] - 1] */
-    uint16_t symbol[257];    /* by byte */
+    /* by step: its state */
+    uint32_t *from;
+    /* steps to state q: into[into_n[q]] to into[into_n[q + 1] - 1] */
+    uint32_t *into, *into_n;
+    /* by byte */
+    uint16_t symbol[257];
 };
 
 static void partition_init(struct partition *p, uint32_t **room, uint32_t n) {

@@ -12,7 +12,8 @@ enum { NFA_EMPTY, NFA_BYTES, NFA_CALL };
 #define NFA_TOKENS_MAX 4096u /* special tokens that a grammar may name */
 
 struct nfa_edge {
-    uint32_t next, to; /* next: next edge of the same state */
+    /* next: next edge of the same state */
+    uint32_t next, to;
     uint32_t desc;
     uint16_t lo, hi;
     uint8_t kind;
@@ -22,9 +23,12 @@ struct nfa_edge {
 struct nfa_shared {
     enum { NFA_BEGINNING, NFA_END, NFA_ROW } kind;
     uint32_t flags;
-    uint32_t before, behind, last; /* states at which the part is attached */
-    const struct expr *x, *y, *z;  /* the expressions that the part reads; may be NULL */
-    uint32_t out, out_behind;      /* states of the part */
+    /* states at which the part is attached */
+    uint32_t before, behind, last;
+    /* the expressions that the part reads; may be NULL */
+    const struct expr *x, *y, *z;
+    /* states of the part */
+    uint32_t out, out_behind;
 };
 
 /* State of making the rules' automata, with the arrays of the grammar that grow meanwhile. */
@@ -33,15 +37,19 @@ struct maker {
     struct grammar *g;
     uint32_t cap_states, cap_edges, cap_calls, cap_descs, cap_rules, cap_tokens;
 
-    struct nfa_edge *nfa_edge;      /* NFA of the current rule */
-    uint32_t *nfa_head, *nfa_empty; /* first edge and first empty edge of each state */
+    /* NFA of the current rule */
+    struct nfa_edge *nfa_edge;
+    /* first edge and first empty edge of each state */
+    uint32_t *nfa_head, *nfa_empty;
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
     /* A state that accepts whatever the other states of a set with it accept, or NFA_NONE. */
     uint32_t nfa_open;
-    struct nfa_shared *shared; /* parts of the current rule */
+    /* parts of the current rule */
+    struct nfa_shared *shared;
     uint32_t n_shared, cap_shared;
     struct hash_index shared_index;
-    bool flat; /* without calls: repetitions and rules are copied (lang.c) */
+    /* without calls: repetitions and rules are copied (lang.c) */
+    bool flat;
 };
 
 void maker_free(struct maker *m); /* frees what is not the grammar's */

@@ -142,12 +142,18 @@ void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_
 struct list_maker {
     struct maker *m;
     const struct expr_list *l;
-    uint32_t top;           /* largest c */
-    uint32_t i;             /* the row that is being made */
-    uint32_t *before;       /* before(i, t) by t, made from before(i + 1, t); NFA_NONE: no member */
-    uint32_t *behind, *now; /* behind(i + 1, c) and behind(i, c) by c */
-    uint32_t last;          /* the state behind the last member */
-    bool may_end;           /* every member from i on is optional */
+    /* largest c */
+    uint32_t top;
+    /* the row that is being made */
+    uint32_t i;
+    /* before(i, t) by t, made from before(i + 1, t); NFA_NONE: no member */
+    uint32_t *before;
+    /* behind(i + 1, c) and behind(i, c) by c */
+    uint32_t *behind, *now;
+    /* the state behind the last member */
+    uint32_t last;
+    /* every member from i on is optional */
+    bool may_end;
 };
 
 static bool has_rest(const struct expr_list *l, uint32_t i) {

@@ -38,7 +38,8 @@
  * no token is being tried. */
 struct search {
     const struct constraint *c;
-    struct grammar_state *state; /* at the start of the grammar */
+    /* at the start of the grammar */
+    struct grammar_state *state;
     const struct trie *trie;
     struct ids {
         int32_t *id;
@@ -46,8 +47,10 @@ struct search {
     } refused, done, root, special; /* root: those that complete a trigger when read from root_node;
                                        special: all special tokens */
     uint32_t n_tried;
-    uint32_t longest;             /* bytes to an end, behind a token of done */
-    uint32_t *first, *first_done; /* written into the constraint at the end */
+    /* bytes to an end, behind a token of done */
+    uint32_t longest;
+    /* written into the constraint at the end */
+    uint32_t *first, *first_done;
     uint32_t root_node;
     int error;
 };

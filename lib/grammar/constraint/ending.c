@@ -208,7 +208,8 @@ static void clear_late(struct constraint_state *s, uint32_t node, uint32_t after
 struct approach {
     const struct constraint *c;
     const struct trie *trie;
-    uint32_t *bits, most; /* tokens to a trigger */
+    /* tokens to a trigger */
+    uint32_t *bits, most;
 };
 
 static void allow_near(struct approach *a, uint32_t at, uint32_t node) {

@@ -8,13 +8,19 @@
 
 /* A prefix of a trigger, or of a mark. */
 struct trigger_node {
-    uint32_t child, next; /* first child, next sibling; 0: none */
-    uint32_t fail;        /* the longest proper suffix that is a node */
-    uint32_t becomes;     /* where reading continues: the node itself, except at a quiet end */
+    /* first child, next sibling; 0: none */
+    uint32_t child, next;
+    /* the longest proper suffix that is a node */
+    uint32_t fail;
+    /* where reading continues: the node itself, except at a quiet end */
+    uint32_t becomes;
     uint8_t byte;
-    bool end;        /* a trigger ends here: */
-    uint16_t n_held; /* number of held bytes */
-    uint32_t held;   /* offset in triggers.held */
+    /* a trigger ends here: */
+    bool end;
+    /* number of held bytes */
+    uint16_t n_held;
+    /* offset in triggers.held */
+    uint32_t held;
 };
 
 /* Up to three tries in one array: from node 0 on, the triggers that count everywhere; from `quiet`
@@ -25,8 +31,10 @@ struct triggers {
     struct trigger_node *node;
     uint32_t n;
     uint32_t quiet, open;
-    uint32_t start;  /* the root of the trie in which the output begins */
-    struct buf held; /* held bytes of every trigger */
+    /* the root of the trie in which the output begins */
+    uint32_t start;
+    /* held bytes of every trigger */
+    struct buf held;
     bool repeat, required;
 };
 
@@ -56,7 +64,8 @@ uint32_t triggers_step(const struct triggers *t, uint32_t node, uint8_t byte);
 struct constraint {
     const struct grammar_vocab *vocab;
     struct grammar *grammar;
-    struct triggers *triggers; /* NULL: the grammar holds from the start */
+    /* NULL: the grammar holds from the start */
+    struct triggers *triggers;
     /* Tokens that are excluded at a node of the triggers, because they would complete a trigger and
      * continue with bytes that the grammar refuses. Tokens of node i: crossing[first[i], first[i +
      * 1]). */
@@ -67,8 +76,10 @@ struct constraint {
     uint32_t *first_done;
     int32_t *done;
     uint32_t longest;
-    uint32_t distance;    /* grammar_distance() of its start */
-    uint32_t *to_trigger; /* for each node: tokens that complete a trigger (ending.c) */
+    /* grammar_distance() of its start */
+    uint32_t distance;
+    /* for each node: tokens that complete a trigger (ending.c) */
+    uint32_t *to_trigger;
 };
 
 /* Fills first, crossing, first_done, done and longest. Returns 0, -ENOMEM, -EINVAL with @err when
@@ -84,11 +95,13 @@ enum phase { FREE, HELD, DONE };
 
 /* Position of an output in its constraint, before or after a token. */
 struct position {
-    uint32_t n_accepted; /* grammar_n_accepted() */
-    uint32_t node;       /* FREE: node of the longest prefix of a trigger with which the output
-                          * ends */
+    /* grammar_n_accepted() */
+    uint32_t n_accepted;
+    /* FREE: node of the longest prefix of a trigger with which the output ends */
+    uint32_t node;
     uint8_t phase;
-    bool seen; /* a trigger was completed */
+    /* a trigger was completed */
+    bool seen;
 };
 
 /* Invariants (constraint_check() in state.c): n is at most the length of `before`; without triggers
@@ -98,9 +111,11 @@ struct constraint_state {
     const struct constraint *c;
     struct grammar_state *g;
     struct position at;
-    struct position before[2 * CONSTRAINT_HISTORY]; /* before each token, oldest first */
+    /* before each token, oldest first */
+    struct position before[2 * CONSTRAINT_HISTORY];
     uint32_t n;
-    uint32_t *scratch; /* ending.c: two masks; NULL: not needed yet */
+    /* ending.c: two masks; NULL: not needed yet */
+    uint32_t *scratch;
 };
 
 /* Returns true if the output may stop while it is free. */

@@ -18,30 +18,47 @@
 #define ATOM_UNROLL 8 /* a character is repeated by copies up to here, by a counter beyond */
 
 enum expr_kind {
-    EXPR_EMPTY,   /* the empty text */
-    EXPR_NEVER,   /* matches no text */
-    EXPR_BYTES,   /* exactly these bytes */
-    EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
-    EXPR_SEQ,     /* children in sequence */
-    EXPR_ALT,     /* one of the children */
-    EXPR_REPEAT,  /* min to max times the child */
-    EXPR_CALL,    /* a rule */
-    EXPR_TOKEN,   /* a special token */
-    EXPR_LIST,    /* members of an object: struct expr_list */
-    EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
-    EXPR_LANG,    /* a text of a language (lang.h) */
-    EXPR_ANCHOR,  /* the empty text at the beginning (id '^') or end ('$') of the whole text;
-                     only while a regular expression is read */
-    EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
-                     bytes of its key; min NO_MAX: no member of these, any number of times */
-    EXPR_MEMBERS, /* a rule with such members */
-    EXPR_WITHIN,  /* a rule with `need`, in at most `max` characters */
+    /* the empty text */
+    EXPR_EMPTY,
+    /* matches no text */
+    EXPR_NEVER,
+    /* exactly these bytes */
+    EXPR_BYTES,
+    /* one code point of a set, in UTF-8 or as JSON strings write it */
+    EXPR_CHARS,
+    /* children in sequence */
+    EXPR_SEQ,
+    /* one of the children */
+    EXPR_ALT,
+    /* min to max times the child */
+    EXPR_REPEAT,
+    /* a rule */
+    EXPR_CALL,
+    /* a special token */
+    EXPR_TOKEN,
+    /* members of an object: struct expr_list */
+    EXPR_LIST,
+    /* characters of a key that is none of a set of names: struct names */
+    EXPR_NAMES,
+    /* a text of a language (lang.h) */
+    EXPR_LANG,
+    /* the empty text at the beginning (id '^') or end ('$') of the whole text; only while a regular
+     * expression is read */
+    EXPR_ANCHOR,
+    /* a rule, at most once: member `min` of those of the rule it is in, behind `max` bytes of its
+     * key; min NO_MAX: no member of these, any number of times */
+    EXPR_ONCE,
+    /* a rule with such members */
+    EXPR_MEMBERS,
+    /* a rule with `need`, in at most `max` characters */
+    EXPR_WITHIN,
 };
 
 enum char_mode {
-    CHARS_TEXT, /* UTF-8 */
-    CHARS_JSON, /* inside a JSON string; characters that must be escaped are, in the shortest
-                 * form */
+    /* UTF-8 */
+    CHARS_TEXT,
+    /* inside a JSON string; characters that must be escaped are, in the shortest form */
+    CHARS_JSON,
 };
 
 /* Code points @lo to @hi. */
@@ -52,17 +69,23 @@ struct cp_range {
 /* A set of code points, in the arena. */
 struct cp_set {
     uint32_t n, cap;
-    struct cp_range *range; /* sorted and disjoint after cp_set_normalize() */
+    /* sorted and disjoint after cp_set_normalize() */
+    struct cp_range *range;
 };
 
 struct expr {
     uint8_t kind, mode;
-    bool atom;     /* stands for one character: a prefix code without calls */
-    bool open;     /* a repetition of any character up to the end of a string, in a rule of nothing
-                      but strings: whatever else is being read there ends in what it takes */
-    uint32_t n;    /* number of children or bytes */
-    uint32_t size; /* approximate number of states that it needs; saturates */
-    uint32_t id;   /* number of a rule or a token */
+    /* stands for one character: a prefix code without calls */
+    bool atom;
+    /* a repetition of any character up to the end of a string, in a rule of nothing but strings:
+     * whatever else is being read there ends in what it takes */
+    bool open;
+    /* number of children or bytes */
+    uint32_t n;
+    /* approximate number of states that it needs; saturates */
+    uint32_t size;
+    /* number of a rule or a token */
+    uint32_t id;
     uint32_t min, max;
     union {
         const uint8_t *bytes;
@@ -90,9 +113,11 @@ struct expr_list {
 struct names {
     uint32_t n, cap;
     struct name_node {
-        uint32_t child, sibling; /* 0: none */
+        /* 0: none */
+        uint32_t child, sibling;
         uint8_t byte;
-        bool end; /* a name ends here */
+        /* a name ends here */
+        bool end;
     } * node;
 };
 #define NAMES_NONE UINT32_MAX /* not a prefix of any name */
@@ -103,23 +128,31 @@ bool names_equal(const struct names *x,
 /* Members that may come in any order; or, with n = 0, at most `distinct` items that must differ. */
 struct members {
     uint32_t n, distinct;
-    uint32_t *must; /* bits: required members */
-    uint32_t *left; /* while dead ends are searched: members that cannot be written yet */
+    /* bits: required members */
+    uint32_t *must;
+    /* while dead ends are searched: members that cannot be written yet */
+    uint32_t *left;
 };
 #define MEMBERS_MAX 4096u
 
 struct rule {
     struct expr *body;
-    const char *name; /* for messages; may be NULL */
+    /* for messages; may be NULL */
+    const char *name;
     bool nullable;
-    const struct members *members; /* the register is the set of members read so far; or NULL */
-    bool loop;                     /* the body is an atom, repeated once or more; see automaton.h */
-    uint8_t shared;                /* one of enum shared_loop */
-    bool may_copy;                 /* the body may take the place of a call (nfa.c) */
+    /* the register is the set of members read so far; or NULL */
+    const struct members *members;
+    /* the body is an atom, repeated once or more; see automaton.h */
+    bool loop;
+    /* one of enum shared_loop */
+    uint8_t shared;
+    /* the body may take the place of a call (nfa.c) */
+    bool may_copy;
     /* Gives, for each state of the body, an EXPR_LANG of lang_within(), the fewest characters to
      * its end; NULL where the register of the rule does not count characters. */
     const uint32_t *need;
-    uint32_t flat_size; /* 0: not known yet */
+    /* 0: not known yet */
+    uint32_t flat_size;
 };
 
 /* Loops whose token classes the vocabulary makes once for all grammars. */
@@ -128,9 +161,12 @@ enum shared_loop { SHARED_NONE, SHARED_JSON_CHARS, SHARED_JSON_CANONICAL, SHARED
 /* How the values of a schema are written. */
 enum notation {
     NOTATION_JSON,
-    NOTATION_GEMMA, /* keys without quotes; between two marks, strings without escapes */
-    NOTATION_BARE,  /* strings only, without quotes and escapes */
-    NOTATION_CALL,  /* the members of one object, as keyword arguments; their values are JSON */
+    /* keys without quotes; between two marks, strings without escapes */
+    NOTATION_GEMMA,
+    /* strings only, without quotes and escapes */
+    NOTATION_BARE,
+    /* the members of one object, as keyword arguments; their values are JSON */
+    NOTATION_CALL,
     NOTATIONS,
 };
 
@@ -139,34 +175,56 @@ struct build {
     const struct grammar_vocab *vocab;
     struct grammar_limits limits;
     struct arena arena;
-    struct rule *rule; /* malloc'd */
+    /* malloc'd */
+    struct rule *rule;
     uint32_t n_rules, cap_rules;
-    uint64_t work, pause_at; /* build_pause() is called at pause_at */
-    uint32_t n_aheads;       /* look-ahead that was read */
-    const char *param;       /* parameter of the source that is being read */
-    const char *property;    /* of its schema, or NULL */
+    /* build_pause() is called at pause_at */
+    uint64_t work, pause_at;
+    /* look-ahead that was read */
+    uint32_t n_aheads;
+    /* parameter of the source that is being read */
+    const char *param;
+    /* of its schema, or NULL */
+    const char *property;
     unsigned flags;
-    bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
+    /* a source is a JSON Schema, or a part is free text: classes may come later */
+    bool is_schema;
     struct err *err;
-    int failed;                             /* the first error; makers return NULL from then on */
-    struct expr *shared_atom[SHARED_LOOPS]; /* made once; pointers can be compared */
-    struct expr *space[2], *comma[2], *colon[2]; /* made once; [1]: compact */
-    struct hash_index bodies;                    /* rules by their bodies */
+    /* the first error; makers return NULL from then on */
+    int failed;
+    /* made once; pointers can be compared */
+    struct expr *shared_atom[SHARED_LOOPS];
+    /* made once; [1]: compact */
+    struct expr *space[2], *comma[2], *colon[2];
+    /* rules by their bodies */
+    struct hash_index bodies;
     /* rules, NO_RULE until needed; 1: compact, 2: Python, 4: Gemma's */
     uint32_t any_value[8], any_object[8];
-    uint32_t number, integer;                   /* rules that are made once */
-    struct loop_rule *loops;                    /* rules made for counted atoms */
-    struct string_rule *strings;                /* rules made for patterns and formats */
-    struct length_rule *lengths;                /* rules made for lengths, not in JSON */
-    const struct lang *texts_lang;              /* lang_texts() */
-    const struct lang *keys_lang[NOTATIONS];    /* lang_keys() */
-    uint32_t any_key[NOTATIONS];                /* rules of it, NO_RULE until needed */
-    struct number_rule *numbers;                /* rules made for ranges and multiples */
-    const struct lang *strings_lang[NOTATIONS]; /* lang_strings() */
+    /* rules that are made once */
+    uint32_t number, integer;
+    /* rules made for counted atoms */
+    struct loop_rule *loops;
+    /* rules made for patterns and formats */
+    struct string_rule *strings;
+    /* rules made for lengths, not in JSON */
+    struct length_rule *lengths;
+    /* lang_texts() */
+    const struct lang *texts_lang;
+    /* lang_keys() */
+    const struct lang *keys_lang[NOTATIONS];
+    /* rules of it, NO_RULE until needed */
+    uint32_t any_key[NOTATIONS];
+    /* rules made for ranges and multiples */
+    struct number_rule *numbers;
+    /* lang_strings() */
+    const struct lang *strings_lang[NOTATIONS];
     enum notation notation;
-    const char *stop;  /* strings that are not JSON's do not contain this text */
-    struct expr *mark; /* `stop` as Gemma's quote */
-    struct expr *text; /* any string without `stop`; made once */
+    /* strings that are not JSON's do not contain this text */
+    const char *stop;
+    /* `stop` as Gemma's quote */
+    struct expr *mark;
+    /* any string without `stop`; made once */
+    struct expr *text;
 };
 
 /* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
@@ -294,11 +352,14 @@ enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* matches the whole text, or a p
 /* Reads an expression that matches the whole text: regex_read_with() without options. */
 struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode);
 enum regex_options {
-    REGEX_ANY_CASE = 1 << 0, /* letters of ASCII match in either case */
-    REGEX_DOT_ALL = 1 << 1,  /* `.` is a line break, too */
+    /* letters of ASCII match in either case */
+    REGEX_ANY_CASE = 1 << 0,
+    /* `.` is a line break, too */
+    REGEX_DOT_ALL = 1 << 1,
     /* in JSON: what may stand around a match is in its shortest spelling, too */
     REGEX_CANONICAL = 1 << 2,
-    REGEX_FROM_START = 1 << 3, /* begins every alternative with `^` */
+    /* begins every alternative with `^` */
+    REGEX_FROM_START = 1 << 3,
 };
 /* Makes the texts that the regular expression @s matches, written according to @mode. */
 struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,

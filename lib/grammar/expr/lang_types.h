@@ -13,8 +13,9 @@ struct edge {
 
 struct lang_state {
     uint32_t edge, n_edges;
-    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language, but for
-                         LANG_BORDER of lang_meet_strings() */
+    /* bit i: language i of the product; bit 0 alone in a single language, but for LANG_BORDER of
+     * lang_meet_strings() */
+    uint64_t accepts;
 };
 #define LANG_BORDER 2u /* between the characters of a string */
 

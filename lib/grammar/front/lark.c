@@ -27,10 +27,14 @@ struct reader {
     struct source in;
     enum char_mode mode;
     uint32_t depth;
-    bool over;             /* the definition has ended */
-    bool terminal;         /* the definition is a terminal's */
-    struct expr *ignored;  /* a call of the ignored rule; NULL without %ignore */
-    struct expr_vec skips; /* alternatives of `ignored` */
+    /* the definition has ended */
+    bool over;
+    /* the definition is a terminal's */
+    bool terminal;
+    /* a call of the ignored rule; NULL without %ignore */
+    struct expr *ignored;
+    /* alternatives of `ignored` */
+    struct expr_vec skips;
     struct rulebook book;
 };
 

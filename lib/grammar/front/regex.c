@@ -26,10 +26,13 @@
 struct reader {
     struct source in;
     enum char_mode mode;
-    unsigned options; /* enum regex_options */
+    /* enum regex_options */
+    unsigned options;
     uint32_t depth;
-    bool search;        /* searches a whole text, so look-ahead sees the end */
-    const char *anchor; /* place of the first anchor inside an alternative; NULL: none */
+    /* searches a whole text, so look-ahead sees the end */
+    bool search;
+    /* place of the first anchor inside an alternative; NULL: none */
+    const char *anchor;
 };
 
 static struct expr *regex_read_alternatives(struct reader *r);

@@ -23,7 +23,8 @@
 
 struct context {
     struct build *b;
-    bool counted; /* an anchor is inside a repetition with counts, which is not supported */
+    /* an anchor is inside a repetition with counts, which is not supported */
+    bool counted;
 };
 
 static bool has_anchor(const struct expr *e) {

@@ -8,16 +8,19 @@
 #include "grammar/expr/expr.h"
 
 struct rulebook_entry {
-    const char *s; /* in the source */
+    /* in the source */
+    const char *s;
     size_t len;
     uint32_t rule;
     bool defined;
 };
 
 struct rulebook {
-    struct rulebook_entry *entry; /* malloc'd */
+    /* malloc'd */
+    struct rulebook_entry *entry;
     uint32_t n, cap;
-    struct hash_index names; /* of entries */
+    /* of entries */
+    struct hash_index names;
 };
 
 /* Finds the entry of a name; a new name gets a rule. Returns 0 or -EINVAL. */

@@ -8,7 +8,8 @@
 struct source {
     struct build *b;
     const char *start, *p, *end;
-    bool is_regex; /* messages name the byte of a regular expression, not the line of a grammar */
+    /* messages name the byte of a regular expression, not the line of a grammar */
+    bool is_regex;
 };
 
 /* Maps a backslash and a character of @from to the character at the same index of @to. xHH, uHHHH

@@ -15,7 +15,8 @@
 
 struct searcher {
     uint32_t cp[STOP_MAX];
-    uint32_t fail[STOP_MAX]; /* longest proper prefix of cp[0 .. i] that is a suffix of it, too */
+    /* longest proper prefix of cp[0 .. i] that is a suffix of it, too */
+    uint32_t fail[STOP_MAX];
     uint32_t n;
 };
 

@@ -17,7 +17,8 @@
 
 struct frame {
     uint32_t parent, call, count;
-    uint32_t next; /* in its hash bucket */
+    /* in its hash bucket */
+    uint32_t next;
     uint32_t depth;
 };
 
@@ -26,13 +27,15 @@ struct frame {
  * too. */
 struct config {
     uint32_t state, reg, frame;
-    uint32_t match; /* an earlier item of which the current one is a prefix (distinct.c), or 0 */
+    /* an earlier item of which the current one is a prefix (distinct.c), or 0 */
+    uint32_t match;
 };
 
 /* A set of different configurations: config[begin, end). */
 struct set {
     uint32_t begin, end;
-    bool can_end; /* the text may end here */
+    /* the text may end here */
+    bool can_end;
 };
 
 /* Finds the configurations of a large set, config[begin, begin + n), the last ones. slot[]: 0, or
@@ -58,11 +61,16 @@ struct machine {
      * otherwise. */
     uint8_t *text;
     uint32_t n_text, cap_text;
-    bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
-    uint32_t n_pruned; /* configurations dropped because items must differ */
-    uint64_t fuel;     /* steps left */
-    uint32_t depth;    /* nesting of machine_enter() */
-    int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    /* a step's byte is text[n_text - 1]: items that end are known */
+    bool reads;
+    /* configurations dropped because items must differ */
+    uint32_t n_pruned;
+    /* steps left */
+    uint64_t fuel;
+    /* nesting of machine_enter() */
+    uint32_t depth;
+    /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    int error;
     struct seen seen;
     /* Refuses slow work: -EAGAIN where fuel runs out, or a token class or a shortest completion
      * would have to be made. */

@@ -36,7 +36,8 @@ struct closing;
 struct mask {
     uint32_t *bits;
     uint32_t n_words;
-    int64_t n; /* number of set bits; valid while `counted` */
+    /* number of set bits; valid while `counted` */
+    int64_t n;
     bool counted;
 };
 

@@ -68,12 +68,16 @@ struct collector {
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
-    uint32_t state; /* the state that is classified */
-    bool counts;    /* in a loop rule, a count may forbid what the state reads */
+    /* the state that is classified */
+    uint32_t state;
+    /* in a loop rule, a count may forbid what the state reads */
+    bool counts;
     bool quick;
-    struct trie_string *rest; /* item: index into c->rest */
+    /* item: index into c->rest */
+    struct trie_string *rest;
     uint32_t n_rest, cap_rest;
-    uint64_t work; /* nodes visited by walks that were given up */
+    /* nodes visited by walks that were given up */
+    uint64_t work;
     int error;
     bool too_large;
 };
@@ -566,7 +570,8 @@ static bool class_prepare(const struct grammar *g, uint32_t q, size_t least, uin
 void grammar_prepare(const struct grammar *g) {
     static const struct {
         bool (*has)(const struct grammar *, uint32_t);
-        uint32_t node, more; /* work of a node of its walk, and besides */
+        /* work of a node of its walk, and besides */
+        uint32_t node, more;
     } WHICH[] = {
         {is_slow, 1, WIDE_WORK}, {class_is_wide, 1, WIDE_WORK}, {class_is_small, 4, SMALL_WORK}};
     size_t least = atomic_load(&g->class_room) / 2;

@@ -53,12 +53,18 @@ typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
 
 struct analysis {
     const struct grammar *g;
-    lanes *run;           /* by state: its free_chars; for the two kinds of UTF-8 see row */
-    lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
-    uint8_t (*row)[ROWS]; /* by state: its free_chars in each row of UTF-8 */
-    uint32_t *some, n;    /* states with a free_chars that is not 0, in their order */
-    uint8_t *when, pass;  /* by state: the last pass in which it changed; the present pass */
-    lanes below[0x81];    /* by byte: how many of the bytes below it each kind in ASCII has */
+    /* by state: its free_chars; for the two kinds of UTF-8 see row */
+    lanes *run;
+    /* by edge: 0xff in the lanes of kinds that have none of its bytes */
+    lanes *other;
+    /* by state: its free_chars in each row of UTF-8 */
+    uint8_t (*row)[ROWS];
+    /* states with a free_chars that is not 0, in their order */
+    uint32_t *some, n;
+    /* by state: the last pass in which it changed; the present pass */
+    uint8_t *when, pass;
+    /* by byte: how many of the bytes below it each kind in ASCII has */
+    lanes below[0x81];
 };
 
 /* Returns how many bytes of each kind an edge has; in a loop rule only an edge back to the border

@@ -42,7 +42,8 @@ struct shared_rule {
 
 struct share {
     struct {
-        struct token_class **cls; /* by state of the loop's rule, from its start */
+        /* by state of the loop's rule, from its start */
+        struct token_class **cls;
         uint32_t n;
     } loop[SHARED_LOOPS];
     _Atomic(struct shared_rule *) bucket[BUCKETS];

@@ -10,22 +10,29 @@
 struct walk {
     struct machine *m;
     const struct trie *trie;
-    uint32_t *bits; /* bit map of items: a walk sets the reached ones; or NULL */
-    bool empty;     /* walk_tables(): the bit map is zero, and the trie has all tokens of text */
-    int64_t n_set;  /* increases by the number of bits that the walk sets */
+    /* bit map of items: a walk sets the reached ones; or NULL */
+    uint32_t *bits;
+    /* walk_tables(): the bit map is zero, and the trie has all tokens of text */
+    bool empty;
+    /* increases by the number of bits that the walk sets */
+    int64_t n_set;
     /* Called at every node that is reached alive; or NULL. False: the walk does not go on below it.
      * @s is valid during the call. With `ends`, text_bit() of bytes, it is called only where frame
      * 0 can end, and may be left out where none of the bytes is below. */
     uint64_t ends;
-    bool blind; /* visit does not look at @s, which may be NULL */
+    /* visit does not look at @s, which may be NULL */
+    bool blind;
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
     /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes
      * deep; or NULL: they are set in bits. */
     void (*take)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth);
-    const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
-    uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
-    uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
+    /* bits by place: walks only towards these items; or NULL: all */
+    const uint64_t *need;
+    /* bits: subtrees of these kinds of text may be taken whole */
+    uint32_t kinds;
+    /* stops beyond (0: no limit) */
+    uint64_t n_visited, max_visited;
     void *arg;
 };
 

@@ -83,8 +83,10 @@ struct readable {
     struct walk *w;
     const struct trie_node *n;
     const struct state *s;
-    uint32_t last; /* end of the items below @n */
-    uint32_t i;    /* the child, after next_readable(), and the state to which its edge leads */
+    /* end of the items below @n */
+    uint32_t last;
+    /* the child, after next_readable(), and the state to which its edge leads */
+    uint32_t i;
     uint32_t to;
     const struct edge *e;
 };
@@ -227,8 +229,10 @@ static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last
 struct loop {
     const struct call_desc *desc;
     const struct register_kind *kind;
-    struct set behind;     /* what follows the loop, wherever it ends */
-    struct byte_set bytes; /* the bytes that `behind` reads, none of which the loop reads */
+    /* what follows the loop, wherever it ends */
+    struct set behind;
+    /* the bytes that `behind` reads, none of which the loop reads */
+    struct byte_set bytes;
     /* Holds configurations that differ only by their counts: for each, the difference to the least
      * count, whose register the walk carries. The first entry is the configuration where the walk
      * began. */

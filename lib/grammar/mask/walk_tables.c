@@ -64,8 +64,10 @@ struct tables {
     uint16_t (*next)[256];
     uint32_t n, cap;
     struct hash_index numbers;
-    uint16_t *of_state; /* plain rule: by state, counted from its start: number + 1; or NULL */
-    uint64_t *reached;  /* bits by item, of the current walk; NULL without bits */
+    /* plain rule: by state, counted from its start: number + 1; or NULL */
+    uint16_t *of_state;
+    /* bits by item, of the current walk; NULL without bits */
+    uint64_t *reached;
 };
 
 static uint32_t tables_hash(const struct machine *m, const struct set *s) {
@@ -238,7 +240,8 @@ static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
 /* A node that a walk is at: its items and those below it are [n->items, end). */
 struct place {
     const struct trie_node *n;
-    uint64_t below; /* text_bit() of the bytes below it */
+    /* text_bit() of the bytes below it */
+    uint64_t below;
     uint32_t end, depth;
 };
 
@@ -296,7 +299,8 @@ static bool reach_place(struct tables *t, const struct place *p, size_t k) {
 
 /* Children [i, end) of a node that the set @set has reached, which the walk has not yet read. */
 struct siblings {
-    uint32_t i, end, last; /* last: the end of their items */
+    /* last: the end of their items */
+    uint32_t i, end, last;
     uint16_t set, depth;
 };
 

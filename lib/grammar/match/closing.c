@@ -47,7 +47,8 @@
 /* A configuration of a path. Nodes are numbered as they are found. */
 struct node {
     struct config at;
-    uint32_t next; /* NO_NODE: the end */
+    /* NO_NODE: the end */
+    uint32_t next;
     uint32_t tokens;
     uint32_t symbol;
 };
@@ -58,11 +59,14 @@ struct closing {
     struct set at;
     uint32_t left;
     bool refused, planned;
-    uint32_t n_escapes;         /* nesting of bytes_to_differ() */
-    uint32_t *behind, n_behind; /* for each frame: bytes behind it + 1; 0: unknown */
+    /* nesting of bytes_to_differ() */
+    uint32_t n_escapes;
+    /* for each frame: bytes behind it + 1; 0: unknown */
+    uint32_t *behind, n_behind;
     struct node *node;
     uint32_t n_nodes, cap_nodes;
-    struct hash_index nodes; /* by configuration */
+    /* by configuration */
+    struct hash_index nodes;
 };
 
 int closing_new(struct closing **out) {

@@ -23,7 +23,8 @@
 struct settling {
     struct machine *m;
     const struct trie *trie;
-    struct closing *closing; /* or NULL */
+    /* or NULL */
+    struct closing *closing;
     struct mask *mask;
 };
 

@@ -11,30 +11,42 @@
 
 /* Shortest path from a state of a rule to the end of the rule. */
 struct path {
-    uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
-                        has members: without any of them */
-    uint32_t step;   /* bytes if it continues by an edge */
-    uint16_t symbol; /* symbol of that edge: a byte or a special token */
+    /* bytes; of a loop: to the border between characters; in a rule whose register has members:
+     * without any of them */
+    uint32_t rest;
+    /* bytes if it continues by an edge */
+    uint32_t step;
+    /* symbol of that edge: a byte or a special token */
+    uint16_t symbol;
 };
 
 /* Describes paths through g->members[] of the same index. */
 struct members_path {
-    uint32_t rule, gap, tail; /* bytes from behind a member to the next one; to the end */
-    uint32_t *key, *callee;   /* bytes of the key; rule of what comes behind it, or NO_RULE */
+    /* bytes from behind a member to the next one; to the end */
+    uint32_t rule, gap, tail;
+    /* bytes of the key; rule of what comes behind it, or NO_RULE */
+    uint32_t *key, *callee;
 };
 
 struct finish {
-    struct path *path; /* one per state */
+    /* one per state */
+    struct path *path;
     /* Gives, for each state of a rule with members, the bytes to where a member may begin;
      * negative: minus the bytes of its key that have been read. May be NULL. */
     int32_t *slot;
-    struct members_path *members; /* parallel to g->members */
-    uint32_t **escape;    /* for each node of g->names[i]: bytes until the key is no listed name */
-    uint32_t *escape_max; /* maximum of each escape[i] */
-    _Atomic uint32_t *reach; /* for each state: 1 + bytes, 0: unknown (closing.c) */
+    /* parallel to g->members */
+    struct members_path *members;
+    /* for each node of g->names[i]: bytes until the key is no listed name */
+    uint32_t **escape;
+    /* maximum of each escape[i] */
+    uint32_t *escape_max;
+    /* for each state: 1 + bytes, 0: unknown (closing.c) */
+    _Atomic uint32_t *reach;
     uint32_t n_names, n_members;
-    uint32_t rest_max;  /* maximum over all paths */
-    uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
+    /* maximum over all paths */
+    uint32_t rest_max;
+    /* the first byte from here on that is a token; 256: none */
+    uint16_t next[257];
     size_t bytes;
 };
 

@@ -43,16 +43,23 @@
 struct applied {
     const struct token_class *c;
     const struct config *at;
-    const struct call_desc *desc; /* call of the loop or counting rule, or NULL */
+    /* call of the loop or counting rule, or NULL */
+    const struct call_desc *desc;
     const struct grammar *g;
     struct mask *mask;
-    struct closing *closing; /* or NULL */
-    const uint32_t *reg;     /* with a counted loop: characters so far, one per reading */
-    uint32_t n_regs, least;  /* least: the least of these */
-    uint32_t most;           /* any text of so many characters fits; NO_MAX: nothing counts */
-    bool ends;               /* the rule may end wherever its states say */
+    /* or NULL */
+    struct closing *closing;
+    /* with a counted loop: characters so far, one per reading */
+    const uint32_t *reg;
+    /* least: the least of these */
+    uint32_t n_regs, least;
+    /* any text of so many characters fits; NO_MAX: nothing counts */
+    uint32_t most;
+    /* the rule may end wherever its states say */
+    bool ends;
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
-    struct byte_set name; /* with names: the bytes with which the text may still become one */
+    /* with names: the bytes with which the text may still become one */
+    struct byte_set name;
 };
 
 /* Returns the bytes with which a name goes on from @node. */

@@ -43,7 +43,8 @@
  * machine has no error and is not quick. */
 struct checkpoint {
     struct set set;
-    uint32_t n_text; /* length of the machine's text */
+    /* length of the machine's text */
+    uint32_t n_text;
     bool done;
 };
 
@@ -52,8 +53,10 @@ struct grammar_state {
     struct checkpoint *checkpoint;
     uint32_t n, cap, n_dropped;
     uint32_t collect_at;
-    bool quick;              /* masks that take long are -EAGAIN */
-    struct closing *closing; /* NULL: not needed yet */
+    /* masks that take long are -EAGAIN */
+    bool quick;
+    /* NULL: not needed yet */
+    struct closing *closing;
 };
 
 /* Asserts the invariants that hold between two calls. */
@@ -181,10 +184,12 @@ struct visitor {
     struct mask *mask;
     struct closing *closing;
     struct answer {
-        uint32_t begin, end; /* the set, which lasts during the walk; end 0: empty entry */
+        /* the set, which lasts during the walk; end 0: empty entry */
+        uint32_t begin, end;
         bool fits;
-    } * known;    /* a cache of KNOWN answers; NULL where sets do not last */
-    bool by_node; /* some subtree cannot be taken as a whole */
+    } * known; /* a cache of KNOWN answers; NULL where sets do not last */
+    /* some subtree cannot be taken as a whole */
+    bool by_node;
 };
 #define KNOWN 512
 
@@ -365,16 +370,23 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
  * and expensive for a configuration; its cls is NULL then. */
 struct making {
     struct grammar_state *s;
-    struct set at, others; /* others: the configurations without a class */
+    /* others: the configurations without a class */
+    struct set at, others;
     struct mask mask;
     struct closing *closing;
-    const struct token_class *cls[SET_MAX]; /* one per configuration, or NULL */
-    bool applied[SET_MAX];                  /* the class is in the mask */
-    bool undecided[SET_MAX];                /* a short walk may show that it needs no class */
-    bool deferred[SET_MAX];                 /* the class is neither made nor used for this mask */
-    bool expensive[SET_MAX];                /* a loop state whose class takes long to make */
+    /* one per configuration, or NULL */
+    const struct token_class *cls[SET_MAX];
+    /* the class is in the mask */
+    bool applied[SET_MAX];
+    /* a short walk may show that it needs no class */
+    bool undecided[SET_MAX];
+    /* the class is neither made nor used for this mask */
+    bool deferred[SET_MAX];
+    /* a loop state whose class takes long to make */
+    bool expensive[SET_MAX];
     uint32_t n_undecided, n_deferred;
-    bool many; /* the tokens of a class have to be checked one by one */
+    /* the tokens of a class have to be checked one by one */
+    bool many;
 };
 
 /* Defers the classes that take long to make or to apply when another class already has most tokens:

@@ -28,9 +28,12 @@ enum {
     UNDERSCORE = 16,
     DASH = 32,
     DOT = 64,
-    MARK = 128, /* punctuation that URLs have */
-    ODD = 256,  /* other punctuation */
-    NONE = 512, /* bytes that are in no ASCII kind: " \\, controls, and all above 0x7f */
+    /* punctuation that URLs have */
+    MARK = 128,
+    /* other punctuation */
+    ODD = 256,
+    /* bytes that are in no ASCII kind: " \\, controls, and all above 0x7f */
+    NONE = 512,
     LETTER = LOWER | UPPER,
     WORD = LETTER | DIGIT | UNDERSCORE,
     URL = WORD | DASH | DOT | MARK,

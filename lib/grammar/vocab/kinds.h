@@ -21,7 +21,8 @@ bool kinds_is_text(const uint8_t *s, size_t len);
  * without ASCII. */
 enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
 struct row_range {
-    uint8_t lo, hi, row; /* hi 0: the end */
+    /* hi 0: the end */
+    uint8_t lo, hi, row;
 };
 /* Returns the ranges of @row, in ascending order; the last has hi 0. */
 const struct row_range *kinds_row(unsigned row);

@@ -21,22 +21,29 @@ struct trie_string {
 
 /* Kinds of text (kinds.c). */
 enum {
-    ASCII_KINDS = 14, /* bytes of one set each, smaller sets first */
-    KIND_HIGH = 14,   /* UTF-8 without ASCII and some rare characters */
-    KIND_TEXT = 15,   /* KIND_HIGH and ASCII, without characters that JSON strings escape */
+    /* bytes of one set each, smaller sets first */
+    ASCII_KINDS = 14,
+    /* UTF-8 without ASCII and some rare characters */
+    KIND_HIGH = 14,
+    /* KIND_HIGH and ASCII, without characters that JSON strings escape */
+    KIND_TEXT = 15,
     TEXT_KINDS = 16,
     KIND_NONE = 31,
-    FREE_CHARS_MAX = 15, /* lengths up to here count */
+    /* lengths up to here count */
+    FREE_CHARS_MAX = 15,
 };
 #define ALL_KINDS ((1u << TEXT_KINDS) - 1)
 
 /* The items of a node and of all below it are neighbours, from `items` on. */
 struct trie_node {
-    uint32_t child; /* the first */
-    uint32_t items; /* the first of items[] */
+    /* the first */
+    uint32_t child;
+    /* the first of items[] */
+    uint32_t items;
     uint16_t n_children, n_items;
     uint8_t byte;
-    uint8_t kind; /* kind of the texts below */
+    /* kind of the texts below */
+    uint8_t kind;
     /* Most characters that begin on a path below the node; 255: 255 or more, or no kind. */
     uint8_t height;
 };
@@ -45,9 +52,11 @@ struct trie_node {
  * the node's own items in the same order; the last of the n nodes has the last of the n_items
  * items. */
 struct trie {
-    struct trie_node *node; /* node 0: the root */
+    /* node 0: the root */
+    struct trie_node *node;
     uint32_t *item;
-    uint64_t *below; /* for each node: text_bit() of the bytes below; only with kinds */
+    /* for each node: text_bit() of the bytes below; only with kinds */
+    uint64_t *below;
     uint32_t n, n_items;
     uint32_t max_len;
 };

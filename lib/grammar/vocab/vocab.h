@@ -13,20 +13,31 @@ struct share;
 
 /* A vocabulary. Arrays by token have n entries, bit maps grammar_vocab_n_words(). */
 struct grammar_vocab {
-    uint32_t n;       /* tokens, special ones included */
-    struct trie trie; /* tokens of text */
+    /* tokens, special ones included */
+    uint32_t n;
+    /* tokens of text */
+    struct trie trie;
     struct trie special;
-    uint32_t *text; /* bits: the items of the trie */
-    uint32_t *utf8; /* bits: those of KIND_TEXT, each character of which is one of UTF-8 */
-    uint32_t *at_most[FREE_CHARS_MAX + 1]; /* bits: those with at most this many characters */
-    uint32_t *place;                       /* index of each text token in trie.item */
-    uint16_t *n_chars;                     /* number of characters that begin in each token */
-    uint8_t *bytes;                        /* bytes of all tokens */
-    size_t *begin;                         /* token t: bytes[begin[t], begin[t + 1]) */
+    /* bits: the items of the trie */
+    uint32_t *text;
+    /* bits: those of KIND_TEXT, each character of which is one of UTF-8 */
+    uint32_t *utf8;
+    /* bits: those with at most this many characters */
+    uint32_t *at_most[FREE_CHARS_MAX + 1];
+    /* index of each text token in trie.item */
+    uint32_t *place;
+    /* number of characters that begin in each token */
+    uint16_t *n_chars;
+    /* bytes of all tokens */
+    uint8_t *bytes;
+    /* token t: bytes[begin[t], begin[t + 1]) */
+    size_t *begin;
     uint8_t *is_special;
-    int32_t *ends; /* tokens that end an output */
+    /* tokens that end an output */
+    int32_t *ends;
     size_t n_ends;
-    struct share *share; /* classes that its grammars have in common (mask/share.h), not owned */
+    /* classes that its grammars have in common (mask/share.h), not owned */
+    struct share *share;
 };
 
 /* Makes a vocabulary without classes, as grammar_vocab_new() describes its arguments. */

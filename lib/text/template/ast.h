@@ -18,16 +18,20 @@ enum node_type {
     N_NAME,
     N_LIST,
     N_TUPLE,
-    N_DICT, /* list: key, value, key, value ... */
+    /* list: key, value, key, value ... */
+    N_DICT,
     N_ATTR,
     N_ITEM,
-    N_SLICE, /* a: object, b c d: bounds or NULL */
+    /* a: object, b c d: bounds or NULL */
+    N_SLICE,
     N_CALL,
-    N_FILTER, /* call.obj NULL: the operand is the text of the block */
+    /* call.obj NULL: the operand is the text of the block */
+    N_FILTER,
     N_TEST,
     N_BINARY,
     N_CONCAT,
-    N_COMPARE, /* list: operands; op of each but the first is its comparison */
+    /* list: operands; op of each but the first is its comparison */
+    N_COMPARE,
     N_AND,
     N_OR,
     N_NOT,
@@ -41,14 +45,19 @@ enum node_type {
     N_FOR,
     N_SET,
     N_SET_BLOCK,
-    N_SET_ATTR, /* namespace attribute as a target */
+    /* namespace attribute as a target */
+    N_SET_ATTR,
     N_MACRO,
     N_FILTER_BLOCK,
-    N_SCOPE,      /* statement `generation` */
-    N_WITH,       /* set.target, set.value: chains of the same length */
-    N_CALL_BLOCK, /* macro.def: the macro caller(); macro.call: the call */
+    /* statement `generation` */
+    N_SCOPE,
+    /* set.target, set.value: chains of the same length */
+    N_WITH,
+    /* macro.def: the macro caller(); macro.call: the call */
+    N_CALL_BLOCK,
     N_BLOCK,
-    N_AUTOESCAPE, /* set.value: whether to escape, which must be false */
+    /* set.value: whether to escape, which must be false */
+    N_AUTOESCAPE,
     N_BREAK,
     N_CONTINUE,
 };
@@ -71,13 +80,15 @@ struct node_args {
     uint32_t n_pos;
     struct node_kwarg *kw;
     uint32_t n_kw;
-    struct node *star, *star_star; /* *args, **kwargs, or NULL */
+    /* *args, **kwargs, or NULL */
+    struct node *star, *star_star;
 };
 
 struct param {
     uint32_t sym;
     const struct tstr *name;
-    struct node *def; /* default value; NULL: none */
+    /* default value; NULL: none */
+    struct node *def;
     struct param *next;
 };
 
@@ -87,7 +98,8 @@ struct macro {
     uint32_t sym;
     struct param *params;
     uint32_t n_params;
-    uint32_t reads; /* the MACRO_ variables that the body reads */
+    /* the MACRO_ variables that the body reads */
+    uint32_t reads;
     struct node *body;
 };
 
@@ -98,12 +110,14 @@ enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 };
  * which bounds the C stack. */
 struct node {
     uint8_t type;
-    uint8_t op; /* N_BINARY, members of N_COMPARE: the operator; N_TEST: 1: negated */
+    /* N_BINARY, members of N_COMPARE: the operator; N_TEST: 1: negated */
+    uint8_t op;
     uint16_t height;
     uint32_t line;
     struct node *next;
     union {
-        struct value constant; /* N_CONST, N_TEXT */
+        /* N_CONST, N_TEXT */
+        struct value constant;
         struct {
             uint32_t sym;
             const struct tstr *name;
@@ -118,30 +132,37 @@ struct node {
         struct {
             struct node *obj;
             const struct tstr *name;
-            bool is_method; /* values of some type have a method of this name */
-        } attr;             /* shared with N_SET_ATTR, whose obj is a N_NAME */
+            /* values of some type have a method of this name */
+            bool is_method;
+        } attr; /* shared with N_SET_ATTR, whose obj is a N_NAME */
         struct {
-            struct node *obj; /* function, or value that is filtered or tested */
+            /* function, or value that is filtered or tested */
+            struct node *obj;
             const struct tstr *name;
-            const struct builtin *fn; /* the filter or test; NULL: there is none */
+            /* the filter or test; NULL: there is none */
+            const struct builtin *fn;
             struct node_args args;
         } call;
         struct {
             struct node *test, *body;
-            struct node *elif; /* next N_IF of the chain */
+            /* next N_IF of the chain */
+            struct node *elif;
             struct node *orelse;
-            bool invariant; /* in a loop's body: the test has the same value in all turns that do
-                             * nothing */
+            /* in a loop's body: the test has the same value in all turns that do nothing */
+            bool invariant;
         } branch;
         struct {
             struct node *target, *iter, *test, *body, *orelse;
             bool recursive;
-            bool named;   /* the body reads `loop` */
-            bool settles; /* the body is one `if`, whose first test is invariant */
+            /* the body reads `loop` */
+            bool named;
+            /* the body is one `if`, whose first test is invariant */
+            bool settles;
         } loop;
         struct {
-            struct node *target, *value, *body, *filter; /* value, or body and perhaps filter */
-        } set;                                           /* N_WITH: target and value are chains */
+            /* value, or body and perhaps filter */
+            struct node *target, *value, *body, *filter;
+        } set; /* N_WITH: target and value are chains */
         struct {
             struct macro *def;
             struct node *call;
@@ -151,10 +172,13 @@ struct node {
 
 struct symbol {
     const struct tstr *name;
-    struct symbol *next; /* next symbol in its bucket */
+    /* next symbol in its bucket */
+    struct symbol *next;
     uint32_t number;
-    bool read;  /* the name is read as a variable */
-    bool block; /* a block has this name */
+    /* the name is read as a variable */
+    bool read;
+    /* a block has this name */
+    bool block;
 };
 
 #define SYMBOL_BUCKETS 4096
@@ -165,7 +189,8 @@ struct template {
     struct arena arena;
     struct node *body;
     struct symbol *buckets[SYMBOL_BUCKETS];
-    struct symbol **symbols; /* symbols by number */
+    /* symbols by number */
+    struct symbol **symbols;
     uint32_t n_symbols, cap_symbols;
     uint32_t sym_loop, sym_caller, sym_varargs, sym_kwargs;
 };

@@ -27,19 +27,25 @@ struct render {
     /* steps left, which bound every loop, and how many more of them come before job_pause() */
     uint64_t fuel, quantum;
     uint32_t depth, macro_depth;
-    uint32_t line; /* line of the node under evaluation, for messages */
+    /* line of the node under evaluation, for messages */
+    uint32_t line;
     int64_t now_unix;
     uint64_t hash_seed;
     struct err *err;
     bool failed;
-    bool overflow;         /* the failure is that a limit was passed */
-    struct value *globals; /* variables by symbol; V_MISSING: the request has no such variable */
+    /* the failure is that a limit was passed */
+    bool overflow;
+    /* variables by symbol; V_MISSING: the request has no such variable */
+    struct value *globals;
     struct scope *scope;
-    struct scope *free_scopes; /* scopes and loops that ended, to be used again */
+    /* scopes and loops that ended, to be used again */
+    struct scope *free_scopes;
     struct loop *free_loops;
-    struct value *free_arrays[32]; /* by the logarithm of their room: arrays for seq_build() */
+    /* by the logarithm of their room: arrays for seq_build() */
+    struct value *free_arrays[32];
     struct sink *out;
-    const struct value *filter_input; /* input of a block's filter; NULL outside of one */
+    /* input of a block's filter; NULL outside of one */
+    const struct value *filter_input;
 };
 
 #define RENDER_DEPTH_MAX 1500u /* most levels of nested evaluations, which bounds the C stack */

@@ -13,7 +13,8 @@ struct braces {
     struct render *rd;
     const struct args *args;
     uint32_t next;
-    bool counted, numbered; /* fields without a name, with a number */
+    /* fields without a name, with a number */
+    bool counted, numbered;
 };
 
 /* Reads a number that @name consists of. */

@@ -22,8 +22,10 @@
 struct field {
     uint32_t fill;
     char align, sign, grouping, type;
-    bool alternate; /* '#' */
-    bool zero;      /* a '0' before the width */
+    /* '#' */
+    bool alternate;
+    /* a '0' before the width */
+    bool zero;
     size_t width;
     int precision;
 };

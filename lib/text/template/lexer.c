@@ -28,7 +28,8 @@ struct lexer {
     const char *src;
     size_t len, pos;
     uint32_t line;
-    bool line_starting; /* the last token ended with a newline */
+    /* the last token ended with a newline */
+    bool line_starting;
     struct arena *arena;
     struct token_list *out;
     struct err *err;

@@ -20,7 +20,8 @@ enum token_type {
     T_STRING,
     T_INT,
     T_FLOAT,
-    T_OP, /* op: one character, or two as LEX2() */
+    /* op: one character, or two as LEX2() */
+    T_OP,
     T_END,
 };
 
@@ -30,7 +31,8 @@ struct token {
     uint8_t type;
     uint16_t op;
     uint32_t line;
-    const char *s; /* in the arena: T_TEXT, T_NAME, T_STRING (decoded) */
+    /* in the arena: T_TEXT, T_NAME, T_STRING (decoded) */
+    const char *s;
     size_t len;
     union {
         uint64_t i;

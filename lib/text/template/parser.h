@@ -12,12 +12,17 @@
 /* State of the parser. At the end of the template, depth, loops and conditional are 0 again. */
 struct parser {
     struct template *t;
-    const struct token *tok; /* current token; the last one is T_END */
+    /* current token; the last one is T_END */
+    const struct token *tok;
     struct err *err;
-    uint32_t depth;       /* nesting of expressions and blocks */
-    uint32_t loops;       /* number of loops around this place, inside the macro */
-    uint32_t loop_reads;  /* number of places so far that read the variable `loop` */
-    uint32_t macro_reads; /* MACRO_ variables that were read since the macro's begin */
+    /* nesting of expressions and blocks */
+    uint32_t depth;
+    /* number of loops around this place, inside the macro */
+    uint32_t loops;
+    /* number of places so far that read the variable `loop` */
+    uint32_t loop_reads;
+    /* MACRO_ variables that were read since the macro's begin */
+    uint32_t macro_reads;
     /* number of enclosing `if`s: unknown filters and tests fail only when they are evaluated */
     uint32_t conditional;
     /* first unknown filter or test outside of them that no conditional expression excuses, or
@@ -56,8 +61,10 @@ int parser_expect_name(struct parser *p, const struct tstr **name); /* expects a
 
 /* Ways to read an expression. */
 enum {
-    PARSE_TUPLE = 1,   /* several expressions with commas are a tuple */
-    PARSE_NO_COND = 2, /* a following `if` is not part of the expression */
+    /* several expressions with commas are a tuple */
+    PARSE_TUPLE = 1,
+    /* a following `if` is not part of the expression */
+    PARSE_NO_COND = 2,
 };
 /* Parses an expression up to the first token that cannot continue it. @how: flags from the enum
  * above. */

@@ -16,11 +16,14 @@ struct binding {
 
 /* Values of names. Scopes are searched from the innermost one outwards; n <= cap. */
 struct scope {
-    struct scope *up; /* the scope around it; of a free scope the next one */
+    /* the scope around it; of a free scope the next one */
+    struct scope *up;
     struct binding *b;
-    uint64_t mask; /* bit sym % 64 is set for every name that is bound here */
+    /* bit sym % 64 is set for every name that is bound here */
+    uint64_t mask;
     uint32_t n, cap;
-    bool kept; /* a macro refers to it, so it must not be reused */
+    /* a macro refers to it, so it must not be reused */
+    bool kept;
 };
 
 /* A macro and the scopes in which it was made, which stay alive. */
@@ -55,19 +58,25 @@ struct args {
  * not given. */
 struct call {
     struct value self;
-    int how; /* builtin.how */
+    /* builtin.how */
+    int how;
     struct value a[CALL_ARGS_MAX];
-    const struct args *args; /* arguments as written, for parameters "*" */
+    /* arguments as written, for parameters "*" */
+    const struct args *args;
 };
 
 /* A filter, a test, a method or a global function. */
 struct builtin {
     const char *name;
-    const char *params; /* names separated by spaces; "*": any arguments */
-    uint8_t required;   /* number of required arguments */
+    /* names separated by spaces; "*": any arguments */
+    const char *params;
+    /* number of required arguments */
+    uint8_t required;
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
-    int how;    /* variant of `fn` */
-    int memory; /* 0, or one of the enum below */
+    /* variant of `fn` */
+    int how;
+    /* 0, or one of the enum below */
+    int memory;
 };
 
 /* What a filter does with memory: its result is a sequence that nothing else refers to; or its

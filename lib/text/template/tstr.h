@@ -26,18 +26,22 @@ struct tstr {
     size_t len;
     const struct text_range *marks;
     uint32_t n_marks;
-    bool safe;         /* the string is markup: `+` escapes the other operand */
-    struct sink *tail; /* sink in which the string may be continued; NULL: none */
+    /* the string is markup: `+` escapes the other operand */
+    bool safe;
+    /* sink in which the string may be continued; NULL: none */
+    struct sink *tail;
 };
 
 /* Invariants: len <= cap; len <= max unless max is 0; marks are sorted, disjoint, not empty and end
  * within len. Bytes and marks that were taken as a string are never changed. */
 struct sink {
     char *data;
-    size_t len, cap, max; /* max: limit of len; 0: none */
+    /* max: limit of len; 0: none */
+    size_t len, cap, max;
     struct text_range *marks;
     uint32_t n_marks, cap_marks;
-    uint32_t all_user; /* > 0: all added text is the user's */
+    /* > 0: all added text is the user's */
+    uint32_t all_user;
 };
 
 /* Returns a string for a literal of this program; static. */

@@ -20,7 +20,8 @@ struct scope;
 __extension__ typedef __int128 wide;
 
 enum value_type {
-    V_MISSING, /* argument that was not given */
+    /* argument that was not given */
+    V_MISSING,
     V_UNDEFINED,
     V_NONE,
     V_BOOL,
@@ -46,9 +47,11 @@ struct value {
         int64_t i;
         uint64_t u;
         double f;
-        const struct tstr *s; /* V_STR; V_UNDEFINED: the missing name, or NULL */
+        /* V_STR; V_UNDEFINED: the missing name, or NULL */
+        const struct tstr *s;
         struct seq *seq;
-        struct dict *dict; /* V_DICT, V_NAMESPACE */
+        /* V_DICT, V_NAMESPACE */
+        struct dict *dict;
         struct loop *loop;
         const struct macro_value *macro;
         const struct builtin *fn;
@@ -66,22 +69,28 @@ struct seq {
     struct value *v;
     uint32_t n, cap;
     uint8_t kind;
-    bool group;  /* a pair of groupby(), with the attributes grouper and list */
-    bool user;   /* the whole value comes from a variable of the request */
-    bool shared; /* a slice has elements in the same array: they must not be moved */
+    /* a pair of groupby(), with the attributes grouper and list */
+    bool group;
+    /* the whole value comes from a variable of the request */
+    bool user;
+    /* a slice has elements in the same array: they must not be moved */
+    bool shared;
 };
 
 struct dict_entry {
     struct value key, value;
-    uint64_t hash; /* valid when the dict has an index */
+    /* valid when the dict has an index */
+    uint64_t hash;
 };
 
 /* Invariants: n <= cap; no two keys are equal; with an index every entry has its hash and one slot
  * there, and n_index, a power of two, is at least twice cap: a search ends at a free slot. */
 struct dict {
-    struct dict_entry *e; /* entries in the order of insertion */
+    /* entries in the order of insertion */
+    struct dict_entry *e;
     uint32_t n, cap;
-    uint32_t *index; /* open addressing, number of the entry + 1; NULL while the dict is small */
+    /* open addressing, number of the entry + 1; NULL while the dict is small */
+    uint32_t *index;
     uint32_t n_index;
     bool user;
 };
@@ -90,14 +99,21 @@ struct dict {
  * iteration; those of a range are computed. */
 struct loop {
     struct value *items;
-    const struct seq *range; /* NULL: the items are in `items` */
+    /* NULL: the items are in `items` */
+    const struct seq *range;
     uint32_t n, i;
-    uint32_t depth;          /* number of recursive calls around it */
-    bool taken;              /* the loop was read as a value, which may outlive it */
-    struct seq *changed;     /* last arguments of changed(), or NULL */
-    const struct node *node; /* of a recursive loop; NULL: it is not recursive */
-    struct scope *scope;     /* of a recursive loop: the scope around it */
-    struct loop *next;       /* next one of render.free_loops */
+    /* number of recursive calls around it */
+    uint32_t depth;
+    /* the loop was read as a value, which may outlive it */
+    bool taken;
+    /* last arguments of changed(), or NULL */
+    struct seq *changed;
+    /* of a recursive loop; NULL: it is not recursive */
+    const struct node *node;
+    /* of a recursive loop: the scope around it */
+    struct scope *scope;
+    /* next one of render.free_loops */
+    struct loop *next;
 };
 
 #define VALUE_NESTING_MAX 200u /* most levels of nested lists and dicts */

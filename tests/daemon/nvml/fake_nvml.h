@@ -8,9 +8,12 @@ struct fake_nvml {
     _Atomic unsigned long long mj, reasons;
     unsigned mw, mhz, celsius;
     _Atomic int n_open, n_asked;
-    int refuses; /* result of nvmlInit_v2() */
-    bool old;    /* the device reports neither energy nor power */
+    /* result of nvmlInit_v2() */
+    int refuses;
+    /* the device reports neither energy nor power */
+    bool old;
     /* NVML of CUDA 14, without the calls that CUDA 13 deprecates; else without their successors */
     bool newer;
-    atomic_bool hangs; /* calls do not return while it is set */
+    /* calls do not return while it is set */
+    atomic_bool hangs;
 };

@@ -32,9 +32,11 @@ struct sheet { /* inputs, in place of the layers of a model */
 
 struct way {
     const char *isa;
-    uint32_t page_tokens, n_threads, chunk; /* chunk: rows of a step */
+    /* chunk: rows of a step */
+    uint32_t page_tokens, n_threads, chunk;
     struct kv_formats type;
-    bool dirty; /* pages are filled with NaN first */
+    /* pages are filled with NaN first */
+    bool dirty;
 };
 
 static bool tight; /* the states of only one item's chunks have room */

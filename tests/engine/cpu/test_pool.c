@@ -11,7 +11,8 @@
 enum { ITEMS = 64, ROUNDS = 20000 };
 
 struct round {
-    uint32_t value, done[ITEMS]; /* plain: the pool must order them */
+    /* plain: the pool must order them */
+    uint32_t value, done[ITEMS];
     _Atomic uint32_t next, n_bad, n_calls;
     uint32_t n_threads;
 };

@@ -35,7 +35,8 @@ struct block { /* header before an allocation */
 /* Kernels that have been loaded on a device, by allow_shared() or by a launch. */
 static struct loaded {
     const void *kernel;
-    uint32_t bytes; /* bytes of dynamic shared memory that are allowed */
+    /* bytes of dynamic shared memory that are allowed */
+    uint32_t bytes;
     bool by_call;
 } loaded[FAKE_DEVICES][128];
 static uint32_t n_loaded[FAKE_DEVICES];

@@ -14,52 +14,77 @@
 
 struct fake_cuda {
     /* Inputs, set by tests. */
-    uint32_t fail_at;    /* number of the call that fails; 0: none */
-    bool sticky;         /* all later calls fail, too */
-    int error;           /* error code of the failure; 0: a made-up one */
-    uint32_t hang_after; /* number of samplings after which events are never reached; 0: no limit */
-    uint32_t hang_records; /* number of records after which events are never reached; 0: no limit */
-    int hang_device;       /* device whose events are never reached */
+    /* number of the call that fails; 0: none */
+    uint32_t fail_at;
+    /* all later calls fail, too */
+    bool sticky;
+    /* error code of the failure; 0: a made-up one */
+    int error;
+    /* number of samplings after which events are never reached; 0: no limit */
+    uint32_t hang_after;
+    /* number of records after which events are never reached; 0: no limit */
+    uint32_t hang_records;
+    /* device whose events are never reached */
+    int hang_device;
     /* 1 + the device that does all its work before the others; 0: none; -1: a different one each
      * time that the host waits. */
     int ahead;
-    bool now_and_then; /* `ahead` applies only when n_drained / 2 is odd */
+    /* `ahead` applies only when n_drained / 2 is odd */
+    bool now_and_then;
     /* number of the wait of a stream for an event that is left out; 0: none */
     uint32_t forget_wait;
-    bool other_kind; /* the last device has another compute capability */
-    bool no_peers;   /* no device has access to another's memory */
+    /* the last device has another compute capability */
+    bool other_kind;
+    /* no device has access to another's memory */
+    bool no_peers;
     int n_devices, major, minor, n_multiprocessors;
     /* CUDA version of the driver, as in cuda_api.versions(); the runtime's is 13.0 */
     int driver;
-    size_t bytes;  /* memory of each device */
-    size_t others; /* part of it that another process uses during the next `others_stay` queries */
+    /* memory of each device */
+    size_t bytes;
+    /* part of it that another process uses during the next `others_stay` queries */
+    size_t others;
     uint32_t others_stay;
-    bool integrated; /* memory is the host's, of which the file cache uses `cached` bytes */
+    /* memory is the host's, of which the file cache uses `cached` bytes */
+    bool integrated;
     size_t cached;
     /* Order of the threads of a block: simt_order(). Host calls run as late as possible if it is
      * even, and immediately if it is odd. */
     uint64_t order;
-    int no_code;        /* 1 + the device for which the module has no kernels; 0: none */
-    bool no_graphs;     /* captures fail when they end */
-    int made_for;       /* result of cuda_api.check_kernel(); 0: the device's compute capability */
-    bool other_wgmma;   /* sums of wgmma are rounded differently from those of mma */
-    bool idle;          /* kernels do nothing, and fills set only the first bytes */
-    const char *broken; /* name of a kernel that does nothing */
-    const char *faulty; /* name of a kernel whose launch fails, and with it all later calls */
+    /* 1 + the device for which the module has no kernels; 0: none */
+    int no_code;
+    /* captures fail when they end */
+    bool no_graphs;
+    /* result of cuda_api.check_kernel(); 0: the device's compute capability */
+    int made_for;
+    /* sums of wgmma are rounded differently from those of mma */
+    bool other_wgmma;
+    /* kernels do nothing, and fills set only the first bytes */
+    bool idle;
+    /* name of a kernel that does nothing */
+    const char *broken;
+    /* name of a kernel whose launch fails, and with it all later calls */
+    const char *faulty;
     /* Returns the time of a launch in us of the fake clock; NULL: 0. */
     float (*us_of)(const char *kernel, const void *args);
     /* Called before a kernel runs, if set; @number counts the launches of the process. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
     /* Outputs, read by tests. */
-    uint32_t n_calls, n_waits, n_records; /* n_waits: of streams for events */
-    uint32_t n_drained;                   /* number of times that the host has waited for work */
-    int n_live;                           /* number of allocations, streams and events */
+    /* n_waits: of streams for events */
+    uint32_t n_calls, n_waits, n_records;
+    /* number of times that the host has waited for work */
+    uint32_t n_drained;
+    /* number of allocations, streams and events */
+    int n_live;
     size_t n_bytes, peak_bytes;
-    float now_us; /* the fake clock */
+    /* the fake clock */
+    float now_us;
     uint64_t n_launches, n_early, n_graphs, n_graph_launches, n_host_calls;
-    bool beside;         /* a host call may be running: it has started and is not joined */
-    bool failed_capture; /* call fail_at was part of a capture */
+    /* a host call may be running: it has started and is not joined */
+    bool beside;
+    /* call fail_at was part of a capture */
+    bool failed_capture;
 };
 
 extern struct fake_cuda fake_cuda;

@@ -18,13 +18,17 @@ enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_WAIT, OP_FORK, OP_JOIN
 struct op { /* enqueued work that has not run */
     struct op *next;
     enum op_kind kind;
-    struct stream *stream; /* of an op in a graph: the stream in which it was captured */
+    /* of an op in a graph: the stream in which it was captured */
+    struct stream *stream;
     void *to;
     const void *from;
-    void *snapshot; /* copy of pageable memory, which the runtime reads immediately */
-    uint64_t sum;   /* stream_sum() of pinned memory, which must not change until the copy */
+    /* copy of pageable memory, which the runtime reads immediately */
+    void *snapshot;
+    /* stream_sum() of pinned memory, which must not change until the copy */
+    uint64_t sum;
     size_t n;
-    uint64_t number; /* number of the record that is waited for */
+    /* number of the record that is waited for */
+    uint64_t number;
     int byte;
     struct simt_dim grid;
     uint32_t shared;
@@ -35,33 +39,44 @@ struct op { /* enqueued work that has not run */
 /* Invariant: op and end are a queue; op is the next to run. */
 struct stream {
     struct op *op, **end;
-    struct stream *next; /* list of all streams */
+    /* list of all streams */
+    struct stream *next;
     int device;
-    bool captured; /* the current capture includes it */
-    bool waits;    /* the next op follows a wait for another stream's event */
+    /* the current capture includes it */
+    bool captured;
+    /* the next op follows a wait for another stream's event */
+    bool waits;
     /* Number of its ops in the capture, and how many of these the stream that began the capture
      * waits for. */
     uint32_t n_captured, n_joined;
 };
 
 struct event {
-    float at;                   /* time in microseconds at which it was reached */
-    uint64_t recorded, reached; /* how often it was recorded and reached */
-    struct stream *stream;      /* stream of the last record */
+    /* time in microseconds at which it was reached */
+    float at;
+    /* how often it was recorded and reached */
+    uint64_t recorded, reached;
+    /* stream of the last record */
+    struct stream *stream;
     int device;
-    bool asked;    /* a query has answered "not ready" once since the last record */
-    bool has_time; /* made by timer_new(), so that it keeps times */
+    /* a query has answered "not ready" once since the last record */
+    bool asked;
+    /* made by timer_new(), so that it keeps times */
+    bool has_time;
     /* if the last record was captured: the event of the graph that stands for it */
     struct event *captured;
-    uint32_t place; /* of a captured record: its index among the stream's captured ops */
+    /* of a captured record: its index among the stream's captured ops */
+    uint32_t place;
 };
 
 /* A captured graph, in the order of capture. A launch enqueues the ops of other streams in streams
  * of the graph's own. Invariant: of events outside the graph, these wait only for `begun`. */
 struct graph {
     struct op *op, **end;
-    struct stream *first; /* the stream that began the capture */
-    bool is_uploaded;     /* it has been launched before */
+    /* the stream that began the capture */
+    struct stream *first;
+    /* it has been launched before */
+    bool is_uploaded;
     struct branch {
         struct stream *of;
         struct stream own;

@@ -29,8 +29,10 @@ struct trace {
 /* Results of a run of a few steps by the engine itself. */
 struct outcome {
     uint64_t digest[2];
-    float vector[64];      /* vector of the first row of the first step */
-    uint8_t page[1 << 14]; /* the page in host memory */
+    /* vector of the first row of the first step */
+    float vector[64];
+    /* the page in host memory */
+    uint8_t page[1 << 14];
     size_t page_bytes;
     uint32_t n_pages;
     char isa[32], note[200];

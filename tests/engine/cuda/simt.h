@@ -36,7 +36,8 @@ struct simt_dim {
 
 struct simt_kernel {
     void (*run)(const void *args);
-    void (*quick)(const void *args); /* the same, not instrumented: where simt_looks is not set */
+    /* the same, not instrumented: where simt_looks is not set */
+    void (*quick)(const void *args);
     const char *name;
     uint32_t n_threads;
     size_t args_size;

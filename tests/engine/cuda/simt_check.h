@@ -69,11 +69,14 @@ struct simt_lane { /* the thread that runs */
     const uint8_t *stack;
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited; /* has called wait_for_previous() */
+    /* has called wait_for_previous() */
+    bool waited;
     /* has written shared memory since its last fence, so wgmma does not see the writes */
     bool hidden;
-    uint64_t fenced;                /* time of its last bulk_publish() */
-    uint32_t phases[SIMT_BARRIERS]; /* next phase to wait for, of each barrier */
+    /* time of its last bulk_publish() */
+    uint64_t fenced;
+    /* next phase to wait for, of each barrier */
+    uint32_t phases[SIMT_BARRIERS];
 };
 
 extern struct simt_lane *simt_lane;

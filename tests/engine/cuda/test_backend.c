@@ -224,7 +224,8 @@ struct way {
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
     bool overlap, graphs;
     uint64_t order;
-    const char *fuse, *wide, *wgmma; /* WEFT_CUDA_FUSE, _WIDE, _WGMMA */
+    /* WEFT_CUDA_FUSE, _WIDE, _WGMMA */
+    const char *fuse, *wide, *wgmma;
 };
 
 enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
@@ -354,7 +355,8 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
 /* Sequences with a common prefix decode, the longest first: on shared pages, as far as these are
  * full, or on pages of their own. */
 struct sharing {
-    uint32_t n, common; /* tokens */
+    /* tokens */
+    uint32_t n, common;
     uint32_t n_multiprocessors;
     bool same_pages, share, graphs;
     uint64_t order;

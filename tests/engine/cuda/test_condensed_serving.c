@@ -21,7 +21,8 @@
 
 enum {
     REQUESTS = FEWEST(3, 2),
-    MOST = 4, /* requests of a run */
+    /* requests of a run */
+    MOST = 4,
     COMMON = 114,
     OWN = 8,
     OUT = FEWEST(18, 13),

@@ -25,8 +25,10 @@ enum { LAYERS = 8, EXPERTS = 40 };
 /* Expected slots of a layer, which is identified by the address of its table. */
 static struct layer {
     const uint32_t *table;
-    int32_t slot[EXPERTS];   /* expert in each slot; -1: none */
-    uint64_t since[EXPERTS]; /* of a slot */
+    /* expert in each slot; -1: none */
+    int32_t slot[EXPERTS];
+    /* of a slot */
+    uint64_t since[EXPERTS];
 } layers[LAYERS];
 static uint64_t now, n_missed, n_moved, n_read_far;
 static struct route_args routed;

@@ -23,7 +23,8 @@
 struct seen {
     const struct golden *golden;
     const struct driver_seq *seq[GOLDEN_CASES];
-    double last[GOLDEN_CASES]; /* distance of the logits behind the prompt */
+    /* distance of the logits behind the prompt */
+    double last[GOLDEN_CASES];
     /* Tokens that follow; those that are golden; those whose logit is near the golden one. */
     uint32_t n_greedy[GOLDEN_CASES], n_equal[GOLDEN_CASES], n_near[GOLDEN_CASES];
 };
@@ -124,8 +125,10 @@ static void check_file(const char *name, double limit) {
 /* Numbers that the reference chose by, in the order of its rows, which is that of the device's. */
 struct choices {
     float *v;
-    size_t n, cap, at;       /* at: of the device's next choice */
-    uint32_t n_all, n_other; /* chosen; of them those that the reference did not choose */
+    /* at: of the device's next choice */
+    size_t n, cap, at;
+    /* chosen; of them those that the reference did not choose */
+    uint32_t n_all, n_other;
 };
 
 static struct choices experts, blocks;

@@ -136,7 +136,8 @@ Test(cuda_open, a_driver_that_is_too_old_is_named) {
 /* Errors that a machine may give at first. */
 Test(cuda_open, why_there_is_no_device_is_told) {
     static const struct {
-        uint32_t call; /* 1: query of the number of devices; 3: use of the device */
+        /* 1: query of the number of devices; 3: use of the device */
+        uint32_t call;
         int error;
         const char *told;
     } cases[] = {
@@ -276,8 +277,10 @@ Test(cuda_open, sources_tell_families_apart) {
  * off. */
 Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     static const struct {
-        int major, made_for; /* made_for 0: the device's family */
-        const char *said;    /* value of the environment variable */
+        /* made_for 0: the device's family */
+        int major, made_for;
+        /* value of the environment variable */
+        const char *said;
         bool early;
     } cases[] = {{9, 0, NULL, true}, {9, 0, "0", false}, {9, 80, "1", false}, {8, 0, NULL, false}};
     char path[64];

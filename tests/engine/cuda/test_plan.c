@@ -49,7 +49,8 @@ struct model {
     const struct plan_args *l;
     struct result place[PLACES];
     uint32_t row_seq[SEQS * 100];
-    uint32_t done[SEQS * 100][32]; /* number of final results of each row and head */
+    /* number of final results of each row and head */
+    uint32_t done[SEQS * 100][32];
     uint64_t n_saved, n_wide, n_gone_on;
 };
 

@@ -143,7 +143,8 @@ Test(cuda_products, shared_segments_are_the_same) {
 Test(cuda_products, what_blocks_leave_is_added_up_behind) {
     static const struct {
         const char *name;
-        uint32_t n_left; /* gemma4's first layer has heads of half the size */
+        /* gemma4's first layer has heads of half the size */
+        uint32_t n_left;
     } archs[] = {{"qwen2", 2}, {"gemma4", 1}};
     /* The first case in steps of few rows, the second without. */
     static const char *const wgmma[] = {"0", "0", "0", "1"}, *const fuse[] = {"0", "0", "16384",
@@ -210,7 +211,8 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
 /* A device on which panels of @fast_rows rows are fast if @fast_splits blocks share one. */
 static struct product_times {
     uint32_t fast_rows, fast_splits;
-    uint32_t n_fast, n_slow; /* launches of products of many rows */
+    /* launches of products of many rows */
+    uint32_t n_fast, n_slow;
 } device;
 
 static bool is_fast(const char *kernel, const struct matmul_args *a) {
@@ -239,7 +241,8 @@ static void count_fast(const char *kernel, uint64_t number, void *args) {
 Test(cuda_products, the_fastest_way_is_taken) {
     static const struct {
         const char *wgmma, *times;
-        uint32_t n_rows, fast_rows, fast_splits, n_fast; /* of the second step's five products */
+        /* of the second step's five products */
+        uint32_t n_rows, fast_rows, fast_splits, n_fast;
     } cases[] = {{"0", "1", OWN, 64, 1, 5},
                  {"0", "1", OWN, 64, 8, 3},
                  {"1", "1", OWN, 64, 4, 3},

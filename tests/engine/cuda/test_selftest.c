@@ -161,15 +161,19 @@ static bool is_few(const char *kernel, const void *args) {
 
 struct fault {
     is_way wrong;
-    const char *note; /* text of the note or of the refusal */
+    /* text of the note or of the refusal */
+    const char *note;
     bool refused;
-    bool taken; /* steps of a run without a fault must use the way */
+    /* steps of a run without a fault must use the way */
+    bool taken;
 };
 
 static struct {
     const struct fault *faults;
-    uint32_t n_faults, n_taken[8]; /* launches of each fault's way, by steps */
-    const struct fault *present;   /* or NULL */
+    /* launches of each fault's way, by steps */
+    uint32_t n_faults, n_taken[8];
+    /* or NULL */
+    const struct fault *present;
 } scene;
 
 static void spoil(const char *kernel, uint64_t number, void *args) {

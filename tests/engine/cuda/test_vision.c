@@ -40,7 +40,8 @@ struct bench {
     struct engine_opts opts;
     const struct be_ops *ops;
     struct be *be;
-    const char *why; /* note if the CPU has the encoder; NULL: the device has it */
+    /* note if the CPU has the encoder; NULL: the device has it */
+    const char *why;
     struct scene scene;
 };
 

@@ -149,7 +149,8 @@ static struct {
     uint32_t n, n_expert, n_layer, seen[LONGEST];
     /* the largest distance of a row's logits before replacement */
     double worst;
-    enum { LEAVE, RECORD, IMPOSE } host; /* action of experts_pick(); n: number of its calls */
+    /* action of experts_pick(); n: number of its calls */
+    enum { LEAVE, RECORD, IMPOSE } host;
 } router;
 
 void __real_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
@@ -175,7 +176,8 @@ void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expe
 static struct {
     uint32_t seen[LONGEST * 8][LONGEST / 32 + 1]; /* bits of positions; by position, then layer */
     uint32_t n, n_layer, at[LONGEST];
-    uint32_t n_other, n_chosen; /* blocks that only CUDA chose; all chosen blocks */
+    /* blocks that only CUDA chose; all chosen blocks */
+    uint32_t n_other, n_chosen;
 } chosen;
 
 void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,

@@ -21,16 +21,19 @@ struct way {
     uint32_t chunk, n_neighbours;
     bool graphs, overlap, forced;
     const char *fuse;
-    uint64_t order, seed; /* order of threads; seed of tokens, 0: 8 */
+    /* order of threads; seed of tokens, 0: 8 */
+    uint64_t order, seed;
     /* Number of rows of the prompt after which the subject's state is saved; it is loaded after the
      * next rows, which are then computed again. 0: never. */
     uint32_t back;
     /* Bytes of host memory for snapshots, which the test moves as the disk tier does; 0: snapshots
      * are in the device's memory. */
     uint64_t host_kv_bytes;
-    uint32_t host_experts, device_layers, n_threads; /* engine_opts; n_threads 0: 1 */
+    /* engine_opts; n_threads 0: 1 */
+    uint32_t host_experts, device_layers, n_threads;
     struct kv_formats kv_type;
-    int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
+    /* engine_opts.experts_fd, with keeps_place; or 0 */
+    int placed_fd;
     /* engine_opts.fetches_experts; the way that it is compared with has all experts */
     bool fetches;
 };
@@ -42,7 +45,8 @@ extern const struct way ways_back[4];
 /* Results of the subject's rows. */
 struct trace {
     const struct driver_seq *subject;
-    float *logits; /* [LONGEST][n_vocab] */
+    /* [LONGEST][n_vocab] */
+    float *logits;
     uint32_t n_vocab;
     struct driver_out at[LONGEST];
 };

@@ -14,9 +14,12 @@
 struct be {
     struct be *real;
     uint32_t max_rows, max_wants;
-    struct step *step[2]; /* of step s, at [s % 2] */
-    struct step *open;    /* the step that the reference has begun and not ended, or NULL */
-    int32_t *sampled;     /* of the last step */
+    /* of step s, at [s % 2] */
+    struct step *step[2];
+    /* the step that the reference has begun and not ended, or NULL */
+    struct step *open;
+    /* of the last step */
+    int32_t *sampled;
 };
 
 struct step {

@@ -32,17 +32,27 @@ struct address {
 struct op {
     void (*run)(struct warp *w, const struct op *o, uint32_t mask);
     int32_t r[6];
-    int32_t *list;      /* places of the operands in braces, consecutively */
-    struct address *at; /* addresses, for copies */
-    int64_t imm;        /* offset of an address, or an immediate */
-    int32_t guard;      /* index of the guard predicate, or -1 */
-    uint32_t target;    /* of a branch: index of the target op */
-    uint32_t rejoin;    /* op at which lanes that diverge here reconverge */
+    /* places of the operands in braces, consecutively */
+    int32_t *list;
+    /* addresses, for copies */
+    struct address *at;
+    /* offset of an address, or an immediate */
+    int64_t imm;
+    /* index of the guard predicate, or -1 */
+    int32_t guard;
+    /* of a branch: index of the target op */
+    uint32_t target;
+    /* op at which lanes that diverge here reconverge */
+    uint32_t rejoin;
     uint16_t n_list;
-    uint8_t kind, negated, wide; /* wide: the address has 64 bits */
-    uint8_t space, size, count;  /* of a memory access: bytes of an element, number of elements */
-    uint8_t width;               /* of a memory access: bytes of a register */
-    uint8_t flags, form[3];      /* used by the instruction's decoder */
+    /* wide: the address has 64 bits */
+    uint8_t kind, negated, wide;
+    /* of a memory access: bytes of an element, number of elements */
+    uint8_t space, size, count;
+    /* of a memory access: bytes of a register */
+    uint8_t width;
+    /* used by the instruction's decoder */
+    uint8_t flags, form[3];
     uint32_t line;
     const char *text;
 };
@@ -79,17 +89,21 @@ struct ptx_kernel {
     char *name, *module;
     struct op *ops;
     uint32_t n_ops;
-    size_t reg_bytes; /* for all lanes of a warp */
+    /* for all lanes of a warp */
+    size_t reg_bytes;
     uint32_t n_preds;
-    uint8_t *consts; /* immediates, repeated for all lanes */
+    /* immediates, repeated for all lanes */
+    uint8_t *consts;
     size_t const_bytes;
     uint8_t *params;
     size_t param_bytes, shared_bytes, local_bytes;
-    uint32_t max_threads, cluster; /* blocks of a cluster; 0: as the launch says */
+    /* blocks of a cluster; 0: as the launch says */
+    uint32_t max_threads, cluster;
     /* uses bulk copies or wgmma, which access shared memory through the async proxy */
     bool proxies;
     uint64_t n_launches, n_executed;
-    uint8_t *ran; /* for each op, whether it was executed */
+    /* for each op, whether it was executed */
+    uint8_t *ran;
 };
 
 struct range {
@@ -138,34 +152,42 @@ struct warp {
     enum state state;
     uint32_t barrier;
     enum meeting meeting;
-    bool waited, fenced; /* by griddepcontrol.wait; by wgmma.fence */
-    const struct op *op; /* the current instruction */
+    /* by griddepcontrol.wait; by wgmma.fence */
+    bool waited, fenced;
+    /* the current instruction */
+    const struct op *op;
     struct copying *copies;
     uint32_t n_copies, max_copies, committed[LANES];
     struct products products[64];
     uint32_t n_products, products_committed;
-    struct range last; /* allocation of the last access */
-    uint64_t asked;    /* address of the mbarrier that was incomplete at the warp's last try */
+    /* allocation of the last access */
+    struct range last;
+    /* address of the mbarrier that was incomplete at the warp's last try */
+    uint64_t asked;
     uint8_t *local;
-    size_t reg_bytes, local_bytes; /* allocated sizes */
+    /* allocated sizes */
+    size_t reg_bytes, local_bytes;
     uint32_t n_preds;
 };
 
 struct block {
-    struct block *cluster; /* block 0 of the cluster */
+    /* block 0 of the cluster */
+    struct block *cluster;
     uint32_t rank, n_ranks;
     struct ptx_kernel *kernel;
     const struct ptx_launch *launch;
     struct warp warp[MAX_WARPS];
     uint32_t n_warps;
-    uint8_t *shared; /* begins with SHARED_BASE reserved bytes */
+    /* begins with SHARED_BASE reserved bytes */
+    uint8_t *shared;
     uint32_t shared_end;
     /* Flags for each 16 bytes: accessed by threads since the last fence.proxy.async, or the target
      * of a bulk copy in flight. */
     uint8_t *dirty;
     struct bulk *bulk;
     uint32_t n_bulk, max_bulk;
-    uint32_t arrived[MAX_BARRIERS], expected[MAX_BARRIERS]; /* number of threads; 0: all */
+    /* number of threads; 0: all */
+    uint32_t arrived[MAX_BARRIERS], expected[MAX_BARRIERS];
 };
 enum { DIRTY_READ = 1, DIRTY_WRITTEN = 2, COMING = 4 };
 

@@ -10,12 +10,17 @@
 
 struct flow {
     struct ptx_kernel *k;
-    uint32_t n;      /* number of blocks; the exit is block n */
-    uint32_t *first; /* first op of each block; n_ops at the end */
-    uint32_t *of;    /* block of each op */
+    /* number of blocks; the exit is block n */
+    uint32_t n;
+    /* first op of each block; n_ops at the end */
+    uint32_t *first;
+    /* block of each op */
+    uint32_t *of;
     uint32_t (*next)[2];
-    uint32_t *n_before, *before_at, *before; /* predecessors of each block */
-    uint32_t *order, *number, n_order;       /* postorder of the reversed graph */
+    /* predecessors of each block */
+    uint32_t *n_before, *before_at, *before;
+    /* postorder of the reversed graph */
+    uint32_t *order, *number, n_order;
     uint32_t *dominator;
 };
 

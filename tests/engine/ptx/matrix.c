@@ -8,7 +8,8 @@
 #include "tests/engine/ptx/parse.h"
 
 struct tile {
-    float a[16][16], b[16][8]; /* a: [rows][k]; b: [k][columns] */
+    /* a: [rows][k]; b: [k][columns] */
+    float a[16][16], b[16][8];
 };
 
 /* Layout of a: in lane 4 g + t, a0 has row g, columns 2 t and 2 t + 1; a1 row g + 8; a2 and a3 the

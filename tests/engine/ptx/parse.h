@@ -16,25 +16,34 @@ enum operand_kind { REGISTER, PREDICATE, IMMEDIATE, ADDRESS, LIST, SINK, SYMBOL,
 
 struct operand {
     enum operand_kind kind;
-    int32_t place; /* place of a register, or of an address's base */
-    uint8_t width; /* bytes of a register */
-    bool is_float; /* an immediate that is written as hexadecimal digits of a float */
+    /* place of a register, or of an address's base */
+    int32_t place;
+    /* bytes of a register */
+    uint8_t width;
+    /* an immediate that is written as hexadecimal digits of a float */
+    bool is_float;
     bool negated;
-    uint64_t value; /* value of an immediate; offset of an address or symbol */
+    /* value of an immediate; offset of an address or symbol */
+    uint64_t value;
     enum space space;
-    uint16_t first, n; /* elements of a list, in instruction.list */
-    int32_t second;    /* of an operand d|p: the predicate; -1: none, -2: a sink */
+    /* elements of a list, in instruction.list */
+    uint16_t first, n;
+    /* of an operand d|p: the predicate; -1: none, -2: a sink */
+    int32_t second;
     char label[200];
 };
 
 struct parser;
 
 struct instruction {
-    char name[160]; /* the whole mnemonic */
+    /* the whole mnemonic */
+    char name[160];
     char text[200];
-    char *part[16]; /* the mnemonic, split at its dots */
+    /* the mnemonic, split at its dots */
+    char *part[16];
     uint32_t n_parts;
-    uint32_t used; /* bit i: a decoder has recognised part i */
+    /* bit i: a decoder has recognised part i */
+    uint32_t used;
     struct operand operand[MAX_OPERANDS];
     uint32_t n_operands;
     struct operand list[MAX_LIST];

@@ -15,11 +15,14 @@
 /* A function of a module. Its body is parsed where it is used. */
 struct function {
     char name[256];
-    const char *params, *body; /* position after the opening bracket, or brace */
+    /* position after the opening bracket, or brace */
+    const char *params, *body;
     const char *module, *text;
     uint32_t max_threads, cluster;
-    int family;  /* compute capability that it is compiled for, such as 90 */
-    bool is_own; /* compiled for sm_90a, which runs on no other device */
+    /* compute capability that it is compiled for, such as 90 */
+    int family;
+    /* compiled for sm_90a, which runs on no other device */
+    bool is_own;
     bool is_entry;
     struct ptx_kernel *kernel;
 };
@@ -33,9 +36,12 @@ enum symbol_kind { SYM_REGS, SYM_SHARED, SYM_DYNAMIC, SYM_LOCAL, SYM_PARAM };
 struct symbol {
     char name[200];
     enum symbol_kind kind;
-    uint8_t width;  /* 1: predicates */
-    int32_t first;  /* place or index of the first register; offset of a variable */
-    uint32_t count; /* number of registers of NAME<count>; 0: a single one */
+    /* 1: predicates */
+    uint8_t width;
+    /* place or index of the first register; offset of a variable */
+    int32_t first;
+    /* number of registers of NAME<count>; 0: a single one */
+    uint32_t count;
 };
 
 struct label {
@@ -54,7 +60,8 @@ struct parser {
     uint32_t n_labels, n_uses, max_labels, max_uses, n_ops, max_ops;
     /* number of the inlined call that is parsed; 0: the kernel itself */
     uint32_t inlined, n_inlined;
-    struct symbol statics[64]; /* variables in shared memory */
+    /* variables in shared memory */
+    struct symbol statics[64];
     uint32_t n_statics;
     /* constants that hold the address of dynamic shared memory, patched at the end */
     int32_t patched[2];

@@ -25,16 +25,21 @@ struct ptx_kernel;
 
 struct ptx_launch {
     uint32_t grid_x, grid_y, n_threads;
-    uint32_t shared_bytes; /* of dynamic shared memory */
-    uint32_t cluster;      /* blocks of a cluster, consecutive in x; 0: as the kernel declares */
-    const void *args;      /* the kernel's one argument */
+    /* of dynamic shared memory */
+    uint32_t shared_bytes;
+    /* blocks of a cluster, consecutive in x; 0: as the kernel declares */
+    uint32_t cluster;
+    /* the kernel's one argument */
+    const void *args;
     size_t args_bytes;
-    bool early; /* programmatic dependent launch: the kernel must execute griddepcontrol.wait */
+    /* programmatic dependent launch: the kernel must execute griddepcontrol.wait */
+    bool early;
     /* 0: warps and blocks run in ascending order, and the first block of a cluster as far ahead of
      * the others as possible. Other values: a pseudo-random order, and another block ahead, or
      * none. */
     uint64_t order;
-    bool other_wgmma; /* sums of wgmma are rounded differently from those of mma */
+    /* sums of wgmma are rounded differently from those of mma */
+    bool other_wgmma;
 };
 
 /* Reads the functions of a module; errors name it @name. */

@@ -274,7 +274,8 @@ Test(ptx, shuffles) {
     static const struct {
         const char *mode;
         uint32_t b, c;
-        int from[6]; /* results of lanes 0, 1, 7, 8, 15, 31 */
+        /* results of lanes 0, 1, 7, 8, 15, 31 */
+        int from[6];
     } s[] = {
         {"bfly", 1, 0x1F, {1, 0, 6, 9, 14, 30}},   {"bfly", 16, 0x1F, {16, 17, 23, 24, 31, 15}},
         {"up", 1, 0, {0, 0, 6, 7, 14, 30}},        {"down", 1, 0x1F, {1, 2, 8, 9, 16, 31}},

@@ -25,7 +25,8 @@ static unsigned n_tests, n_suites;
 static atomic_bool has_failed; /* set in the child that runs the test */
 /* Result of a child for the process that waits for it. */
 static struct told {
-    bool ended; /* the test ended by its last line or an assertion; exit() elsewhere is a failure */
+    /* the test ended by its last line or an assertion; exit() elsewhere is a failure */
+    bool ended;
     char why_skipped[200];
 } * told;
 static const char *filter = "*"; /* pattern of "suite/test" */

@@ -25,14 +25,19 @@
 
 static const struct fill_recipe {
     enum tensor_type type;
-    uint16_t scale, min; /* offsets of the half floats in a block; min 0: symmetric */
+    /* offsets of the half floats in a block; min 0: symmetric */
+    uint16_t scale, min;
     double square, centre;
     enum {
         SCALE_HALF,
-        SCALE_E8M0,  /* one byte, a power of two */
-        SCALE_UE4M3, /* four bytes */
-        SCALE_IQ1_M, /* a half in four pieces */
-        SCALE_TQ2,   /* a half; the code 3, which quantisers do not write, becomes 1 */
+        /* one byte, a power of two */
+        SCALE_E8M0,
+        /* four bytes */
+        SCALE_UE4M3,
+        /* a half in four pieces */
+        SCALE_IQ1_M,
+        /* a half; the code 3, which quantisers do not write, becomes 1 */
+        SCALE_TQ2,
     } kind;
 } recipes[] = {
     {TENSOR_Q4_0, 0, 0, U2 * 21.5, 0, SCALE_HALF},

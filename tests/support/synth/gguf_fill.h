@@ -13,10 +13,12 @@
  * the format is not F32. */
 struct gguf_fill {
     const struct tensor_format *format;
-    const struct fill_recipe *recipe; /* NULL: F32, F16 or BF16 */
+    /* NULL: F32, F16 or BF16 */
+    const struct fill_recipe *recipe;
     double std;
     struct rng rng;
-    uint16_t scale[256], min[256]; /* scales and minima of blocks, as half floats */
+    /* scales and minima of blocks, as half floats */
+    uint16_t scale[256], min[256];
     uint16_t level[FILL_LEVELS];
 };
 

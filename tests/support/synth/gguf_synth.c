@@ -160,9 +160,11 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
 
 /* The model or projector that is written. */
 struct subject {
-    struct synth_shape shape; /* without options.projector */
+    /* without options.projector */
+    struct synth_shape shape;
     struct synth_projector projector;
-    struct gguf *vocab; /* vocabulary to be copied, or NULL */
+    /* vocabulary to be copied, or NULL */
+    struct gguf *vocab;
     struct synth_plan plan;
 };
 

@@ -16,7 +16,8 @@
 enum synth_arch {
     SYNTH_LLAMA,
     SYNTH_MISTRAL3,
-    SYNTH_ASSISTANT, /* drafts for a gemma4 model */
+    /* drafts for a gemma4 model */
+    SYNTH_ASSISTANT,
     SYNTH_GPT_OSS,
     SYNTH_GEMMA4,
     SYNTH_DEEPSEEK2,
@@ -28,7 +29,8 @@ enum synth_arch {
     SYNTH_STEP35,
     SYNTH_MINIMAX,
     SYNTH_BAILING3,
-    SYNTH_QWEN3NEXT, /* from here on hybrid: three of four layers are gated delta nets */
+    /* from here on hybrid: three of four layers are gated delta nets */
+    SYNTH_QWEN3NEXT,
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
     SYNTH_QWEN4EXP,
@@ -40,13 +42,15 @@ struct synth_shape {
     enum synth_arch arch;
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
     double theta, eps;
-    uint32_t n_expert, n_used; /* n_expert 0: a dense FFN; else n_ff is that of an expert */
+    /* n_expert 0: a dense FFN; else n_ff is that of an expert */
+    uint32_t n_expert, n_used;
     /* Width of the expert of all rows; of the dense FFN of the first n_lead layers (deepseek2), or
      * of the one beside the experts (gemma4). */
     uint32_t n_shared, n_dense, n_lead;
     /* Hybrid models: heads of the delta nets and their size. */
     uint32_t n_key, n_value, n_state;
-    uint32_t n_rot; /* values of a head that are rotated; 0: all */
+    /* values of a head that are rotated; 0: all */
+    uint32_t n_rot;
     /* deepseek2, bailingmoe3: latent vectors of queries and of keys, values of a head; q_rank also
      * of deepseek4. */
     uint32_t q_rank, kv_rank, v_dim;
@@ -62,7 +66,8 @@ struct synth_shape {
      * of attention's output, and values of each. deepseek2, bailingmoe3: groups of experts, of
      * which each token uses half; 0: none. */
     uint32_t n_group, out_rank;
-    uint32_t n_head_window; /* step35: heads of layers with a window */
+    /* step35: heads of layers with a window */
+    uint32_t n_head_window;
     /* YaRN: factor by which the original context is stretched; 0: none */
     uint32_t factor, original;
     /* Blocks of multi-token prediction, 0 or 1. A block predicts what a model would whose layers
@@ -131,14 +136,17 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
 enum synth_role {
     ROLE_EMBED,
     ROLE_OUTPUT,
-    ROLE_V, /* attn_v, or attn_qkv of a delta net */
+    /* attn_v, or attn_qkv of a delta net */
+    ROLE_V,
     ROLE_DOWN,
     ROLE_MATRIX,
     ROLE_VECTOR,
     /* lets the first of two inputs pass, as far as it fits, and nothing of the other */
     ROLE_PASS,
-    ROLE_DIVISORS, /* divisors of RoPE's frequencies: only the first quarter rotates */
-    ROLE_PICKS,    /* numbers of experts, different within a row; mean: number of experts */
+    /* divisors of RoPE's frequencies: only the first quarter rotates */
+    ROLE_DIVISORS,
+    /* numbers of experts, different within a row; mean: number of experts */
+    ROLE_PICKS,
 };
 
 /* A tensor and its content: normal numbers of this mean and deviation. */
@@ -155,7 +163,8 @@ struct synth_tensor {
 struct synth_plan {
     struct synth_tensor *tensor;
     uint32_t n_tensors;
-    uint32_t file_type; /* general.file_type */
+    /* general.file_type */
+    uint32_t file_type;
 };
 
 /* @format: a tensor format's name, or the mix Q4_K_M, Q5_K_M or MXFP4_MOE. Returns 0, -EINVAL for
@@ -168,11 +177,16 @@ void synth_plan_deinit(struct synth_plan *p);
 struct synth_projector {
     enum projector_kind kind;
     uint32_t n_layer, n_embd, n_head, n_ff, n_out, patch;
-    uint32_t side;   /* patches of a side of a picture, or of the table of positions */
-    uint32_t tile;   /* pixels of a tile's side (lfm2); 0: the key is left out */
-    uint32_t period; /* of layers without windows */
-    uint32_t bounds; /* 1: products of gemma4v have bounds */
-    uint32_t n_deep; /* number of last layers with deepstack */
+    /* patches of a side of a picture, or of the table of positions */
+    uint32_t side;
+    /* pixels of a tile's side (lfm2); 0: the key is left out */
+    uint32_t tile;
+    /* of layers without windows */
+    uint32_t period;
+    /* 1: products of gemma4v have bounds */
+    uint32_t bounds;
+    /* number of last layers with deepstack */
+    uint32_t n_deep;
 };
 
 /* Parses like synth_shape_parse(), for a kind of vision/projector.h. */

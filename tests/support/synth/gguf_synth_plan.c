@@ -12,8 +12,10 @@
 static const struct {
     const char *format;
     uint32_t file_type;
-    enum tensor_type base, more; /* more: what the mix gives to the tensors that need more bits */
-    enum tensor_type stack;      /* format of all experts' matrices; F32: `base` */
+    /* more: what the mix gives to the tensors that need more bits */
+    enum tensor_type base, more;
+    /* format of all experts' matrices; F32: `base` */
+    enum tensor_type stack;
 } types[] = {
     {"F32", 0, TENSOR_F32, TENSOR_F32, TENSOR_F32},
     {"F16", 1, TENSOR_F16, TENSOR_F16, TENSOR_F32},
@@ -83,7 +85,8 @@ struct planner {
     struct synth_plan *plan;
     const struct synth_shape *shape;
     enum tensor_type base, more, stack;
-    uint32_t layer, n_v; /* n_v: tensors of ROLE_V so far */
+    /* n_v: tensors of ROLE_V so far */
+    uint32_t layer, n_v;
 };
 
 /* Counts the tensors of ROLE_V in all layers. */

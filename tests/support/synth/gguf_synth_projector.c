@@ -110,7 +110,8 @@ int synth_projector_parse(struct synth_projector *out, const char *kind, const c
 /* Context of the functions that add tensors. */
 struct planner {
     struct synth_plan *plan;
-    bool bounds; /* adds bounds of inputs and outputs of all products */
+    /* adds bounds of inputs and outputs of all products */
+    bool bounds;
     const struct tensor_format *format;
 };
 

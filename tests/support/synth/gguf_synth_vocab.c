@@ -39,7 +39,8 @@ static const char *const words[] = {
 
 static const struct {
     const char *text;
-    int type; /* tokenizer.ggml.token_type: 3 control, 4 user-defined */
+    /* tokenizer.ggml.token_type: 3 control, 4 user-defined */
+    int type;
 } specials[] = {
     {"<|endoftext|>", 3}, {"<|im_start|>", 3},    {"<|im_end|>", 3},
     {"<think>", 4},       {"</think>", 4},        {"<tool_call>", 4},
@@ -96,7 +97,8 @@ static const char chat_template[] =
 
 struct piece {
     char text[PIECE_MAX + 2];
-    uint8_t len, left; /* bytes; of the left part of its merge, 0: not made by a merge */
+    /* bytes; of the left part of its merge, 0: not made by a merge */
+    uint8_t len, left;
 };
 
 /* Pieces in the order of their ids; the first 256 are the bytes. There are more than twice as many
@@ -104,7 +106,8 @@ struct piece {
 struct vocab {
     struct piece *piece;
     uint32_t n, max;
-    uint32_t *slot, mask; /* hash set of pieces: number + 1, 0: free */
+    /* hash set of pieces: number + 1, 0: free */
+    uint32_t *slot, mask;
 };
 
 /* Returns the slot of the piece @text, or the free one for it. */

@@ -18,12 +18,17 @@
 /* Invariants: an error stays; data_bytes <= directory_bytes; keys and tensors come before
  * gguf_write_start(), data after it; n_items is 0 except between an array and its last item. */
 struct gguf_write {
-    int fd;    /* descriptor of the caller, from gguf_write_start() on */
-    int error; /* 0, or the first -errno */
+    /* descriptor of the caller, from gguf_write_start() on */
+    int fd;
+    /* 0, or the first -errno */
+    int error;
     uint64_t n_kv, n_tensors;
-    uint64_t n_items;         /* missing items of the array that is being written */
-    uint64_t directory_bytes; /* bytes of tensor data, padded, according to the directory */
-    uint64_t data_bytes;      /* bytes of tensor data written so far */
+    /* missing items of the array that is being written */
+    uint64_t n_items;
+    /* bytes of tensor data, padded, according to the directory */
+    uint64_t directory_bytes;
+    /* bytes of tensor data written so far */
+    uint64_t data_bytes;
     struct buf kv, dir;
 };
 

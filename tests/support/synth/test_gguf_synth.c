@@ -16,7 +16,8 @@ struct seen {
     uint32_t n;
     int32_t top[N_ROWS + 1];
     double worst_spread,
-        best_spread; /* smallest and largest standard deviation of the logits of a row */
+        /* smallest and largest standard deviation of the logits of a row */
+        best_spread;
 };
 
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,

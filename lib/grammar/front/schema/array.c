@@ -117,7 +117,8 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
 struct containing {
     struct schema *s;
     const struct facets *f;
-    struct expr *any, *item[1 << CONTAINS_MAX]; /* item[set] fits the schemas of `set` */
+    /* item[set] fits the schemas of `set` */
+    struct expr *any, *item[1 << CONTAINS_MAX];
     struct expr
         *made[1 << CONTAINS_MAX]; /* the rest of the array, by the set of schemas still to be met */
 };

@@ -358,7 +358,8 @@ static int facets_pass(struct schema *s, struct facets *f, struct place at, size
 static const struct keyword {
     const char *name;
     take_fn *take;
-    unsigned implies; /* types that it restricts values to, without `type` */
+    /* types that it restricts values to, without `type` */
+    unsigned implies;
     size_t how;
 } KEYWORDS[] = {
     {OWN "notEnum", take_not_text, T_STRING, TEXT_NOT_ENUM},

@@ -32,12 +32,16 @@
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {
-    const struct lang *lang; /* as keys */
+    /* as keys */
+    const struct lang *lang;
     /* KEY_FORM is for undeclared keys: their spelling in the notation. */
     enum { KEY_MUST, KEY_FORM, KEY_PATTERN, KEY_SOME } kind;
-    uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
-    struct place value; /* KEY_PATTERN */
-    bool negated;       /* KEY_SOME: keys that do not match */
+    /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
+    uint32_t part;
+    /* KEY_PATTERN */
+    struct place value;
+    /* KEY_SOME: keys that do not match */
+    bool negated;
 };
 
 struct keys {
@@ -45,8 +49,10 @@ struct keys {
     const struct facets *f;
     struct key_rule rule[LANG_MAX];
     uint32_t n;
-    bool unruled; /* no keyword is about names */
-    bool plain;   /* so only declared names exclude a key: object.c makes the others */
+    /* no keyword is about names */
+    bool unruled;
+    /* so only declared names exclude a key: object.c makes the others */
+    bool plain;
 };
 
 /* A language `from` and the same texts as keys, which are made once. */
@@ -316,12 +322,14 @@ static struct expr *class_member(const struct keys *k, uint64_t mask, struct exp
  * alone, so objects with the same patterns and declared names share them. */
 struct key_classes {
     struct key_classes *next;
-    const struct lang **in; /* those of the rules, the declared names, lang_texts() where keys are
-                               counted */
+    /* those of the rules, the declared names, lang_texts() where keys are counted */
+    const struct lang **in;
     uint32_t n_in, n;
     uint64_t must;
-    uint64_t *mask;    /* by class: which of the languages match */
-    struct expr **key; /* NULL: they are not allowed */
+    /* by class: which of the languages match */
+    uint64_t *mask;
+    /* NULL: they are not allowed */
+    struct expr **key;
 };
 
 static bool same_langs(const struct key_classes *c, const struct lang *const *in, uint32_t n,

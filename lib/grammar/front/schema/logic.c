@@ -47,8 +47,10 @@ struct writer {
     struct schema *s;
     yyjson_mut_doc *d;
     yyjson_mut_val *alts;
-    struct place at; /* the schema that is negated */
-    bool dropped;    /* a contrary was left out */
+    /* the schema that is negated */
+    struct place at;
+    /* a contrary was left out */
+    bool dropped;
     int error;
 };
 

@@ -35,12 +35,17 @@
 /* Holds the conditions of f->multiple, in units of 1 / 10^digits. */
 struct condition {
     uint32_t digits;
-    uint64_t step;           /* values are multiples of `step`; 0: no such condition */
-    uint64_t no[LANG_MAX];   /* values are not multiples of any of these multiples of step */
-    uint32_t from[LANG_MAX]; /* index in f->multiple of each excluded divisor */
+    /* values are multiples of `step`; 0: no such condition */
+    uint64_t step;
+    /* values are not multiples of any of these multiples of step */
+    uint64_t no[LANG_MAX];
+    /* index in f->multiple of each excluded divisor */
+    uint32_t from[LANG_MAX];
     uint32_t n_no;
-    bool never; /* no value fulfils the conditions */
-    bool large; /* the divisors exceed 64 bits; only from[] and `digits` are known */
+    /* no value fulfils the conditions */
+    bool never;
+    /* the divisors exceed 64 bits; only from[] and `digits` are known */
+    bool large;
 };
 
 /* A rule that was made for numbers with these bounds and multiples; equal conditions share it. */
@@ -183,7 +188,8 @@ static int read_condition(struct schema *s, const struct facets *f, struct condi
 struct multiple_maker {
     const struct condition *is;
     uint32_t n, k;
-    uint32_t *same; /* for each remainder: the least equivalent one */
+    /* for each remainder: the least equivalent one */
+    uint32_t *same;
     struct lang_state *state;
     struct edge *edge;
     uint32_t n_edges;

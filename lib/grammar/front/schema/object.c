@@ -92,7 +92,8 @@ struct name {
 struct name_list {
     struct name *v;
     uint32_t n, cap;
-    struct hash_index index; /* finds the entries of v[] by name */
+    /* finds the entries of v[] by name */
+    struct hash_index index;
 };
 
 static void names_deinit(struct name_list *l) {
@@ -255,10 +256,14 @@ struct object {
     const struct facets *f;
     const struct keys *keys;
     struct name_list *names;
-    struct name_rules *rules;     /* rules of each name */
-    uint32_t witness[64];         /* for each of f->some: index of a name, or NO_NAME */
-    struct expr *rest, *some[64]; /* additional members: any, or a witness of f->some[i] */
-    struct keyed *keyed;          /* the members of the list, as members_unordered() takes them */
+    /* rules of each name */
+    struct name_rules *rules;
+    /* for each of f->some: index of a name, or NO_NAME */
+    uint32_t witness[64];
+    /* additional members: any, or a witness of f->some[i] */
+    struct expr *rest, *some[64];
+    /* the members of the list, as members_unordered() takes them */
+    struct keyed *keyed;
 };
 
 /* Returns whether unevaluatedProperties sees a member of this name, because a schema that holds

@@ -39,7 +39,8 @@
  * expression becomes a rule. */
 struct memo {
     struct memo *next;
-    struct expr *body; /* NULL: in progress */
+    /* NULL: in progress */
+    struct expr *body;
     uint32_t rule, n;
     enum notation notation;
     yyjson_val **key;

@@ -36,13 +36,15 @@ enum json_type {
 /* Names the place of a schema, for messages. */
 struct path {
     const struct path *up;
-    const char *key; /* NULL: an index */
+    /* NULL: an index */
+    const char *key;
     size_t len, index;
 };
 
 /* A value in a schema and its place. */
 struct place {
-    yyjson_val *v; /* NULL: there is none */
+    /* NULL: there is none */
+    yyjson_val *v;
     const struct path *path;
 };
 
@@ -55,8 +57,10 @@ struct open {
 
 /* An anyOf or oneOf that is not multiplied out yet. */
 struct choice {
-    struct place at; /* the array */
-    bool one;        /* oneOf */
+    /* the array */
+    struct place at;
+    /* oneOf */
+    bool one;
     const struct open *open;
 };
 
@@ -65,7 +69,8 @@ struct parts {
     struct place *v;
     struct choice *choice;
     uint32_t n, cap, n_choices, cap_choices;
-    uint32_t n_roots; /* schemas that were given for the value; the first is part 0 */
+    /* schemas that were given for the value; the first is part 0 */
+    uint32_t n_roots;
     bool never;
 };
 
@@ -73,7 +78,8 @@ struct parts {
 #define DECIMAL_DIGITS 64
 struct decimal {
     bool negative;
-    uint8_t n_int, n_frac; /* n_int 0: zero */
+    /* n_int 0: zero */
+    uint8_t n_int, n_frac;
     char digit_int[DECIMAL_DIGITS], digit_frac[DECIMAL_DIGITS];
 };
 
@@ -86,12 +92,15 @@ struct bound {
 /* The keywords of all parts together. */
 struct facets {
     const struct parts *parts;
-    struct place part; /* the part that is being read */
+    /* the part that is being read */
+    struct place part;
     unsigned types;
-    unsigned implied; /* types whose keywords occur */
+    /* types whose keywords occur */
+    unsigned implied;
     bool typed, closed, unique;
     struct place unique_at;
-    struct place *value; /* enum arrays and const values */
+    /* enum arrays and const values */
+    struct place *value;
     bool *value_is_const;
     uint32_t n_values, cap_values, cap_consts;
     struct bound lower, upper;
@@ -101,7 +110,8 @@ struct facets {
         enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
     } * text; /* patterns and formats that strings must match, or with NOT_ must not */
     uint32_t n_text, cap_text;
-    struct place *some; /* members that must be there, by a description of their names (keys.c) */
+    /* members that must be there, by a description of their names (keys.c) */
+    struct place *some;
     uint32_t n_some, cap_some;
     struct multiple {
         struct place at;
@@ -118,21 +128,31 @@ struct memo;
 struct schema {
     struct build *b;
     yyjson_val *root;
-    yyjson_val *own_types; /* {"string": {"type": "string"}, ..} */
+    /* {"string": {"type": "string"}, ..} */
+    yyjson_val *own_types;
     const struct path *root_path;
-    struct memo **memo; /* hash table */
+    /* hash table */
+    struct memo **memo;
     const struct path **paths;
-    struct hash_index path_index; /* of paths[] */
+    /* of paths[] */
+    struct hash_index path_index;
     uint32_t n_paths, cap_paths;
     uint32_t depth;
     struct lang_memo *langs;
-    struct key_classes *key_classes; /* cache of object keys (keys.c) */
-    struct names_list *names;        /* tries of declared names (object.c) */
-    struct quoted_lang *quoted;      /* cache of quoted languages (keys.c) */
-    bool has_refs;                   /* somewhere there is the word "$ref" */
-    uint32_t n_nots;                 /* occurrences of the word "not" */
-    bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
-    struct place *target;            /* targets of references in derived schemas (logic.c) */
+    /* cache of object keys (keys.c) */
+    struct key_classes *key_classes;
+    /* tries of declared names (object.c) */
+    struct names_list *names;
+    /* cache of quoted languages (keys.c) */
+    struct quoted_lang *quoted;
+    /* somewhere there is the word "$ref" */
+    bool has_refs;
+    /* occurrences of the word "not" */
+    uint32_t n_nots;
+    /* drafts up to 7: words beside a $ref mean nothing */
+    bool old_refs;
+    /* targets of references in derived schemas (logic.c) */
+    struct place *target;
     uint32_t n_targets, cap_targets;
     struct schema_doc {
         struct schema_doc *next;
@@ -205,9 +225,11 @@ struct expr *schema_share(struct schema *s, struct expr *e);
 
 /* A member of an object, or an item of an array whose items differ. */
 struct keyed {
-    const uint8_t *key; /* identity of the rule */
+    /* identity of the rule */
+    const uint8_t *key;
     uint32_t key_len;
-    struct expr *between, *value; /* behind the key; between may be NULL */
+    /* behind the key; between may be NULL */
+    struct expr *between, *value;
     bool must;
 };
 /* At least one of v[@n], each at most once, and any number of @rest (NULL: none), in any order with
@@ -227,7 +249,8 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out);
 bool keys_plain(const struct keys *k, uint32_t n_declared);
 struct name_rules {
     bool allowed;
-    uint64_t some; /* bit i: the name can be the one that f->some[i] requires */
+    /* bit i: the name can be the one that f->some[i] requires */
+    uint64_t some;
 };
 /* Collects the rules that apply to the member @name. Returns 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);

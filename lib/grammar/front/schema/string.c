@@ -166,7 +166,8 @@ static bool limit_length(struct build *b, const struct facets *f, struct expr **
 /* A rule that was made for a pattern or format with lengths; equal ones share it. */
 struct string_rule {
     struct string_rule *next;
-    const char *text; /* in the arena */
+    /* in the arena */
+    const char *text;
     size_t len;
     uint32_t min, max, rule;
     uint8_t kind, notation;
@@ -464,7 +465,8 @@ static struct expr *strings_expr(struct schema *s, const struct facets *f) {
 struct length_rule {
     struct length_rule *next;
     uint32_t min, max;
-    struct expr *strings, *quoted; /* quoted: a call of a rule */
+    /* quoted: a call of a rule */
+    struct expr *strings, *quoted;
     enum notation notation;
 };
 

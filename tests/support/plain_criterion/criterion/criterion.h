@@ -29,11 +29,14 @@ struct criterion_test_params {
 
 struct plain_test {
     const char *suite, *name;
-    void (*run)(void);           /* NULL: run_with is set */
-    void (*run_with)(void *arg); /* called for each of the parameters */
+    /* NULL: run_with is set */
+    void (*run)(void);
+    /* called for each of the parameters */
+    void (*run_with)(void *arg);
     struct criterion_test_params (*params)(void);
     struct plain_options options;
-    const char *file; /* source of the test, as the compiler was given it */
+    /* source of the test, as the compiler was given it */
+    const char *file;
 };
 
 /* Runs the tests that the arguments name, or all tests. Returns the exit status. */
