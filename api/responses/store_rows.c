@@ -76,7 +76,10 @@ static int write_events(struct buf *out, const struct stored_parts *p) {
 static int whole_head(const struct spliced *r, struct buf *whole, struct db_value *out) {
     if (r->in.n > 0)
         TRY(spliced_read(r, 0, spliced_len(r), whole));
-    *out = r->in.n > 0 ? stored_text_value(whole->data, whole->len) : blob_value(r->text);
+    if (r->in.n > 0)
+        *out = stored_text_value(whole->data, whole->len);
+    else
+        *out = blob_value(r->text);
     return 0;
 }
 

@@ -444,12 +444,13 @@ int msg_submit_pack_part(struct buf *out, const struct submit *m, uint32_t at) {
     size_t start = out->len;
 
     assert(submit_sane(m) && at < head.total);
-    int r = buf_add(out, &head, sizeof(head));
-    if (r == 0)
-        r = add_submit_range(out, &f, at, at + n);
-    if (r < 0)
+    TRY(buf_add(out, &head, sizeof(head)));
+    int r = add_submit_range(out, &f, at, at + n);
+    if (r < 0) {
         out->len = start;
-    return r < 0 ? r : (int)n;
+        return r;
+    }
+    return (int)n;
 }
 
 void submit_parts_deinit(struct submit_parts *p) {
@@ -478,8 +479,8 @@ int msg_submit_take_part(struct submit_parts *p, const void *data, uint32_t len)
     if (p->total == 0 || head.id != p->id || head.total != p->total || head.at != p->text.len ||
         n > SUBMIT_WHOLE || n > p->total - p->text.len)
         return -EPROTO;
-    int r = buf_add(&p->text, (const char *)data + sizeof(head), n);
-    return r < 0 ? r : p->text.len == p->total;
+    TRY(buf_add(&p->text, (const char *)data + sizeof(head), n));
+    return p->text.len == p->total;
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {

@@ -230,10 +230,10 @@ static int hf_read_split(struct hf_reader *r, yyjson_val *v) {
             return hf_fail(r, "pre_tokenizer.behavior %s is not supported", hf_show(how).s);
         return hf_add_stage(r, &regexes[i].rules);
     }
-    return hf_fail(
-        r, "pre_tokenizer: the pattern %s is not known",
-        hf_show(text.data ? yyjson_obj_get(pattern, "Regex") : yyjson_obj_get(pattern, "String"))
-            .s);
+    const char *form = text.data ? "Regex" : "String";
+
+    return hf_fail(r, "pre_tokenizer: the pattern %s is not known",
+                   hf_show(yyjson_obj_get(pattern, form)).s);
 }
 
 static int hf_read_byte_level(struct hf_reader *r, yyjson_val *v) {

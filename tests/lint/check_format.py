@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Every C and CUDA file is as clang-format 14 writes it. Exit 77 (skipped) without that version.
+"""Every C and CUDA file is as clang-format 14 writes it, which also sorts the includes; the essay of a file stands
+before its includes; and the comment of a member stands above it, so that a longer name moves no other line. Exit 77
+(skipped) without that version of clang-format.
 
 usage: check_format.py SOURCE_ROOT
 """
@@ -23,6 +25,54 @@ def find_tool():
     return None
 
 
+OPENS = re.compile(r"^\s*(static |_Thread_local |typedef |const )*(struct|union|enum)( \w+)?\s*\{\s*$")
+BEHIND = re.compile(r"^\s+[A-Za-z_][^/]*[;,]\s+/\*|^\s+[A-Z_]\w*(?: = [^/]*)?,?\s+/\*")
+
+
+def members_with_comments_behind(lines):
+    """Yields the numbers of the lines of structs, unions and enums with a comment behind a member."""
+    inside = []
+    for number, line in enumerate(lines, 1):
+        code = re.sub(r"/\*.*?(\*/|$)", "", line)
+        if inside and inside[-1] and BEHIND.match(line):
+            yield number
+        if OPENS.match(code):
+            inside.append(True)
+            continue
+        balance = code.count("{") - code.count("}")
+        inside += [False] * max(balance, 0)
+        del inside[len(inside) - min(max(-balance, 0), len(inside)) :]
+
+
+def essay_behind_includes(lines):
+    """Returns the number of the line of an essay that stands behind the first includes, or 0."""
+    at = next((i for i, line in enumerate(lines) if line.startswith("#include")), len(lines))
+    if any(line.startswith("/*") for line in lines[:at]):
+        return 0
+    while at < len(lines) and (lines[at] == "" or lines[at].startswith("#include")):
+        at += 1
+    end = at
+    while end < len(lines) and "*/" not in lines[end]:
+        end += 1
+    is_essay = end + 1 < len(lines) and lines[at].startswith("/*") and lines[end + 1] == ""
+    return at + 1 if is_essay else 0
+
+
+def misplaced(files):
+    """Prints the comments that stand in the wrong place. Returns their number."""
+    n = 0
+    for f in files:
+        lines = pathlib.Path(f).read_text(encoding="utf-8").split("\n")
+        places = [(at, "comment behind a member") for at in members_with_comments_behind(lines)]
+        essay = essay_behind_includes(lines)
+        if essay:
+            places.append((essay, "essay behind the includes"))
+        for at, what in places:
+            print(f"{f}:{at}: {what}")
+        n += len(places)
+    return n
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     tool = find_tool()
@@ -35,7 +85,9 @@ def main():
         for f in sorted((root / folder).rglob("*"))
         if f.suffix in {".c", ".h", ".cu", ".cuh"}
     ]
-    return subprocess.run([tool, "--dry-run", "-Werror", "--style=file", *files], cwd=root).returncode
+    n = misplaced(f for f in files if "tests/mutants/" not in f)
+    formatted = subprocess.run([tool, "--dry-run", "-Werror", "--style=file", *files], cwd=root).returncode
+    return formatted or min(n, 1)
 
 
 sys.exit(main())

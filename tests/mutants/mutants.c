@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "base/util.h"
 
 #ifndef MUTANTS_TABLE
