@@ -279,7 +279,7 @@ static void prewarm_send(struct model *model, const struct submit *m) {
 
 static void prewarm_submit_prompt(struct prewarm_job *t) {
     struct gen_env *env = t->job.env;
-    const struct model *model = t->job.model;
+    struct model *model = t->job.model;
     const struct prompt *p = t->job.prompts;
     uint32_t page = model->info->page_tokens, n = (uint32_t)t->tokens.n;
     uint32_t held = (uint32_t)prewarm_common(t->tokens.id, n, t->held, t->n_held);

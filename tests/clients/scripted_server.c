@@ -294,7 +294,7 @@ static void log_run(struct server *s, const struct run *r, const struct submit *
     yyjson_mut_doc_free(doc);
 }
 
-static int submit(struct api_port *p, const struct submit *m) {
+static int submit(struct api_port *p, const struct submit *m, uint32_t *sent) {
     struct server *s = CONTAINER_OF(p, struct server, port);
     CLEANUP(buf_deinit) struct buf prompt = {.max = 64 << 20};
     struct run *r = calloc(1, sizeof(*r));

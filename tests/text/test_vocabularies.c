@@ -33,14 +33,9 @@ static struct tokenizer *open_vocab(const char *name) {
 
 /* llama.cpp never normalises: its ids of text that is not in NFC are compared without that step. */
 static bool set_nfc(struct tokenizer *t, bool on) {
-    static struct pretok copy;
-    bool before = t->pretok && t->pretok->nfc;
+    bool before = t->nfc;
 
-    if (t->pretok) {
-        copy = *t->pretok;
-        copy.nfc = on;
-        t->pretok = &copy;
-    }
+    t->nfc = on;
     return before;
 }
 
