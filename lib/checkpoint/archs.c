@@ -125,7 +125,7 @@ static const struct arch_key keys_granite[] = {
     {0},
 };
 
-/* How experts are picked, for architectures that read it from the file. */
+/* Rule by which experts are picked, for architectures that read it from the file. */
 #define KEYS_ROUTING                                                                               \
     {"first_k_dense_replace num_dense_layers", "leading_dense_block_count", KEY_U32, false},       \
         {"n_shared_experts", "expert_shared_count", KEY_U32, false},                               \

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What differs between a tensor of a checkpoint and that of a GGUF file. */
+/* Differences between a tensor of a checkpoint and that of a GGUF file. */
 enum name_how {
     /* a matrix in place; a vector as F32 */
     NAME_PLAIN,

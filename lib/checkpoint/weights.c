@@ -17,7 +17,7 @@
 #include "base/try.h"
 #include "checkpoint/reader.h"
 
-/* What the pattern of a name stands for. */
+/* Parts of a name that its pattern leaves open. */
 struct weight_place {
     const struct arch_name *name;
     uint32_t layer, expert;
