@@ -117,8 +117,12 @@ FIELD(take_output_config) {
  * client sets itself stay. */
 static void anthropic_put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
-    yyjson_mut_val *kwargs =
-        yyjson_is_obj(given) ? yyjson_val_mut_copy(in->doc, given) : yyjson_mut_obj(in->doc);
+    yyjson_mut_val *kwargs;
+
+    if (yyjson_is_obj(given))
+        kwargs = yyjson_val_mut_copy(in->doc, given);
+    else
+        kwargs = yyjson_mut_obj(in->doc);
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (!yyjson_obj_get(given, names[i]))

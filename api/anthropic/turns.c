@@ -279,10 +279,14 @@ static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
+    yyjson_mut_val *args;
+
+    if (yyjson_is_obj(input))
+        args = yyjson_val_mut_copy(in->doc, input);
+    else
+        args = yyjson_mut_obj(in->doc);
     need_message(in, "assistant");
-    turns_put_call(in, id, server_tool_name(in, block),
-                   yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
-                                        : yyjson_mut_obj(in->doc));
+    turns_put_call(in, id, server_tool_name(in, block), args);
     if (has_server_result(in, id))
         return 0;
     begin_result(in, id);

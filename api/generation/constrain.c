@@ -69,9 +69,13 @@ static yyjson_mut_val *form_node(struct draft *d) {
     if (strcmp(f->kind, "json_schema") == 0) {
         o = ir_json(&d->n, yyjson_val_mut_copy(doc, f->value), f->param);
     } else {
-        o = ir_of(&d->n, f->kind,
-                  strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
-                                                      : yyjson_val_mut_copy(doc, f->value));
+        yyjson_mut_val *value;
+
+        if (strcmp(f->kind, "json_object") == 0)
+            value = yyjson_mut_true(doc);
+        else
+            value = yyjson_val_mut_copy(doc, f->value);
+        o = ir_of(&d->n, f->kind, value);
         yyjson_mut_obj_add_strcpy(doc, o, "param", f->param);
     }
     if (f->compact)
@@ -284,10 +288,11 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
         work = 0;
         if (d->quick)
             limits.max_work = MIN(limits.max_work, QUICK_WORK);
-        r = limits.max_work
-                ? constraint_compile(&g, NULL, text, len, &limits, &why)
-                : err_set_code(&why, 400, "grammar_too_complex", NULL,
-                               "the grammars of this request take too much work to compile");
+        if (limits.max_work)
+            r = constraint_compile(&g, NULL, text, len, &limits, &why);
+        else
+            r = err_set_code(&why, 400, "grammar_too_complex", NULL,
+                             "the grammars of this request take too much work to compile");
         grammar_free(g);
         bool too_much = r == -EINVAL && strcmp(why.code, "grammar_too_complex") == 0;
 

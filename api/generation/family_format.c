@@ -60,6 +60,14 @@ struct buf family_source(const char *source, size_t len) {
 
 enum probe { PROBE_ASKED, PROBE_CALL, PROBE_CALL_TEXT, PROBE_ANSWER, PROBE_PROMPT };
 
+/* Makes a message with a call of the tool whose arguments are @args. */
+static yyjson_mut_val *probe_call(yyjson_mut_doc *d, yyjson_mut_val *args) {
+    return json_make(d,
+                     "{role:'assistant', content:'', tool_calls:[{id:'call12345', type:'function', "
+                     "function:{name:'get_weather', arguments:%}}]}",
+                     args);
+}
+
 /* Makes the variables of a conversation with a tool: a question, with or without what begins an
  * answer, and in the other probes an answer or a call, whose arguments are an object or a text. */
 static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
@@ -74,13 +82,10 @@ static int probe_vars(enum probe probe, yyjson_val *kwargs, yyjson_doc **out) {
     yyjson_mut_val *messages = json_constant(d, "[{role:'user', content:'Go'}]");
     if (probe == PROBE_ANSWER)
         yyjson_mut_arr_append(messages, json_constant(d, "{role:'assistant', content:'Done'}"));
-    else if (probe == PROBE_CALL || probe == PROBE_CALL_TEXT)
-        yyjson_mut_arr_append(
-            messages, json_make(d,
-                                "{role:'assistant', content:'', tool_calls:[{id:'call12345', "
-                                "type:'function', function:{name:'get_weather', arguments:%}}]}",
-                                probe == PROBE_CALL ? json_constant(d, "{city:'Paris'}")
-                                                    : yyjson_mut_str(d, args)));
+    else if (probe == PROBE_CALL)
+        yyjson_mut_arr_append(messages, probe_call(d, json_constant(d, "{city:'Paris'}")));
+    else if (probe == PROBE_CALL_TEXT)
+        yyjson_mut_arr_append(messages, probe_call(d, yyjson_mut_str(d, args)));
     yyjson_mut_obj_add_val(d, root, "messages", messages);
     yyjson_mut_obj_add_val(
         d, root, "tools",

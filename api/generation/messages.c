@@ -249,8 +249,10 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
+    if (!v && b->form->text_args)
+        return yyjson_mut_str(b->doc, "{}");
     if (!v)
-        return b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
+        return yyjson_mut_obj(b->doc);
     if (b->form->text_args && !yyjson_is_str(v))
         return json_of(b, v);
     if (!b->form->text_args && yyjson_is_str(v))
@@ -287,10 +289,16 @@ static int messages_put_call(struct build *b, yyjson_val *call, size_t at, yyjso
         return messages_refuse(b, place, "must have a name without NUL");
     if (custom && !yyjson_is_str(input))
         return messages_refuse(b, place, "must be a custom call with name and input");
+    yyjson_mut_val *arguments;
+
+    if (custom)
+        arguments = messages_input(b, input);
+    else
+        arguments = arguments_of(b, args);
     yyjson_mut_arr_append(
         calls, json_make(b->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
                          yyjson_is_str(id) ? messages_text(b, id) : NULL, messages_text(b, name),
-                         custom ? messages_input(b, input) : arguments_of(b, args)));
+                         arguments));
     return 0;
 }
 
@@ -559,9 +567,12 @@ static int messages_put_list(struct build *b, const struct gen_request *r, yyjso
         TRY(toolcall_describe(&b->note, shown_functions(r)));
     if (b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
         put_note(b, list);
-    for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m))
-        result = b->form->plain && message_is_result(m) ? messages_put_results(b, &m, n, list)
-                                                        : messages_put_one(b, m, list);
+    for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m)) {
+        if (b->form->plain && message_is_result(m))
+            result = messages_put_results(b, &m, n, list);
+        else
+            result = messages_put_one(b, m, list);
+    }
     messages_put(b, root, "messages", list);
     return result;
 }
@@ -569,8 +580,12 @@ static int messages_put_list(struct build *b, const struct gen_request *r, yyjso
 /* Sets the variable `functions`, which Firefunction's template puts into the text. */
 static int put_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_val *shown = shown_functions(r);
-    CLEANUP(freep) char *text = shown ? yyjson_val_write(shown, 0, NULL) : strdup("");
+    CLEANUP(freep) char *text = NULL;
 
+    if (shown)
+        text = yyjson_val_write(shown, 0, NULL);
+    else
+        text = strdup("");
     if (!text)
         return -ENOMEM;
     if (!yyjson_obj_get(r->kwargs, "functions"))
@@ -586,8 +601,12 @@ static int messages_put_tools(struct build *b, const struct gen_request *r,
         TRY(put_functions_text(b, r, root));
     if (!functions && b->form->family->no_null_tools)
         return 0;
-    yyjson_mut_val *tools =
-        functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
+    yyjson_mut_val *tools;
+
+    if (functions)
+        tools = yyjson_val_mut_copy(b->doc, functions);
+    else
+        tools = yyjson_mut_null(b->doc);
 
     if (b->form->simple_tools)
         messages_simplify_tools(b->doc, tools);

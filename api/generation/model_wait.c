@@ -29,7 +29,12 @@ static bool is_usable(const struct model *m, bool computes) {
 
 /* Returns the model that a request for @name gets (generation/models.h); NULL if there is none. */
 static struct model *model_wait_find(const struct gen_env *env, const char *name, size_t len) {
-    struct model *m = name ? models_find(env, name, len) : model_first(env);
+    struct model *m;
+
+    if (name)
+        m = models_find(env, name, len);
+    else
+        m = model_first(env);
 
     /* A single model, where there is never another, accepts the names that its dialect decides.
      * Clients of Anthropic's API name its models, and get the first one. */

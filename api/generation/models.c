@@ -39,8 +39,9 @@ bool models_are_allowed(const struct tenant *t, const struct model *m) {
         size_t n = strlen(c->models[i]);
         bool open = n > 0 && c->models[i][n - 1] == '*';
 
-        if (open ? strncmp(m->info->id, c->models[i], n - 1) == 0
-                 : model_has_name(m, c->models[i], n))
+        if (open && strncmp(m->info->id, c->models[i], n - 1) == 0)
+            return true;
+        if (!open && model_has_name(m, c->models[i], n))
             return true;
     }
     return c->n_models == 0;

@@ -157,8 +157,12 @@ static size_t count_results(yyjson_val *m, size_t n) {
 /* Returns call @i of message @m as a message of its own; the other content of @m comes with the
  * first. */
 static yyjson_mut_val *one_call(struct rewrite *b, yyjson_val *m, yyjson_val *call, size_t i) {
-    yyjson_mut_val *one = i ? json_constant(b->doc, "{role:'assistant', content:''}")
-                            : yyjson_val_mut_copy(b->doc, m);
+    yyjson_mut_val *one;
+
+    if (i)
+        one = json_constant(b->doc, "{role:'assistant', content:''}");
+    else
+        one = yyjson_val_mut_copy(b->doc, m);
 
     yyjson_mut_obj_remove_key(one, "tool_calls");
     yyjson_mut_obj_add_val(b->doc, one, "tool_calls",

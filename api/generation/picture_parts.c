@@ -171,12 +171,22 @@ static bool has_picture(yyjson_val *m) {
 
 static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) {
     bool pictures = has_picture(m);
-    yyjson_mut_val *to = pictures ? yyjson_mut_obj(f->doc) : yyjson_val_mut_copy(f->doc, m);
+    yyjson_mut_val *to;
+
+    if (pictures)
+        to = yyjson_mut_obj(f->doc);
+    else
+        to = yyjson_val_mut_copy(f->doc, m);
 
     yyjson_mut_arr_append(list, to);
     JSON_MEMBERS(key, v, pictures ? m : NULL) {
         bool content = yyjson_equals_str(key, "content") && yyjson_is_arr(v);
-        yyjson_mut_val *copy = content ? yyjson_mut_arr(f->doc) : yyjson_val_mut_copy(f->doc, v);
+        yyjson_mut_val *copy;
+
+        if (content)
+            copy = yyjson_mut_arr(f->doc);
+        else
+            copy = yyjson_val_mut_copy(f->doc, v);
 
         yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy);
         if (content)
@@ -251,10 +261,12 @@ static int check_addresses(struct prompt_job *job) {
 
         if (!p->address || p->unread)
             continue;
-        int bad =
-            picture_fetch_is_on(o) /* the other returns the refusal */
-                ? picture_fetch_check(o, p->address, p->place, &job->err)
-                : image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
+        int bad;
+
+        if (picture_fetch_is_on(o))
+            bad = picture_fetch_check(o, p->address, p->place, &job->err);
+        else /* returns the refusal */
+            bad = image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
         if (bad < 0 && !forgive(job, p->repeated))
             return bad;
         p->unread = bad < 0;

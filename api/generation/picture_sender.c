@@ -126,7 +126,10 @@ static struct need *sender_find(const struct picture_sender *s, const struct mod
 /* Gets the pixels: they are there, or come from the pool, or from the front that has the client. */
 static void sender_begin(struct need *n, const struct picture_ask *ask) {
     n->gathers = !n->seen;
-    n->pixels = n->seen ? picture_take_pixels(n->seen) : malloc(n->n_bytes);
+    if (n->seen)
+        n->pixels = picture_take_pixels(n->seen);
+    else
+        n->pixels = malloc(n->n_bytes);
     if (n->gathers && !n->pixels) {
         n->gathers = false;
         n->result = -ENOMEM;

@@ -101,11 +101,14 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
         TRY(tokens_add(&p->tokens, tokenizer_bos(t)));
     if (!job->chat && !begun && !job->request.no_special_tokens)
         flags |= TOKENIZE_BOS;
-    int r = job->request.suffix ? fim_encode(&job->model->fim, job->model->info->tokenizer, p->text,
-                                             p->len, json_text(job->request.suffix),
-                                             json_len(job->request.suffix), &p->tokens)
-                                : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
-                                                   flags, p->user, p->n_user, &p->tokens);
+    int r;
+
+    if (job->request.suffix)
+        r = fim_encode(&job->model->fim, job->model->info->tokenizer, p->text, p->len,
+                       json_text(job->request.suffix), json_len(job->request.suffix), &p->tokens);
+    else
+        r = tokenizer_encode(job->model->info->tokenizer, p->text, p->len, flags, p->user,
+                             p->n_user, &p->tokens);
     if (r == -EMSGSIZE)
         return prompt_too_long(job, prompt_place(job, i).s, job->max_tokens, &job->err);
     return r;

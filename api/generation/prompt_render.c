@@ -110,8 +110,13 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
     size_t n = ARRAY_SIZE(orders);
     bool drops =
         job->model->family.drops_system && normalize_has_late_system(job->request.messages);
-    int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
+    int r;
     struct err err = job->err;
+
+    if (drops)
+        r = render_normalized(job, form, NORMALIZE_SYSTEM);
+    else
+        r = render_as(job, form);
 
     for (size_t i = 1; i < 2 * n && r == -EBADMSG; i++) {
         if (i >= n && !normalize_has_calls(job->request.messages))

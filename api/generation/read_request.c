@@ -83,12 +83,18 @@ PARSER(parse_model) {
 
 PARSER(parse_sampling) {
     const struct param *p = params_find(f->name);
-
     bool flag = p->type == PARAM_BOOL;
 
-    if (flag ? !yyjson_is_bool(v) : !yyjson_is_num(v))
-        return json_refuse(err, f->name, flag ? "must be a boolean" : "must be a number");
-    double value = flag ? yyjson_get_bool(v) : yyjson_get_num(v);
+    if (flag && !yyjson_is_bool(v))
+        return json_refuse(err, f->name, "must be a boolean");
+    if (!flag && !yyjson_is_num(v))
+        return json_refuse(err, f->name, "must be a number");
+    double value;
+
+    if (flag)
+        value = yyjson_get_bool(v);
+    else
+        value = yyjson_get_num(v);
     if (params_set(&r->sampling, p, value, err) == 0)
         return 0;
     struct err e = *err;
@@ -669,8 +675,12 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
     r->verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
-    int result =
-        known & BOTH && m->info->encoder ? refuse_text(m, err) : parse_fields(r, m, known, err);
+    int result;
+
+    if (known & BOTH && m->info->encoder)
+        result = refuse_text(m, err);
+    else
+        result = parse_fields(r, m, known, err);
     if (result == 0 && m->info->template_kwargs && known & RENDERED)
         result = gen_request_default_kwargs(r, m->info->template_kwargs);
     if (result < 0)

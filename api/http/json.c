@@ -257,11 +257,17 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         json_put_text(j, va_arg(*args, int) ? "true" : "false");
         break;
     case 'd':
-        json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));
+        if (wide)
+            json_int(j, va_arg(*args, long));
+        else
+            json_int(j, va_arg(*args, int));
         break;
     default:
         assert(*s == 'u');
-        json_uint(j, wide ? va_arg(*args, unsigned long) : va_arg(*args, unsigned));
+        if (wide)
+            json_uint(j, va_arg(*args, unsigned long));
+        else
+            json_uint(j, va_arg(*args, unsigned));
     }
     return s + 1;
 }
@@ -269,7 +275,9 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
 /* Writes a key, a word that is a value, or a text between single quotes; none has escapes. */
 static const char *print_word(struct json *j, const char *s) {
     bool quoted = *s == '\'';
-    size_t n = quoted ? strcspn(++s, "'") : strcspn(s, " ,:]}");
+
+    s += quoted;
+    size_t n = strcspn(s, quoted ? "'" : " ,:]}");
     bool key = !quoted && s[n] == ':';
 
     assert(n > 0 || quoted);
@@ -296,8 +304,10 @@ void json_vprint(struct json *j, const char *shape, va_list args) {
             json_open(j, *s++);
         else if (*s == '}' || *s == ']')
             json_close(j, *s++);
+        else if (*s == '%')
+            s = print_argument(j, s + 1, &ap);
         else
-            s = *s == '%' ? print_argument(j, s + 1, &ap) : print_word(j, s);
+            s = print_word(j, s);
     }
     va_end(ap);
 }

@@ -385,8 +385,13 @@ int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *e
     struct listener *l = add_listener(s, local, tls);
     if (!l)
         return -ENOMEM;
-    return start_listener(l, local ? uv_pipe_open(&l->h.pipe, fd) : uv_tcp_open(&l->h.tcp, fd),
-                          "inherited descriptor", err);
+    int r;
+
+    if (local)
+        r = uv_pipe_open(&l->h.pipe, fd);
+    else
+        r = uv_tcp_open(&l->h.tcp, fd);
+    return start_listener(l, r, "inherited descriptor", err);
 }
 
 int http_server_last_fd(const struct http_server *s) {

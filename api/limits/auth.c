@@ -294,8 +294,13 @@ int auth_check(const struct auth *a, const struct http *h, const struct auth_key
 
 /* Returns the length of the host in "host", "host:port" or "[v6]:port"; 0 if it is malformed. */
 static size_t host_length(const char *s) {
-    size_t n = *s == '[' ? strcspn(s, "]") + 1 : strcspn(s, ":");
+    size_t n;
     size_t len = strlen(s);
+
+    if (*s == '[')
+        n = strcspn(s, "]") + 1;
+    else
+        n = strcspn(s, ":");
 
     if (n > len || n == 0)
         return 0;

@@ -17,7 +17,9 @@
 #include "base/try.h"
 
 int64_t usage_now(const struct usage *u) {
-    return u->opts.unix_s ? u->opts.unix_s(u->opts.ctx) : time(NULL);
+    if (u->opts.unix_s)
+        return u->opts.unix_s(u->opts.ctx);
+    return time(NULL);
 }
 
 /* The callback state_job.run. */

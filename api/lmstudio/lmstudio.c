@@ -70,8 +70,12 @@ static int lmstudio_translate(struct prompt_job *job, yyjson_doc *body, struct e
         yyjson_doc_free(body);
         return json_refuse(err, "ttl", "must be a number of seconds");
     }
-    int r = job->endpoint == &completion ? openai_read_completion(job, body, err)
-                                         : openai_read_chat(job, body, err);
+    int r;
+
+    if (job->endpoint == &completion)
+        r = openai_read_completion(job, body, err);
+    else
+        r = openai_read_chat(job, body, err);
     if (r == 0 && has_ttl) {
         job->request.has_keep_alive = true;
         job->request.keep_alive_s = (int64_t)ceil(keep_s);

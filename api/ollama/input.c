@@ -97,15 +97,18 @@ static int ollama_take_options(struct input *in, yyjson_val *options) {
 /* Takes the format: "json", or a schema. */
 static int ollama_take_format(struct input *in, yyjson_val *v) {
     bool json = yyjson_equals_str(v, "json");
+    yyjson_mut_val *format;
 
     if (!v || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
     if (!json && !yyjson_is_obj(v))
         return ollama_refuse(in, "format", "\"json\" or a JSON schema");
-    ollama_put(in, "response_format",
-               json ? json_constant(in->doc, "{type:'json_object'}")
-                    : json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}",
-                                ollama_copy(in, v)));
+    if (json)
+        format = json_constant(in->doc, "{type:'json_object'}");
+    else
+        format =
+            json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}", ollama_copy(in, v));
+    ollama_put(in, "response_format", format);
     return 0;
 }
 
@@ -131,9 +134,12 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
         return ollama_refuse(in, "top_logprobs", "an integer between 0 and 20");
     if (!yyjson_get_bool(logprobs))
         return 0;
-    ollama_put(in, "logprobs", text ? yyjson_mut_sint(in->doc, most) : ollama_copy(in, logprobs));
-    if (!text)
-        ollama_put(in, "top_logprobs", ollama_copy(in, n));
+    if (text) {
+        ollama_put(in, "logprobs", yyjson_mut_sint(in->doc, most));
+        return 0;
+    }
+    ollama_put(in, "logprobs", ollama_copy(in, logprobs));
+    ollama_put(in, "top_logprobs", ollama_copy(in, n));
     return 0;
 }
 
@@ -163,8 +169,10 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     if (images && !yyjson_is_arr(images))
         return ollama_refuse(in, "images", "an array of pictures in base64");
     if (!yyjson_arr_size(images)) {
-        yyjson_mut_obj_add_val(in->doc, to, "content",
-                               text ? ollama_copy(in, text) : yyjson_mut_str(in->doc, ""));
+        if (text)
+            yyjson_mut_obj_add_val(in->doc, to, "content", ollama_copy(in, text));
+        else
+            yyjson_mut_obj_add_str(in->doc, to, "content", "");
         return 0;
     }
     if (text && !yyjson_is_str(text))

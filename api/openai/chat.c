@@ -316,7 +316,12 @@ static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set ki
     bool functions = false;
     int result = kind == FIELDS_CHAT ? functions_translate(&body, &functions, err) : 0;
     yyjson_val *root = yyjson_doc_get_root(body), *v = json_given(root, "continue_final_message");
-    bool continues = v ? yyjson_is_true(v) : llama && chat_ends_with_answer(root);
+    bool continues;
+
+    if (v)
+        continues = yyjson_is_true(v);
+    else
+        continues = llama && chat_ends_with_answer(root);
 
     if (result == 0 && v && !yyjson_is_bool(v))
         result = refuse_continue("must be a boolean", err);

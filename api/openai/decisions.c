@@ -161,10 +161,10 @@ static int decisions_read_options(struct question *q, yyjson_val *v, bool system
         q->option[1].description = json_given(criteria, "false");
         return 0;
     }
+    if (!system_one && q->kind == CHOICE)
+        return decisions_read_list(q, yyjson_obj_get(v, "choices"), "value", place, err);
     if (!system_one)
-        return q->kind == CHOICE
-                   ? decisions_read_list(q, yyjson_obj_get(v, "choices"), "value", place, err)
-                   : decisions_read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
+        return decisions_read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
     if (q->kind == CHOICE)
         return decisions_read_map(q, criteria, place, err);
     return read_levels(q, criteria, place, err);
@@ -196,12 +196,13 @@ static int read_question(struct decisions *d, yyjson_val *name, yyjson_val *v, c
 
 static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
     size_t n = yyjson_arr_size(v) + yyjson_obj_size(v);
+    bool fits = n >= 1 && n <= QUESTIONS_MAX;
     char place[32];
 
-    if (!(d->system_one ? yyjson_is_obj(v) : yyjson_is_arr(v)) || n < 1 || n > QUESTIONS_MAX)
-        return json_refuse(err, "questions",
-                           d->system_one ? "must be an object of 1 to 64 questions"
-                                         : "must be an array of 1 to 64 questions");
+    if (d->system_one && !(yyjson_is_obj(v) && fits))
+        return json_refuse(err, "questions", "must be an object of 1 to 64 questions");
+    if (!d->system_one && !(yyjson_is_arr(v) && fits))
+        return json_refuse(err, "questions", "must be an array of 1 to 64 questions");
     if (!(d->question = calloc(n, sizeof(*d->question))))
         return -ENOMEM;
     JSON_EACH(value, v) {
@@ -326,8 +327,12 @@ static int decisions_add_content(const struct decisions *d, yyjson_val *root, st
 /* Returns chat_template_kwargs with reasoning turned off, because the first token has to be the
  * label. */
 static yyjson_mut_val *without_thinking(yyjson_mut_doc *doc, yyjson_val *given) {
-    yyjson_mut_val *kwargs =
-        yyjson_is_obj(given) ? yyjson_val_mut_copy(doc, given) : yyjson_mut_obj(doc);
+    yyjson_mut_val *kwargs;
+
+    if (yyjson_is_obj(given))
+        kwargs = yyjson_val_mut_copy(doc, given);
+    else
+        kwargs = yyjson_mut_obj(doc);
 
     if (!yyjson_obj_get(given, "enable_thinking"))
         yyjson_mut_obj_add_bool(doc, kwargs, "enable_thinking", false);

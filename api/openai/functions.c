@@ -35,9 +35,10 @@ static int functions_put_choice(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjso
         return 0;
     if (!yyjson_is_obj(choice) && !json_is(choice, "auto none"))
         return json_refuse(err, "function_call", "must be auto, none or an object with a name");
-    yyjson_mut_obj_add_val(doc, root, "tool_choice",
-                           yyjson_is_obj(choice) ? wrap(doc, choice)
-                                                 : yyjson_val_mut_copy(doc, choice));
+    if (yyjson_is_obj(choice))
+        yyjson_mut_obj_add_val(doc, root, "tool_choice", wrap(doc, choice));
+    else
+        json_put_copy(doc, root, "tool_choice", choice);
     return 0;
 }
 

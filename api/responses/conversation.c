@@ -132,7 +132,10 @@ static int put_again(struct stored *c, struct stored *parent, struct buf *metada
     struct stored_parts parts;
 
     stored_parts_init(&parts);
-    parts.echo = metadata->len ? blob_new(metadata) : blob_ref(c->parts.echo);
+    if (metadata->len)
+        parts.echo = blob_new(metadata);
+    else
+        parts.echo = blob_ref(c->parts.echo);
     int r = spliced_copy(&parts.head, &c->parts.head);
     if (!parts.echo || r < 0) {
         stored_parts_deinit(&parts);
@@ -361,7 +364,12 @@ void conversations_add_serve(struct exchange *x, struct http *h) {
 
 void conversations_get_serve(struct exchange *x, struct http *h) {
     const char *item = conversation_item(x);
-    struct stored *s = item ? conversation_named(x) : named_alone(x);
+    struct stored *s;
+
+    if (item)
+        s = conversation_named(x);
+    else
+        s = named_alone(x);
     struct items_query q = {0};
 
     if (item && s) {

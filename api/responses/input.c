@@ -290,12 +290,15 @@ static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_va
 
     if (format && !yyjson_is_str(yyjson_obj_get(format, "type")))
         return responses_refuse(b, "text.format.type", "must be a string");
-    yyjson_mut_val *o = json_has(format, "type", "json_schema")
-                            ? json_make(b->doc, shape, json_copy_of(b->doc, format, "name"),
-                                        json_copy_of(b->doc, format, "schema"),
-                                        json_copy_of(b->doc, format, "strict"),
-                                        json_copy_of(b->doc, format, "description"))
-                            : yyjson_val_mut_copy(b->doc, format);
+    yyjson_mut_val *o;
+
+    if (json_has(format, "type", "json_schema"))
+        o = json_make(b->doc, shape, json_copy_of(b->doc, format, "name"),
+                      json_copy_of(b->doc, format, "schema"),
+                      json_copy_of(b->doc, format, "strict"),
+                      json_copy_of(b->doc, format, "description"));
+    else
+        o = yyjson_val_mut_copy(b->doc, format);
     yyjson_mut_obj_add_val(b->doc, root, "response_format", o);
     return 0;
 }

@@ -206,9 +206,13 @@ static void end_turn(struct responses_build *b) {
     assert(b->turn.open || (!b->turn.calls && !b->turn.content.len && !b->turn.reasoning.len));
     if (!b->turn.open)
         return;
-    yyjson_mut_val *m = items_add_message(
-        b, "assistant",
-        content->len || !b->turn.calls ? json_text_of(b->doc, content) : yyjson_mut_null(b->doc));
+    yyjson_mut_val *text;
+
+    if (content->len || !b->turn.calls)
+        text = json_text_of(b->doc, content);
+    else
+        text = yyjson_mut_null(b->doc);
+    yyjson_mut_val *m = items_add_message(b, "assistant", text);
     if (reasoning->len)
         yyjson_mut_obj_add_val(b->doc, m, "reasoning_content", json_text_of(b->doc, reasoning));
     yyjson_mut_obj_add_val(b->doc, m, "tool_calls", b->turn.calls);

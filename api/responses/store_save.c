@@ -32,7 +32,9 @@ static struct store *store_of(struct state_job *j) {
 }
 
 int64_t save_now(const struct store *s) {
-    return s->limits.unix_s ? s->limits.unix_s(s->limits.ctx) : time(NULL);
+    if (s->limits.unix_s)
+        return s->limits.unix_s(s->limits.ctx);
+    return time(NULL);
 }
 
 static struct list *row_bucket(struct store *s, int64_t number) {

@@ -306,8 +306,9 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
         return 0; /* a hosted tool, which is left out like its definition */
     if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
-    yyjson_mut_obj_add_val(b->doc, root, "tool_choice",
-                           yyjson_is_obj(choice) ? responses_named_choice(b, choice)
-                                                 : yyjson_val_mut_copy(b->doc, choice));
+    if (yyjson_is_obj(choice))
+        yyjson_mut_obj_add_val(b->doc, root, "tool_choice", responses_named_choice(b, choice));
+    else
+        json_put_copy(b->doc, root, "tool_choice", choice);
     return 0;
 }

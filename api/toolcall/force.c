@@ -119,8 +119,10 @@ static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
     bool any = f->tool->loose || yyjson_is_true(schema);
 
     if (none) {
-        *out = f->shape->args == ARGS_PYTHON ? ir_list(f->n, "sequence")
-                                             : ir_text(f->n, "literal", "{}");
+        if (f->shape->args == ARGS_PYTHON)
+            *out = ir_list(f->n, "sequence");
+        else
+            *out = ir_text(f->n, "literal", "{}");
         return 0;
     }
     if (f->tool->loose && !flag) {
@@ -131,7 +133,12 @@ static int whole_args(struct force *f, const char *flag, yyjson_mut_val **out) {
         return force_refuse(f, "a schema that does not describe an object");
     if (!any && type && !yyjson_equals_str(type, "object"))
         return force_refuse(f, "a type other than \"object\"");
-    yyjson_mut_val *copy = any ? yyjson_mut_obj(f->n->doc) : ir_value(f->n, schema);
+    yyjson_mut_val *copy;
+
+    if (any)
+        copy = yyjson_mut_obj(f->n->doc);
+    else
+        copy = ir_value(f->n, schema);
 
     if (any || !type)
         yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");

@@ -136,8 +136,12 @@ static yyjson_val *sent_schema(const struct force *f, yyjson_val *key) {
 /* Makes the node of everything after the key. */
 static yyjson_mut_val *value_node(struct force *f, yyjson_val *key, yyjson_val *schema) {
     yyjson_val *root = f->tool->parameters, *sent = sent_schema(f, key);
-    unsigned types =
-        sent ? value_schema_types(f->tool->sent, sent) : value_schema_types(root, schema);
+    unsigned types;
+
+    if (sent)
+        types = value_schema_types(f->tool->sent, sent);
+    else
+        types = value_schema_types(root, schema);
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
 
     if (types == VALUE_STRING)

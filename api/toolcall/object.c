@@ -94,7 +94,13 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
 
     if (r < 0)
         return r;
-    if (!(args ? parser_pass(p, used) : parser_take(p, used))) {
+    bool taken;
+
+    if (args)
+        taken = parser_pass(p, used);
+    else
+        taken = parser_take(p, used);
+    if (!taken) {
         buf_clear(&p->out);
         return TC_BROKEN;
     }
@@ -133,7 +139,12 @@ static int object_end_key(struct toolcall_parser *p, const struct tc_state *s) {
 
 static int end_string(struct toolcall_parser *p) {
     bool id = p->object.key == KEY_ID;
-    int r = id ? object_decode(p, p->call.id, TOOLCALL_ID_MAX) : decode_name(p);
+    int r;
+
+    if (id)
+        r = object_decode(p, p->call.id, TOOLCALL_ID_MAX);
+    else
+        r = decode_name(p);
 
     assert(p->object.key != KEY_ARGS && p->object.key != KEY_OTHER);
     if (r < 0 || (r != TC_MOVED && !id))

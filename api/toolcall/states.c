@@ -134,8 +134,10 @@ static enum match match_marker(struct toolcall_parser *p, const struct tc_state 
         m = match_edges(p, &p->opts.format->states[TC_CONTENT], at + i, len - i, p->seen, TC_OPEN,
                         out);
     if (m == NONE && own && own->text) {
-        m = (own->act & TC_START) && p->seen ? match_late(p, a, at, len, i)
-                                             : match_text(p, own->text, at + i, len - i);
+        if ((own->act & TC_START) && p->seen)
+            m = match_late(p, a, at, len, i);
+        else
+            m = match_text(p, own->text, at + i, len - i);
         *out = own;
     }
     return m;
@@ -393,9 +395,17 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     bool held = !p->value.string;
     size_t room = held ? p->value.text.max - p->value.text.len : SIZE_MAX;
     const char *at = parser_at(p, &len);
-    size_t n = held ? find_end(p, s, room, &e) : find_edge(p, s, room, &e);
+    bool taken;
+    size_t n;
 
-    if (!(held ? parser_take(p, n) : parser_pass(p, n)))
+    if (held) {
+        n = find_end(p, s, room, &e);
+        taken = parser_take(p, n);
+    } else {
+        n = find_edge(p, s, room, &e);
+        taken = parser_pass(p, n);
+    }
+    if (!taken)
         return TC_BROKEN;
     value_feed(p, at, n);
     if (!e)
