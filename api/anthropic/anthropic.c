@@ -73,7 +73,7 @@ static const char *reason_of(const struct writer *w, const struct gen *g, const 
     for (uint32_t i = 0; i + 1 < w->n_choices; i++)
         before += w->choices[i].gen->n_out;
     /* True if the output ended because the context was full. */
-    bool full = before + g->m.max_new < w->job.request.max_new && !g->repeats;
+    bool full = before + g->m.max_new < w->job.request.input.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
     if (g->score_only)
         return "max_tokens";
@@ -178,7 +178,7 @@ static void anthropic_put_input(struct json *j, const struct output_parser *s,
 }
 
 static int anthropic_sign(struct buf *out, const struct writer *w, const char *text, size_t len) {
-    if (w->job.request.no_reasoning)
+    if (w->job.request.answer.no_reasoning)
         return opaque_reasoning_write(out, text, len);
     return buf_add_str(out, SIGNATURE);
 }
@@ -205,7 +205,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 
         json_print(j, "{type:%s, %s:%.*s", thinking ? "thinking" : "text",
                    thinking ? "thinking" : "text",
-                   thinking && w->job.request.no_reasoning ? 0 : (int)len, text);
+                   thinking && w->job.request.answer.no_reasoning ? 0 : (int)len, text);
         if (thinking) /* a text without citations has none, not null: some clients insist on that */
             put_signature(j, w, text, len);
     }
@@ -358,7 +358,7 @@ static void anthropic_send_piece(struct writer *w, const struct piece *p) {
     }
     if (part->kind == OUTPUT_REASONING) {
         w->block.reasoned += part->len;
-        if (w->job.request.no_reasoning)
+        if (w->job.request.answer.no_reasoning)
             return;
     }
     if (part->len)
@@ -425,7 +425,7 @@ static int anthropic_read_body(struct prompt_job *job, yyjson_doc *body, struct 
         yyjson_doc_free(body);
     if (result == 0)
         result = openai_read_chat(job, chat, err);
-    r->score_only = warms;
+    r->input.score_only = warms;
     if (result < 0 || prefill.len == 0)
         return result;
     return gen_request_set_prefill(r, prefill.data, prefill.len);

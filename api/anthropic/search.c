@@ -141,7 +141,7 @@ static int search_run(struct search *s, const struct gen *g, const struct output
     buf_init(out, API_SEND_MAX);
     const char *text = json_cstr(query ? query : pattern);
     int r = text ? tool_search(search_kind_of_call(s->writer, call), text,
-                               s->writer->job.request.tools, found)
+                               s->writer->job.request.input.tools, found)
                  : -EINVAL;
     if (r == -ENOMEM || r == -ECANCELED)
         return r;
@@ -186,8 +186,8 @@ static int search_add_message(struct search *s, uint32_t i,
 static bool can_go_on(const struct prompt_job *job, const struct gen *last) {
     const struct search *s = job->state;
 
-    return job->goes_on && job->request.n_pictures == 0 && job->request.prefill.len == 0 &&
-           !search_has_other_call(s->writer, last);
+    return job->goes_on && job->request.made.n_pictures == 0 &&
+           job->request.made.prefill.len == 0 && !search_has_other_call(s->writer, last);
 }
 
 int search_again(struct prompt_job *job, yyjson_val **messages,

@@ -62,7 +62,7 @@ struct draft {
 /* ---- what the request wants ---- */
 
 static yyjson_mut_val *form_node(struct draft *d) {
-    const struct gen_request_form *f = &d->job->request.form;
+    const struct gen_request_form *f = &d->job->request.input.form;
     yyjson_mut_doc *doc = d->n.doc;
     yyjson_mut_val *o;
 
@@ -103,7 +103,7 @@ static enum thinking thinking_of(const struct prompt_job *job) {
     const struct toolcall_format *f = job->parses ? job->parse.format : NULL;
     bool own = f && f->own.begin;
 
-    if ((!r && !own) || job->request.prefill.len || (own && !job->parse.in_reasoning))
+    if ((!r && !own) || job->request.made.prefill.len || (own && !job->parse.in_reasoning))
         return THINKS_NOT;
     const char *text = job->prompts[0].text;
     size_t len = job->prompts[0].len;
@@ -175,7 +175,7 @@ static bool is_strict(yyjson_val *f, bool custom) {
 }
 
 static int constrain_collect(struct prompt_job *job, struct tools *t) {
-    size_t most = yyjson_arr_size(job->request.tools);
+    size_t most = yyjson_arr_size(job->request.input.tools);
 
     t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
     t->strict = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->strict));
@@ -183,7 +183,7 @@ static int constrain_collect(struct prompt_job *job, struct tools *t) {
     t->work = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->work));
     if (!t->tool || !t->strict || !t->doc || !t->work)
         return -ENOMEM;
-    JSON_EACH_AT(i, item, job->request.tools) {
+    JSON_EACH_AT(i, item, job->request.input.tools) {
         yyjson_val *f = output_spec_function(item);
         const char *name = json_cstr(yyjson_obj_get(f, "name"));
         char *param;
@@ -242,8 +242,8 @@ static uint64_t constrain_hash(const struct prompt_job *job, const char *text, s
     uint64_t key[2];
 
     snprintf(name, sizeof(name), "grammars:%u", job->tenant->number);
-    auth_isolation_key(job->env->secret, name, job->request.cache_salt.data,
-                       job->request.cache_salt.len, bytes);
+    auth_isolation_key(job->env->secret, name, job->request.input.cache_salt.data,
+                       job->request.input.cache_salt.len, bytes);
     memcpy(key, bytes, sizeof(key));
     return siphash(key, text, len);
 }
@@ -372,7 +372,7 @@ static int loosen_tool(struct draft *d, struct tools *t, uint32_t i, const struc
     struct loosener l = {.doc = doc,
                          .arena = &d->job->request.arena,
                          .tool = tool->name,
-                         .list = &d->job->request.loosened};
+                         .list = &d->job->request.made.loosened};
     uint64_t end = d->work - MIN(max, d->work);
     yyjson_mut_val *v;
     int r = -EINVAL;
@@ -450,7 +450,7 @@ static uint32_t loosen_down_to(struct draft *d, struct tools *t, const uint32_t 
             continue;
         t->tool[i].loose = true;
         loosen_note_all(&(struct loosener){
-            .arena = &request->arena, .tool = t->tool[i].name, .list = &request->loosened});
+            .arena = &request->arena, .tool = t->tool[i].name, .list = &request->made.loosened});
         sum -= t->work[i];
         n++;
     }
@@ -507,7 +507,7 @@ static int by_name(const void *a, const void *b, void *ctx) {
 static void loosen_same(struct draft *d, struct tools *t, const uint32_t *same, uint32_t n) {
     struct gen_request *request = &d->job->request;
     struct loosener l = {
-        .arena = &request->arena, .tool = t->tool[same[0]].name, .list = &request->loosened};
+        .arena = &request->arena, .tool = t->tool[same[0]].name, .list = &request->made.loosened};
     bool kept = false;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -565,7 +565,7 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct toolcall_force o = {.format = job->parse.format,
                                .tools = t.tool,
                                .n_tools = t.n,
-                               .max_calls = job->request.one_call ? 1 : 0,
+                               .max_calls = job->request.input.one_call ? 1 : 0,
                                .after = after};
 
     if (r == 0)
@@ -643,7 +643,7 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
         add_quiet(d, o);
     if (f)
         TRY(constrain_add_starts(d, f, o));
-    return constrain_write_text(d, o, &d->job->request.triggers);
+    return constrain_write_text(d, o, &d->job->request.submit.triggers);
 }
 
 /* Sets a grammar that holds from the output's first token, or from the end of its reasoning on. */
@@ -651,7 +651,8 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct prompt_job *job = d->job;
     struct err err = {0};
     yyjson_mut_val *whole = after_reasoning(d, v);
-    bool checked = d->many && !job->request.form.kind; /* reasoning adds little to many tools */
+    bool checked =
+        d->many && !job->request.input.form.kind; /* reasoning adds little to many tools */
     int r = 0;
 
     if (!checked)
@@ -659,7 +660,7 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     if (r == -EINVAL)
         job->err = err;
     if (r == 0)
-        r = constrain_write_text(d, whole, &job->request.grammar);
+        r = constrain_write_text(d, whole, &job->request.submit.grammar);
     if (r < 0 || d->thinking != THINKS)
         return r;
     const struct toolcall_format *f = job->parse.format;
@@ -669,7 +670,7 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
 }
 
 static bool any_strict(const struct prompt_job *job) {
-    JSON_EACH(item, job->request.tools) {
+    JSON_EACH(item, job->request.input.tools) {
         if (is_strict(output_spec_function(item), custom_tool(item)))
             return true;
     }
@@ -688,7 +689,7 @@ static int set_auto(struct draft *d) {
         r = calls_node(d, true, &v);
     if (r == -EINVAL && !any_strict(job)) {
         loosen_note_all(&(struct loosener){
-            .arena = &job->request.arena, .tool = "*", .list = &job->request.loosened});
+            .arena = &job->request.arena, .tool = "*", .list = &job->request.made.loosened});
         r = -ENOTSUP;
     }
     if (r == -ENOTSUP) {
@@ -696,8 +697,8 @@ static int set_auto(struct draft *d) {
         return 0;
     }
     TRY(r);
-    TRY(constrain_write_text(d, v, &job->request.grammar));
-    return set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
+    TRY(constrain_write_text(d, v, &job->request.submit.grammar));
+    return set_triggers(d, first, job->parse.format, job->request.input.one_call ? NULL : "repeat");
 }
 
 /* Makes the node of the text, between the marks that the format has for it. */
@@ -716,7 +717,8 @@ static yyjson_mut_val *content_node(struct draft *d) {
 
 static int constrain_build_source(struct draft *d, bool tools) {
     struct prompt_job *job = d->job;
-    bool form = job->request.form.kind, required = job->request.choice.mode == TOOLS_REQUIRED;
+    bool form = job->request.input.form.kind,
+         required = job->request.input.choice.mode == TOOLS_REQUIRED;
     yyjson_mut_val *calls = NULL;
 
     if (!tools)
@@ -730,14 +732,14 @@ static int constrain_build_source(struct draft *d, bool tools) {
 }
 
 int constrain(struct prompt_job *job, bool quick) {
-    bool many = yyjson_arr_size(job->request.tools) > 1;
+    bool many = yyjson_arr_size(job->request.input.tools) > 1;
     struct draft d = {.job = job, .work = 2 * (many ? WORK_OF_TOOLS : WORK_MAX), .quick = quick};
-    bool tools = job->request.functions && job->parses;
+    bool tools = job->request.made.functions && job->parses;
     int r;
 
-    if (!tools && !job->request.form.kind)
+    if (!tools && !job->request.input.form.kind)
         return 0;
-    job->request.loosened.n = 0;
+    job->request.made.loosened.n = 0;
     d.n.doc = json_doc_new(&d.n.failed);
     d.thinking = thinking_of(job);
     r = constrain_build_source(&d, tools);

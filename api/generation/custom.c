@@ -89,8 +89,8 @@ yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {
 }
 
 bool custom_is(const struct gen_request *r, const char *name) {
-    for (uint32_t i = 0; i < r->n_customs; i++)
-        if (strcmp(r->customs[i], name) == 0)
+    for (uint32_t i = 0; i < r->made.n_customs; i++)
+        if (strcmp(r->made.customs[i], name) == 0)
             return true;
     return false;
 }

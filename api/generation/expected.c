@@ -17,7 +17,7 @@ static int add_parts(yyjson_val *content, struct buf *out) {
 int expected_take(struct prompt_job *job) {
     CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
     CLEANUP(tokens_deinit) struct tokens t = {.max = job->model->info->max_context};
-    yyjson_val *v = job->request.expected;
+    yyjson_val *v = job->request.input.expected;
     bool plain = yyjson_is_str(v);
     int r = plain ? 0 : add_parts(v, &all);
 
@@ -29,6 +29,6 @@ int expected_take(struct prompt_job *job) {
         return r == -EMSGSIZE ? 0 : r;
     size_t size = t.n * sizeof(*t.id);
     const char *kept = arena_strndup(&job->request.arena, (const char *)t.id, size);
-    job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
+    job->request.submit.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
     return kept ? 0 : -ENOMEM;
 }

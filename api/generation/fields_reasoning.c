@@ -13,7 +13,7 @@
 READER(field_effort) {
     if (!json_is(v, EFFORTS))
         return field_refuse(f, err);
-    r->reasoning_effort = v;
+    r->input.reasoning_effort = v;
     return 0;
 }
 
@@ -22,15 +22,15 @@ READER(field_budget) {
     int64_t n = 0;
 
     TRY(field_whole(f, v, &n, err));
-    r->has_budget = n >= 0;
-    r->thinking_budget = (uint32_t)MAX(n, 0);
+    r->input.has_budget = n >= 0;
+    r->input.thinking_budget = (uint32_t)MAX(n, 0);
     return 0;
 }
 
 READER(field_switch) {
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
-    r->thinking = yyjson_get_bool(v) ? THINK_ON : THINK_OFF;
+    r->input.thinking = yyjson_get_bool(v) ? THINK_ON : THINK_OFF;
     return 0;
 }
 
@@ -41,11 +41,11 @@ READER(field_thinking) {
     struct field number = *f;
 
     if (json_is(type, "enabled"))
-        r->thinking = THINK_ON;
+        r->input.thinking = THINK_ON;
     else if (json_is(type, "disabled"))
-        r->thinking = THINK_OFF;
+        r->input.thinking = THINK_OFF;
     else if (json_is(type, "adaptive auto"))
-        r->thinking = THINK_AUTO;
+        r->input.thinking = THINK_AUTO;
     else
         return field_refuse(f, err);
     number.name = "thinking.budget_tokens";
@@ -59,8 +59,8 @@ READER(field_reasoning) {
         {"reasoning.effort", CHAT, field_effort, 0, 0, 0, EFFORTS_ARE},
         {"reasoning.max_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
         {"reasoning.enabled", CHAT, field_switch, 0, 0, 0, "a boolean"},
-        {"reasoning.exclude", CHAT, field_bool, offsetof(struct gen_request, no_reasoning), 0, 0,
-         "a boolean"},
+        {"reasoning.exclude", CHAT, field_bool, offsetof(struct gen_request, answer.no_reasoning),
+         0, 0, "a boolean"},
     };
 
     return field_members(r, m, f, inner, ARRAY_SIZE(inner), v, err);

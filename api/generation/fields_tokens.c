@@ -21,7 +21,7 @@ READER(field_allowed) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > m->info->n_vocab)
         return field_refuse(f, err);
     TRY(gen_request_ids(r, m, v, f->name, &ids, &n, err));
-    r->allowed = (struct str){(const char *)ids, n * (uint32_t)sizeof(*ids)};
+    r->submit.allowed = (struct str){(const char *)ids, n * (uint32_t)sizeof(*ids)};
     return 0;
 }
 
@@ -65,8 +65,9 @@ READER(field_bad_words) {
     }
     if (list.len == 0)
         return 0;
-    r->bad_words = (struct str){arena_strndup(&r->arena, list.data, list.len), (uint32_t)list.len};
-    return r->bad_words.data ? 0 : -ENOMEM;
+    r->submit.bad_words =
+        (struct str){arena_strndup(&r->arena, list.data, list.len), (uint32_t)list.len};
+    return r->submit.bad_words.data ? 0 : -ENOMEM;
 }
 
 READER(field_breakers) {
@@ -97,9 +98,9 @@ static int add_last(struct buf *ids, const struct model *m, const struct str *te
 int fields_find_breakers(struct gen_request *r, const struct model *m) {
     CLEANUP(buf_deinit) struct buf ids = {.max = UINT32_MAX};
     struct str text[BREAKERS] = {{"\n", 1}, {":", 1}, {"\"", 1}, {"*", 1}};
-    uint32_t n_texts = r->breakers ? 0 : 4;
+    uint32_t n_texts = r->input.breakers ? 0 : 4;
 
-    JSON_EACH(v, r->breakers) {
+    JSON_EACH(v, r->input.breakers) {
         text[n_texts++] = (struct str){json_text(v), (uint32_t)json_len(v)};
     }
     for (int32_t id = 0; (uint32_t)id < m->info->n_vocab; id++) {
@@ -113,6 +114,7 @@ int fields_find_breakers(struct gen_request *r, const struct model *m) {
         TRY(add_last(&ids, m, &text[k]));
     if (ids.len == 0)
         return 0;
-    r->dry_breakers = (struct str){arena_strndup(&r->arena, ids.data, ids.len), (uint32_t)ids.len};
-    return r->dry_breakers.data ? 0 : -ENOMEM;
+    r->submit.breakers =
+        (struct str){arena_strndup(&r->arena, ids.data, ids.len), (uint32_t)ids.len};
+    return r->submit.breakers.data ? 0 : -ENOMEM;
 }

@@ -83,14 +83,13 @@ struct gen *gen_find(const struct gen_env *env, uint64_t id) {
 static int set_stops(struct gen *g, const struct gen_request *r) {
     struct stop_string s[SUBMIT_STOPS_MAX];
 
-    for (uint32_t i = 0; i < r->n_stops; i++) {
-        s[i] = (struct stop_string){r->stops[i].data, r->stops[i].len};
-        g->m.stops[i] = r->stops[i];
-    }
+    for (uint32_t i = 0; i < r->submit.n_stops; i++)
+        s[i] = (struct stop_string){r->submit.stops[i].data, r->submit.stops[i].len};
     /* The worker searches stop strings in the text without control tokens. If the request shows
      * control tokens, it would find others: then they are searched here alone. */
-    g->m.n_stops = r->keep_special ? 0 : r->n_stops;
-    return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
+    if (r->answer.keep_special)
+        g->m.n_stops = 0;
+    return r->submit.n_stops ? stops_new(&g->stops, s, r->submit.n_stops) : 0;
 }
 
 /* Sets the prompt; reserve() makes room for the output. */
@@ -121,41 +120,32 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     list_init(&g->link);
     list_init(&g->bucket);
     buf_init(&g->text, TEXT_MAX);
-    g->keep_special = r->keep_special;
-    g->include_stop = r->include_stop;
-    g->score_only = r->score_only;
+    g->keep_special = r->answer.keep_special;
+    g->include_stop = r->answer.include_stop;
+    g->score_only = r->input.score_only;
+    g->m = r->submit;
     if (gen_set_prompt(g, prompt, take) < 0 || set_stops(g, r) < 0) {
         gen_free(g);
         return -ENOMEM;
     }
     g->m.id = env->gens.next_id++;
     g->m.max_new = max_new;
-    g->m.min_new = (uint32_t)MIN(r->sampling.min_tokens, max_new);
+    g->m.min_new = (uint32_t)MIN(r->submit.sampling.min_tokens, max_new);
     g->m.choice = choice;
-    g->m.priority = r->priority;
-    g->m.sampling = r->sampling;
-    g->m.n_top = (uint8_t)r->n_top;
-    g->m.n_prompt_top = (uint8_t)r->n_prompt_top;
-    g->m.flags =
-        (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
-                   (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
-    if (r->grammar.len &&
-        (r->complete == COMPLETE_UNSET ? env->opts.complete_output : r->complete == COMPLETE_ON))
+    g->m.n_top = (uint8_t)r->answer.n_top;
+    g->m.n_prompt_top = (uint8_t)r->answer.n_prompt_top;
+    g->m.flags = (uint16_t)((r->answer.logprobs ? SUBMIT_LOGPROBS : 0) |
+                            (r->answer.digests ? SUBMIT_DIGESTS : 0) |
+                            (r->input.no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->input.pool);
+    if (r->submit.grammar.len &&
+        (r->input.complete == COMPLETE_UNSET ? env->opts.complete_output
+                                             : r->input.complete == COMPLETE_ON))
         g->m.flags |= SUBMIT_COMPLETE;
-    if (r->prompt_logprobs || (r->echo && r->logprobs))
+    if (r->answer.prompt_logprobs || (r->answer.echo && r->answer.logprobs))
         g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
-    if (gen_request_made(r) > r->n) /* best_of compares the choices by their log probabilities */
+    /* best_of compares the choices by their log probabilities */
+    if (gen_request_made(r) > r->input.n)
         g->m.flags |= SUBMIT_LOGPROBS;
-    g->m.n_stop_ids = r->n_stop_ids;
-    g->m.stop_ids = r->stop_ids;
-    g->m.n_bias = r->n_bias;
-    g->m.bias = r->bias;
-    g->m.grammar = r->grammar;
-    g->m.triggers = r->triggers;
-    g->m.prediction = r->prediction;
-    g->m.allowed = r->allowed;
-    g->m.bad_words = r->bad_words;
-    g->m.breakers = r->dry_breakers;
     list_push_back(&env->gens.list, &g->link);
     list_push_back(gen_bucket(env, g->m.id), &g->bucket);
     *out = g;
@@ -182,12 +172,12 @@ static uint32_t loop_tokens(const struct gen *g, const struct tenant *t,
                             const struct gen_request *r) {
     const struct api_model *m = g->model->info;
 
-    if (r->sets_loops)
-        return r->loop_tokens;
+    if (r->input.sets_loops)
+        return r->input.loop_tokens;
     if (t->conf.loop_tokens)
         return t->conf.loop_tokens;
     /* An output that has a form must come to its end. */
-    bool is_free = r->is_chat && r->grammar.len == 0 && !r->sampling.ignore_eos;
+    bool is_free = r->input.is_chat && r->submit.grammar.len == 0 && !r->submit.sampling.ignore_eos;
     if (m->loops_of_chats && !is_free)
         return 0;
     return m->loop_tokens;
@@ -198,8 +188,8 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     struct exchange *x = *exchange;
     const struct gen_env *env = g->env;
     const struct tenant *t = tenants_get(&env->tenants, x->tenant);
-    struct session_names names = {r->cache_key, r->safety_id, r->user, r->metadata_user,
-                                  r->conversation};
+    struct session_names names = {r->input.cache_key, r->input.safety_id, r->input.user,
+                                  r->input.metadata_user, r->made.conversation};
     struct session_key s = x->session ? (struct session_key){x->session, x->session_from}
                                       : session_of_body(env->secret, x->tenant, &names);
     char name[AUTH_ISOLATION_NAME];
@@ -215,10 +205,10 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     if (env->opts.request_timeout_ms)
         g->m.deadline_ns = x->started_ns + (int64_t)env->opts.request_timeout_ms * 1000000;
     tenant_isolation_name(t, name);
-    auth_isolation_key(env->share_secret, name, r->cache_salt.data, r->cache_salt.len,
+    auth_isolation_key(env->share_secret, name, r->input.cache_salt.data, r->input.cache_salt.len,
                        g->m.isolation_key);
-    if (env->opts.on_salt && r->cache_salt.len > 0)
-        env->opts.on_salt(env->opts.salt_ctx, g->m.isolation_key, r->cache_salt);
+    if (env->opts.on_salt && r->input.cache_salt.len > 0)
+        env->opts.on_salt(env->opts.salt_ctx, g->m.isolation_key, r->input.cache_salt);
 }
 
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {

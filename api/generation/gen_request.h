@@ -92,84 +92,91 @@ struct request_picture {
     char place[96];
 };
 
-/* The canonical request, independent of the dialect. Dialects other than OpenAI's translate their
- * body to OpenAI's form, which is then read. */
-struct gen_request {
-    /* the body */
-    yyjson_doc *doc;
-    /* outlives the body */
-    struct arena arena;
-    struct sampling sampling;
-    bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids,
-        digests;
-    /* report the progress of the prompt until the first token */
-    bool return_progress;
-    /* each event of a stream has the times, for llama-server's clients */
-    bool timings_per_token;
-    /* the answer has the raw output, for clients of llama-server */
-    bool verbose;
-    bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    /* /tokenize: each token with its text */
-    bool with_pieces;
-    bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
+/* What the client asks for. */
+struct gen_input {
+    /* there are messages */
+    bool is_chat;
+    bool no_generation_prompt, no_special_tokens, no_normalize, no_tools, one_call, no_speculation;
     /* /tokenize in llama-server's form */
     bool no_bos, add_special;
     /* the model is only loaded; nothing is generated */
     bool load_only;
-    /* a list without inputs gets an answer without vectors */
-    bool takes_none;
+    /* the output is not sent, although one token is generated */
+    bool score_only;
+    /* Turns reasoning on or off. THINK_AUTO: not given, or on where the model can think;
+     * THINK_TEMPLATE: as the template has it when it is told nothing. */
+    enum thinking_switch { THINK_AUTO, THINK_OFF, THINK_ON, THINK_TEMPLATE } thinking;
+    bool has_budget;
+    /* tokens of reasoning, with has_budget */
+    uint32_t thinking_budget;
+    /* when cut */
+    enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete;
+    /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT. best_of 0: n */
+    uint32_t n, best_of, max_new;
+    bool has_seed;
+    uint64_t seed;
+    /* loop_tokens is given: */
+    bool sets_loops;
+    /* tokens that are searched for a loop; 0: none */
+    uint32_t loop_tokens;
     /* Ollama's keep_alive is given: */
     bool has_keep_alive;
     /* seconds for which the model stays loaded after this request; negative: for ever */
     int64_t keep_alive_s;
-    /* Turns reasoning on or off. THINK_AUTO: not given, or on where the model can think;
-     * THINK_TEMPLATE: as the template has it when it is told nothing. */
-    enum thinking_switch { THINK_AUTO, THINK_OFF, THINK_ON, THINK_TEMPLATE } thinking;
-    /* when cut */
-    enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete;
+    /* SUBMIT_POOL_*: the result is a vector; or 0 */
+    uint16_t pool;
+    struct str cache_salt, cache_key, safety_id, user, metadata_user;
+    struct gen_request_choice choice;
+    struct gen_request_form form;
+    /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
+     * the query and one of the documents. */
+    yyjson_val *query, *documents;
+    yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
+        *response_format, *breakers;
+};
+
+/* The form of the answer, most of which only one dialect has. */
+struct gen_answer {
+    bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids,
+        digests;
+    uint32_t n_top;
+    bool echo, prompt_logprobs;
+    uint32_t n_prompt_top;
+    bool include_stop, keep_special;
     /* tools came as `functions`; calls are returned in the same form */
     bool functions_form;
     /* the answer omits reasoning, although the model writes it */
     bool no_reasoning;
     /* the answer has it in the content, between the model's marks */
     bool inline_reasoning;
-    bool echo, prompt_logprobs;
-    /* the output is not sent, although one token is generated */
-    bool score_only;
-    /* best_of 0: n */
-    uint32_t n_prompt_top, best_of;
-    /* SUBMIT_POOL_*: the result is a vector; or 0 */
-    uint16_t pool;
+    /* the answer is the prompt's tokens only */
+    bool tokens_only;
+    /* /tokenize: each token with its text */
+    bool with_pieces, token_strings;
+    /* llama-server: report the progress of the prompt until the first token */
+    bool return_progress;
+    /* llama-server: each event of a stream has the times */
+    bool timings_per_token;
+    /* llama-server: the answer has the raw output */
+    bool verbose;
+    /* vectors */
+    bool base64;
+    /* a list without inputs gets an answer without vectors */
+    bool takes_none;
+    /* length to which a vector is cut; 0: not cut */
+    uint32_t dimensions;
     /* options of a rerank */
     bool return_documents, raw_scores;
+    /* number of results of a rerank; 0: all */
+    uint32_t top_n;
     /* /v1/score: texts have other names */
     bool scores_texts;
     /* TEI's form: documents are "texts", the answer is a list */
     bool reranks_texts;
-    /* number of results of a rerank; 0: all */
-    uint32_t top_n;
-    /* length to which a vector is cut; 0: not cut */
-    uint32_t dimensions;
-    /* the answer is the prompt's tokens only */
-    bool tokens_only;
-    /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
-    uint32_t n, n_top, max_new;
-    /* there are messages */
-    bool is_chat;
-    /* loop_tokens is given: */
-    bool sets_loops;
-    /* tokens that are searched for a loop; 0: none */
-    uint32_t loop_tokens;
-    bool has_budget;
-    /* tokens of reasoning, with has_budget */
-    uint32_t thinking_budget;
-    int16_t priority;
-    uint64_t seed;
-    uint32_t n_stops, n_stop_ids, n_bias;
-    struct str stops[SUBMIT_STOPS_MAX];
-    int32_t *stop_ids;
-    struct submit_bias *bias;
-    struct str cache_salt, cache_key, safety_id, user, metadata_user;
+};
+
+/* What is made of the input on the way to the prompt. */
+struct gen_made {
     /* hash of the conversation's beginning; 0: none */
     uint64_t conversation;
     /* tools that the model may call; NULL: none */
@@ -179,18 +186,8 @@ struct gen_request {
     /* names of the custom tools among them; in the arena */
     const char **customs;
     uint32_t n_customs;
-    struct gen_request_choice choice;
-    struct gen_request_form form;
-    /* for the worker: constrain.h */
-    struct str grammar, triggers;
     /* parts of tools' schemas that the grammar leaves out */
     struct loosened_list loosened;
-    /* for the worker: token ids of the expected output */
-    struct str prediction;
-    /* for the worker */
-    struct str dry_breakers;
-    /* for the worker: struct submit */
-    struct str allowed, bad_words;
     /* picture_parts.h */
     struct request_picture *pictures;
     uint32_t n_pictures;
@@ -207,11 +204,21 @@ struct gen_request {
     uint32_t n_variants;
     /* the end of the prompt, which the answer continues */
     struct str prefill;
-    /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
-     * the query and one of the documents. */
-    yyjson_val *query, *documents;
-    yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
-        *response_format, *breakers;
+};
+
+/* The canonical request. Dialects other than OpenAI's translate their body to OpenAI's form, which
+ * is then read. */
+struct gen_request {
+    /* the body */
+    yyjson_doc *doc;
+    /* outlives the body */
+    struct arena arena;
+    struct gen_input input;
+    struct gen_answer answer;
+    struct gen_made made;
+    /* What its generations have in common, as the worker gets it: sampling, priority, stops, bias,
+     * grammar, allowed tokens, prediction. gen_new() adds the rest. */
+    struct submit submit;
 };
 
 /* Returns the boolean among the request's own variables that turns reasoning on or off, under
@@ -226,7 +233,7 @@ int gen_request_default_kwargs(struct gen_request *r, yyjson_val *defaults);
 bool gen_request_thinks_not(const struct gen_request *r);
 /* Returns the number of generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
-    return r->best_of > r->n ? r->best_of : r->n;
+    return r->input.best_of > r->input.n ? r->input.best_of : r->input.n;
 }
 /* Makes the answer continue @text, which is copied. Returns 0 or -ENOMEM. */
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len);

@@ -549,19 +549,19 @@ static void put_note(struct build *b, yyjson_mut_val *list) {
 
 /* Returns the functions that the prompt shows the model at its beginning; NULL: none. */
 static yyjson_val *shown_functions(const struct gen_request *r) {
-    yyjson_val *shown = yyjson_doc_get_root(r->shown ? r->shown : r->functions);
+    yyjson_val *shown = yyjson_doc_get_root(r->made.shown ? r->made.shown : r->made.functions);
 
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
 static int messages_put_list(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
-    yyjson_val *m = yyjson_arr_get_first(r->messages);
+    yyjson_val *m = yyjson_arr_get_first(r->input.messages);
     const char *first = role_of(yyjson_obj_get(m, "role"));
-    size_t n = yyjson_arr_size(r->messages);
+    size_t n = yyjson_arr_size(r->input.messages);
     int result = 0;
 
-    b->asks = picture_parts_asking(r->messages);
+    b->asks = picture_parts_asking(r->input.messages);
 
     if (b->form->plain && shown_functions(r))
         TRY(toolcall_describe(&b->note, shown_functions(r)));
@@ -588,7 +588,7 @@ static int put_functions_text(struct build *b, const struct gen_request *r, yyjs
         text = strdup("");
     if (!text)
         return -ENOMEM;
-    if (!yyjson_obj_get(r->kwargs, "functions"))
+    if (!yyjson_obj_get(r->input.kwargs, "functions"))
         messages_put(b, root, "functions", yyjson_mut_strcpy(b->doc, text));
     return 0;
 }
@@ -631,7 +631,7 @@ static int messages_put_all(struct build *b, const struct gen_request *r,
     TRY(messages_put_tools(b, r, model, root));
     messages_put(b, root, "documents", yyjson_mut_null(b->doc));
     messages_put(b, root, "add_generation_prompt",
-                 yyjson_mut_bool(b->doc, !r->no_generation_prompt));
+                 yyjson_mut_bool(b->doc, !r->input.no_generation_prompt));
     put_token(b, root, "bos_token", t, tokenizer_bos(t));
     put_token(b, root, "eos_token", t, tokenizer_eos(t));
     return 0;
@@ -648,7 +648,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
     struct build b = {.err = err,
                       .form = form,
                       .sight = form->sight,
-                      .pictures = r->pictures,
+                      .pictures = r->made.pictures,
                       .note = {.max = UINT32_MAX},
                       .trust = trust};
     b.doc = json_doc_new(&b.failed);
@@ -656,7 +656,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
     int result = messages_put_all(&b, r, model, root);
     if (result == 0)
         result = json_doc_seal(b.doc, root, out);
-    assert(result < 0 || b.i == yyjson_arr_size(r->messages));
+    assert(result < 0 || b.i == yyjson_arr_size(r->input.messages));
     buf_deinit(&b.note);
     yyjson_mut_doc_free(b.doc);
     return result;

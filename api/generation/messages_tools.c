@@ -16,11 +16,11 @@ static int messages_add_custom(struct gen_request *r, yyjson_val *tool, size_t i
                                yyjson_mut_doc *doc, yyjson_mut_val *list, struct err *err) {
     yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
     TRY(custom_check(tool, i, err));
-    assert(r->n_customs < yyjson_arr_size(r->tools));
+    assert(r->made.n_customs < yyjson_arr_size(r->input.tools));
     const char *kept = arena_strndup(&r->arena, json_text(name), json_len(name));
     if (!kept || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
         return -ENOMEM;
-    r->customs[r->n_customs++] = kept;
+    r->made.customs[r->made.n_customs++] = kept;
     return 0;
 }
 
@@ -60,11 +60,12 @@ static int check_function(yyjson_val *f, size_t i, struct err *err) {
  * service and is left out. */
 static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
-    r->n_customs = 0;
-    r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
-    if (!r->customs)
+    r->made.n_customs = 0;
+    r->made.customs =
+        arena_alloc_array(&r->arena, yyjson_arr_size(r->input.tools) + 1, sizeof(*r->made.customs));
+    if (!r->made.customs)
         return -ENOMEM;
-    JSON_EACH_AT(i, tool, r->no_tools ? NULL : r->tools) {
+    JSON_EACH_AT(i, tool, r->input.no_tools ? NULL : r->input.tools) {
         yyjson_val *type = yyjson_obj_get(tool, "type");
 
         if (custom_tool(tool))
@@ -95,7 +96,7 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
     assert(yyjson_mut_arr_size(list) == n_kept);
     if (n_kept == n)
         return 0;
-    return json_doc_seal(doc, list, &r->shown);
+    return json_doc_seal(doc, list, &r->made.shown);
 }
 
 int messages_functions(struct gen_request *r, struct err *err) {
@@ -106,7 +107,7 @@ int messages_functions(struct gen_request *r, struct err *err) {
     TRY(copy_functions(r, doc, list, err));
     if (!failed && !yyjson_mut_arr_size(list))
         return 0;
-    TRY(json_doc_seal(doc, list, &r->functions));
+    TRY(json_doc_seal(doc, list, &r->made.functions));
     return set_shown(r, doc, list);
 }
 

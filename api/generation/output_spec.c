@@ -19,13 +19,13 @@ static int output_unsupported(const char *param, const char *why, struct err *er
  * refused, because it would contradict the first. */
 static int set_form(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
-    assert(!r->form.kind == !r->form.param);
-    if (r->form.kind)
+    assert(!r->input.form.kind == !r->input.form.param);
+    if (r->input.form.kind)
         return err_set_code(err, 400, "invalid_value", param, "%s and %s cannot be given together.",
-                            param, r->form.param);
-    r->form.kind = kind;
-    r->form.param = param;
-    r->form.value = v;
+                            param, r->input.form.param);
+    r->input.form.kind = kind;
+    r->input.form.param = param;
+    r->input.form.value = v;
     return 0;
 }
 
@@ -41,7 +41,7 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
                               struct err *err) {
     if (!yyjson_is_str(v))
         return output_set_schema(r, param, v, err);
-    if (r->form.doc)
+    if (r->input.form.doc)
         return set_form(r, "json_schema", param, v, err); /* refuses it */
     yyjson_doc *doc;
 
@@ -49,9 +49,9 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
         return -ENOMEM;
     int result = output_set_schema(r, param, yyjson_doc_get_root(doc), err);
 
-    assert(result < 0 || yyjson_doc_get_root(doc) == r->form.value);
+    assert(result < 0 || yyjson_doc_get_root(doc) == r->input.form.value);
     if (result == 0)
-        r->form.doc = doc;
+        r->input.form.doc = doc;
     else
         yyjson_doc_free(doc);
     return result;
@@ -98,7 +98,7 @@ READER(output_spec_response_format) {
         return json_refuse(err, "response_format", "must be an object with a type");
     if (yyjson_equals_str(type, "text"))
         return 0;
-    r->response_format = v;
+    r->input.response_format = v;
     if (yyjson_equals_str(type, "json_object") && !schema)
         return set_form(r, "json_object", "response_format", type, err);
     if (!json_is(type, "json_schema json_object"))
@@ -129,8 +129,8 @@ READER(output_spec_structured) {
         return json_refuse(err, "structured_outputs.disable_any_whitespace", "must be a boolean");
     if (any_order && !yyjson_is_bool(any_order))
         return json_refuse(err, "structured_outputs.any_order", "must be a boolean");
-    r->form.compact = yyjson_get_bool(compact);
-    r->form.any_order = yyjson_get_bool(any_order);
+    r->input.form.compact = yyjson_get_bool(compact);
+    r->input.form.any_order = yyjson_get_bool(any_order);
     if ((s = json_given(v, "json")))
         TRY(set_schema_or_text(r, "structured_outputs.json", s, err));
     if ((s = json_given(v, "json_object")))
@@ -175,19 +175,19 @@ static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *inner = json_given(v, "allowed_tools");
     yyjson_val *mode = json_given(inner ? inner : v, "mode");
 
-    r->choice.allowed = yyjson_obj_get(inner ? inner : v, "tools");
+    r->input.choice.allowed = yyjson_obj_get(inner ? inner : v, "tools");
     if (!mode || yyjson_equals_str(mode, "auto"))
-        r->choice.mode = TOOLS_AUTO;
+        r->input.choice.mode = TOOLS_AUTO;
     else if (yyjson_equals_str(mode, "required"))
-        r->choice.mode = TOOLS_REQUIRED;
+        r->input.choice.mode = TOOLS_REQUIRED;
     else
         return json_refuse(err, "tool_choice.allowed_tools.mode",
                            "must be \"auto\" or \"required\"");
-    if (!yyjson_is_arr(r->choice.allowed) || yyjson_arr_size(r->choice.allowed) == 0 ||
-        yyjson_arr_size(r->choice.allowed) > REQUEST_TOOLS_MAX)
+    if (!yyjson_is_arr(r->input.choice.allowed) || yyjson_arr_size(r->input.choice.allowed) == 0 ||
+        yyjson_arr_size(r->input.choice.allowed) > REQUEST_TOOLS_MAX)
         return json_refuse(err, "tool_choice.allowed_tools.tools",
                            "must be an array of 1 to 1024 tools");
-    JSON_EACH_AT(i, item, r->choice.allowed) {
+    JSON_EACH_AT(i, item, r->input.choice.allowed) {
         char param[64];
 
         snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
@@ -204,8 +204,8 @@ READER(output_spec_tool_choice) {
 
     for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
         if (yyjson_equals_str(v, modes[i])) {
-            r->choice.mode = (uint8_t)i;
-            r->no_tools = i == TOOLS_NONE;
+            r->input.choice.mode = (uint8_t)i;
+            r->input.no_tools = i == TOOLS_NONE;
             return 0;
         }
     }
@@ -213,9 +213,9 @@ READER(output_spec_tool_choice) {
         return set_allowed(r, v, err);
     if (yyjson_is_str(type) && !json_is(type, "function custom"))
         return output_unsupported("tool_choice", "can name only functions and custom tools", err);
-    r->choice.function = function_name(v);
-    r->choice.mode = TOOLS_REQUIRED;
-    if (r->choice.function)
+    r->input.choice.function = function_name(v);
+    r->input.choice.mode = TOOLS_REQUIRED;
+    if (r->input.choice.function)
         return 0;
     return json_refuse(err, "tool_choice",
                        "must be \"none\", \"auto\", \"required\", a function, or allowed_tools");
@@ -232,7 +232,7 @@ yyjson_val *output_spec_function(yyjson_val *tool) {
 }
 
 static bool output_is_offered(const struct gen_request *r, yyjson_val *name) {
-    JSON_EACH(tool, r->tools) {
+    JSON_EACH(tool, r->input.tools) {
         yyjson_val *have = yyjson_obj_get(output_spec_function(tool), "name");
 
         if (yyjson_is_str(have) && yyjson_equals(have, name))
@@ -249,7 +249,7 @@ static int output_unknown(const char *param, yyjson_val *name, struct err *err) 
 }
 
 int output_spec_check(const struct gen_request *r, struct err *err) {
-    const struct gen_request_choice *c = &r->choice;
+    const struct gen_request_choice *c = &r->input.choice;
     size_t any = 0;
 
     if (c->function && !output_is_offered(r, c->function))
@@ -261,7 +261,7 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
         if (!output_is_offered(r, function_name(item)))
             return output_unknown(param, function_name(item), err);
     }
-    JSON_EACH(item, r->tools) {
+    JSON_EACH(item, r->input.tools) {
         any += output_spec_function(item) != NULL;
     }
     if (c->mode == TOOLS_REQUIRED && !any)
@@ -270,11 +270,11 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
 }
 
 bool output_spec_tool(const struct gen_request *r, const char *name) {
-    if (r->choice.function)
-        return yyjson_equals_str(r->choice.function, name);
-    JSON_EACH(item, r->choice.allowed) {
+    if (r->input.choice.function)
+        return yyjson_equals_str(r->input.choice.function, name);
+    JSON_EACH(item, r->input.choice.allowed) {
         if (yyjson_equals_str(function_name(item), name))
             return true;
     }
-    return !r->choice.allowed;
+    return !r->input.choice.allowed;
 }

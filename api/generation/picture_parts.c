@@ -40,12 +40,12 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
 
     if (!yyjson_is_str(data))
         return err_set_code(err, 400, "invalid_value", place, "%s: it must be a string.", place);
-    if (r->n_pictures == SUBMIT_PICTURES_MAX)
+    if (r->made.n_pictures == SUBMIT_PICTURES_MAX)
         return err_set_code(err, 400, "too_many_images", place,
                             "A request must have at most %u pictures.", SUBMIT_PICTURES_MAX);
-    if (!array_resize(&r->pictures, r->n_pictures + 1, sizeof(*r->pictures)))
+    if (!array_resize(&r->made.pictures, r->made.n_pictures + 1, sizeof(*r->made.pictures)))
         return -ENOMEM;
-    p = &r->pictures[r->n_pictures];
+    p = &r->made.pictures[r->made.n_pictures];
     *p = (struct request_picture){.low = low};
     snprintf(p->place, sizeof(p->place), "%s", place);
     const char *text = json_text(data);
@@ -55,7 +55,7 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
         TRY((p->address = strdup(text)) ? 0 : -ENOMEM);
     else
         TRY(image_data_read(text, len, place, &p->file, &p->n_file, err));
-    r->n_pictures++;
+    r->made.n_pictures++;
     return 0;
 }
 
@@ -130,9 +130,9 @@ static int picture_take_part(struct finding *f, yyjson_val *part, yyjson_mut_val
                             "%s: detail must be \"auto\", \"low\" or \"high\".", place);
     TRY(picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"), place,
                           &f->job->err));
-    r->pictures[r->n_pictures - 1].repeated = f->message != f->asks;
+    r->made.pictures[r->made.n_pictures - 1].repeated = f->message != f->asks;
     yyjson_mut_arr_append(to, json_make(f->doc, "{type:'image_url', image_url:%}",
-                                        yyjson_mut_uint(f->doc, r->n_pictures - 1)));
+                                        yyjson_mut_uint(f->doc, r->made.n_pictures - 1)));
     return 0;
 }
 
@@ -210,18 +210,18 @@ static int find_pictures(struct prompt_job *job) {
     struct finding f = {.job = job};
     int result = 0;
 
-    if (!*job->model->sight.text || r->seen_messages || !any_picture(r->messages))
+    if (!*job->model->sight.text || r->made.seen_messages || !any_picture(r->input.messages))
         return 0;
-    f.asks = picture_parts_asking(r->messages);
+    f.asks = picture_parts_asking(r->input.messages);
     f.doc = json_doc_new(&f.failed);
     yyjson_mut_val *list = yyjson_mut_arr(f.doc);
-    JSON_EACH_AT(i, m, r->messages) {
+    JSON_EACH_AT(i, m, r->input.messages) {
         f.message = i;
         if (result == 0)
             result = copy_message(&f, m, list);
     }
-    if (result == 0 && (result = json_doc_seal(f.doc, list, &r->seen_messages)) == 0)
-        r->messages = yyjson_doc_get_root(r->seen_messages);
+    if (result == 0 && (result = json_doc_seal(f.doc, list, &r->made.seen_messages)) == 0)
+        r->input.messages = yyjson_doc_get_root(r->made.seen_messages);
     yyjson_mut_doc_free(f.doc);
     return result;
 }
@@ -237,8 +237,9 @@ static struct picture_way picture_part_way(const struct prompt_job *job, bool lo
 
     w.projector.name = NULL;
     memcpy(w.projector_id, m->projector_id, sizeof(w.projector_id));
-    auth_isolation_key(job->env->share_secret, job->isolation_name, job->request.cache_salt.data,
-                       job->request.cache_salt.len, w.isolation_key);
+    auth_isolation_key(job->env->share_secret, job->isolation_name,
+                       job->request.input.cache_salt.data, job->request.input.cache_salt.len,
+                       w.isolation_key);
     if (low && !m->projector->side) {
         uint32_t most = w.budget.most ? w.budget.most : m->projector->most;
         uint32_t least = w.budget.least ? w.budget.least : m->projector->least;
@@ -256,8 +257,8 @@ static int check_addresses(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     int result = 0;
 
-    for (uint32_t i = 0; i < r->n_pictures; i++) {
-        struct request_picture *p = &r->pictures[i];
+    for (uint32_t i = 0; i < r->made.n_pictures; i++) {
+        struct request_picture *p = &r->made.pictures[i];
 
         if (!p->address || p->unread)
             continue;
@@ -279,8 +280,8 @@ int picture_parts_fetch(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     int result = 0;
 
-    for (uint32_t i = 0; i < r->n_pictures && result == 0; i++) {
-        struct request_picture *p = &r->pictures[i];
+    for (uint32_t i = 0; i < r->made.n_pictures && result == 0; i++) {
+        struct request_picture *p = &r->made.pictures[i];
 
         if (!p->address || p->unread)
             continue;
@@ -306,8 +307,8 @@ static int picture_parts_look(struct prompt_job *job) {
     uint64_t n_rows = 0, free_bytes = PICTURE_REQUEST_FREE;
     uint64_t *unpaid = job->quick ? NULL : &free_bytes; /* NULL: nothing is decoded */
 
-    for (uint32_t i = 0; i < r->n_pictures; i++) {
-        struct request_picture *p = &r->pictures[i];
+    for (uint32_t i = 0; i < r->made.n_pictures; i++) {
+        struct request_picture *p = &r->made.pictures[i];
 
         if (!p->seen && !p->unread) {
             struct picture_way w = picture_part_way(job, p->low);
@@ -323,7 +324,7 @@ static int picture_parts_look(struct prompt_job *job) {
         if (p->unread)
             continue;
         n_rows += p->seen->shown.n_rows;
-        if (r->messages && n_rows > job->max_tokens)
+        if (r->input.messages && n_rows > job->max_tokens)
             return prompt_too_long(job, "messages", job->max_tokens, &job->err);
     }
     return 0;
@@ -334,7 +335,7 @@ int picture_parts_take(struct prompt_job *job) {
 
     if (r == 0)
         r = check_addresses(job);
-    if (r == 0 && job->request.n_pictures)
+    if (r == 0 && job->request.made.n_pictures)
         r = picture_parts_look(job);
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);
@@ -344,13 +345,13 @@ int picture_parts_take(struct prompt_job *job) {
 /* ---- prompts ---- */
 
 int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n) {
-    r->n_shown = n;
-    r->order = n ? arena_alloc_array(&r->arena, n, sizeof(*order)) : NULL;
+    r->made.n_shown = n;
+    r->made.order = n ? arena_alloc_array(&r->arena, n, sizeof(*order)) : NULL;
     if (n == 0)
         return 0;
-    if (!r->order)
+    if (!r->made.order)
         return -ENOMEM;
-    memcpy(r->order, order, n * sizeof(*order));
+    memcpy(r->made.order, order, n * sizeof(*order));
     return 0;
 }
 
@@ -384,7 +385,7 @@ static int picture_expand_content(struct prompt_job *job, struct prompt *p, uint
         const struct gen_request *request = &job->request;
         uint32_t next = first + p->n_pictures;
         struct picture_seen *seen =
-            request->pictures[request->order ? request->order[next] : next].seen;
+            request->made.pictures[request->made.order ? request->made.order[next] : next].seen;
         struct submit_picture *to = &p->pictures[p->n_pictures];
         *to = seen->shown;
         to->at = (uint32_t)out.n;
@@ -406,14 +407,14 @@ static int picture_expand_content(struct prompt_job *job, struct prompt *p, uint
 static uint32_t n_unread(const struct gen_request *r) {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < r->n_pictures; i++)
-        n += r->pictures[i].unread;
+    for (uint32_t i = 0; i < r->made.n_pictures; i++)
+        n += r->made.pictures[i].unread;
     return n;
 }
 
 int picture_parts_expand(struct prompt_job *job) {
     const struct gen_request *request = &job->request;
-    uint32_t done = 0, n = request->order ? request->n_shown : request->n_pictures;
+    uint32_t done = 0, n = request->made.order ? request->made.n_shown : request->made.n_pictures;
 
     for (uint32_t i = 0; i < job->n_prompts && n > 0; i++) {
         struct prompt *p = &job->prompts[i];
@@ -422,11 +423,11 @@ int picture_parts_expand(struct prompt_job *job) {
             TRY(picture_expand_content(job, p, done, has));
         done += has;
     }
-    if (done + n_unread(request) == request->n_pictures)
+    if (done + n_unread(request) == request->made.n_pictures)
         return 0;
     return err_set_code(&job->err, 400, "invalid_value", job->chat ? "messages" : "prompt",
                         "The request has %u pictures, and its prompt has places for %u: the "
                         "model's chat template leaves some out, or the prompt has the model's own "
                         "tokens for pictures.",
-                        request->n_pictures, done);
+                        request->made.n_pictures, done);
 }

@@ -70,9 +70,9 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
     const struct gen_env *env = job->env;
 
     return env->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
-           job->request.messages && job->request.prefill.len == 0 &&
-           !job->request.no_generation_prompt && job->body_len <= BODY_MAX && g->m.session != 0 &&
-           env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
+           job->request.input.messages && job->request.made.prefill.len == 0 &&
+           !job->request.input.no_generation_prompt && job->body_len <= BODY_MAX &&
+           g->m.session != 0 && env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
 }
 
 /* Returns true if requests of clients need the pool or the worker, or there is no worker. */
@@ -118,13 +118,13 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
         return NULL;
     t->blocks = from->endpoint->repeats == REPEATS_BLOCKS;
     t->parts = from->endpoint->repeats != REPEATS_TEXT;
-    t->thoughts = sends_thoughts(from->request.messages, t->parts);
+    t->thoughts = sends_thoughts(from->request.input.messages, t->parts);
     t->job = (struct prompt_job){.env = from->env,
                                  .tenant = from->tenant,
                                  .endpoint = from->endpoint,
                                  .request = from->request,
                                  .max_tokens = from->max_tokens};
-    t->job.request.no_generation_prompt = true; /* the model did not write what follows */
+    t->job.request.input.no_generation_prompt = true; /* the model did not write what follows */
     model_wait_assign(&t->job, from->model);
     t->job.n_kept = from->n_kept;
     memset(&from->request, 0, sizeof(from->request));
@@ -216,7 +216,7 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
-    yyjson_mut_val *list = yyjson_val_mut_copy(doc, t->job.request.messages);
+    yyjson_mut_val *list = yyjson_val_mut_copy(doc, t->job.request.input.messages);
     CLEANUP(json_doc_freep) yyjson_doc *more = NULL;
     struct json j = {.out = &b};
 

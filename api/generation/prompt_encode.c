@@ -30,12 +30,12 @@ int prompt_exceeds(const struct prompt_job *job, const char *place, size_t n, bo
         err_set_code(err, 400, "context_length_exceeded", place,
                      "This model's maximum context length is %u tokens. However, %s. Please reduce "
                      "the length of the %s%s.",
-                     context, length, place, job->request.functions ? " or tools" : "");
+                     context, length, place, job->request.made.functions ? " or tools" : "");
     else
         err_set_code(err, 400, "context_length_exceeded", place,
                      "The model's maximum context length is exceeded: %s. Please reduce the length "
                      "of the %s%s.",
-                     length, place, job->request.functions ? " or tools" : "");
+                     length, place, job->request.made.functions ? " or tools" : "");
     return err_add_lengths(err, MAX(n, context), context);
 }
 
@@ -93,19 +93,20 @@ size_t prompt_bos_bytes(const struct prompt_job *job, const struct prompt *p) {
 static int tokenise(struct prompt_job *job, uint32_t i) {
     const struct tokenizer *t = job->model->info->tokenizer;
     struct prompt *p = &job->prompts[i];
-    unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;
-    bool begun = !job->request.pool && prompt_bos_bytes(job, p);
+    unsigned flags = job->request.input.pool ? 0 : TOKENIZE_SPECIAL;
+    bool begun = !job->request.input.pool && prompt_bos_bytes(job, p);
 
     p->tokens.max = job->max_tokens;
     if (job->chat && !begun && tokenizer_adds_bos(t))
         TRY(tokens_add(&p->tokens, tokenizer_bos(t)));
-    if (!job->chat && !begun && !job->request.no_special_tokens)
+    if (!job->chat && !begun && !job->request.input.no_special_tokens)
         flags |= TOKENIZE_BOS;
     int r;
 
-    if (job->request.suffix)
+    if (job->request.input.suffix)
         r = fim_encode(&job->model->fim, job->model->info->tokenizer, p->text, p->len,
-                       json_text(job->request.suffix), json_len(job->request.suffix), &p->tokens);
+                       json_text(job->request.input.suffix), json_len(job->request.input.suffix),
+                       &p->tokens);
     else
         r = tokenizer_encode(job->model->info->tokenizer, p->text, p->len, flags, p->user,
                              p->n_user, &p->tokens);
@@ -125,11 +126,11 @@ int prompt_decode(struct prompt_job *job) {
     uint32_t n = 0;
 
     buf_init(&job->text, API_SEND_MAX);
-    if (yyjson_arr_size(job->request.tokens) > job->max_tokens)
+    if (yyjson_arr_size(job->request.input.tokens) > job->max_tokens)
         return err_set_code(&job->err, 400, "invalid_value", "tokens",
                             "tokens must have at most %u entries.", job->max_tokens);
-    if (yyjson_arr_size(job->request.tokens))
-        TRY(gen_request_ids(&job->request, job->model, job->request.tokens, "tokens", &ids, &n,
-                            &job->err));
+    if (yyjson_arr_size(job->request.input.tokens))
+        TRY(gen_request_ids(&job->request, job->model, job->request.input.tokens, "tokens", &ids,
+                            &n, &job->err));
     return tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
 }

@@ -15,18 +15,18 @@ static const char *const *pair_names(const struct prompt_job *job) {
                                                                                   "text_2"};
     static const char *const tei[] = {"query", "texts"};
 
-    if (job->request.scores_texts)
+    if (job->request.answer.scores_texts)
         return score;
-    return job->request.reranks_texts ? tei : rerank;
+    return job->request.answer.reranks_texts ? tei : rerank;
 }
 
 /* Returns the name that the prompts have in the body. */
 static const char *prompt_name(const struct prompt_job *job) {
     if (job->chat)
         return "messages";
-    if (job->request.documents)
+    if (job->request.input.documents)
         return pair_names(job)[1];
-    return job->request.pool ? "input" : "prompt";
+    return job->request.input.pool ? "input" : "prompt";
 }
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
@@ -37,7 +37,7 @@ struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
 }
 
 static int bad_prompt(const struct prompt_job *job, const char *place, struct err *err) {
-    bool embeds = job->request.pool != 0;
+    bool embeds = job->request.input.pool != 0;
 
     return err_set_code(err, 400, "invalid_value", place,
                         "%s must be a string, an array of strings, an array of token ids or an "
@@ -64,7 +64,7 @@ static int prompt_find_set(struct prompt_job *job, uint32_t i, yyjson_val *v, st
         return set_ids(job, i, v, err);
     if (!yyjson_is_str(v))
         return bad_prompt(job, prompt_place(job, i).s, err);
-    if (job->request.pool && json_len(v) == 0)
+    if (job->request.input.pool && json_len(v) == 0)
         return json_refuse(err, prompt_place(job, i).s, "must not be empty");
     job->prompts[i].text = json_text(v);
     job->prompts[i].len = json_len(v);
@@ -73,12 +73,12 @@ static int prompt_find_set(struct prompt_job *job, uint32_t i, yyjson_val *v, st
 
 /* Finds the prompts in the four forms that they may have. */
 static int find_prompts(struct prompt_job *job, struct err *err) {
-    yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v);
+    yyjson_val *v = job->request.input.prompt, *first = yyjson_arr_get_first(v);
     bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
     size_t n = many ? yyjson_arr_size(v) : 1;
-    size_t most = job->request.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
+    size_t most = job->request.input.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
-    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0 && job->request.takes_none)
+    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0 && job->request.answer.takes_none)
         return 0;
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
         return bad_prompt(job, prompt_place(job, 0).s, err);
@@ -115,23 +115,23 @@ static int pair_part(yyjson_val *v, const char *place, const char **text, size_t
 
 /* Counts the pairs, or returns an error. */
 static int count_pairs(const struct prompt_job *job, struct err *err) {
-    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    yyjson_val *query = job->request.input.query, *documents = job->request.input.documents;
     const char *const *name = pair_names(job);
     size_t n = yyjson_is_arr(documents) ? yyjson_arr_size(documents) : 1;
 
     if (n == 0 || n > REQUEST_INPUTS_MAX)
         return err_set_code(err, 400, "invalid_value", name[1], "%s must have 1 to %u entries.",
                             name[1], REQUEST_INPUTS_MAX);
-    if (yyjson_is_arr(query) && (!job->request.scores_texts || yyjson_arr_size(query) != n))
+    if (yyjson_is_arr(query) && (!job->request.answer.scores_texts || yyjson_arr_size(query) != n))
         return err_set_code(err, 400, "invalid_value", name[0], "%s must be one text%s.", name[0],
-                            job->request.scores_texts ? ", or as many as text_2 has" : "");
+                            job->request.answer.scores_texts ? ", or as many as text_2 has" : "");
     return (int)n;
 }
 
 /* Pairs the query with each document; a score may also pair texts one by one. Returns -EAGAIN when
  * there are too many pairs for the loop. */
 static int find_pairs(struct prompt_job *job, struct err *err) {
-    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    yyjson_val *query = job->request.input.query, *documents = job->request.input.documents;
     bool lists = yyjson_is_arr(query), many = yyjson_is_arr(documents);
     int n = count_pairs(job, err);
     size_t total = 0;
@@ -174,9 +174,9 @@ static int find_chat(struct prompt_job *job, struct err *err) {
 }
 
 int prompt_find(struct prompt_job *job) {
-    if (job->request.messages)
+    if (job->request.input.messages)
         return find_chat(job, &job->err);
-    if (job->request.documents)
+    if (job->request.input.documents)
         return find_pairs(job, &job->err);
     return find_prompts(job, &job->err);
 }

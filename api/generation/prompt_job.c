@@ -81,10 +81,10 @@ void prompt_job_deinit(struct prompt_job *job) {
 }
 
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out) {
-    yyjson_val *own = job->request.messages;
+    yyjson_val *own = job->request.input.messages;
 
     gen_request_drop_functions(&job->request); /* made anew */
-    job->request.messages = messages;
+    job->request.input.messages = messages;
     int r = prompt_find(job);
     if (r == 0)
         r = prompt_render(job);
@@ -96,7 +96,7 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
         *out = job->prompts[0].tokens;
         memset(&job->prompts[0].tokens, 0, sizeof(*out));
     }
-    job->request.messages = own;
+    job->request.input.messages = own;
     return r;
 }
 
@@ -126,17 +126,18 @@ static int prompt_translate(struct prompt_job *job) {
 
 static int prompt_prepare(struct prompt_job *job) {
     TRY(job->translated ? 0 : prompt_translate(job));
-    if (job->request.tokens)
+    if (job->request.input.tokens)
         return prompt_decode(job);
-    if (job->quick && job->request.sampling.dry_multiplier > 0)
+    if (job->quick && job->request.submit.sampling.dry_multiplier > 0)
         return -EAGAIN; /* to look for its breakers in the vocabulary takes long */
-    if (!job->request.conversation)
-        job->request.conversation = session_conversation(job->env->secret, job->request.messages);
+    if (!job->request.made.conversation)
+        job->request.made.conversation =
+            session_conversation(job->env->secret, job->request.input.messages);
     TRY(picture_parts_take(job));
     TRY(prompt_find(job));
     if (job->chat)
         TRY(prompt_render(job));
-    if (job->request.n_variants)
+    if (job->request.made.n_variants)
         TRY(variants_spread(job, PROMPT_INLINE_TEXT));
     if (job->quick && job->chat && job->prompts[0].len > PROMPT_INLINE_TEXT)
         return -EAGAIN;
@@ -144,9 +145,9 @@ static int prompt_prepare(struct prompt_job *job) {
         if (job->prompts[i].text)
             TRY(prompt_encode(job, i));
     TRY(picture_parts_expand(job));
-    if (job->request.sampling.dry_multiplier > 0)
+    if (job->request.submit.sampling.dry_multiplier > 0)
         TRY(fields_find_breakers(&job->request, job->model));
-    return job->request.expected ? expected_take(job) : 0;
+    return job->request.input.expected ? expected_take(job) : 0;
 }
 
 static bool prompt_fits(const struct prompt_job *job) {
@@ -167,7 +168,7 @@ static void forget_rendering(struct prompt_job *job) {
 
 /* Makes the echoes of prompts that are parts of their answers. */
 static int add_echoes(struct prompt_job *job) {
-    for (uint32_t i = 0; i < job->n_prompts && job->request.echo; i++) {
+    for (uint32_t i = 0; i < job->n_prompts && job->request.answer.echo; i++) {
         struct prompt *p = &job->prompts[i];
 
         if (p->tokens.n && !p->echo)
@@ -221,8 +222,8 @@ static void prompt_finish(struct prompt_job *job) {
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
     job->running = job->pooled = false;
-    if (job->result == 0 && job->request.has_keep_alive)
-        job->model->keep_alive_s = job->request.keep_alive_s;
+    if (job->result == 0 && job->request.input.has_keep_alive)
+        job->model->keep_alive_s = job->request.input.keep_alive_s;
     if (job->endpoint->rename)
         job->endpoint->rename(&job->err);
     job->done(job);
@@ -310,14 +311,14 @@ static void prompt_on_again(struct job *j) {
     job->goes_on &= messages != NULL;
     if (job->result == 0 && messages) {
         job->result = prompt_job_render_again(job, messages, &tokens);
-        job->request.messages = messages;
+        job->request.input.messages = messages;
     }
     if (job->result == 0 && messages)
         job->prompts[0].tokens = tokens;
 }
 
 void prompt_job_again(struct prompt_job *job, bool further, void (*done)(struct prompt_job *job)) {
-    assert(job->goes_on && !job->running && job->endpoint->again && job->request.messages);
+    assert(job->goes_on && !job->running && job->endpoint->again && job->request.input.messages);
     memset(&job->err, 0, sizeof(job->err));
     job->done = done;
     job->goes_on = further;

@@ -20,13 +20,13 @@ static void set_parse(struct prompt_job *job, const struct toolcall_format *own)
     const struct family *f = &job->model->family;
 
     job->parse = (struct toolcall_opts){
-        .format = family_format(f, own, job->request.functions),
+        .format = family_format(f, own, job->request.made.functions),
         .reasoning = f->reasoning,
         .mark = f->mark,
-        .unbroken = job->request.form.kind != NULL,
-        .tools = yyjson_doc_get_root(job->request.functions),
-        .max_calls = job->request.one_call ? 1 : 0,
-        .only_calls = job->request.choice.mode == TOOLS_REQUIRED,
+        .unbroken = job->request.input.form.kind != NULL,
+        .tools = yyjson_doc_get_root(job->request.made.functions),
+        .max_calls = job->request.input.one_call ? 1 : 0,
+        .only_calls = job->request.input.choice.mode == TOOLS_REQUIRED,
     };
     const struct prompt *p = &job->prompts[0];
 
@@ -87,14 +87,14 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
 
 static int render_normalized(struct prompt_job *job, const struct messages_form *form,
                              unsigned how) {
-    yyjson_val *own = job->request.messages;
+    yyjson_val *own = job->request.input.messages;
     yyjson_doc *doc = NULL;
 
     if (normalize_messages(own, how, &doc) < 0)
         return -ENOMEM;
-    job->request.messages = yyjson_doc_get_root(doc);
+    job->request.input.messages = yyjson_doc_get_root(doc);
     int r = render_as(job, form);
-    job->request.messages = own;
+    job->request.input.messages = own;
     yyjson_doc_free(doc);
     return r;
 }
@@ -109,7 +109,7 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
                                       turns | NORMALIZE_MISSING | NORMALIZE_NO_SYSTEM};
     size_t n = ARRAY_SIZE(orders);
     bool drops =
-        job->model->family.drops_system && normalize_has_late_system(job->request.messages);
+        job->model->family.drops_system && normalize_has_late_system(job->request.input.messages);
     int r;
     struct err err = job->err;
 
@@ -119,7 +119,7 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
         r = render_as(job, form);
 
     for (size_t i = 1; i < 2 * n && r == -EBADMSG; i++) {
-        if (i >= n && !normalize_has_calls(job->request.messages))
+        if (i >= n && !normalize_has_calls(job->request.input.messages))
             break;
         memset(&job->err, 0, sizeof(job->err));
         r = render_normalized(job, form, orders[i % n] | (i < n ? 0 : NORMALIZE_CALLS));
@@ -136,19 +136,19 @@ static int add_prefill(struct prompt_job *job) {
     struct rendered *out = &job->rendered;
     const char *text = out->text.data ? out->text.data : "";
     bool opens = toolcall_opens_reasoning(reasoning, text, out->text.len);
-    bool closes = opens && (job->request.prefill.len || gen_request_thinks_not(&job->request));
+    bool closes = opens && (job->request.made.prefill.len || gen_request_thinks_not(&job->request));
 
     if (closes && buf_add_str(&out->text, reasoning->close) < 0)
         return -ENOMEM;
-    if (job->request.prefill.len == 0)
+    if (job->request.made.prefill.len == 0)
         return 0;
     if (closes && buf_add_str(&out->text, "\n\n") < 0)
         return -ENOMEM;
     if (!array_resize(&out->user, out->n_user + 1, sizeof(*out->user)))
         return -ENOMEM;
     out->user[out->n_user++] =
-        (struct text_range){out->text.len, out->text.len + job->request.prefill.len};
-    return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
+        (struct text_range){out->text.len, out->text.len + job->request.made.prefill.len};
+    return buf_add(&out->text, job->request.made.prefill.data, job->request.made.prefill.len);
 }
 
 /* Renders the chat. The first @n_own messages are the service's, not the client's. */
@@ -163,14 +163,14 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     const struct toolcall_format *format = f->format;
     int r = messages_functions(&job->request, &job->err);
 
-    if (r == 0 && job->request.functions)
-        r = family_format_of(&job->model->family, job->model->info, job->request.kwargs, job->quick,
-                             &format);
+    if (r == 0 && job->request.made.functions)
+        r = family_format_of(&job->model->family, job->model->info, job->request.input.kwargs,
+                             job->quick, &format);
     form.calls = f->drops_calls && format && toolcall_can_write(format) ? format : NULL;
     if (r == 0)
         r = render_with_fallbacks(job, &form);
     /* Perhaps the template knows no system message, or only simple tools. */
-    if (r == -EBADMSG && job->request.functions) {
+    if (r == -EBADMSG && job->request.made.functions) {
         form.no_system = form.plain;
         form.simple_tools = !form.plain;
         memset(&job->err, 0, sizeof(job->err));
@@ -194,7 +194,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     job->prompts[0].len = job->rendered.text.len;
     job->prompts[0].user = job->rendered.user;
     job->prompts[0].n_user = job->rendered.n_user;
-    if (!job->request.tokens_only)
+    if (!job->request.answer.tokens_only)
         set_parse(job, format);
     return 0;
 }
@@ -202,7 +202,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 /* Sets *out to the chat's messages behind the model's own system message; NULL if they begin with
  * one. */
 static int prompt_add_system(const struct prompt_job *job, yyjson_doc **out) {
-    yyjson_val *own = job->request.messages;
+    yyjson_val *own = job->request.input.messages;
     yyjson_val *role = yyjson_obj_get(yyjson_arr_get_first(own), "role");
 
     *out = NULL;
@@ -218,15 +218,15 @@ static int prompt_add_system(const struct prompt_job *job, yyjson_doc **out) {
 }
 
 int prompt_render(struct prompt_job *job) {
-    yyjson_val *own = job->request.messages;
+    yyjson_val *own = job->request.input.messages;
     yyjson_doc *doc = NULL;
 
     if (job->model->info->system)
         TRY(prompt_add_system(job, &doc));
     if (doc)
-        job->request.messages = yyjson_doc_get_root(doc);
+        job->request.input.messages = yyjson_doc_get_root(doc);
     int r = render_messages(job, doc != NULL);
-    job->request.messages = own;
+    job->request.input.messages = own;
     yyjson_doc_free(doc);
     return r;
 }

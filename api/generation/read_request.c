@@ -51,7 +51,7 @@ PARSER(parse_priority) {
     int64_t i = 0;
 
     TRY(field_whole(f, v, &i, err));
-    r->priority = (int16_t)i;
+    r->submit.priority = (int16_t)i;
     return 0;
 }
 
@@ -61,8 +61,8 @@ PARSER(parse_seed) {
 
     if (!json_whole(v, &i) && !yyjson_is_uint(v))
         return field_refuse(f, err);
-    r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)i;
-    r->has_seed = i != -1;
+    r->input.seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)i;
+    r->input.has_seed = i != -1;
     return 0;
 }
 
@@ -95,7 +95,7 @@ PARSER(parse_sampling) {
         value = yyjson_get_bool(v);
     else
         value = yyjson_get_num(v);
-    if (params_set(&r->sampling, p, value, err) == 0)
+    if (params_set(&r->submit.sampling, p, value, err) == 0)
         return 0;
     struct err e = *err;
     return err_set_code(err, 400, "invalid_value", f->name, "%s.", e.message);
@@ -104,9 +104,10 @@ PARSER(parse_sampling) {
 static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v, struct err *err) {
     size_t len = json_len(v);
 
-    if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
+    if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX ||
+        r->submit.n_stops == SUBMIT_STOPS_MAX)
         return field_refuse(f, err);
-    return field_copy(r, v, &r->stops[r->n_stops++]);
+    return field_copy(r, v, &r->submit.stops[r->submit.n_stops++]);
 }
 
 PARSER(parse_stop) {
@@ -150,16 +151,23 @@ int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *ar
 PARSER(parse_stop_ids) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
         return field_refuse(f, err);
-    return yyjson_arr_size(v) ? gen_request_ids(r, m, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
-                              : 0;
+    int32_t *ids;
+
+    if (!yyjson_arr_size(v))
+        return 0;
+    TRY(gen_request_ids(r, m, v, f->name, &ids, &r->submit.n_stop_ids, err));
+    r->submit.stop_ids = ids;
+    return 0;
 }
 
 PARSER(parse_bias) {
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
         return field_refuse(f, err);
-    r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
-    if (!r->bias)
+    struct submit_bias *bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*bias));
+
+    if (!bias)
         return -ENOMEM;
+    r->submit.bias = bias;
     JSON_MEMBERS(key, value, v) {
         const char *text = json_cstr(key);
         char *end = NULL;
@@ -169,34 +177,34 @@ PARSER(parse_bias) {
         if (!text || *text < '0' || *text > '9' || *end || id >= m->info->n_vocab ||
             !yyjson_is_num(value) || !(b >= -100 && b <= 100))
             return field_refuse(f, err);
-        r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
+        bias[r->submit.n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
     }
     return 0;
 }
 
 /* Parses `logprobs` of completions, a number, which chats have in top_logprobs. */
 PARSER(parse_n_logprobs) {
-    r->logprobs = true;
+    r->answer.logprobs = true;
     return field_uint(r, m, f, v, err);
 }
 
 PARSER(parse_stream_options) {
     static const struct field inner[] = {
         {"stream_options.include_usage", BOTH, field_bool,
-         offsetof(struct gen_request, include_usage), 0, 0, "a boolean"},
+         offsetof(struct gen_request, answer.include_usage), 0, 0, "a boolean"},
         {"stream_options.continuous_usage_stats", BOTH, field_bool,
-         offsetof(struct gen_request, continuous_usage), 0, 0, "a boolean"},
+         offsetof(struct gen_request, answer.continuous_usage), 0, 0, "a boolean"},
     };
 
     TRY(field_members(r, m, f, inner, ARRAY_SIZE(inner), v, err));
     if (yyjson_is_false(yyjson_obj_get(v, "include_usage")))
-        r->continuous_usage = false;
+        r->answer.continuous_usage = false;
     return 0;
 }
 
 PARSER(parse_digest) {
     TRY(field_bool(r, m, f, v, err));
-    if (r->digests && !m->env->opts.digests)
+    if (r->answer.digests && !m->env->opts.digests)
         return err_set_code(
             err, 400, "unsupported_parameter", f->name,
             "%s is not available: the server runs without the option logits-digest.", f->name);
@@ -204,19 +212,19 @@ PARSER(parse_digest) {
 }
 
 PARSER(parse_encoding) {
-    r->base64 = yyjson_equals_str(v, "base64");
-    return r->base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
+    r->answer.base64 = yyjson_equals_str(v, "base64");
+    return r->answer.base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_speculation) {
-    r->no_speculation = yyjson_equals_str(v, "off");
-    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
+    r->input.no_speculation = yyjson_equals_str(v, "off");
+    return r->input.no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_complete) {
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
-    r->complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
+    r->input.complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
     return 0;
 }
 
@@ -226,8 +234,8 @@ PARSER(parse_loops) {
 
     if (!yyjson_is_bool(v))
         TRY(field_whole(f, v, &n, err));
-    r->sets_loops = true;
-    r->loop_tokens = (uint32_t)n;
+    r->input.sets_loops = true;
+    r->input.loop_tokens = (uint32_t)n;
     return 0;
 }
 
@@ -241,7 +249,7 @@ PARSER(parse_dimensions) {
         return err_set_code(err, 400, "invalid_value", f->name,
                             "dimensions must be at most %u, the size of this model's vectors.",
                             m->info->n_embd);
-    r->dimensions = (uint32_t)n;
+    r->answer.dimensions = (uint32_t)n;
     return 0;
 }
 
@@ -258,7 +266,7 @@ PARSER(parse_pooling) {
 
     for (size_t i = 0; i < ARRAY_SIZE(pools); i++)
         if (yyjson_equals_str(v, pools[i].name)) {
-            r->pool = pools[i].pool;
+            r->input.pool = pools[i].pool;
             return 0;
         }
     return field_refuse(f, err);
@@ -291,22 +299,22 @@ PARSER(parse_max_tokens) {
     int64_t i = 0;
 
     if (json_whole(v, &i) && i == -1) {
-        r->max_new = GEN_REQUEST_NO_LIMIT;
+        r->input.max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }
     TRY(field_uint(r, m, f, v, err));
-    r->score_only = r->max_new == 0;
-    r->max_new += r->score_only;
+    r->input.score_only = r->input.max_new == 0;
+    r->input.max_new += r->input.score_only;
     return 0;
 }
 
 /* Reads the documents under Cohere's name for them, or under that of Hugging Face's
  * text-embeddings-inference. */
 PARSER(parse_documents) {
-    if (r->documents)
+    if (r->input.documents)
         return err_set_code(err, 400, "invalid_value", f->name,
                             "documents and texts cannot be given together.");
-    r->reranks_texts = strcmp(f->name, "texts") == 0;
+    r->answer.reranks_texts = strcmp(f->name, "texts") == 0;
     return field_array(r, m, f, v, err);
 }
 
@@ -325,7 +333,7 @@ PARSER(parse_suffix) {
 }
 
 PARSER(parse_prompt_logprobs) {
-    r->prompt_logprobs = true;
+    r->answer.prompt_logprobs = true;
     return field_uint(r, m, f, v, err);
 }
 
@@ -344,7 +352,7 @@ PARSER(parse_prediction) {
     }
     if (!right || size > REQUEST_PREDICTION_MAX)
         return field_refuse(f, err);
-    r->expected = content;
+    r->input.expected = content;
     return 0;
 }
 
@@ -355,7 +363,7 @@ PARSER(parse_predict) {
     int64_t i = 0;
 
     if (json_whole(v, &i) && i < 0) {
-        r->max_new = GEN_REQUEST_NO_LIMIT;
+        r->input.max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }
     return parse_max_tokens(r, m, f, v, err);
@@ -364,7 +372,7 @@ PARSER(parse_predict) {
 PARSER(parse_content) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    r->no_bos = true; /* unless it is asked for */
+    r->input.no_bos = true; /* unless it is asked for */
     return field_value(r, m, f, v, err);
 }
 
@@ -389,7 +397,7 @@ PARSER(parse_modalities) {
 PARSER(parse_kwargs) {
     if (!gen_request_takes_kwargs(v))
         return field_refuse(f, err);
-    r->kwargs = v;
+    r->input.kwargs = v;
     return 0;
 }
 
@@ -397,7 +405,7 @@ PARSER(parse_kwargs) {
 PARSER(parse_reasoning_format) {
     if (!json_is(v, "auto none deepseek deepseek-legacy"))
         return field_refuse(f, err);
-    r->inline_reasoning = yyjson_equals_str(v, "none");
+    r->answer.inline_reasoning = yyjson_equals_str(v, "none");
     return 0;
 }
 
@@ -409,62 +417,64 @@ PARSER(parse_reasoning_format) {
 
 static const struct field fields[] = {
     {"model", ANY, parse_model, 0, 0, 0, "a string"},
-    {"messages", RENDERED, field_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
+    {"messages", RENDERED, field_array, AT(input.messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
-    {"prompt", TEXT | FIELDS_TOKENIZE, field_value, AT(prompt), 0, 0, NULL},
-    {"content", FIELDS_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
-    {"add_special", FIELDS_TOKENIZE, field_bool, AT(add_special), 0, 0, "a boolean"},
-    {"input", EMBED, field_value, AT(prompt), 0, 0, NULL},
-    {"content", EMBED, field_value, AT(prompt), 0, 0, NULL},
+    {"prompt", TEXT | FIELDS_TOKENIZE, field_value, AT(input.prompt), 0, 0, NULL},
+    {"content", FIELDS_TOKENIZE, parse_content, AT(input.prompt), 0, 0, "a string"},
+    {"add_special", FIELDS_TOKENIZE, field_bool, AT(input.add_special), 0, 0, "a boolean"},
+    {"input", EMBED, field_value, AT(input.prompt), 0, 0, NULL},
+    {"content", EMBED, field_value, AT(input.prompt), 0, 0, NULL},
     {"embd_normalize", EMBED, parse_unsupported, 0, 2, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\", \"cls\" or \"none\""},
-    {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
-    {"query", RERANK, field_value, AT(query), 0, 0, NULL},
-    {"documents", RERANK, parse_documents, AT(documents), 1, REQUEST_INPUTS_MAX,
+    {"normalize", EMBED, field_not, AT(input.no_normalize), 0, 0, "a boolean"},
+    {"query", RERANK, field_value, AT(input.query), 0, 0, NULL},
+    {"documents", RERANK, parse_documents, AT(input.documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 documents"},
-    {"texts", RERANK, parse_documents, AT(documents), 1, REQUEST_INPUTS_MAX,
+    {"texts", RERANK, parse_documents, AT(input.documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 texts"},
-    {"return_text", RERANK, field_bool, AT(return_documents), 0, 0, "a boolean"},
-    {"top_n", RERANK, field_uint, AT(top_n), 0, INT32_MAX, "an integer"},
-    {"return_documents", RERANK, field_bool, AT(return_documents), 0, 0, "a boolean"},
-    {"raw_scores", RERANK | SCORE, field_bool, AT(raw_scores), 0, 0, "a boolean"},
+    {"return_text", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
+    {"top_n", RERANK, field_uint, AT(answer.top_n), 0, INT32_MAX, "an integer"},
+    {"return_documents", RERANK, field_bool, AT(answer.return_documents), 0, 0, "a boolean"},
+    {"raw_scores", RERANK | SCORE, field_bool, AT(answer.raw_scores), 0, 0, "a boolean"},
     {"max_tokens_per_doc", RERANK, parse_unsupported, 0, -1, 0, NULL},
-    {"text_1", SCORE, field_value, AT(query), 0, 0, NULL},
-    {"text_2", SCORE, field_value, AT(documents), 0, 0, NULL},
-    {"tokens", FIELDS_DETOKENIZE, field_array, AT(tokens), 0, 1e9, "an array of token ids"},
-    {"include_reasoning", CHAT, field_not, AT(no_reasoning), 0, 0, "a boolean"},
+    {"text_1", SCORE, field_value, AT(input.query), 0, 0, NULL},
+    {"text_2", SCORE, field_value, AT(input.documents), 0, 0, NULL},
+    {"tokens", FIELDS_DETOKENIZE, field_array, AT(input.tokens), 0, 1e9, "an array of token ids"},
+    {"include_reasoning", CHAT, field_not, AT(answer.no_reasoning), 0, 0, "a boolean"},
     {"reasoning_format", CHAT, parse_reasoning_format, 0, 0, 0,
      "\"auto\", \"none\", \"deepseek\" or \"deepseek-legacy\""},
-    FLAG("stream", BOTH, stream),
+    FLAG("stream", BOTH, answer.stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
-    {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
-    {"max_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
-    {"max_tokens", TEXT, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
-    {"max_completion_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"n", BOTH, parse_n, AT(input.n), 1, 0, "an integer"},
+    {"max_tokens", CHAT, parse_max_tokens, AT(input.max_new), 1, INT32_MAX, "an integer"},
+    {"max_tokens", TEXT, parse_max_tokens, AT(input.max_new), 0, INT32_MAX, "an integer"},
+    {"max_completion_tokens", CHAT, parse_max_tokens, AT(input.max_new), 1, INT32_MAX,
+     "an integer"},
     {"stop", BOTH, parse_stop, 0, 0, 0,
      "a string of 1 to 256 bytes or an array of at most 16 of them"},
     {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},
-    {"logprobs", CHAT, field_bool, AT(logprobs), 0, 0, "a boolean"},
-    {"logprobs", TEXT, parse_n_logprobs, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
-    {"top_logprobs", CHAT, field_uint, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
+    {"logprobs", CHAT, field_bool, AT(answer.logprobs), 0, 0, "a boolean"},
+    {"logprobs", TEXT, parse_n_logprobs, AT(answer.n_top), 0, SUBMIT_TOP_MAX, "an integer"},
+    {"top_logprobs", CHAT, field_uint, AT(answer.n_top), 0, SUBMIT_TOP_MAX, "an integer"},
     {"logit_bias", BOTH, parse_bias, 0, 0, 0,
      "an object of at most 1024 token ids with a number from -100 to 100 each"},
     {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
     {"priority", BOTH | VECTOR, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
-    {"cache_salt", BOTH | VECTOR, field_string, AT(cache_salt), 0, 1024,
+    {"cache_salt", BOTH | VECTOR, field_string, AT(input.cache_salt), 0, 1024,
      "a string of at most 1024 bytes"},
-    {"prompt_cache_key", BOTH, field_string, AT(cache_key), 0, 4096,
+    {"prompt_cache_key", BOTH, field_string, AT(input.cache_key), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"safety_identifier", BOTH | VECTOR, field_string, AT(safety_id), 0, 4096,
+    {"safety_identifier", BOTH | VECTOR, field_string, AT(input.safety_id), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"user", BOTH | VECTOR, field_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
-    {"metadata", BOTH | VECTOR, parse_metadata, AT(metadata_user), 0, 4096, NULL},
-    {"tools", RENDERED, field_array, AT(tools), 0, REQUEST_TOOLS_MAX,
+    {"user", BOTH | VECTOR, field_string, AT(input.user), 0, 4096,
+     "a string of at most 4096 bytes"},
+    {"metadata", BOTH | VECTOR, parse_metadata, AT(input.metadata_user), 0, 4096, NULL},
+    {"tools", RENDERED, field_array, AT(input.tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, output_spec_tool_choice, 0, 0, 0, NULL},
-    {"parallel_tool_calls", CHAT, field_not, AT(one_call), 0, 0, "a boolean"},
+    {"parallel_tool_calls", CHAT, field_not, AT(input.one_call), 0, 0, "a boolean"},
     {"response_format", BOTH, output_spec_response_format, 0, 0, 0, NULL},
     {"structured_outputs", BOTH, output_spec_structured, 0, 0, 0, NULL},
     {"guided_json", BOTH, output_spec_guided, 0, 0, 0, NULL},
@@ -490,42 +500,43 @@ static const struct field fields[] = {
     {"thinking", CHAT, field_thinking, 0, 0, 0,
      "an object with the type \"enabled\" or \"disabled\""},
     {"reasoning", CHAT, field_reasoning, 0, 0, 0, "an object"},
-    {"n_predict", CHAT, parse_predict, AT(max_new), 1, INT32_MAX, "an integer"},
-    {"n_predict", TEXT, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"n_predict", CHAT, parse_predict, AT(input.max_new), 1, INT32_MAX, "an integer"},
+    {"n_predict", TEXT, parse_predict, AT(input.max_new), 0, INT32_MAX, "an integer"},
     {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
     {"regex", BOTH, output_spec_guided, 0, 0, 0, NULL},
     {"ebnf", BOTH, output_spec_guided, 0, 0, 0, NULL},
     UNSUPPORTED("stop_regex", 0),
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
-    {"add_generation_prompt", RENDERED, field_not, AT(no_generation_prompt), 0, 0, "a boolean"},
-    {"add_special_tokens", TEXT | EMBED | FIELDS_TOKENIZE, field_not, AT(no_special_tokens), 0, 0,
+    {"add_generation_prompt", RENDERED, field_not, AT(input.no_generation_prompt), 0, 0,
      "a boolean"},
-    {"skip_special_tokens", BOTH, field_not, AT(keep_special), 0, 0, "a boolean"},
-    FLAG("include_stop_str_in_output", BOTH, include_stop),
-    FLAG("return_token_ids", BOTH, return_token_ids),
-    FLAG("return_tokens_as_token_ids", BOTH, tokens_as_ids),
-    FLAG("return_progress", BOTH, return_progress),
-    FLAG("timings_per_token", BOTH, timings_per_token),
-    FLAG("verbose", BOTH, verbose),
-    FLAG("with_pieces", FIELDS_TOKENIZE, with_pieces),
-    FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),
-    {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
+    {"add_special_tokens", TEXT | EMBED | FIELDS_TOKENIZE, field_not, AT(input.no_special_tokens),
+     0, 0, "a boolean"},
+    {"skip_special_tokens", BOTH, field_not, AT(answer.keep_special), 0, 0, "a boolean"},
+    FLAG("include_stop_str_in_output", BOTH, answer.include_stop),
+    FLAG("return_token_ids", BOTH, answer.return_token_ids),
+    FLAG("return_tokens_as_token_ids", BOTH, answer.tokens_as_ids),
+    FLAG("return_progress", BOTH, answer.return_progress),
+    FLAG("timings_per_token", BOTH, answer.timings_per_token),
+    FLAG("verbose", BOTH, answer.verbose),
+    FLAG("with_pieces", FIELDS_TOKENIZE, answer.with_pieces),
+    FLAG("return_token_strs", FIELDS_TOKENIZE, answer.token_strings),
+    {"logits_digest", BOTH, parse_digest, AT(answer.digests), 0, 0, "a boolean"},
     {"speculation", BOTH, parse_speculation, 0, 0, 0, "\"auto\" or \"off\""},
-    {"dry_sequence_breakers", BOTH, field_breakers, AT(breakers), 1, 16,
+    {"dry_sequence_breakers", BOTH, field_breakers, AT(input.breakers), 1, 16,
      "an array of 1 to 16 strings of 1 to 64 bytes"},
-    {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
+    {"best_of", TEXT, parse_n, AT(input.best_of), 1, 0, "an integer"},
     {"echo", CHAT, parse_unsupported, 0, 0, 0, NULL},
-    {"echo", TEXT, field_bool, AT(echo), 0, 0, "a boolean"},
+    {"echo", TEXT, field_bool, AT(answer.echo), 0, 0, "a boolean"},
     {"suffix", CHAT, parse_unsupported, 0, 0, 0, NULL},
-    {"suffix", TEXT, parse_suffix, AT(suffix), 0, 0, "a string"},
+    {"suffix", TEXT, parse_suffix, AT(input.suffix), 0, 0, "a string"},
     UNSUPPORTED("functions", 0),
     {"function_call", BOTH, parse_function_call, 0, 0, 0, NULL},
     UNSUPPORTED("audio", 0),
     UNSUPPORTED("web_search_options", -1),
     UNSUPPORTED("documents", 0),
     UNSUPPORTED("chat_template", 0),
-    {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(n_prompt_top), 0, SUBMIT_TOP_MAX,
+    {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(answer.n_prompt_top), 0, SUBMIT_TOP_MAX,
      "an integer"},
     {"truncate_prompt_tokens", BOTH | VECTOR, parse_unsupported, 0, -2, 0, NULL},
     UNSUPPORTED("use_beam_search", 0),
@@ -549,22 +560,22 @@ static int gen_request_require(yyjson_val *v, const char *name, struct err *err)
 static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
     switch (known) {
     case FIELDS_CHAT:
-        return gen_request_require(r->messages, "messages", err);
+        return gen_request_require(r->input.messages, "messages", err);
     case FIELDS_COMPLETION:
-        return gen_request_require(r->prompt, "prompt", err);
+        return gen_request_require(r->input.prompt, "prompt", err);
     case FIELDS_EMBEDDING:
-        return gen_request_require(r->prompt, "input", err);
+        return gen_request_require(r->input.prompt, "input", err);
     case FIELDS_RERANK:
     case FIELDS_SCORE:
-        TRY(gen_request_require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err));
-        return gen_request_require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2",
-                                   err);
+        TRY(gen_request_require(r->input.query, known == FIELDS_RERANK ? "query" : "text_1", err));
+        return gen_request_require(r->input.documents,
+                                   known == FIELDS_RERANK ? "documents" : "text_2", err);
     case FIELDS_DETOKENIZE:
-        return gen_request_require(r->tokens, "tokens", err);
+        return gen_request_require(r->input.tokens, "tokens", err);
     case FIELDS_TOKENIZE:
         break;
     }
-    if (!r->messages == !r->prompt)
+    if (!r->input.messages == !r->input.prompt)
         return err_set_code(err, 400, "missing_required_parameter", "prompt",
                             "Either prompt or messages is needed.");
     return 0;
@@ -572,36 +583,37 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
 
 /* Checks rules between fields. */
 static int gen_request_check(struct gen_request *r, bool has_stream_options, struct err *err) {
-    r->no_special_tokens |= r->no_bos && !r->add_special;
-    if (has_stream_options && !r->stream)
+    r->input.no_special_tokens |= r->input.no_bos && !r->input.add_special;
+    if (has_stream_options && !r->answer.stream)
         return json_refuse(err, "stream_options", "may only be given with stream");
-    if (r->prompt_logprobs && r->stream)
+    if (r->answer.prompt_logprobs && r->answer.stream)
         return json_refuse(err, "prompt_logprobs", "cannot be streamed");
-    if (r->best_of && r->best_of < r->n)
+    if (r->input.best_of && r->input.best_of < r->input.n)
         return json_refuse(err, "best_of", "must be at least n");
-    if (r->best_of > r->n && r->stream)
+    if (r->input.best_of > r->input.n && r->answer.stream)
         return json_refuse(err, "best_of", "above n cannot be streamed");
-    if (r->suffix && (r->echo || !yyjson_is_str(r->prompt)))
+    if (r->input.suffix && (r->answer.echo || !yyjson_is_str(r->input.prompt)))
         return json_refuse(err, "suffix", "needs a prompt that is one string, without echo");
-    if (r->echo && r->logprobs)
-        r->n_prompt_top = MAX(r->n_prompt_top, r->n_top);
-    if (r->n_top && !r->logprobs)
+    if (r->answer.echo && r->answer.logprobs)
+        r->answer.n_prompt_top = MAX(r->answer.n_prompt_top, r->answer.n_top);
+    if (r->answer.n_top && !r->answer.logprobs)
         return json_refuse(err, "top_logprobs", "needs logprobs to be true");
-    r->one_call |= r->choice.function != NULL; /* "call exactly one specific function" (OpenAI) */
+    r->input.one_call |=
+        r->input.choice.function != NULL; /* "call exactly one specific function" (OpenAI) */
     return output_spec_check(r, err);
 }
 
 /* Adds tokens that end this kind of text, which other texts may contain. */
 static int add_ends(struct gen_request *r, const int32_t *ends, uint32_t n) {
-    int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + n + 1, sizeof(*ids));
+    int32_t *ids = arena_alloc_array(&r->arena, r->submit.n_stop_ids + n + 1, sizeof(*ids));
 
     if (!ids)
         return -ENOMEM;
-    if (r->n_stop_ids)
-        memcpy(ids, r->stop_ids, r->n_stop_ids * sizeof(*ids));
-    for (uint32_t i = 0; i < n && r->n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
-        ids[r->n_stop_ids++] = ends[i];
-    r->stop_ids = ids;
+    if (r->submit.n_stop_ids)
+        memcpy(ids, r->submit.stop_ids, r->submit.n_stop_ids * sizeof(*ids));
+    for (uint32_t i = 0; i < n && r->submit.n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
+        ids[r->submit.n_stop_ids++] = ends[i];
+    r->submit.stop_ids = ids;
     return 0;
 }
 
@@ -640,13 +652,13 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
             continue;
         TRY(f.parse(r, m, &f, value, err));
         if (strcmp(f.name, "max_completion_tokens") == 0)
-            max_completion = r->max_new;
+            max_completion = r->input.max_new;
         has_stream_options |= strcmp(f.name, "stream_options") == 0;
     }
-    r->max_new = max_completion ? max_completion : r->max_new;
-    if (r->suffix)
+    r->input.max_new = max_completion ? max_completion : r->input.max_new;
+    if (r->input.suffix)
         TRY(add_ends(r, m->fim.ends, m->fim.n_ends));
-    if (r->messages && !r->sampling.ignore_eos)
+    if (r->input.messages && !r->submit.sampling.ignore_eos)
         TRY(add_ends(r, m->family.ends, m->family.n_ends));
     TRY(check_given(r, known, err));
     return gen_request_check(r, has_stream_options, err);
@@ -663,16 +675,16 @@ static int refuse_text(const struct model *m, struct err *err) {
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
-    r->n = 1;
+    r->input.n = 1;
     if (m->info->sampling)
-        r->sampling = *m->info->sampling;
+        r->submit.sampling = *m->info->sampling;
     else
-        params_init(&r->sampling);
-    r->has_seed = m->info->seed != NULL;
-    r->seed = m->info->seed ? *m->info->seed : 0;
-    r->inline_reasoning = m->info->inline_reasoning;
-    r->is_chat = known == FIELDS_CHAT;
-    r->verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
+        params_init(&r->submit.sampling);
+    r->input.has_seed = m->info->seed != NULL;
+    r->input.seed = m->info->seed ? *m->info->seed : 0;
+    r->answer.inline_reasoning = m->info->inline_reasoning;
+    r->input.is_chat = known == FIELDS_CHAT;
+    r->answer.verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
     int result;
@@ -685,7 +697,7 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
         result = gen_request_default_kwargs(r, m->info->template_kwargs);
     if (result < 0)
         gen_request_deinit(r);
-    else if (!r->thinking && !r->reasoning_effort)
-        r->thinking = m->info->thinking; /* chat_template_kwargs take precedence */
+    else if (!r->input.thinking && !r->input.reasoning_effort)
+        r->input.thinking = m->info->thinking; /* chat_template_kwargs take precedence */
     return result;
 }

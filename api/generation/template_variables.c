@@ -18,7 +18,7 @@ struct variables {
 
 /* Sets a variable unless the client has set it itself. */
 static void variable_put(struct variables *v, const char *key, yyjson_mut_val *value) {
-    if (value && !yyjson_obj_get(v->r->kwargs, key))
+    if (value && !yyjson_obj_get(v->r->input.kwargs, key))
         yyjson_mut_obj_add_val(v->doc, v->root, key, value);
 }
 
@@ -69,11 +69,11 @@ static void template_put_switches(struct variables *v) {
 
     if (own)
         on = yyjson_is_true(own);
-    else if (r->thinking == THINK_ON || r->thinking == THINK_OFF)
-        on = r->thinking == THINK_ON;
-    else if (r->reasoning_effort)
-        on = !yyjson_equals_str(r->reasoning_effort, "none");
-    else if (r->thinking == THINK_AUTO) {
+    else if (r->input.thinking == THINK_ON || r->input.thinking == THINK_OFF)
+        on = r->input.thinking == THINK_ON;
+    else if (r->input.reasoning_effort)
+        on = !yyjson_equals_str(r->input.reasoning_effort, "none");
+    else if (r->input.thinking == THINK_AUTO) {
         if (v->family->thinks)
             variable_put_bool(v, "enable_thinking", true);
         if (v->family->closes_thoughts)
@@ -88,7 +88,7 @@ static void template_put_switches(struct variables *v) {
 /* Sets the strength of thinking, for which templates have two names. */
 static void put_effort(struct variables *v) {
     static const char *const names[] = {"reasoning_effort", "reasoning_strength"};
-    const char *effort = json_cstr(v->r->reasoning_effort);
+    const char *effort = json_cstr(v->r->input.reasoning_effort);
 
     for (size_t i = 0; i < ARRAY_SIZE(names) && effort; i++)
         variable_put(v, names[i], yyjson_mut_strcpy(v->doc, nearest_effort(v->model, effort)));
@@ -96,7 +96,7 @@ static void put_effort(struct variables *v) {
 
 /* Returns true if the conversation has tools or past calls: an agent's. */
 static bool is_agents(const struct gen_request *r) {
-    return r->functions || normalize_has_calls(r->messages);
+    return r->made.functions || normalize_has_calls(r->input.messages);
 }
 
 /* Keeps the thoughts of earlier turns, which templates drop by default, in the conversations of
@@ -111,7 +111,7 @@ static void put_kept_thoughts(struct variables *v) {
                 {"clear_thinking", false},
                 {"truncate_history_thinking", false},
                 {"drop_thinking", false}};
-    yyjson_val *own = yyjson_obj_get(v->r->kwargs, "preserve_reasoning");
+    yyjson_val *own = yyjson_obj_get(v->r->input.kwargs, "preserve_reasoning");
 
     if (!yyjson_is_bool(own) && !is_agents(v->r))
         return;
@@ -142,13 +142,13 @@ void template_variables_put(yyjson_mut_doc *doc, yyjson_mut_val *root, const str
     template_put_switches(&v);
     put_kept_thoughts(&v);
     put_dates(&v);
-    if (r->has_budget)
-        variable_put(&v, "thinking_budget", yyjson_mut_uint(doc, r->thinking_budget));
+    if (r->input.has_budget)
+        variable_put(&v, "thinking_budget", yyjson_mut_uint(doc, r->input.thinking_budget));
     /* Some templates show the model the format that its answer must have. */
-    variable_put(&v, "response_format", yyjson_val_mut_copy(doc, r->response_format));
-    if (r->choice.mode == TOOLS_REQUIRED)
+    variable_put(&v, "response_format", yyjson_val_mut_copy(doc, r->input.response_format));
+    if (r->input.choice.mode == TOOLS_REQUIRED)
         variable_put(&v, "tool_choice", yyjson_mut_str(doc, "required"));
-    JSON_MEMBERS(key, value, r->kwargs) {
+    JSON_MEMBERS(key, value, r->input.kwargs) {
         yyjson_mut_obj_add(root, yyjson_mut_strncpy(doc, json_text(key), json_len(key)),
                            yyjson_val_mut_copy(doc, value));
     }

@@ -22,8 +22,8 @@ static void shift_ranges(const struct rendered *from, size_t at, size_t more,
 /* Makes prompt @i of the rendered text, with its variant in place of the marker at byte @at. */
 static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
     const struct rendered *from = &job->rendered;
-    const struct str *v = &job->request.variants[i];
-    size_t n_marker = strlen(job->request.marker), rest = from->text.len - at - n_marker;
+    const struct str *v = &job->request.made.variants[i];
+    size_t n_marker = strlen(job->request.made.marker), rest = from->text.len - at - n_marker;
     size_t len = at + v->len + rest;
     char *text = arena_alloc(&job->request.arena, len + 1);
     struct text_range *user =
@@ -49,30 +49,31 @@ static const char *variants_find_marker(const struct buf *text, const char *mark
 int variants_spread(struct prompt_job *job, size_t quick) {
     const struct gen_request *r = &job->request;
     const struct buf *text = &job->rendered.text;
-    const char *marker = variants_find_marker(text, r->marker, 0);
-    uint64_t all = (uint64_t)text->len * r->n_variants;
+    const char *marker = variants_find_marker(text, r->made.marker, 0);
+    uint64_t all = (uint64_t)text->len * r->made.n_variants;
 
     if (!marker)
         return err_set_code(&job->err, 400, "template_error", "model",
                             "The chat template of the model does not repeat messages as they are, "
                             "so it cannot ask questions. Use another model.");
     size_t at = (size_t)(marker - text->data);
-    if (variants_find_marker(text, r->marker, at + 1))
+    if (variants_find_marker(text, r->made.marker, at + 1))
         return err_set_code(&job->err, 400, "invalid_value", "messages",
                             "The text contains %s, which marks the place of the questions. Remove "
                             "it.",
-                            r->marker);
+                            r->made.marker);
     if (all > VARIANTS_TEXT)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
                             "The text is too long for %u questions. Ask fewer at once.",
-                            r->n_variants);
+                            r->made.n_variants);
     if (job->quick && all > quick)
         return -EAGAIN;
-    job->prompts = arena_alloc_array(&job->request.arena, r->n_variants, sizeof(*job->prompts));
+    job->prompts =
+        arena_alloc_array(&job->request.arena, r->made.n_variants, sizeof(*job->prompts));
     if (!job->prompts)
         return -ENOMEM;
-    job->n_prompts = r->n_variants;
-    for (uint32_t i = 0; i < r->n_variants; i++)
+    job->n_prompts = r->made.n_variants;
+    for (uint32_t i = 0; i < r->made.n_variants; i++)
         TRY(make_variant(job, i, at));
     return 0;
 }

@@ -149,7 +149,7 @@ static struct exchange *detach(struct writer *w) {
         if (g->state != GEN_WAITING) {
             struct metrics_gen seen = gen_metrics(g);
             seen.started_ns = x->started_ns;
-            seen.n_choices = g->m.choice == 0 ? w->job.request.n : 0;
+            seen.n_choices = g->m.choice == 0 ? w->job.request.input.n : 0;
             seen.n_longest = n_longest;
             metrics_gen_done(&w->job.model->metrics, &seen);
         }
@@ -168,7 +168,7 @@ static struct exchange *detach(struct writer *w) {
 static size_t entries_of_token(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
 
-    return r->logprobs ? (size_t)r->n_top + 1 : 0;
+    return r->answer.logprobs ? (size_t)r->answer.n_top + 1 : 0;
 }
 
 /* Returns the number of tokens whose log probabilities are written in one iteration of the loop. */
@@ -429,15 +429,15 @@ static size_t told_tokens(const struct writer *w) {
 
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
-        size_t prompt = w->choices[i].echo && r->logprobs ? (size_t)r->n_top + 1 : 0;
+        size_t prompt = w->choices[i].echo && r->answer.logprobs ? (size_t)r->answer.n_top + 1 : 0;
 
-        if (r->logprobs)
-            n += (size_t)g->n_out * (r->n_top + 1);
-        if (r->prompt_logprobs)
-            prompt += (size_t)r->n_prompt_top + 1;
+        if (r->answer.logprobs)
+            n += (size_t)g->n_out * (r->answer.n_top + 1);
+        if (r->answer.prompt_logprobs)
+            prompt += (size_t)r->answer.n_prompt_top + 1;
         n += g->n_prompt * prompt;
-        n += r->return_token_ids ? g->n_prompt + g->n_out : 0;
-        n += w->endpoint->tells_prompt || r->verbose ? g->n_prompt : 0;
+        n += r->answer.return_token_ids ? g->n_prompt + g->n_out : 0;
+        n += w->endpoint->tells_prompt || r->answer.verbose ? g->n_prompt : 0;
         n += g->text.len / TOKEN_BYTES;
         if (w->choices[i].echo)
             n += w->choices[i].echo->text.len / TOKEN_BYTES;
@@ -506,7 +506,7 @@ static void writer_on_written(struct job *j) {
 static void send_whole(struct writer *w) {
     assert(!w->head_sent && !w->writing);
     buf_init(&w->whole, ANSWER_MAX);
-    if (gen_request_made(&w->job.request) > w->job.request.n)
+    if (gen_request_made(&w->job.request) > w->job.request.input.n)
         writer_sort(w);
     if (told_tokens(w) <= INLINE_TOKENS) {
         write_whole(w);
@@ -568,12 +568,12 @@ static void proceed(struct writer *w) {
         all_accepted &= g->accepted;
         all_done &= g->state == GEN_DONE;
     }
-    if (w->job.request.stream && (all_accepted || all_done)) {
+    if (w->job.request.answer.stream && (all_accepted || all_done)) {
         stream(w);
-    } else if (!w->job.request.stream && all_done) {
+    } else if (!w->job.request.answer.stream && all_done) {
         if (!writer_go_on(w))
             send_whole(w);
-    } else if (!w->job.request.stream && all_accepted && !w->exchange->waits) {
+    } else if (!w->job.request.answer.stream && all_accepted && !w->exchange->waits) {
         w->exchange->waits = true;
         conn_start_keepalive(w->exchange->conn);
     }
@@ -597,8 +597,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     uint32_t given = w->endpoint->default_tokens;
     const char *field = w->job.chat ? "messages" : "prompt";
 
-    if (r->max_new)
-        given = r->max_new;
+    if (r->input.max_new)
+        given = r->input.max_new;
     else if (!given)
         given = env->opts.default_max_tokens;
     if (n == 0)
@@ -614,7 +614,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
 
 /* Returns true if the client says how long the output may be. */
 static bool gives_limit(const struct gen_request *r) {
-    return r->max_new && r->max_new != GEN_REQUEST_NO_LIMIT;
+    return r->input.max_new && r->input.max_new != GEN_REQUEST_NO_LIMIT;
 }
 
 /* Charges the tenant for the most that each generation may use. Returns 0, or -EINVAL with @err
@@ -656,14 +656,15 @@ static int set_output(struct writer *w, struct gen *g) {
 
     opts.seed = rng_next(&w->job.env->rng); /* ids of calls must be unique in a conversation */
     /* A call that no grammar holds may break when half of it has been sent. */
-    opts.whole_calls = w->endpoint->whole_calls || w->job.request.grammar.len == 0;
-    opts.inline_reasoning = w->job.request.inline_reasoning && w->endpoint->inlines_reasoning;
+    opts.whole_calls = w->endpoint->whole_calls || w->job.request.submit.grammar.len == 0;
+    opts.inline_reasoning =
+        w->job.request.answer.inline_reasoning && w->endpoint->inlines_reasoning;
     opts.joined = w->endpoint->repeats < REPEATS_PARTS;
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     TRY(gen_parse_output(g, &opts));
-    if (w->job.request.has_budget)
-        return gen_limit_reasoning(g, w->job.request.thinking_budget);
+    if (w->job.request.input.has_budget)
+        return gen_limit_reasoning(g, w->job.request.input.thinking_budget);
     return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
 }
 
@@ -690,7 +691,7 @@ static int writer_add_choice(struct writer *w, struct prompt *p, uint32_t i, boo
 static int writer_create_gens(struct writer *w, struct err *err) {
     const struct gen_request *r = &w->job.request;
     struct gen_env *env = w->job.env;
-    uint64_t seed = r->has_seed ? r->seed : rng_next(&env->rng);
+    uint64_t seed = r->input.has_seed ? r->input.seed : rng_next(&env->rng);
     uint32_t n = gen_request_made(r);
 
     assert(!w->choices && w->n_choices == 0);
@@ -703,7 +704,7 @@ static int writer_create_gens(struct writer *w, struct err *err) {
         uint32_t max_new = 0;
 
         TRY(room_for(w, p->tokens.n, &max_new, err));
-        if (p->tokens.n * r->n_prompt_top > PROMPT_TOP_MAX)
+        if (p->tokens.n * r->answer.n_prompt_top > PROMPT_TOP_MAX)
             return err_set_code(err, 400, "invalid_value", "logprobs",
                                 "The request asks for more than %u log probabilities of its "
                                 "prompt: shorten the prompt or ask for fewer.",
@@ -830,9 +831,9 @@ static void report_loosened(struct writer *w) {
     struct prompt_job *job = &w->job;
     char text[GEN_LEFT_OUT_MAX] = "";
 
-    if (job->request.loosened.n) {
-        loosened_text(&job->request.loosened, text, sizeof(text));
-        loosened_report(w->exchange, &job->request.loosened, text);
+    if (job->request.made.loosened.n) {
+        loosened_text(&job->request.made.loosened, text, sizeof(text));
+        loosened_report(w->exchange, &job->request.made.loosened, text);
     }
     note_generation(w, w->choices[0].gen, text);
 }
@@ -848,8 +849,8 @@ static void writer_on_prepared(struct prompt_job *job) {
     int r = job->result;
     w->exchange->retry_ms = job->retry_ms;
     prompt_job_name_model(job, w->exchange);
-    assert(!w->waited || r < 0 || job->request.stream);
-    if (r == 0 && job->request.load_only) {
+    assert(!w->waited || r < 0 || job->request.answer.stream);
+    if (r == 0 && job->request.input.load_only) {
         send_whole(w);
         return;
     }

@@ -27,8 +27,8 @@ static struct raw_form raw_form_of(const struct writer *w, const struct piece *p
     return (struct raw_form){
         .probs = !stream || p->to > p->from,
         .tokens = stream || form->return_tokens,
-        .progress = stream && w->job.request.return_progress && p->from == 0,
-        .timings = w->job.request.timings_per_token,
+        .progress = stream && w->job.request.answer.return_progress && p->from == 0,
+        .timings = w->job.request.answer.timings_per_token,
     };
 }
 
@@ -92,7 +92,7 @@ void llamacpp_piece(struct writer *w, const struct piece *p) {
 
 /* Tells that the prompt begins, which a client would otherwise see at its end only. */
 void llamacpp_begin(struct writer *w) {
-    for (uint32_t i = 0; i < w->n_choices && w->job.request.return_progress; i++) {
+    for (uint32_t i = 0; i < w->n_choices && w->job.request.answer.return_progress; i++) {
         struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
 
         llamacpp_piece(w, &p);
@@ -105,7 +105,7 @@ void llamacpp_alive(struct writer *w) {
 
     while (p.index < w->n_choices && w->choices[p.index].gen->n_out > 0)
         p.index++;
-    if (p.index < w->n_choices && w->job.request.return_progress) {
+    if (p.index < w->n_choices && w->job.request.answer.return_progress) {
         p.choice = &w->choices[p.index];
         llamacpp_piece(w, &p);
     }

@@ -316,14 +316,14 @@ int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err
     if (r < 0)
         return r;
     struct gen_request *to = &job->request;
-    struct request_picture *pictures = STEAL(to->pictures);
-    uint32_t n = to->n_pictures;
+    struct request_picture *pictures = STEAL(to->made.pictures);
+    uint32_t n = to->made.n_pictures;
     r = openai_read_completion(job, ours, err);
-    assert(!to->pictures);
-    to->pictures = pictures;
-    to->n_pictures = n;
-    if (r == 0 && !to->max_new)
-        to->max_new = GEN_REQUEST_NO_LIMIT;
+    assert(!to->made.pictures);
+    to->made.pictures = pictures;
+    to->made.n_pictures = n;
+    if (r == 0 && !to->input.max_new)
+        to->input.max_new = GEN_REQUEST_NO_LIMIT;
     return r;
 }
 

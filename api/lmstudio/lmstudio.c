@@ -22,8 +22,8 @@ static const char *stop_reason(const struct writer *w, const struct gen *g) {
     if (g->repeats)
         return "maxPredictedTokensReached"; /* clients know no reason for a loop */
     if (g->finish == FINISH_LENGTH)
-        return g->n_out < w->job.request.max_new ? "contextLengthReached"
-                                                 : "maxPredictedTokensReached";
+        return g->n_out < w->job.request.input.max_new ? "contextLengthReached"
+                                                       : "maxPredictedTokensReached";
     if (g->finish != FINISH_STOP)
         return "userStopped";
     if (g->output && g->output->n_calls)
@@ -77,8 +77,8 @@ static int lmstudio_translate(struct prompt_job *job, yyjson_doc *body, struct e
     else
         r = openai_read_chat(job, body, err);
     if (r == 0 && has_ttl) {
-        job->request.has_keep_alive = true;
-        job->request.keep_alive_s = (int64_t)ceil(keep_s);
+        job->request.input.has_keep_alive = true;
+        job->request.input.keep_alive_s = (int64_t)ceil(keep_s);
     }
     return r;
 }

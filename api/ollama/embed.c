@@ -107,14 +107,15 @@ static int ollama_embed_translate(struct prompt_job *job, yyjson_doc *body, stru
     if (r < 0)
         return r;
     TRY(ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM);
-    if (job->request.pool == SUBMIT_POOL_NONE)
+    if (job->request.input.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",
                             "use /v1/embeddings or /embedding for vectors of each token");
-    job->request.takes_none = none;
-    job->request.has_keep_alive = has_keep;
-    job->request.keep_alive_s = keep_s;
-    if (!job->request.pool)
-        job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
+    job->request.answer.takes_none = none;
+    job->request.input.has_keep_alive = has_keep;
+    job->request.input.keep_alive_s = keep_s;
+    if (!job->request.input.pool)
+        job->request.input.pool =
+            job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
     return 0;
 }
 

@@ -59,7 +59,7 @@ static void ollama_put_call(struct json *j, const struct output_parser *s, uint3
 /* Writes the log probabilities of output tokens [from, to), if they were asked for. */
 static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, uint32_t to) {
     assert(from <= to);
-    if (!w->job.request.logprobs || from == to)
+    if (!w->job.request.answer.logprobs || from == to)
         return;
     json_print(j, "logprobs:");
     choices_put_logprobs(j, w, w->choices[0].gen, from, to, false);
@@ -108,7 +108,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
     ollama_open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
         json_close(j, '}');
-    bool unloads = w->job.request.has_keep_alive && w->job.request.keep_alive_s == 0 &&
+    bool unloads = w->job.request.input.has_keep_alive && w->job.request.input.keep_alive_s == 0 &&
                    model_on_demand(w->job.model);
     json_print(j, "done_reason:%s, done:true", unloads ? "unload" : "load");
 }
@@ -250,13 +250,13 @@ static int ollama_read_request(struct prompt_job *job, yyjson_doc *body, struct 
     if (r == 0)
         r = (text ? openai_read_completion : openai_read_chat)(job, ours, err);
     if (r == 0) {
-        job->request.load_only = load;
-        job->request.has_keep_alive = has_keep;
-        job->request.keep_alive_s = keep_s;
+        job->request.input.load_only = load;
+        job->request.input.has_keep_alive = has_keep;
+        job->request.input.keep_alive_s = keep_s;
     }
-    if (r == 0 && text && !job->request.max_new)
+    if (r == 0 && text && !job->request.input.max_new)
         /* the rest of the context; OpenAI's default is 16 */
-        job->request.max_new = GEN_REQUEST_NO_LIMIT;
+        job->request.input.max_new = GEN_REQUEST_NO_LIMIT;
     return r;
 }
 

@@ -79,12 +79,12 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
 
 static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
     json_print(j, "delta:{");
-    if (p->part->kind == OUTPUT_CALL && w->job.request.functions_form) {
+    if (p->part->kind == OUTPUT_CALL && w->job.request.answer.functions_form) {
         put_function_delta(j, p);
     } else if (p->part->kind == OUTPUT_CALL) {
         put_call_delta(j, w, p);
     } else if (p->part->kind == OUTPUT_REASONING) {
-        if (!w->job.request.no_reasoning)
+        if (!w->job.request.answer.no_reasoning)
             chat_put_reasoning(j, p->text, p->len);
     } else {
         json_print(j, "content:%.*s", (int)p->len, p->text);
@@ -141,9 +141,9 @@ static void chat_put_message(struct json *j, const struct writer *w,
         json_print(j, "content:null");
     else
         json_print(j, "content:%.*s", (int)content->len, content->data);
-    if (reasoning->len && !w->job.request.no_reasoning)
+    if (reasoning->len && !w->job.request.answer.no_reasoning)
         chat_put_reasoning(j, reasoning->data, reasoning->len);
-    if (s->n_calls && w->job.request.functions_form)
+    if (s->n_calls && w->job.request.answer.functions_form)
         put_function(j, s);
     else if (s->n_calls)
         chat_put_calls(j, w, s);
@@ -332,7 +332,7 @@ static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set ki
         return result;
     }
     TRY(gen_request_read(r, job->model, kind, body, err));
-    r->functions_form = functions;
+    r->answer.functions_form = functions;
     return prefill.len ? gen_request_set_prefill(r, prefill.data, prefill.len) : 0;
 }
 

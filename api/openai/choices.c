@@ -28,7 +28,7 @@ void choices_put_token(struct json *j, const struct writer *w, int32_t id) {
     const char *text = choices_token(w, id, &len);
     char name[24];
 
-    if (!w->job.request.tokens_as_ids) {
+    if (!w->job.request.answer.tokens_as_ids) {
         json_string(j, text, len);
         return;
     }
@@ -49,12 +49,12 @@ static void put_output_details(struct json *j, const struct writer *w,
                                const struct writer_usage *u) {
     bool reasons = w->job.parses && w->job.model->family.reasons;
 
-    if (!reasons && !w->job.request.prediction.len)
+    if (!reasons && !w->job.request.submit.prediction.len)
         return;
     json_print(j, "completion_tokens_details:{");
     if (reasons)
         json_print(j, "reasoning_tokens:%u", u->reasoning);
-    if (w->job.request.prediction.len)
+    if (w->job.request.submit.prediction.len)
         json_print(j, "accepted_prediction_tokens:%u, rejected_prediction_tokens:%u",
                    u->predicted_accepted, u->predicted - MIN(u->predicted_accepted, u->predicted));
     json_close(j, '}');
@@ -100,7 +100,7 @@ static void put_position(struct json *j, const struct writer *w, const struct ge
     bool seen = false;
 
     json_open(j, '{');
-    for (uint32_t k = 0; k < w->job.request.n_prompt_top && t[k].token >= 0; k++) {
+    for (uint32_t k = 0; k < w->job.request.answer.n_prompt_top && t[k].token >= 0; k++) {
         choices_put_entry(j, w, t[k].token, t[k].logprob, k + 1);
         seen |= t[k].token == g->tokens[i];
     }
@@ -144,7 +144,7 @@ static void choices_put_ids(struct json *j, const char *key, const int32_t *ids,
 static void put_prompt_ids(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
-    if (w->job.request.return_token_ids && !choices_form_of(w)->prompt_in_choice)
+    if (w->job.request.answer.return_token_ids && !choices_form_of(w)->prompt_in_choice)
         choices_put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
 }
 
@@ -155,16 +155,16 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     const struct gen *g = p->choice->gen;
     char hex[20];
 
-    if (w->job.request.return_token_ids) {
+    if (w->job.request.answer.return_token_ids) {
         if (p->first && form->prompt_in_choice)
             choices_put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
         choices_put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
-    if (w->job.request.prompt_logprobs && form->prompt_in_choice) {
+    if (w->job.request.answer.prompt_logprobs && form->prompt_in_choice) {
         json_print(j, "prompt_logprobs:");
         put_prompt(j, w, g);
     }
-    if (!w->job.request.digests)
+    if (!w->job.request.answer.digests)
         return;
     assert(p->from == p->to || g->digests);
     json_print(j, "digests:[");
@@ -186,8 +186,8 @@ static bool has_text_token(const struct piece *p) {
 static const char *finish_of(const struct writer *w, const struct gen *g) {
     const char *name = gen_finish_name(g);
 
-    return w->job.request.functions_form && strcmp(name, "tool_calls") == 0 ? "function_call"
-                                                                            : name;
+    return w->job.request.answer.functions_form && strcmp(name, "tool_calls") == 0 ? "function_call"
+                                                                                   : name;
 }
 
 /* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
@@ -197,7 +197,7 @@ static void choices_put_one(struct json *j, const struct writer *w, const struct
     json_print(j, "{index:%u", p->index);
     choices_form_of(w)->content(j, w, p, stream);
     json_print(j, "logprobs:");
-    if (w->job.request.logprobs && (!stream || has_text_token(p)))
+    if (w->job.request.answer.logprobs && (!stream || has_text_token(p)))
         choices_form_of(w)->logprobs(j, w, p);
     else
         json_print(j, "null");
@@ -222,16 +222,16 @@ static void send_chunk(struct writer *w, struct json *j, bool usage, bool times)
 
     assert(w->head_sent);
     json_close(j, ']');
-    if (r->include_usage || r->continuous_usage) {
+    if (r->answer.include_usage || r->answer.continuous_usage) {
         json_print(j, "usage:");
-        if (usage || r->continuous_usage)
+        if (usage || r->answer.continuous_usage)
             choices_put_usage(j, w);
         else
             json_print(j, "null");
     }
     if (usage)
         choices_form_of(w)->figures(j, w);
-    else if (times && r->timings_per_token && openai_is_llama_server(w->route))
+    else if (times && r->answer.timings_per_token && openai_is_llama_server(w->route))
         timings_put(j, w->choices[0].gen);
     json_close(j, '}');
     if (j->error < 0)
@@ -248,7 +248,7 @@ void choices_piece(struct writer *w, const struct piece *p) {
     if (p->first && p->index == 0)
         put_prompt_ids(&j, w);
     /* The piece without tokens begins the answer, the first with tokens ends the prompt. */
-    if (w->job.request.return_progress && p->from == 0)
+    if (w->job.request.answer.return_progress && p->from == 0)
         choices_put_progress(&j, w, p->choice->gen, choices_begins(p));
     json_print(&j, "choices:[");
     choices_put_one(&j, w, p, true);
@@ -265,7 +265,7 @@ void choices_alive(struct writer *w) {
     if (p.index < w->n_choices) {
         p.choice = &w->choices[p.index];
         open_chunk(&j, w, choices_form_of(w)->chunk_object);
-        if (w->job.request.return_progress && p.choice->gen->n_out == 0)
+        if (w->job.request.answer.return_progress && p.choice->gen->n_out == 0)
             choices_put_progress(&j, w, p.choice->gen, false);
         json_print(&j, "choices:[");
         choices_put_one(&j, w, &p, true);
@@ -288,7 +288,7 @@ void choices_end(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
     struct json j = {.out = &b};
 
-    if (!w->job.request.include_usage)
+    if (!w->job.request.answer.include_usage)
         return;
     open_chunk(&j, w, choices_form_of(w)->chunk_object);
     json_print(&j, "choices:[");
@@ -296,7 +296,7 @@ void choices_end(struct writer *w) {
 }
 
 void choices_whole(struct json *j, struct writer *w) {
-    uint32_t n = w->job.request.n, made = gen_request_made(&w->job.request);
+    uint32_t n = w->job.request.input.n, made = gen_request_made(&w->job.request);
 
     assert(n > 0 && made >= n && w->n_choices % made == 0);
 
@@ -311,7 +311,7 @@ void choices_whole(struct json *j, struct writer *w) {
     }
     json_print(j, "], usage:");
     choices_put_usage(j, w);
-    if (w->job.request.prompt_logprobs && !choices_form_of(w)->prompt_in_choice) {
+    if (w->job.request.answer.prompt_logprobs && !choices_form_of(w)->prompt_in_choice) {
         json_print(j, "prompt_logprobs:");
         put_prompt(j, w, w->choices[0].gen);
     }

@@ -259,10 +259,10 @@ static int put_variants(struct prompt_job *job) {
     const struct decisions *d = decisions_of_job(job);
     struct gen_request *r = &job->request;
 
-    r->variants = arena_alloc_array(&r->arena, d->n, sizeof(*r->variants));
-    if (!r->variants)
+    r->made.variants = arena_alloc_array(&r->arena, d->n, sizeof(*r->made.variants));
+    if (!r->made.variants)
         return -ENOMEM;
-    r->marker = MARKER;
+    r->made.marker = MARKER;
     for (uint32_t i = 0; i < d->n; i++) {
         CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
@@ -270,9 +270,9 @@ static int put_variants(struct prompt_job *job) {
         char *kept = arena_strndup(&r->arena, text.data, text.len);
         if (!kept)
             return -ENOMEM;
-        r->variants[i] = (struct str){kept, (uint32_t)text.len};
+        r->made.variants[i] = (struct str){kept, (uint32_t)text.len};
     }
-    r->n_variants = d->n;
+    r->made.n_variants = d->n;
     return 0;
 }
 

@@ -34,7 +34,7 @@ static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     uint32_t n_embd = v->job.model->info->n_embd;
 
     TRY(vectors_finish(v, g));
-    if (v->job.request.pool == SUBMIT_POOL_NONE && (!n_embd || g->n_vector % n_embd != 0))
+    if (v->job.request.input.pool == SUBMIT_POOL_NONE && (!n_embd || g->n_vector % n_embd != 0))
         return -EDOM;
     v->floats = true;
     return buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
@@ -43,11 +43,11 @@ static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
 static int embeddings_take(struct vectors *v, uint32_t input, struct gen *g) {
     const struct gen_request *request = &v->job.request;
 
-    if (request->pool == SUBMIT_POOL_NONE)
+    if (request->input.pool == SUBMIT_POOL_NONE)
         return take_floats(v, input, g);
 
     TRY(vectors_finish(v, g));
-    return write_vector(&v->text[input], input, g, request->base64);
+    return write_vector(&v->text[input], input, g, request->answer.base64);
 }
 
 /* Writes the vectors of an input that take_floats() has not written: an array for each token, or
@@ -55,7 +55,7 @@ static int embeddings_take(struct vectors *v, uint32_t input, struct gen *g) {
 static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     const struct buf *floats = &v->text[input];
     size_t n = floats->len / sizeof(float);
-    size_t n_row = v->job.request.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
+    size_t n_row = v->job.request.input.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
 
     assert(n > 0 && n % n_row == 0);
     for (size_t at = 0; at < n; at += n_row) {
@@ -116,9 +116,10 @@ static int embeddings_answer(struct vectors *v, struct buf *b) {
 
 static int embeddings_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     TRY(gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err));
-    if (!job->request.pool)
-        job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
-    if (job->request.pool == SUBMIT_POOL_NONE && job->request.dimensions)
+    if (!job->request.input.pool)
+        job->request.input.pool =
+            job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
+    if (job->request.input.pool == SUBMIT_POOL_NONE && job->request.answer.dimensions)
         return err_set_code(err, 400, "unsupported_parameter", "dimensions",
                             "dimensions cannot be combined with the pooling \"none\".");
     return 0;

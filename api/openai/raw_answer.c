@@ -36,7 +36,7 @@ void raw_answer_put_settings(struct json *j, const struct api_model *m, const st
     int64_t n_predict = max_new < GEN_REQUEST_NO_LIMIT ? (int64_t)max_new : -1;
 
     if (r)
-        s = r->sampling;
+        s = r->submit.sampling;
     else if (m->sampling)
         s = *m->sampling;
     else
@@ -52,14 +52,15 @@ void raw_answer_put_settings(struct json *j, const struct api_model *m, const st
                s.presence_penalty, s.frequency_penalty, s.top_n_sigma, s.xtc_probability,
                s.xtc_threshold, s.typical_p, s.dry_multiplier, s.dry_base, s.dry_allowed_length,
                s.dry_penalty_last_n);
-    for (uint32_t i = 0; r && i < r->n_stops; i++)
-        json_string(j, r->stops[i].data, r->stops[i].len);
+    for (uint32_t i = 0; r && i < r->submit.n_stops; i++)
+        json_string(j, r->submit.stops[i].data, r->submit.stops[i].len);
     json_print(j,
                "], max_tokens:%ld, n_predict:%ld, ignore_eos:%i, stream:%i, n_probs:%u, "
                "logit_bias:[",
-               n_predict, n_predict, s.ignore_eos != 0, r && r->stream, r ? r->n_top : 0);
-    for (uint32_t i = 0; r && i < r->n_bias; i++)
-        raw_put_bias(j, r->bias[i].token, (double)r->bias[i].bias);
+               n_predict, n_predict, s.ignore_eos != 0, r && r->answer.stream,
+               r ? r->answer.n_top : 0);
+    for (uint32_t i = 0; r && i < r->submit.n_bias; i++)
+        raw_put_bias(j, r->submit.bias[i].token, (double)r->submit.bias[i].bias);
     if (s.ignore_eos && m->tokenizer)
         raw_put_banned_ends(j, m->tokenizer);
     json_print(j, "]}");
@@ -108,7 +109,7 @@ static void raw_put_end(struct json *j, const struct writer *w, const struct gen
                "generation_settings:",
                w->job.model->info->id, g->n_out, g->n_prompt, g->n_cached);
     raw_answer_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
-                            w->job.request.max_new);
+                            w->job.request.input.max_new);
     raw_put_prompt(j, w, g);
     json_print(j, "has_new_line:%i, truncated:%i, stop_type:%s, stopping_word:%.*s",
                g->ready && memchr(g->text.data, '\n', g->ready), raw_is_truncated(w, g), stop_type,
@@ -126,7 +127,7 @@ void raw_answer_put(struct json *j, const struct writer *w, const struct piece *
     json_print(j, "{index:%u, content:%.*s", p->index, (int)p->len, p->text);
     raw_put_tokens(j, form->tokens ? p : &(struct piece){.choice = p->choice});
     json_print(j, "id_slot:-1, stop:%i", p->last);
-    if (w->job.request.n_top && form->probs) {
+    if (w->job.request.answer.n_top && form->probs) {
         json_print(j, "completion_probabilities:");
         choices_put_logprobs(j, w, g, p->from, p->to, true);
     }
@@ -148,7 +149,7 @@ void raw_answer_put_figures(struct json *j, const struct writer *w) {
     assert(w->n_choices > 0);
     if (!openai_is_llama_server(w->route))
         return;
-    if (w->job.request.verbose) {
+    if (w->job.request.answer.verbose) {
         struct piece p = writer_whole_piece(&w->choices[0], 0);
 
         json_print(j, "__verbose:");

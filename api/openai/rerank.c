@@ -26,8 +26,8 @@ static int rerank_take(struct vectors *v, uint32_t input, struct gen *g) {
 
     if (g->n_vector != 1 || !isfinite(x))
         return -EDOM;
-    v->score[input] = v->job.request.raw_scores ? x : 1 / (1 + exp(-x));
-    if (!v->job.request.return_documents)
+    v->score[input] = v->job.request.answer.raw_scores ? x : 1 / (1 + exp(-x));
+    if (!v->job.request.answer.return_documents)
         return 0;
     json_string(&j, p->text, p->len);
     return j.error;
@@ -58,7 +58,7 @@ static void rerank_begin(struct json *j, const struct vectors *v, const char *pr
 /* Writes document @i with its score, in the form of the request. */
 static void rerank_put_result(struct json *j, const struct vectors *v, uint32_t i) {
     const struct buf *text = &v->text[i];
-    bool tei = v->job.request.reranks_texts;
+    bool tei = v->job.request.answer.reranks_texts;
 
     json_print(j, "{index:%u, %s:%g", i, tei ? "score" : "relevance_score", v->score[i]);
     if (text->len) {
@@ -70,8 +70,8 @@ static void rerank_put_result(struct json *j, const struct vectors *v, uint32_t 
 
 /* Writes the results, the best first; documents of equal score stay in order. */
 static int answer_rerank(struct vectors *v, struct buf *b) {
-    uint32_t n = v->n_inputs, top = v->job.request.top_n;
-    bool tei = v->job.request.reranks_texts;
+    uint32_t n = v->n_inputs, top = v->job.request.answer.top_n;
+    bool tei = v->job.request.answer.reranks_texts;
     uint32_t *order = malloc(n * sizeof(*order));
     struct json j = {.out = b};
 
@@ -118,8 +118,8 @@ static int rerank_translate(struct prompt_job *job, yyjson_doc *body, struct err
         return err_set_code(
             err, 400, "unsupported_model", "model",
             "The model `%.100s` is not a reranker. Use another model for this path.", m->id);
-    job->request.scores_texts = fields == FIELDS_SCORE;
-    job->request.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
+    job->request.answer.scores_texts = fields == FIELDS_SCORE;
+    job->request.input.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
     return r;
 }
 

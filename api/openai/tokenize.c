@@ -58,11 +58,11 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     const struct api_model *m = job->model->info;
 
     json_print(j, "{count:%ld, max_model_len:%u, tokens:", (int64_t)t->n, m->max_context);
-    if (job->request.with_pieces)
+    if (job->request.answer.with_pieces)
         put_pieces(j, m->tokenizer, t);
     else
         tokenize_put_ids(j, t);
-    if (job->request.token_strings) {
+    if (job->request.answer.token_strings) {
         json_print(j, "token_strs:[");
         for (size_t i = 0; i < t->n && tokenize_goes_on(j, i); i++) {
             struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
@@ -139,7 +139,7 @@ static void tokenize_write_text(struct json *j, const struct prompt_job *job) {
 static int read_tokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     int r = openai_read_rendered(job, body, FIELDS_TOKENIZE, err);
 
-    job->request.tokens_only = true;
+    job->request.answer.tokens_only = true;
     return r;
 }
 

@@ -122,12 +122,13 @@ static int vectors_answer(struct vectors *e) {
 
 int vectors_finish(const struct vectors *v, struct gen *g) {
     const struct gen_request *request = &v->job.request;
-    bool raw = request->no_normalize || request->pool == SUBMIT_POOL_NONE;
+    bool raw = request->input.no_normalize || request->input.pool == SUBMIT_POOL_NONE;
     double sum = 0;
 
     assert(g->vector && g->n_vector > 0);
-    if (request->dimensions) /* the model is trained so that the first numbers are a vector, too */
-        g->n_vector = MIN(g->n_vector, request->dimensions);
+    if (request->answer
+            .dimensions) /* the model is trained so that the first numbers are a vector, too */
+        g->n_vector = MIN(g->n_vector, request->answer.dimensions);
     for (uint32_t i = 0; i < g->n_vector; i++)
         sum += (double)g->vector[i] * (double)g->vector[i];
     if (!isfinite(sum))
@@ -247,7 +248,7 @@ static void vectors_on_changed(struct gen *g) {
  * by its place. */
 static int vectors_measure(struct vectors *e, struct err *err) {
     uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
-    uint64_t n_bytes = e->job.request.return_documents ? e->job.body_len : 0;
+    uint64_t n_bytes = e->job.request.answer.return_documents ? e->job.body_len : 0;
 
     context = own > 0 ? MIN(own, context) : context;
     for (uint32_t i = 0; i < e->job.n_prompts; i++) {
@@ -292,7 +293,7 @@ static int vectors_begin(struct vectors *e, struct err *err) {
     e->n_inputs = e->job.n_prompts;
     for (uint32_t i = 0; i < e->n_inputs; i++)
         buf_init(&e->text[i], VECTORS_ANSWER_MAX);
-    if (!e->job.request.return_documents)
+    if (!e->job.request.answer.return_documents)
         gen_request_drop_body(&e->job.request);
     uint32_t n = MIN(MAX(e->job.env->opts.max_running / 4, 1u), VECTORS_LANES);
     for (uint32_t i = 0; i < MIN(n, e->n_inputs); i++) {

@@ -154,7 +154,7 @@ static void promise(struct writer *w) {
 int background_begin(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
     struct exchange *x = w->exchange;
-    bool streams = w->job.request.stream;
+    bool streams = w->job.request.answer.stream;
 
     if (!rs->background)
         return 0;
@@ -170,7 +170,7 @@ int background_begin(struct writer *w, struct err *err) {
     rs->log = log;
     x->timeout_ms = 0; /* it is the client's, which does not wait */
     w->waited = false;
-    w->job.request.stream = true;
+    w->job.request.answer.stream = true;
     promise(w);
     responses_stream_queued(w);
     if (streams)

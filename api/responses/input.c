@@ -481,13 +481,13 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     json_close(&j, '}');
     echo(&j, f, SAFETY, "null");
     json_print(&j, "service_tier:'default', store:%i, temperature:%g, text:{", rs->store,
-               r->sampling.temperature);
+               r->submit.sampling.temperature);
     echo_member(&j, f->v[TEXT], "format", "{\"type\":\"text\"}");
     json_close(&j, '}');
     echo(&j, f, TOOL_CHOICE, "\"auto\"");
     echo(&j, f, TOOLS, "[]");
     echo(&j, f, TOP_LOGPROBS, "0");
-    json_print(&j, "top_p:%g", r->sampling.top_p);
+    json_print(&j, "top_p:%g", r->submit.sampling.top_p);
     echo(&j, f, TRUNCATION, "\"disabled\"");
     echo(&j, f, USER, "null");
     if (j.error < 0)
@@ -522,10 +522,10 @@ static int check_message(const struct responses_build *b, yyjson_val *root,
 /* Adapts a request over a WebSocket: every answer is a stream there. A response that only warms
  * computes the prompt, with the one token that the worker needs to end it. */
 static void set_framed(const struct responses *rs, struct gen_request *r) {
-    r->stream = true;
-    r->score_only = rs->warms;
+    r->answer.stream = true;
+    r->input.score_only = rs->warms;
     if (rs->warms)
-        r->max_new = 1;
+        r->input.max_new = 1;
 }
 
 static int responses_read_body(struct responses_build *b, yyjson_val *root, struct gen_request *r) {
@@ -548,8 +548,8 @@ static int responses_read_body(struct responses_build *b, yyjson_val *root, stru
         return responses_refuse(b, "conversation", "needs a response that is stored");
     TRY(build_chat(b, &f, &chat));
     TRY(gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err));
-    if (rs->compacts && !r->max_new)
-        r->max_new = SUMMARY_TOKENS;
+    if (rs->compacts && !r->input.max_new)
+        r->input.max_new = SUMMARY_TOKENS;
     if (rs->framed)
         set_framed(rs, r);
     int result = put_echo(rs, &f, r);

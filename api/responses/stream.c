@@ -88,7 +88,7 @@ static void stream_put_figures(struct json *j, const struct writer *w, const cha
 
     if (!g)
         return;
-    if (w->job.request.return_progress && strcmp(type, "response.in_progress") == 0)
+    if (w->job.request.answer.return_progress && strcmp(type, "response.in_progress") == 0)
         choices_put_progress(j, w, g, false);
     if (status == RESPONSES_DONE && openai_is_llama_server(w->route))
         timings_put(j, g);
@@ -258,7 +258,7 @@ static void stream_send_delta(struct writer *w, const struct item *it, const cha
     json_print(&e.j, "delta:%.*s", (int)len, text);
     if (is_message(it))
         stream_put_new_logprobs(&e, (size_t)(text - content->data) + len);
-    if (w->job.request.timings_per_token && openai_is_llama_server(w->route))
+    if (w->job.request.answer.timings_per_token && openai_is_llama_server(w->route))
         timings_put(&e.j, w->choices[0].gen);
     end_event(&e);
 }
@@ -369,7 +369,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
     struct responses *rs = responses_of(w);
     const struct output_parser *s = p->choice->gen->output;
 
-    if (w->job.request.return_progress && p->from == 0 && p->to > 0)
+    if (w->job.request.answer.return_progress && p->from == 0 && p->to > 0)
         send_response(w, "response.in_progress", RESPONSES_IN_PROGRESS,
                       NULL); /* the prompt's end */
     if (p->part && responses_is_item(w, &s->runs[p->choice->at.run])) {
@@ -400,7 +400,7 @@ void responses_stream_end(struct writer *w) {
 
 /* Returns true if the stream reports @err, which came before the stream began. */
 static bool belongs_into_stream(const struct writer *w, const struct err *err) {
-    return responses_of(w)->streams_errors && !w->job.running && w->job.request.stream &&
+    return responses_of(w)->streams_errors && !w->job.running && w->job.request.answer.stream &&
            strcmp(err->code, "context_length_exceeded") == 0;
 }
 
