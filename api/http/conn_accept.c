@@ -10,7 +10,6 @@
 #include "api/http/conn_private.h"
 #include "api/http/tls.h"
 
-#define TCP_PROBE_S 60 /* the kernel probes a peer that is silent for so long */
 #define PLACES_SEEN 64 /* connections of a payer, oldest first, that are searched for an idle one */
 
 /* Answers one connection too many with a 503. It has no place, so only the bytes that the socket
@@ -91,15 +90,18 @@ static void conn_start(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     const struct quota *q = c->server->payers.quota;
 
-    if (!identify_peer(c) || conn_read_start(c) < 0) {
+    if (!identify_peer(c)) {
         conn_close(c);
     } else if (conn_take_place(c)) {
         conn_arm(c, o->header_timeout_ms);
+        conn_read_first(c);
     } else {
         uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
 
         c->server->n_refused++;
         if (c->tls || c->server->n_connections > n + o->max_refused)
+            conn_close(c);
+        else if (conn_read_start(c) < 0)
             conn_close(c);
         else
             conn_refuse(c);
@@ -139,10 +141,6 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     if (uv_accept(listener, &c->h.stream) < 0 || !made) {
         conn_close(c);
         return true;
-    }
-    if (!local) {
-        uv_tcp_nodelay(&c->h.tcp, 1);
-        uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
     }
     conn_start(c);
     return true;
