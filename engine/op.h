@@ -9,7 +9,7 @@
  * store them in any form.
  *
  * Letters in the formulas below: x is a row of the residual stream (ACT_X), y the row after the
- * op's RMS norm (op.norm; y = x if it is NULL), t a temporary. The other letters are buffers of
+ * op's norm (op.norm; y = x if it is NULL), t a temporary. The other letters are buffers of
  * enum act_role in lower case (q, o, h, d, b, p, s) or are defined where they are used. "w[0] y" is
  * the product of a matrix and a row.
  */
@@ -71,7 +71,8 @@ enum op_kind {
     /* For rows of pictures only: x += values [part n_embd, (part + 1) n_embd) of the picture's row
      * (deepstack) */
     OP_DEEP,
-    /* x = norm x; without @norm, x / sqrt(mean of x^2 + eps) */
+    /* x = (x - mean) / sqrt(variance + eps) * norm + norm_bias; without @norm, x / sqrt(mean of x^2
+     * + eps) */
     OP_NORM,
     /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) e) / sqrt(2), where e is the token's row of
      * w[1] (row 0 for a picture's row). p has n = n_layer_input values for each layer; post_norm is
@@ -404,10 +405,12 @@ struct model_op {
     /* ATTEND, CSA_ATTEND: attention sinks: a score for each head that takes part in the softmax
      * and has no value */
     const struct tensor *sinks;
-    /* Weights of the RMS norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN,
+    /* Weights of the norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN,
      * LOGITS; of the output: DELTA, MAMBA */
     /* post_norm of LAYER_INPUT, PROJ, JOIN, EXPERTS, NGRAM */
     const struct tensor *norm, *post_norm;
+    /* of NORM, and of norms of the input if model_shape.layer_norm; NULL: zeros */
+    const struct tensor *norm_bias;
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
      * gate, up, down, and the gate of the output; STATE_IN: see above; other kinds: w[0], or see
      * above */
@@ -438,8 +441,6 @@ struct model_op {
         /* HC_OUT */
         bool begins;
         struct op_keep keep;
-        /* NORM: (x - mean) / sqrt(variance + eps) * norm + it */
-        const struct tensor *norm_bias;
         /* LOGITS: 0: no cap */
         float cap;
     };

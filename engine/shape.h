@@ -182,6 +182,9 @@ struct model_shape {
     /* width of the widest dense FFN; 0: all layers have experts */
     uint32_t n_ff;
     float rms_eps, attn_scale;
+    /* norms of inputs (model_op.norm) are layer norms: (x - mean) / sqrt(variance + eps) * norm +
+     * norm_bias */
+    bool layer_norm;
     enum rope_type rope_type;
     /* indexed by model_op.rope */
     struct rope_set rope[ROPE_SETS];

@@ -433,11 +433,6 @@ static int load_mats(struct be *b, struct weights *w, const struct model_op *op,
     return r;
 }
 
-static int cpu_load_norm(struct be *b, struct weights *w, const struct model_op *op,
-                         struct err *err) {
-    return be_vector(b, op->norm_bias, &w->norm_bias);
-}
-
 /* Loads a router, with the table of the picks of each token if it has one. */
 static int cpu_load_route(struct be *b, struct weights *w, const struct model_op *op,
                           struct err *err) {
@@ -460,7 +455,6 @@ static int cpu_load_ngram(struct be *b, struct weights *w, const struct model_op
 /* Kinds without a loader have matrices only. */
 static const struct op_code cpu_code[] = {
     [OP_EMBED].load = load_embeddings,
-    [OP_NORM].load = cpu_load_norm,
     [OP_LAYER_INPUT].load = load_layer_input,
     [OP_ROUTE].load = cpu_load_route,
     [OP_EXPERTS].load = cpu_load_experts,
@@ -488,6 +482,7 @@ static int cpu_load(struct be *b, const struct model_op *op, struct weights **ou
     w->next = b->weights; /* close() frees w from here on */
     b->weights = w;
     int r = be_vector(b, op->norm, &w->norm);
+    r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
     r = r ? r : be_vector(b, op->post_norm, &w->post_norm);
     r = r ? r : be_vector(b, op->q_norm, &w->q_norm);
     r = r ? r : be_vector(b, op->k_norm, &w->k_norm);

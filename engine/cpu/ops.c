@@ -231,6 +231,17 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     }
 }
 
+/* y = the norm of x with the op's weights, an RMS norm or a layer norm. */
+static void norm_input(const struct be *b, const struct weights *w, const float *x, float *y,
+                       uint32_t n) {
+    if (!b->shape.layer_norm) {
+        b->kernels->norm(x, w->norm, y, n, b->shape.rms_eps);
+        return;
+    }
+    memcpy(y, x, n * sizeof(*y));
+    b->kernels->layer_norm(y, w->norm, w->norm_bias, n, b->shape.rms_eps);
+}
+
 /* Norms a row, if the op has a norm, and converts it to each format of activations in r->acts. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
@@ -241,7 +252,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     if (r->w->norm) {
         float *y = b->row + thread * b->row_width;
 
-        b->kernels->norm(x, r->w->norm, y, r->n_in, b->shape.rms_eps);
+        norm_input(b, r->w, x, y, r->n_in);
         x = y;
     }
     for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
@@ -630,7 +641,10 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
         return;
     const float *x = ops_act_row(b, ACT_X, w->row);
     float *to = host_step_vector(&r->step->host, want);
-    ops_norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
+    if (r->w && r->w->norm)
+        norm_input(b, r->w, x, to, b->shape.n_embd);
+    else
+        memcpy(to, x, b->shape.n_embd * sizeof(*to));
 }
 
 /* Multiplies logits by the scale, then applies the cap, if any. */

@@ -21,7 +21,7 @@ static const char *heads_lack(const struct model_shape *s, const struct heads *h
 }
 
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = heads_lack(s, &op->heads);
+    const char *what = s->layer_norm ? "layer norms" : heads_lack(s, &op->heads);
 
     if (what || !op->qkv.gated)
         return what;

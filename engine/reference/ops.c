@@ -115,12 +115,25 @@ int ref_draft_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* y = the norm of x with the op's weights, an RMS norm or a layer norm; without weights y = x. */
+static void norm_input(const struct be *b, const struct model_op *op, const float *x, float *y) {
+    size_t n = op->width;
+    float eps = b->shape->rms_eps;
+
+    if (!op->norm || !b->shape->layer_norm) {
+        ref_norm_or_copy(x, op->norm, eps, n, y);
+        return;
+    }
+    memcpy(y, x, n * sizeof(*y));
+    layer_norm(y, op->norm, op->norm_bias, eps, n);
+}
+
 void ref_norm_rows(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = op->width;
 
     for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        ref_norm_or_copy(b->act[ACT_X] + r * n, op->norm, b->shape->rms_eps, n, b->normed + r * n);
+        norm_input(b, op, b->act[ACT_X] + r * n, b->normed + r * n);
 }
 
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) {
@@ -658,7 +671,7 @@ int ref_logits(struct step *s, const struct model_op *op) {
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
         const float *x = b->act[ACT_X] + (size_t)batch->want[i].row * n;
-        ref_norm_or_copy(x, op->norm, b->shape->rms_eps, n, to);
+        norm_input(b, op, x, to);
     }
     if (!op->w[0])
         return 0;

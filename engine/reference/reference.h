@@ -127,7 +127,7 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y);
 
-/* b->normed = the RMS norm with weights op->norm of the rows of ACT_X; without op->norm their
+/* b->normed = the norm with weights op->norm of the rows of ACT_X; without op->norm their
  * copy. */
 void ref_norm_rows(struct step *s, const struct model_op *op);
 
