@@ -82,7 +82,8 @@ enum op_kind {
      *   q = temper rope(q_norm(w[0] y + b)), k = rope(k_norm(w[1] y + b)), v = w[2] y + b
      * With @v_unit, v gets an RMS norm without weights. w[2] NULL: v = w[1] y + b. w[1] and w[2]
      * NULL: only q is written. @gated: each head's rows of w[0] are followed by as many rows that
-     * compute its gate. @norm_all: q_norm and k_norm are over all heads together, not per head. */
+     * compute its gate. @norm_all: q_norm and k_norm are over all heads together, not per head.
+     * @norm_late: they are applied after RoPE. */
     OP_QKV,
     /* Writes k (w[0]) and v (w[1]) as QKV does, with their biases, and no q: the layer's queries
      * have an op of their own. */
@@ -296,6 +297,8 @@ struct op_qkv { /* QKV, KEYS */
     bool gated, v_unit;
     /* q_norm and k_norm are over all heads together */
     bool norm_all;
+    /* q_norm and k_norm are applied after RoPE */
+    bool norm_late;
     /* QKV */
     struct temper temper;
 };

@@ -392,9 +392,11 @@ static void ops_finish_heads(const struct be *b, const struct model_op *op, floa
     if (norm && op->qkv.norm_all)
         b->kernels->norm(x, norm, x, n_heads * op->heads.dim, b->shape.rms_eps);
     for (uint32_t h = 0; h < n_heads; h++, x += op->heads.dim) {
-        if (norm && !op->qkv.norm_all)
+        if (norm && !op->qkv.norm_all && !op->qkv.norm_late)
             b->kernels->norm(x, norm, x, op->heads.dim, b->shape.rms_eps);
         b->kernels->rope(x, cs, b->shape.rope[op->rope].n_rot, b->shape.rope_type);
+        if (norm && op->qkv.norm_late)
+            b->kernels->norm(x, norm, x, op->heads.dim, b->shape.rms_eps);
     }
 }
 

@@ -23,6 +23,8 @@ static const char *heads_lack(const struct model_shape *s, const struct heads *h
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = s->layer_norm ? "layer norms" : heads_lack(s, &op->heads);
 
+    if (op->qkv.norm_late)
+        what = "norms of queries and keys after rotations";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])

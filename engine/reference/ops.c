@@ -405,9 +405,11 @@ static void ref_finish_heads(const struct be *b, const struct model_op *op, floa
     if (norm && op->qkv.norm_all)
         ref_rms_norm(x, norm, b->shape->rms_eps, n * dim, x);
     for (uint32_t h = 0; h < n; h++) {
-        if (norm && !op->qkv.norm_all)
+        if (norm && !op->qkv.norm_all && !op->qkv.norm_late)
             ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
         ref_rotate(b, &b->shape->rope[op->rope], x + h * dim);
+        if (norm && op->qkv.norm_late)
+            ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
     }
 }
 
