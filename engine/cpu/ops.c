@@ -231,9 +231,8 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     }
 }
 
-/* y = the norm of x with the op's weights, an RMS norm or a layer norm. */
-static void norm_input(const struct be *b, const struct weights *w, const float *x, float *y,
-                       uint32_t n) {
+void ops_norm_input(const struct be *b, const struct weights *w, const float *x, float *y,
+                    uint32_t n) {
     if (!b->shape.layer_norm) {
         b->kernels->norm(x, w->norm, y, n, b->shape.rms_eps);
         return;
@@ -252,7 +251,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     if (r->w->norm) {
         float *y = b->row + thread * b->row_width;
 
-        norm_input(b, r->w, x, y, r->n_in);
+        ops_norm_input(b, r->w, x, y, r->n_in);
         x = y;
     }
     for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
@@ -644,7 +643,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     const float *x = ops_act_row(b, ACT_X, w->row);
     float *to = host_step_vector(&r->step->host, want);
     if (r->w && r->w->norm)
-        norm_input(b, r->w, x, to, b->shape.n_embd);
+        ops_norm_input(b, r->w, x, to, b->shape.n_embd);
     else
         memcpy(to, x, b->shape.n_embd * sizeof(*to));
 }

@@ -276,6 +276,10 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
     int ops_##name(struct step *s, const struct model_op *op);
 OPS(DECLARE_OP)
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
+/* y = the norm of a row x of @n values with the norm weights of @w: an RMS norm, or a layer norm if
+ * the model's shape says so. */
+void ops_norm_input(const struct be *b, const struct weights *w, const float *x, float *y,
+                    uint32_t n);
 /* Prepares a product of the rows of @in with matrices [first, first + n_mats) of @w, which have the
  * same n_in: norms the rows if @w has a norm, and converts them to activations. The caller sets
  * mode and output. */

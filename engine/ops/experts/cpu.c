@@ -91,7 +91,7 @@ static void cpu_experts_norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const float *x = b->act[ACT_X] + row * b->act_width[ACT_X];
 
     if (k->w->norm)
-        b->kernels->norm(x, k->w->norm, y, n, b->shape.rms_eps);
+        ops_norm_input(b, k->w, x, y, n);
     else
         memcpy(y, x, n * sizeof(*y));
     b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
@@ -282,8 +282,8 @@ static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
     const struct be *b = k->step->be;
     uint32_t n = b->shape.n_embd;
 
-    b->kernels->norm(b->act[ACT_X] + (size_t)row * n, k->w->norm,
-                     b->experts->normed + (size_t)row * n, n, b->shape.rms_eps);
+    ops_norm_input(b, k->w, b->act[ACT_X] + (size_t)row * n, b->experts->normed + (size_t)row * n,
+                   n);
 }
 
 /* Computes experts.out, the output of each pair, from experts.normed. */
@@ -345,7 +345,7 @@ static void cpu_experts_take_row(void *ctx, uint32_t row, uint32_t thread) {
     float *y = b->experts->normed + row * n;
 
     if (k->w->norm)
-        b->kernels->norm(x, k->w->norm, y, (uint32_t)n, b->shape.rms_eps);
+        ops_norm_input(b, k->w, x, y, (uint32_t)n);
     else
         memcpy(y, x, n * sizeof(*y));
     for (size_t p = row * used; p < (row + 1) * used; p++) {
