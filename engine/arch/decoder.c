@@ -19,6 +19,7 @@ void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
         .kind = OP_LOGITS,
         .norm = bind_vector(b, d->streams ? BIND_NEVER : BIND_MUST, s->n_embd, "%s.weight",
                             d->final_norm ? d->final_norm : "output_norm"),
+        .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "output_norm.bias"),
         .w = {output ? output : embed},
         .scale = m->scale.logits,
     };
@@ -61,8 +62,9 @@ void decoder_check_heads(struct binder *b, uint32_t n, const uint32_t *n_head,
                         n_kv[l]);
 }
 
-struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
-                                  const struct layer *layer) {
+/* Adds o = attention(qkv(norm x)). Returns the place of the keys. */
+static struct kv_layer attention_in(struct binder *b, struct model *m, const struct decoder *d,
+                                    const struct layer *layer) {
     const struct model_shape *s = &m->shape;
     const struct heads *h = &layer->heads;
     uint64_t n_q = (uint64_t)h->n * h->dim, n_kv = (uint64_t)h->n_kv * h->dim;
@@ -89,9 +91,11 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
         .qkv.gated = d->gated,
         .qkv.v_unit = d->v_unit,
         .qkv.norm_all = d->norm_all,
+        .qkv.norm_late = d->norm_late,
         .qkv.temper = m->temper,
         .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
                             "blk.%u.attn_norm.weight", l),
+        .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "blk.%u.attn_norm.bias", l),
         .w = {bind_matrix(b, d->fused_qkv ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
                           "blk.%u.attn_q.weight", l),
               bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
@@ -138,29 +142,71 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     }
     if (d->gated)
         model_add(m, &(struct model_op){.kind = OP_GATE, .layer = l, .heads = *h});
+    return kv;
+}
+
+/* Adds x += Wo o, or with @branch b = Wo o. */
+static void attention_out(struct binder *b, struct model *m, const struct decoder *d,
+                          const struct layer *layer, bool branch) {
+    uint32_t l = layer->index, n_embd = m->shape.n_embd;
+    uint64_t n_q = (uint64_t)layer->heads.n * layer->heads.dim;
+
     model_add(m, &(struct model_op){
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_O,
-                     .branch = d->streams,
+                     .branch = branch,
                      .gain = m->scale.residual,
-                     .w = {layer_matrix(b, l, "attn_output", n_q, s->n_embd)},
-                     .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
+                     .w = {layer_matrix(b, l, "attn_output", n_q, n_embd)},
+                     .bias = {bind_vector(b, d->out_bias, n_embd, "blk.%u.attn_output.bias", l)},
                      .post_norm = post_norm(b, m, d->attn_post_norm, l),
                      .post_eps = d->post_eps,
                  });
+}
+
+struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
+                                  const struct layer *layer) {
+    struct kv_layer kv = attention_in(b, m, d, layer);
+
+    if (b->r == 0)
+        attention_out(b, m, d, layer, d->streams);
     return kv;
+}
+
+/* Returns the name of the norm before FFNs. */
+static const char *ffn_norm_name(const struct decoder *d) {
+    if (d->parallel)
+        return "attn_norm";
+    return d->ffn_norm ? d->ffn_norm : "ffn_norm";
 }
 
 /* Binds the norm before a layer's FFN. Returns NULL if layers have no such norm. */
 static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
     return bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight",
-                       l, d->ffn_norm ? d->ffn_norm : "ffn_norm");
+                       l, ffn_norm_name(d));
 }
 
-void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
-                 const struct layer *layer) {
+/* Binds the bias of that norm. */
+static const struct tensor *ffn_norm_bias(struct binder *b, const struct model *m,
+                                          const struct decoder *d, uint32_t l) {
+    return bind_vector(b, d->norm_bias, m->shape.n_embd, "blk.%u.%s.bias", l, ffn_norm_name(d));
+}
+
+/* Sets the matrices of an FFN without a gate matrix: max(up x, 0)^2 takes the up product as the
+ * gate, too; gelu(up x) has no up value. */
+static void ffn_ungated(struct model_op *up, enum glu glu) {
+    up->w[0] = up->w[1];
+    up->bias[0] = up->bias[1];
+    if (glu == GLU_RELU)
+        return;
+    up->w[1] = NULL;
+    up->bias[1] = NULL;
+}
+
+/* Adds h = glu(gate y, up y), y = norm x. */
+static void ffn_in(struct binder *b, struct model *m, const struct decoder *d,
+                   const struct layer *layer) {
     const struct model_shape *s = &m->shape;
     uint32_t l = layer->index, n = layer->n_ff;
 
@@ -172,13 +218,14 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
         .layer = l,
         .ffn.glu = d->glu,
         .norm = ffn_norm(b, m, d, l),
+        .norm_bias = ffn_norm_bias(b, m, d, l),
         .w = {bind_matrix(b, gate, s->n_embd, n, "blk.%u.ffn_gate.weight", l),
               bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_up.weight", l)},
-        .bias = {bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_gate.bias", l),
+        .bias = {bind_vector(b, gate ? d->ffn_bias : BIND_NEVER, n, "blk.%u.ffn_gate.bias", l),
                  bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_up.bias", l)},
     };
     if (d->no_gate)
-        up.w[0] = up.w[1];
+        ffn_ungated(&up, d->glu);
     if (d->fused_ffn) {
         const struct tensor *both = layer_matrix(b, l, "ffn_up", s->n_embd, 2ull * n);
 
@@ -186,6 +233,14 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
         up.w[1] = bind_rows(b, both, n, n);
     }
     model_add(m, &up);
+}
+
+/* Adds x += down h. */
+static void ffn_out(struct binder *b, struct model *m, const struct decoder *d,
+                    const struct layer *layer) {
+    const struct model_shape *s = &m->shape;
+    uint32_t l = layer->index, n = layer->n_ff;
+
     model_add(m, &(struct model_op){
                      .kind = OP_PROJ,
                      .layer = l,
@@ -196,6 +251,12 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
                      .post_norm = post_norm(b, m, d->ffn_post_norm, l),
                      .post_eps = d->post_eps,
                  });
+}
+
+void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
+                 const struct layer *layer) {
+    ffn_in(b, m, d, layer);
+    ffn_out(b, m, d, layer);
 }
 
 /* Adds a shared expert whose output is multiplied by a gate (SHARED). */
@@ -227,11 +288,29 @@ static void common_in(struct binder *b, struct model *m, const struct decoder *d
                      .layer = l,
                      .ffn.glu = d->glu,
                      .norm = ffn_norm(b, m, d, l),
+                     .norm_bias = ffn_norm_bias(b, m, d, l),
                      .w = {gate, up},
                  });
 }
 
-void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+/* Adds the choice of experts. */
+static void route_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    uint64_t n_embd = m->shape.n_embd, n = m->shape.n_expert;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_ROUTE,
+                     .layer = l,
+                     .norm = ffn_norm(b, m, d, l),
+                     .norm_bias = ffn_norm_bias(b, m, d, l),
+                     .w = {layer_matrix(b, l, "ffn_gate_inp", n_embd, n)},
+                     .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
+                     .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
+                 });
+}
+
+/* Adds x += the sum of the picked experts, or b += it with @branch. */
+static void sum_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l,
+                        bool branch) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert;
 
@@ -244,27 +323,13 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
     const struct tensor *gate =
         d->no_gate ? up
                    : bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
-    /* A norm of the sum of both outputs needs the sum apart from x. */
-    bool joins = d->ffn_post_norm && m->n_ff_common;
-    if (m->n_ff_common)
-        common_in(b, m, d, l);
-    if (joins)
-        decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
-    model_add(m, &(struct model_op){
-                     .kind = OP_ROUTE,
-                     .layer = l,
-                     .norm = ffn_norm(b, m, d, l),
-                     .w = {layer_matrix(b, l, "ffn_gate_inp", s->n_embd, n)},
-                     .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
-                     .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
-                 });
     model_add(
         m,
         &(struct model_op){
             .kind = OP_EXPERTS,
             .layer = l,
-            .branch = d->streams || joins,
-            .post_norm = post_norm(b, m, joins ? NULL : d->ffn_post_norm, l),
+            .branch = branch,
+            .post_norm = post_norm(b, m, branch ? NULL : d->ffn_post_norm, l),
             .ffn.joined = both != NULL,
             .ffn.glu = d->glu,
             .w = {both ? both : gate, up,
@@ -273,7 +338,19 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
                      bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_up_exps.bias", l),
                      bind_vectors(b, d->expert_bias, s->n_embd, n, "blk.%u.ffn_down_exps.bias", l)},
         });
-    if (s->n_ff_shared)
+}
+
+void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    /* A norm of the sum of both outputs needs the sum apart from x. */
+    bool joins = d->ffn_post_norm && m->n_ff_common;
+
+    if (m->n_ff_common)
+        common_in(b, m, d, l);
+    if (joins)
+        decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", true);
+    route_experts(b, m, d, l);
+    sum_experts(b, m, d, l, d->streams || joins);
+    if (m->shape.n_ff_shared)
         shared_expert(b, m, d, l);
     if (joins)
         model_add(m, &(struct model_op){.kind = OP_JOIN,
@@ -283,12 +360,64 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
         decoder_project(b, m, l, ACT_H, m->n_ff_common, "ffn_down_shexp", false);
 }
 
+/* Returns true if the layer has experts in place of a dense FFN. */
+static bool has_experts(const struct model *m, const struct layer *l) {
+    return m->shape.n_expert && l->index >= m->n_lead;
+}
+
 void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d,
                  const struct layer *l) {
-    if (m->shape.n_expert && l->index >= m->n_lead)
+    if (has_experts(m, l))
         decoder_experts(b, m, d, l->index);
     else
         decoder_ffn(b, m, d, l);
+}
+
+/* Adds b = Wo o + the sum of the picked experts, then x += b + the output of the shared expert. */
+static void parallel_experts(struct binder *b, struct model *m, const struct decoder *d,
+                             const struct layer *layer) {
+    uint32_t l = layer->index, n_embd = m->shape.n_embd, n = m->n_ff_common;
+
+    if (n)
+        common_in(b, m, d, l);
+    attention_out(b, m, d, layer, true);
+    route_experts(b, m, d, l);
+    sum_experts(b, m, d, l, true);
+    model_add(m, &(struct model_op){.kind = OP_JOIN, .layer = l});
+    if (n)
+        model_add(m, &(struct model_op){
+                         .kind = OP_PROJ,
+                         .layer = l,
+                         .in = ACT_H,
+                         .gain = d->halves ? 0.5f : 0,
+                         .w = {layer_matrix(b, l, "ffn_down_shexp", n, n_embd)},
+                     });
+}
+
+/* Adds x += Wo attention(qkv(y)) + down glu(gate y, up y), y = norm x. */
+static void parallel_layer(struct binder *b, struct model *m, const struct decoder *d,
+                           const struct layer *layer) {
+    attention_in(b, m, d, layer);
+    if (b->r < 0)
+        return;
+    /* h and the picks of experts are computed before x changes */
+    if (has_experts(m, layer)) {
+        parallel_experts(b, m, d, layer);
+        return;
+    }
+    ffn_in(b, m, d, layer);
+    attention_out(b, m, d, layer, false);
+    ffn_out(b, m, d, layer);
+}
+
+void decoder_block(struct binder *b, struct model *m, const struct decoder *d,
+                   const struct layer *layer) {
+    if (d->parallel) {
+        parallel_layer(b, m, d, layer);
+        return;
+    }
+    decoder_attention(b, m, d, layer);
+    decoder_mlp(b, m, d, layer);
 }
 
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
@@ -300,8 +429,7 @@ void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
         struct layer l = decoder_layer(m, i);
 
         l.rope = d->plain_period && (i + 1) % d->plain_period == 0; /* set 1 is empty */
-        decoder_attention(b, m, d, &l);
-        decoder_mlp(b, m, d, &l);
+        decoder_block(b, m, d, &l);
         if ((i + 2) * m->shape.n_embd <= m->shape.n_picture)
             model_add(m, &(struct model_op){.kind = OP_DEEP, .layer = i, .part = i + 1});
     }

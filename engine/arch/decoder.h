@@ -13,6 +13,15 @@
 /* Options of decoder layers: the differences from layers of seven matrices and two norms. */
 struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm, sinks, expert_bias;
+    /* norms before branches and before the logits are layer norms, with biases or without */
+    bool layer_norm;
+    enum bind_need norm_bias;
+    /* attention and the FFN read the same norm, attn_norm, and both are added to x */
+    bool parallel;
+    /* parallel: the experts and the shared expert count one half each */
+    bool halves;
+    /* window.h: dense first layers have rotary positions, too */
+    bool lead_rope;
     /* layers have no norms before attention and the FFN */
     bool unnormed;
     /* qwen4exp.h: branches go to residual streams; no norm before logits */
@@ -46,6 +55,8 @@ struct decoder {
     bool scaled_logits;
     /* the norms of q and k are over all heads together */
     bool norm_all;
+    /* q and k have their norms after RoPE */
+    bool norm_late;
     /* layers without a window have no rotary positions, if other layers have a window */
     bool window_only_rope;
     /* the last of this many layers has no rotary positions; 0: all have */
@@ -114,5 +125,8 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
 /* Adds experts, or the dense FFN if the model has no experts or the layer is one of the leading
  * dense layers. */
 void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d, const struct layer *l);
+/* Adds a layer: attention, then decoder_mlp(); with @parallel both from the same norm. */
+void decoder_block(struct binder *b, struct model *m, const struct decoder *d,
+                   const struct layer *l);
 /* Binds a whole model in which every layer is attention followed by an FFN, or by experts. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

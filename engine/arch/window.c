@@ -73,6 +73,8 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
     if (d->scaled_logits)
         meta_f32_opt(b, "logit_scale", 0, 1e6, &logit_scale);
     logits.scale = logit_scale > 0 ? (float)logit_scale : logits.scale;
+    if (d->halves && m->n_ff_common)
+        s->expert_scale *= 0.5f;
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
@@ -82,9 +84,13 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
             .cap = (float)cap,
             .two_way = d->two_way && s->n_picture > 0,
         };
-        l.rope = d->window_only_rope ? window > 0 && !in_window[i] : d->window_rope && in_window[i];
-        decoder_attention(b, m, d, &l);
-        decoder_mlp(b, m, d, &l);
+        if (d->lead_rope && i < m->n_lead)
+            l.rope = 0;
+        else if (d->window_only_rope)
+            l.rope = window > 0 && !in_window[i]; /* set 1 is empty */
+        else
+            l.rope = d->window_rope && in_window[i];
+        decoder_block(b, m, d, &l);
     }
     model_add(m, &logits);
 }
