@@ -80,6 +80,8 @@ struct arch {
     /* the file's MTP blocks are ignored */
     bool no_drafts;
     bool no_rope;
+    /* decoder.layer_norm: files with the key of RMS norms have these */
+    bool may_rms;
     /* keys with factors of the embedding, of branches and of logits */
     enum bind_need scales;
     /* queries have a factor by position (struct temper) */
@@ -603,6 +605,96 @@ static const struct arch archs[] = {
         .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
         .bind = decoder_bind,
     },
+    /* Hunyuan dense: 0.5B to 7B, Hunyuan-MT. */
+    {
+        .name = "hunyuan-dense",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .norm_late = true},
+    },
+    /* Hunyuan A13B. */
+    {
+        .name = "hunyuan-moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .norm_late = true},
+    },
+    /* Command R (35B), Aya 23 and Expanse. */
+    {
+        .name = "command-r",
+        .rope = ROPE_NORM,
+        .bind = window_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .layer_norm = true,
+                    .parallel = true,
+                    .scaled_logits = true},
+    },
+    /* Command R7B, Command A, Aya's successors. */
+    {
+        .name = "cohere2",
+        .rope = ROPE_NORM,
+        .bind = window_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .layer_norm = true,
+                    .parallel = true,
+                    .window_period = 4,
+                    .window_only_rope = true,
+                    .scaled_logits = true},
+    },
+    /* Command A with experts, North Code. */
+    {
+        .name = "cohere2moe",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .no_drafts = true,
+        .may_rms = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = window_bind,
+        .decoder = {.layer_norm = true,
+                    .parallel = true,
+                    .halves = true,
+                    .lead_rope = true,
+                    .window_period = 4,
+                    .window_only_rope = true,
+                    .scaled_logits = true},
+    },
+    /* StarCoder 2. */
+    {
+        .name = "starcoder2",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .ffn_bias = BIND_MAY,
+                    .layer_norm = true,
+                    .norm_bias = BIND_MUST,
+                    .glu = GLU_GELU,
+                    .no_gate = true},
+    },
+    /* StableLM 3B and 2 1.6B, without norms of queries and keys. */
+    {
+        .name = "stablelm",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .layer_norm = true, .norm_bias = BIND_MUST},
+    },
+    /* Nemotron 4, Minitron. */
+    {
+        .name = "nemotron",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .ffn_bias = BIND_MAY,
+                    .layer_norm = true,
+                    .norm_bias = BIND_MUST,
+                    .glu = GLU_RELU,
+                    .no_gate = true},
+    },
     /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {
         .name = "olmo2",
@@ -765,11 +857,25 @@ static void read_most(struct binder *b, const struct arch *a, const char *key, u
         *out = most;
 }
 
+/* Reads the epsilon of norms. Returns -1 if the file has none. A file of an architecture with layer
+ * norms has RMS norms if it has their key and the row says that it may. */
+static double read_eps(struct binder *b, const struct arch *a, struct model_shape *s) {
+    bool layer_norm = a->decoder.layer_norm;
+    double eps = -1, rms = -1;
+
+    if (layer_norm || a->bind == nemotron_bind || a->bind == encoder_bind)
+        meta_f32_opt(b, "attention.layer_norm_epsilon", 0, 0.1, &eps);
+    if (!layer_norm || a->may_rms)
+        meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &rms);
+    s->layer_norm = layer_norm && rms <= 0;
+    return s->layer_norm || rms < 0 ? eps : rms;
+}
+
 /* Reads the hyperparameters that every architecture has. Sizes are bounded so that a product of two
  * fits into 64 bits, and a head's number of values into 32. */
 static void read_shape(struct binder *b, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
-    double eps = -1, scale = 0;
+    double scale = 0;
     uint32_t value_length;
 
     meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
@@ -786,10 +892,7 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     meta_u32_opt(b, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
     meta_u32_opt(b, "attention.value_length", 1, 1024, &value_length);
-    if (a->bind == nemotron_bind ||
-        a->bind == encoder_bind) /* these models use this key, most files use the next one */
-        meta_f32_opt(b, "attention.layer_norm_epsilon", 0, 0.1, &eps);
-    meta_f32_opt(b, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    double eps = read_eps(b, a, s);
     meta_f32_opt(b, "attention.scale", 0, 1e3, &scale);
     if (b->r < 0)
         return;
