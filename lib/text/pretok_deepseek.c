@@ -172,6 +172,19 @@ size_t pretok_deepseek_cjk(const struct pretok *p, const char *s, size_t len) {
     return cut_runs(&cjk, s, len);
 }
 
+/* Cuts runs of characters of scripts without spaces: Thai from the vowel signs before letters on,
+ * Lao, Burmese, Khmer, and of Han, Kana and Hangul. */
+size_t pretok_afmoe_scripts(const struct pretok *p, const char *s, size_t len) {
+    static const uint32_t range[][2] = {
+        {0xE40, 0xEFF},   {0x1000, 0x109F}, {0x1100, 0x11FF}, {0x1780, 0x17FF}, {0x2F00, 0x2FDF},
+        {0x3040, 0x30FF}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xA9E0, 0xA9FF}, {0xAA60, 0xAA7F},
+        {0xAC00, 0xD7AF}, {0xF900, 0xFAFF}, {0xFF65, 0xFF9F},
+    };
+    static const struct charset scripts = {0, range, ARRAY_SIZE(range)};
+
+    return cut_runs(&scripts, s, len);
+}
+
 #define LETTER_OR_MARK (UC_LETTER | UC_MARK)
 #define PUNCT_OR_SYMBOL (UC_PUNCT | UC_SYMBOL)
 

@@ -74,6 +74,29 @@ size_t pretok_numbers(const struct pretok *p, const char *s, size_t len) {
     return n ? n : pretok_run(s, len, ~(unsigned)UC_NUMBER, SIZE_MAX);
 }
 
+/* \p{N}+ */
+size_t pretok_number_runs(const struct pretok *p, const char *s, size_t len) {
+    size_t n = pretok_run(s, len, UC_NUMBER, SIZE_MAX);
+
+    return n ? n : pretok_run(s, len, ~(unsigned)UC_NUMBER, SIZE_MAX);
+}
+
+/* ^\p{N}{1,2}(?=(?:\p{N}{3})+$)
+ * Follows number_runs: a run is counted once for its head and once for the rest. */
+size_t pretok_number_heads(const struct pretok *p, const char *s, size_t len) {
+    size_t at = 0, count = 0;
+
+    while (at < len) {
+        size_t n = pretok_run(s + at, len - at, UC_NUMBER, 1);
+
+        if (n == 0)
+            return len;
+        at += n;
+        count++;
+    }
+    return count > 3 && count % 3 ? pretok_run(s, len, UC_NUMBER, count % 3) : len;
+}
+
 /* [^\n]+|[\n]+ */
 size_t pretok_lines(const struct pretok *p, const char *s, size_t len) {
     size_t at = 1;

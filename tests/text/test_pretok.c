@@ -62,6 +62,13 @@
     "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"         \
     "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
+#define AFMOE_SCRIPTS                                                                              \
+    "\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{F900}-\\x{FAFF}\\x{3040}-\\x{309F}\\x{30A0}-\\x{"   \
+    "30FF}"                                                                                        \
+    "\\x{FF65}-\\x{FF9F}\\x{2F00}-\\x{2FDF}\\x{E40}-\\x{E7F}\\x{E80}-\\x{EFF}\\x{1780}-\\x{17FF}"  \
+    "\\x{1000}-\\x{109F}\\x{AA60}-\\x{AA7F}\\x{A9E0}-\\x{A9FF}\\x{AC00}-\\x{D7AF}"                 \
+    "\\x{1100}-\\x{11FF}"
+
 /* Each expression cuts the pieces of the one before. */
 struct rule {
     const char *name;
@@ -87,6 +94,9 @@ static const struct rule rules[] = {
     {"kimi-k2", {"\\p{sc:Han}+|" CASED("(?!\\p{sc:Han})[", CONTRACTION "?", "{1,3}", "\\r\\n")}},
     {"deepseek-v3",
      {"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+", DEEPSEEK}},
+    {"afmoe",
+     {"\\p{N}+", "^\\p{N}{1,2}(?=(?:\\p{N}{3})+$)", "\\p{N}{1,3}", "[" AFMOE_SCRIPTS "]+",
+      DEEPSEEK}},
     {"deepseek-llm",
      {"[\\r\\n]", "\\s?[" LLM_LETTERS "]+", LLM_PUNCT, "\\s+$", LLM_CJK, "\\p{N}+"}},
     {"deepseek-coder", {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", LLM_CJK, "\\p{N}"}},
@@ -433,12 +443,10 @@ Test(text_pretok, words_take_linear_time) {
 /* What llama.cpp's files name and nothing here serves is not taken for something else. */
 Test(text_pretok, unknown_names_are_unknown) {
     static const char *const unknown[] = {
-        "gpt-22",      "gpt",          "",           "default",
-        "falcon",      "bloom",        "poro-chat",  "viking",
-        "superbpe",    "chameleon",    "exaone-moe", "afmoe",
-        "jais-2",      "tiny_aya",     "youtu",      "spark2_5",
-        "whitespace",  "gpt3-finnish", "ufakzeka",   "roberta-bpe",
-        "modern-bert", "bert-bge",     "cohere2moe"};
+        "gpt-22",      "gpt",         "",         "default",    "falcon",       "bloom",
+        "poro-chat",   "viking",      "superbpe", "chameleon",  "exaone-moe",   "jais-2",
+        "tiny_aya",    "youtu",       "spark2_5", "whitespace", "gpt3-finnish", "ufakzeka",
+        "roberta-bpe", "modern-bert", "bert-bge", "cohere2moe"};
     char known[256];
 
     for (size_t i = 0; i < ARRAY_SIZE(unknown); i++)
