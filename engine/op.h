@@ -53,8 +53,19 @@ enum glu {
     GLU_RELU,
     /* silu(min(g, limit)) clamp(u) */
     GLU_CUT,
+    /* without an up value: xielu_at(g) with op_ffn.xielu */
+    GLU_XIELU,
     GLUS
 };
+
+/* Parameters of xIELU (Huang and Schlag 2024). */
+struct xielu {
+    float square, below, linear, limit;
+};
+
+/* Returns square x^2 + linear x for x > 0, below (e^min(x, limit) - 1 - x) + linear x for other
+ * x. */
+float xielu_at(const struct xielu *p, float x);
 
 /* Heads of an attention layer: @n query heads; n / n_kv successive query heads share a key head
  * (GQA). */
@@ -309,6 +320,8 @@ struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     float limit;
     /* EXPERTS */
     bool joined;
+    /* GATE_UP with GLU_XIELU */
+    struct xielu xielu;
 };
 
 struct op_state_in { /* STATE_IN */

@@ -595,25 +595,30 @@ int ops_join(struct step *s, const struct model_op *op) {
     return each_row_of(s, op, join_row);
 }
 
-/* Applies GELU to h of an FFN without an up matrix. */
-static void gelu_row(const struct rows *r, uint32_t row, uint32_t thread) {
+/* Applies GELU or xIELU to h of an FFN without an up matrix. */
+static void ungated_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
+    uint32_t n = r->w->m[0].n_out;
+    float *h = ops_act_row(b, ACT_H, row);
 
-    b->kernels->gelu(ops_act_row(b, ACT_H, row), r->w->m[0].n_out);
+    if (r->op->ffn.glu == GLU_GELU)
+        b->kernels->gelu(h, n);
+    for (uint32_t i = 0; i < n && r->op->ffn.glu == GLU_XIELU; i++)
+        h[i] = xielu_at(&r->op->ffn.xielu, h[i]);
 }
 
 int ops_gate_up(struct step *s, const struct model_op *op) {
     struct matmul mm = ops_prepare_all(s, ACT_X, op->weights);
     bool gated = op->weights->n_mats == 2;
 
-    assert(gated || op->ffn.glu == GLU_GELU);
+    assert(gated || op->ffn.glu == GLU_GELU || op->ffn.glu == GLU_XIELU);
     mm.mode = gated ? MATMUL_GLU : MATMUL_STORE;
     mm.glu = op->ffn.glu;
     mm.limit = op->ffn.limit;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
-    return gated ? 0 : each_row_of(s, op, gelu_row);
+    return gated ? 0 : each_row_of(s, op, ungated_row);
 }
 
 /* Computes h = glu(h, the layer's part of p). */

@@ -64,6 +64,8 @@ bool load_has_relu_gates(const struct model_op *op) {
 }
 
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->ffn.glu == GLU_XIELU)
+        return "FFNs with xIELU";
     return load_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
 }
 

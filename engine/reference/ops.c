@@ -646,7 +646,10 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
     for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && !op->w[1]; i++)
         b->up[i] = 1;
-    ref_glu(op->ffn.glu, op->ffn.limit, gate, b->up, n_rows * op->w[0]->ne[1]);
+    if (op->ffn.glu != GLU_XIELU)
+        ref_glu(op->ffn.glu, op->ffn.limit, gate, b->up, n_rows * op->w[0]->ne[1]);
+    for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && op->ffn.glu == GLU_XIELU; i++)
+        gate[i] = xielu_at(&op->ffn.xielu, gate[i]);
     return 0;
 }
 
