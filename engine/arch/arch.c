@@ -26,6 +26,7 @@
 
 #include "base/try.h"
 #include "engine/arch/apart.h"
+#include "engine/arch/apertus.h"
 #include "engine/arch/assistant.h"
 #include "engine/arch/bailing3.h"
 #include "engine/arch/decoder.h"
@@ -620,6 +621,13 @@ static const struct arch archs[] = {
         .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
         .bind = decoder_bind,
         .decoder = {.qk_norm = BIND_MUST, .norm_late = true},
+    },
+    /* Apertus 8B, 70B. */
+    {
+        .name = "apertus",
+        .rope = ROPE_NEOX,
+        .bind = apertus_bind,
+        .decoder = {.qk_norm = BIND_MUST, .glu = GLU_XIELU, .no_gate = true},
     },
     /* Command R (35B), Aya 23 and Expanse. */
     {

@@ -194,7 +194,7 @@ static const struct tensor *ffn_norm_bias(struct binder *b, const struct model *
 }
 
 /* Sets the matrices of an FFN without a gate matrix: max(up x, 0)^2 takes the up product as the
- * gate, too; gelu(up x) has no up value. */
+ * gate, too; GELU and xIELU have no up value. */
 static void ffn_ungated(struct model_op *up, enum glu glu) {
     up->w[0] = up->w[1];
     up->bias[0] = up->bias[1];
