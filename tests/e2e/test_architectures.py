@@ -9,7 +9,8 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "deepseek4", "afmoe", "arcee", "bailingmoe", "bailingmoe2", "deepseek", "deepseek2-v3", "dots1", "ernie4-5",
           "ernie4-5-moe", "exaone", "exaone-moe", "exaone4", "exaone4-window", "gemma", "glm4", "granitehybrid",
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
-          "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2")
+          "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
+          "apertus")
 # Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, condensed keys.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
                        "deepseek4", "granitehybrid", "afmoe"))

@@ -494,7 +494,8 @@ static const char *const others[] = {
     "qwen4exp-r2",    "deepseek4",      "smollm3",     "glm4",
     "exaone4-window", "arcee",          "afmoe",       "bailingmoe2",
     "granitemoe",     "granitehybrid",  "qwen2moe",    "deepseek2-v3",
-    "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm"};
+    "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
+    "apertus"};
 
 Test(identity, cpu_architectures) {
     need("cpu");
