@@ -11,9 +11,10 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
           "apertus")
-# Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, condensed keys.
+# Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, condensed keys, branches beside
+# each other behind a layer norm, norms behind the rotation.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
-                       "deepseek4", "granitehybrid", "afmoe"))
+                       "deepseek4", "granitehybrid", "afmoe", "cohere2moe", "hunyuan-dense"))
 REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
 
 
