@@ -107,8 +107,10 @@ static void manage_end(struct change *c) {
 
     if (r == 0)
         take_change(c);
-    if (!t)
+    if (!t) {
+        models_rescan_now(c->of, NULL);
         return;
+    }
     t->of = NULL;
     if (r == PRESET_NONE)
         r = remove_file(c->of, c->preset.name, t, &c->err);

@@ -86,6 +86,8 @@ struct served {
     bool found;
     /* the preset has changed: the model is withdrawn and found again */
     bool stale;
+    /* the last scan would have withdrawn it, but a load or swap was under way */
+    bool goes;
     /* value of models_file_id() for the file */
     uint64_t file;
     /* during a swap. old: model that this one replaces; next: model that replaces this one */

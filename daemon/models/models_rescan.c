@@ -184,8 +184,8 @@ uint32_t models_n_live(const struct models *m) {
     return n;
 }
 
-/* Returns true if the model may be removed now; otherwise a load or change is under way, and the
- * next scan tries again. */
+/* Returns true if the model may be removed now; otherwise a load or change is under way, after
+ * which a scan tries again. */
 static bool may_go(const struct served *s) {
     return !s->next && !s->wanted &&
            (s->state == SERVED_ABSENT || s->state == SERVED_FAILED || s->state == SERVED_READY);
@@ -217,6 +217,7 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
         return r;
     struct served *s = m->served[m->n - 1];
     s->found = true;
+    s->stale = m->scan.again; /* the scan may have read the file before the change */
     s->wanted = s->config.pinned;
     if ((r = models_bring(s, api_add_model, err)) < 0)
         return r;
@@ -228,15 +229,21 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
     return 0;
 }
 
-/* Withdraws models whose files do not exist any more; the last one that is served stays. */
+/* Returns true if the model came from a file that the scan has not found, or found changed. */
+static bool is_gone(const struct models *m, const struct served *s) {
+    if (!is_live(s) || !s->found || models_rescan_find_bad(m->bad, m->n_bad, s->name))
+        return false;
+    return s->stale || !models_rescan_is_found(&m->scan, s->name);
+}
+
+/* Withdraws models whose files do not exist any more; the last one that is served stays. Those that
+ * may not go yet are marked. */
 static void remove_gone(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        bool there = models_rescan_find_bad(m->bad, m->n_bad, s->name) ||
-                     (models_rescan_is_found(&m->scan, s->name) && !s->stale);
-
-        if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
+        s->goes = is_gone(m, s) && models_n_live(m) > 1;
+        if (!s->goes || !may_go(s))
             continue;
         log_event(WLOG_INFO, "model_gone", "model=%s file=%s", quoted(s->name).s,
                   quoted(s->config.model).s);
@@ -380,8 +387,20 @@ bool models_rescan_now(struct models *m, struct api_rescan *wait) {
         s->again = true;
     else if (!start_scan(m))
         return false;
-    list_push_back(&s->waiting, &wait->link);
+    if (wait)
+        list_push_back(&s->waiting, &wait->link);
     return true;
+}
+
+/* Returns true if a model that the last scan could not remove may go now. */
+static bool may_one_go(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct served *s = m->served[i];
+
+        if (s->goes && is_live(s) && may_go(s))
+            return true;
+    }
+    return false;
 }
 
 void models_rescan_tick(struct models *m) {
@@ -389,4 +408,6 @@ void models_rescan_tick(struct models *m) {
 
     if (s->running && models_now_ns(m) - s->at_ns >= SCAN_LIMIT_MS * INT64_C(1000000))
         models_rescan_release(m);
+    if (!s->running && !m->stopping && may_one_go(m))
+        start_scan(m);
 }

@@ -149,6 +149,47 @@ static void lose_file(const struct served *s) {
         uv_run(&w.loop, UV_RUN_ONCE);
 }
 
+static void end_scans(void) {
+    while (models->scan.running)
+        uv_run(&w.loop, UV_RUN_ONCE);
+}
+
+Test(models, one_whose_file_goes_while_it_is_loaded_goes_after_the_load, .timeout = 60) {
+    struct served *s = find("a");
+
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    models_set_state(s, SERVED_QUEUED);
+    models_set_state(s, SERVED_LOADING);
+    lose_file(s);
+    cr_expect_not(s->retired);
+    decide_at(machine.ns);
+    cr_expect_not(models->scan.running, "it cannot go yet");
+    models_set_state(s, SERVED_READY);
+    decide_at(machine.ns);
+    end_scans();
+    cr_expect(s->retired);
+    cr_expect_eq(models_n_live(models), 1);
+}
+
+/* The scan under way may have read the file before the change. */
+Test(models, one_that_changes_while_the_folder_is_read_is_read_again, .timeout = 60) {
+    struct served *before = find("b"), *early;
+
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    before->stale = true;
+    cr_assert(models_rescan_now(models, NULL));
+    while (!before->retired)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_assert(models->scan.running, "the second scan");
+    early = find("b");
+    end_scans();
+    cr_expect(early->retired);
+    cr_expect_not(find("b")->stale);
+    cr_expect_eq(models_n_live(models), 2);
+}
+
 Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute) {
     struct served *s = load("a");
 
