@@ -273,4 +273,5 @@ def test_two_daemons_do_not_share_a_folder():
         assert r.returncode == 75 and "another weftd" in r.stderr, (r.returncode, r.stderr)
 
 
-main(globals())
+if __name__ == "__main__":
+    main(globals())

@@ -297,4 +297,5 @@ def test_a_full_disk_is_told_and_loses_only_what_has_no_room():
             assert call(d, "GET", "/v1/conversations/" + late["id"])[0] == 404
 
 
-main(globals())
+if __name__ == "__main__":
+    main(globals())
