@@ -28,6 +28,8 @@
 struct save_look {
     int64_t last, version;
     bool more;
+    /* rows whose checksum is wrong */
+    uint32_t n_bad;
     /* false: there was nothing new */
     bool done;
 };

@@ -64,7 +64,8 @@ int rows_write(struct db *db, struct stored *r, const char *tenant, int64_t writ
 /* Deletes rows that were not used since @before_s and that no younger ones continue. */
 int rows_clean(struct db *db, int64_t before_s);
 /* Adds rows with numbers above *@last that other processes wrote to @out, up to @max_bytes, and
- * moves *@last. *@more: there may be more. Invalid rows are left out. Returns 0 or -errno. */
+ * moves *@last. *@more: there may be more. Invalid rows are left out; *@n_bad counts those whose
+ * checksum is wrong. Returns 0 or -errno. */
 int rows_read(struct db *db, int64_t writer, size_t max_bytes, int64_t *last, struct list *out,
-              bool *more);
+              bool *more, uint32_t *n_bad);
 struct stored_row *stored_row_free(struct stored_row *row); /* returns NULL */

@@ -1,11 +1,13 @@
 /*
  * A row is a response or a conversation; an index of its items saves parsing them, and is written
- * as [[AT, LENGTH, FLAGS, ID], ..]. What is read may come from elsewhere: a row whose texts are not
- * JSON, or whose index does not fit its texts, is left out.
+ * as [[AT, LENGTH, FLAGS, ID], ..]. A checksum of all that never changes begins the column of the
+ * events; rows of version 0.2.0 have none. What is read may come from elsewhere: a row whose
+ * checksum is wrong, whose texts are not JSON, or whose index does not fit its texts, is left out.
  */
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
@@ -14,10 +16,15 @@
 #include "api/responses/store_private.h"
 #include "api/state/db.h"
 #include "base/json_value.h"
+#include "base/sha256.h"
 #include "base/try.h"
 
 #define FLAG_MESSAGE 1u
 #define FLAG_SILENT 2u
+#define CHECKSUM "sha256:"                       /* begins the column of events */
+#define CHECKSUM_LEN (sizeof(CHECKSUM) - 1 + 64) /* with the digits */
+
+enum { N_CONSTANT = 11 }; /* values of a row that the checksum covers */
 
 static const char insert_into[] =
     "INSERT INTO responses (tenant, id, parent, listed, created, used, bytes, writer, cancelled, "
@@ -44,6 +51,22 @@ static struct db_value stored_text_value(const char *text, size_t len) {
 
 static struct db_value blob_value(const struct blob *b) {
     return stored_text_value(blob_data(b), b ? b->text.len : 0);
+}
+
+/* Writes the checksum of the values of a row that never change, each with its length. */
+static void checksum_row(const struct db_value v[N_CONSTANT], char out[CHECKSUM_LEN + 1]) {
+    struct sha256 sum;
+    char number[32];
+
+    sha256_init(&sum);
+    for (uint32_t i = 0; i < N_CONSTANT; i++) {
+        int n = snprintf(number, sizeof(number), "%zu,%lld:", v[i].len, (long long)v[i].number);
+
+        sha256_add(&sum, number, (size_t)n);
+        sha256_add(&sum, v[i].text ? v[i].text : "", v[i].len);
+    }
+    memcpy(out, CHECKSUM, sizeof(CHECKSUM) - 1);
+    sha256_hex(&sum, out + sizeof(CHECKSUM) - 1);
 }
 
 /* ---- writing ---- */
@@ -83,9 +106,20 @@ static int whole_head(const struct spliced *r, struct buf *whole, struct db_valu
     return 0;
 }
 
+/* Writes the checksum of the values, with the events behind it. Returns 0 or -errno. */
+static int put_checksum(const struct db_value v[N_CONSTANT], struct buf *out) {
+    const struct db_value *events = &v[N_CONSTANT - 1];
+    char checksum[CHECKSUM_LEN + 1];
+
+    checksum_row(v, checksum);
+    TRY(buf_add(out, checksum, CHECKSUM_LEN));
+    return buf_add(out, events->text, events->len);
+}
+
 static int insert_row(struct db *db, struct stored *r, const char *tenant, int64_t writer) {
     CLEANUP(buf_deinit) struct buf output = {.max = DB_TEXT_MAX}, input = {.max = DB_TEXT_MAX};
     CLEANUP(buf_deinit) struct buf events = {.max = DB_TEXT_MAX}, whole = {.max = DB_TEXT_MAX};
+    CLEANUP(buf_deinit) struct buf summed = {.max = DB_TEXT_MAX};
     struct db_value head;
     const struct stored_parts *p = &r->parts;
     int64_t parent = 0;
@@ -97,15 +131,11 @@ static int insert_row(struct db *db, struct stored *r, const char *tenant, int64
     if (r->parent)
         parent = r->parent->row ? r->parent->row : r->parent->next_row;
     assert(!r->parent || parent > 0); /* it was before this one in the queue */
-    const struct db_value v[] = {
+    const struct db_value constant[N_CONSTANT] = {
         stored_text_value(tenant, strlen(tenant)),
         stored_text_value(r->id, strlen(r->id)),
         number_value(parent),
-        number_value(r->listed_then),
         number_value(r->created_s),
-        number_value(r->used_then),
-        number_value((int64_t)stored_bytes(r)),
-        number_value(writer),
         number_value(p->cancelled),
         head,
         blob_value(p->echo),
@@ -113,6 +143,24 @@ static int insert_row(struct db *db, struct stored *r, const char *tenant, int64
         stored_text_value(output.data, output.len),
         stored_text_value(input.data, input.len),
         stored_text_value(events.data, events.len),
+    };
+    TRY(put_checksum(constant, &summed));
+    const struct db_value v[] = {
+        constant[0],
+        constant[1],
+        constant[2],
+        number_value(r->listed_then),
+        constant[3],
+        number_value(r->used_then),
+        number_value((int64_t)stored_bytes(r)),
+        number_value(writer),
+        constant[4],
+        constant[5],
+        constant[6],
+        constant[7],
+        constant[8],
+        constant[9],
+        stored_text_value(summed.data, summed.len),
     };
     TRY(db_run(db, insert_into, v, ARRAY_SIZE(v)));
     r->next_row = db_last_number(db);
@@ -219,8 +267,37 @@ static int check_texts(const struct stored_parts *p, bool named) {
     return yyjson_is_arr(yyjson_doc_get_root(input)) ? 0 : -EINVAL;
 }
 
+/* Finds the events, behind the checksum. Returns 0, or -EBADMSG if the checksum is wrong. */
+static int read_events(struct db_rows *rows, const char **out, size_t *len) {
+    static const uint8_t columns[N_CONSTANT] = {1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13};
+    struct db_value v[N_CONSTANT] = {0};
+    char checksum[CHECKSUM_LEN + 1];
+    const char *text = db_text(rows, 13, len);
+
+    *out = text;
+    if (!text)
+        return -ENOMEM;
+    if (*len == 0 || *text == '[')
+        return 0; /* of version 0.2.0 */
+    if (*len < CHECKSUM_LEN)
+        return -EBADMSG;
+    for (uint32_t i = 0; i < N_CONSTANT; i++)
+        if (columns[i] == 3 || columns[i] == 5 || columns[i] == 7)
+            v[i].number = db_number(rows, columns[i]);
+        else if (!(v[i].text = db_text(rows, columns[i], &v[i].len)))
+            return -ENOMEM;
+    *out = text + CHECKSUM_LEN;
+    *len -= CHECKSUM_LEN;
+    v[N_CONSTANT - 1] = stored_text_value(*out, *len);
+    checksum_row(v, checksum);
+    return memcmp(checksum, text, CHECKSUM_LEN) == 0 ? 0 : -EBADMSG;
+}
+
 static int read_parts(struct db_rows *rows, struct stored_parts *p, bool named) {
-    size_t len, n_head;
+    const char *events;
+    size_t len, n_head, n_events;
+
+    TRY(read_events(rows, &events, &n_events));
 
     p->cancelled = db_number(rows, 7) != 0;
     TRY(read_blob(rows, 8, &p->head.text));
@@ -232,8 +309,7 @@ static int read_parts(struct db_rows *rows, struct stored_parts *p, bool named) 
     n_head = spliced_len(&p->head);
     TRY(stored_read_index(rows, 11, &p->output, blob_data(p->head.text), n_head, true));
     TRY(stored_read_index(rows, 12, &p->items, p->input.data, p->input.len, false));
-    const char *events = db_text(rows, 13, &len);
-    CLEANUP(json_doc_freep) yyjson_doc *doc = events ? yyjson_read(events, len, 0) : NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(events, n_events, 0);
     p->log = event_log_load(yyjson_doc_get_root(doc), p->echo);
     return 0;
 }
@@ -265,8 +341,9 @@ static enum row_listed read_listed(struct db_rows *rows, uint32_t column) {
     return n == ROW_HIDDEN ? ROW_HIDDEN : ROW_LISTED;
 }
 
-/* Adds the row to @out, unless it is invalid. Returns its size, or -ENOMEM. */
-static int64_t stored_read_row(struct db_rows *rows, struct list *out) {
+/* Adds the row to @out, unless it is invalid, and counts it in *@n_bad if it is damaged. Returns
+ * its size, or -ENOMEM. */
+static int64_t stored_read_row(struct db_rows *rows, struct list *out, uint32_t *n_bad) {
     struct stored_row *row = calloc(1, sizeof(*row));
 
     if (!row)
@@ -283,6 +360,7 @@ static int64_t stored_read_row(struct db_rows *rows, struct list *out) {
         row->parent < row->number)
         r = read_parts(rows, &row->parts, row->listed);
     if (r < 0) {
+        *n_bad += r == -EBADMSG;
         stored_row_free(row);
         return r == -ENOMEM ? r : 0;
     }
@@ -292,16 +370,17 @@ static int64_t stored_read_row(struct db_rows *rows, struct list *out) {
 }
 
 int rows_read(struct db *db, int64_t writer, size_t max_bytes, int64_t *last, struct list *out,
-              bool *more) {
+              bool *more, uint32_t *n_bad) {
     const struct db_value v[] = {number_value(*last), number_value(writer)};
     struct db_rows *rows;
     size_t n = 0;
     int r;
 
     *more = false;
+    *n_bad = 0;
     TRY(db_rows_begin(db, &rows, select_rows, v, ARRAY_SIZE(v)));
     while ((r = db_next(rows)) == 1) {
-        int64_t size = stored_read_row(rows, out);
+        int64_t size = stored_read_row(rows, out, n_bad);
 
         if (size < 0) {
             r = (int)size;

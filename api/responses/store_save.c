@@ -19,7 +19,9 @@
 #include "api/http/loop_lag.h"
 #include "api/responses/store_private.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/loop_bytes.h"
+#include "base/printable.h"
 #include "base/try.h"
 
 #define SAVE_MS 100u           /* from a change to its transaction */
@@ -238,7 +240,8 @@ static int save_run(struct state_job *j, struct db *db) {
     TRY(db_version(db, &version));
     if (version == save->version && !save->more)
         return 0;
-    TRY(rows_read(db, save->writer, BATCH_BYTES, &save->look.last, &save->found, &save->look.more));
+    TRY(rows_read(db, save->writer, BATCH_BYTES, &save->look.last, &save->found, &save->look.more,
+                  &save->look.n_bad));
     save->look.version = version;
     save->look.done = true;
     return 0;
@@ -289,6 +292,10 @@ static void save_end_job(struct store *s, int r) {
 
     if (r == 0)
         save_put_found(s);
+    if (r == 0 && s->save.look.n_bad > 0)
+        log_event(WLOG_WARN, "responses_damaged", "path=%s responses=%u",
+                  quoted(s->limits.state->opts.path).s, s->save.look.n_bad);
+    s->save.look.n_bad = 0;
     s->save.begun |= look;
     pthread_mutex_lock(&s->lock);
     end_batch_locked(s, r == 0);

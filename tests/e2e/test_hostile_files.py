@@ -110,6 +110,35 @@ def test_prefixes_of_another_model_or_key_are_not_used():
         assert r.returncode in (75, 78) and "prefixes.key" in r.stderr, (r.returncode, r.stderr)
 
 
+def strange_letters(path, old, new):
+    data = pathlib.Path(path).read_bytes()
+    assert old in data, path
+    pathlib.Path(path).write_bytes(data.replace(old, new))
+
+
+def test_a_damaged_row_of_the_state_is_not_served():
+    """One letter of a stored text is another, which the database itself does not notice; then the tenant's name."""
+    with tempfile.TemporaryDirectory() as folder:
+        args = test_state.flags(folder)
+        with Weftd(*args) as d:
+            whole = test_state.create(d, "one")
+            made = test_state.create(d, "a special text")
+            mine = test_state.create(d, "of alice")
+        strange_letters(args[3], b"a special text", b"a spezial text")
+        db = sqlite3.connect(args[3])
+        db.execute("UPDATE responses SET tenant = 'bob' WHERE id = ?", (mine["id"],))
+        db.commit()
+        db.close()
+        with Weftd(*args) as d:
+            assert test_state.call(d, "GET", "/v1/responses/" + whole["id"]) == (200, whole)
+            assert test_state.call(d, "GET", "/v1/responses/" + made["id"])[0] == 404
+            assert test_state.call(d, "GET", f"/v1/responses/{made['id']}/input_items")[0] == 404
+            for key in "ka", "kb":
+                assert test_state.call(d, "GET", "/v1/responses/" + mine["id"], key=key)[0] == 404
+            line, = [text for text in d.log.splitlines() if " responses_damaged " in text]
+            assert "state.db" in line and "responses=2" in line, line
+
+
 def test_a_state_file_of_something_else_is_left_alone():
     """A folder, another program's database, and one of a later version: the daemon serves, and the file stays as it is."""
     with tempfile.TemporaryDirectory() as folder:
