@@ -85,6 +85,35 @@ Test(front_model, its_name_is_that_of_its_file) {
     rmdir(dir);
 }
 
+/* "auto" looks for loops in chats alone, with the number that suits the size of the model. */
+Test(front_model, loops_are_looked_for_as_the_option_says) {
+    static const struct {
+        const char *value;
+        uint32_t n;
+        bool of_chats;
+    } cases[] = {{"auto", REPEATS_DEFAULT, true}, {"7", 7, false}, {"0", 0, false}};
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct config c;
+        struct err err = {0};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "model", path, &err), 0, "%s", err.message);
+        cr_assert_eq(config_set(&c, "loop-breaker", cases[i].value, &err), 0, "%s", err.message);
+        cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+        cr_expect_eq(m.api.loops_of_chats, cases[i].of_chats, "%s", cases[i].value);
+        cr_expect_eq(m.api.loop_tokens, cases[i].n, "%s", cases[i].value);
+        front_model_deinit(&m);
+        config_deinit(&c);
+    }
+    unlink(path);
+}
+
 /* Clients ask before a worker is ready. */
 Test(front_model, the_header_is_told_at_once) {
     struct tiny_model t = {.arch = "bert"};

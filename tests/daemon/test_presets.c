@@ -387,6 +387,8 @@ Test(presets, what_is_no_name_or_the_operators_is_refused) {
         err = (struct err){0};
         cr_expect_lt(preset_make(&p, &err), 0);
         cr_expect(strstr(err.message, "belongs to the operator"), "%s", err.message);
+        cr_expect_str_eq(err.code, "not_made");
+        cr_expect_str_eq(err.param, "model");
         cr_expect_str_eq(text_of(file), "the operator's");
         unlink(full(file));
     }
