@@ -1,4 +1,4 @@
-"""Files of the daemon that others damage, cut off, or exchanges, at the start and while it runs. Answers stay as they were, bit
+"""Files of the daemon that others damage, cut off or exchange, at the start and while it runs. Answers stay as they were, bit
 for bit; what cannot be used is named in the log; no process ends."""
 import concurrent.futures
 import os

@@ -1,13 +1,16 @@
 /* The database of the state, read and written as usage and responses: any bytes behind a "#",
- * otherwise changes of a good one, each its place in two bytes and a byte. A file that cannot be
- * used is left or put aside; rows are valid whatever the file has. */
+ * otherwise changes of a good one, each its place in two bytes and a byte. Without a byte behind
+ * them its rows have no checksum, as those of version 0.2.0. A file that cannot be used is left or
+ * put aside; rows are valid whatever the file has. */
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "api/limits/usage.h"
 #include "api/responses/store.h"
+#include "api/state/db.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "tests/fuzz/fuzz.h"
@@ -123,27 +126,47 @@ static void use(void) {
     FUZZ_ASSERT(uv_loop_close(&loop) == 0);
 }
 
-/* Makes the folder, and a good database in @good. */
-static void begin(struct buf *good) {
+/* The callback state_job.run: takes the checksums away, so that what they cover is parsed. */
+static int take_checksums(struct state_job *j, struct db *db) {
+    (void)j;
+    return db_run(db, "UPDATE responses SET events = substr(events, 72)", NULL, 0);
+}
+
+/* Makes the folder, and good databases: with checksums, and without. */
+static void begin(struct buf good[2]) {
+    static struct state s;
+    struct state_job job = {.run = take_checksums};
+    uv_loop_t loop;
+
     snprintf(folder, sizeof(folder), "/tmp/weft-fuzz-state-XXXXXX");
     FUZZ_ASSERT(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/db", folder);
     atexit(remove_folder);
     use();
-    FUZZ_ASSERT(files_read(path, good, NULL) == 0 && good->len > 4096);
+    FUZZ_ASSERT(files_read(path, &good[0], NULL) == 0 && good[0].len > 4096);
+    uv_loop_init(&loop);
+    FUZZ_ASSERT(state_init(&s, &(struct state_opts){
+                                   .loop = &loop, .path = path, .trouble = on_trouble}) == 0);
+    FUZZ_ASSERT(state_run(&s, &job) == 0);
+    state_deinit(&s);
+    FUZZ_ASSERT(uv_loop_close(&loop) == 0);
+    FUZZ_ASSERT(files_read(path, &good[1], NULL) == 0 && good[1].len > 4096);
+    FUZZ_ASSERT(memmem(good[0].data, good[0].len, "sha256:", 7));
+    FUZZ_ASSERT(!memmem(good[1].data, good[1].len, "sha256:", 7));
     remove_all();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
-    static struct buf good = {.max = 1 << 20};
+    static struct buf good[2] = {{.max = 1 << 20}, {.max = 1 << 20}};
     CLEANUP(buf_deinit) struct buf changed = {.max = 1 << 20};
+    const struct buf *from = &good[len % 3 == 0];
 
     if (!*folder)
-        begin(&good);
+        begin(good);
     if (len > 0 && *data == '#') {
         write_input(data + 1, len - 1);
     } else {
-        FUZZ_ASSERT(buf_add(&changed, good.data, good.len) == 0);
+        FUZZ_ASSERT(buf_add(&changed, from->data, from->len) == 0);
         for (; len >= 3; data += 3, len -= 3)
             changed.data[(data[0] << 8 | data[1]) % changed.len] = (char)data[2];
         write_input((const uint8_t *)changed.data, changed.len);
