@@ -105,6 +105,35 @@ enum op_list {
 /* A set of kinds of ops. */
 #define OP_BIT(kind) (UINT64_C(1) << (kind))
 
+/* How devices that divide the matrices of a model cut the tensors of an op: not at all, so that
+ * models with the op are refused; each matrix by its rows, and vectors alike; by the value heads of
+ * a delta net; by the loader of the op, which takes the device's rows itself; not, but only the
+ * first device has them. */
+enum op_cut { CUT_NEVER, CUT_ROWS, CUT_HEADS, CUT_LOADER, CUT_FIRST };
+
+/* How devices that divide the matrices of a model compute an op together (engine/cuda/ranks). x is
+ * complete on each device before and after the op. */
+struct op_division {
+    enum op_cut cut;
+    /* Returns true for matrices that each device has completely. NULL: there are none. */
+    bool (*keeps)(const struct model_shape *shape, int i);
+    /* Returns the name of a feature of @op that devices do not divide although each computes it, or
+     * NULL; the pointer as op_code.lacks. */
+    const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
+    /* What each device computes of the op, part after part, with an exchange of columns between
+     * two; none: op_code.run. */
+    int (*part[2])(struct step *s, const struct model_op *op);
+    /* columns are exchanged before the op, whose input they are */
+    bool reads;
+    /* columns are exchanged after the op, and added to x or to a branch, unless another op
+     * completes their sum */
+    bool adds;
+    /* In place of all this: computes the op on all devices. */
+    int (*run)(struct step *s, const struct model_op *op);
+    /* op_code.takes, if it is another set */
+    uint64_t takes;
+};
+
 /* Functions of a backend for a kind of op. The reference backend has only run. */
 struct op_code {
     /* Computes the op. NULL: not supported; models with such an op are refused. */
@@ -129,6 +158,7 @@ struct op_code {
      * op_links.from may have, and the work list that the op needs. */
     uint64_t adds, takes;
     enum op_list list;
+    struct op_division division;
 };
 
 /* The functions of a backend. Those that return int return 0 or -errno; -EIO once a device is

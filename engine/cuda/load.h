@@ -69,3 +69,8 @@ op_scratch memory_experts, memory_host, memory_latent, memory_recurrent, memory_
 
 op_lacks route_lacks, experts_lacks, shared_lacks;
 op_load load_route, load_experts, load_shared;
+
+/* Implement op_division of EXPERTS and SHARED (engine/ops/experts/cuda_ranks.c). */
+op_lacks experts_divided_lacks;
+bool shared_keeps(const struct model_shape *s, int i);
+step_op experts_own_gates, experts_own_sum, shared_own_gates, shared_own_sum;

@@ -11,6 +11,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
+#include "engine/cuda/ranks/ranks.h"
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 
@@ -18,6 +19,40 @@ static const char *heads_lack(const struct model_shape *s, const struct heads *h
     bool widest = h->dim == s->widest.head; /* is refused with its size */
 
     return h->dim % 8 && !widest ? "heads whose size 8 does not divide" : NULL;
+}
+
+static const char *embed_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->w[1] || op->w[2] ? "learned positions" : NULL;
+}
+
+static const char *qkv_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->qkv.norm_all)
+        return "norms over all heads together";
+    return op->w[1] ? NULL : "layers that read the keys of others";
+}
+
+static const char *delta_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    bool mixed = op->recurrent.joined && s->delta.tiled;
+
+    return mixed ? "delta nets with joined betas and tiled heads" : NULL;
+}
+
+static const char *latent_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->w[0]->scale ? "latent heads in NVFP4" : NULL;
+}
+
+static const char *gate_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->w[0] ? "gates of heads with weights of their own" : NULL;
+}
+
+static const char *ffn_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    return op->w[1] == op->w[0] || !op->w[1] ? "FFNs without gates" : NULL;
+}
+
+/* Matrices that each device has completely: op_division.keeps. Those of MLA_IN produce latent
+ * vectors, if w[1] does not produce the queries. */
+static bool mla_in_keeps(const struct model_shape *s, int i) {
+    return i == 0 || s->mla.q_rank;
 }
 
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -272,52 +307,76 @@ static int load_logits(struct be *b, struct weights *w, const struct model_op *o
      OP_BIT(OP_KDA) | OP_BIT(OP_MAMBA) | OP_BIT(OP_MLA_OUT))
 
 const struct op_code cuda_code[OP_KINDS] = {
-    [OP_EMBED] = {.run = step_embed, .load = load_embedding},
+    [OP_EMBED] = {.run = step_embed,
+                  .load = load_embedding,
+                  .division = {CUT_FIRST, .lacks = embed_divided_lacks, .run = ranks_embed}},
     [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = ops_load_norm},
     [OP_QKV] = {.run = step_qkv,
                 .lacks = qkv_lacks,
                 .load = load_qkv,
                 .out = {AT(act.q), AT(act.k), AT(act.v)},
                 .adds = ADDITIONS,
-                .takes = OP_BIT(OP_BLOCK_IN)},
-    [OP_ATTEND] = {.run = step_attend, .lacks = attend_lacks, .list = LIST_KEYS},
-    [OP_GATE] = {.run = step_gate, .out = {AT(act.q)}},
-    [OP_PROJ] = {.run = step_proj, .load = load_proj, .place = place_proj, .takes = INPUTS},
+                .takes = OP_BIT(OP_BLOCK_IN),
+                .division = {CUT_ROWS, .lacks = qkv_divided_lacks}},
+    [OP_ATTEND] = {.run = step_attend,
+                   .lacks = attend_lacks,
+                   .list = LIST_KEYS,
+                   .division = {CUT_ROWS}},
+    [OP_GATE] = {.run = step_gate,
+                 .out = {AT(act.q)},
+                 .division = {CUT_ROWS, .lacks = gate_divided_lacks, .part = {ranks_gate}}},
+    [OP_PROJ] = {.run = step_proj,
+                 .load = load_proj,
+                 .place = place_proj,
+                 .takes = INPUTS,
+                 /* the matrix of the shared expert adds to the experts' sum */
+                 .division = {CUT_ROWS, .part = {ranks_proj}, .reads = true, .adds = true,
+                              .takes = OP_BIT(OP_EXPERTS) | OP_BIT(OP_GATE_UP)}},
     [OP_GATE_UP] = {.run = step_gate_up,
                     .lacks = gate_up_lacks,
                     .load = load_gate_up,
                     .out = {AT(act.gate), AT(act.up)},
                     .adds = ADDITIONS,
                     .takes = OP_BIT(OP_BLOCK_IN),
-                    .scratch = memory_host},
+                    .scratch = memory_host,
+                    .division = {CUT_ROWS, .lacks = ffn_divided_lacks, .part = {ranks_gate_up}}},
     [OP_GATE_IN] = {.run = step_gate_in, .out = {AT(act.gate)}, .adds = ADDITIONS},
     [OP_LAYER_INPUT] = {.run = step_layer_input,
                         .load = load_with_tables,
                         .out = {AT(act.layer_input)},
                         .adds = ADDITIONS},
-    [OP_JOIN] = {.run = step_join},
+    [OP_JOIN] = {.run = step_join, .division = {CUT_ROWS}},
     [OP_ROUTE] = {.run = step_route,
                   .lacks = route_lacks,
                   .load = load_route,
                   .out = {AT(experts.logits)},
                   .adds = ADDITIONS,
-                  .scratch = memory_experts},
+                  .scratch = memory_experts,
+                  .division = {CUT_LOADER}},
     [OP_EXPERTS] = {.run = step_experts,
                     .lacks = experts_lacks,
                     .load = load_experts,
                     .out = {AT(experts.gate), AT(experts.up), AT(experts.y)},
                     .takes = OP_BIT(OP_ROUTE),
-                    .scratch = memory_experts},
+                    .scratch = memory_experts,
+                    .division = {CUT_LOADER, .lacks = experts_divided_lacks,
+                                 .part = {experts_own_gates, experts_own_sum}, .adds = true}},
     [OP_SHARED] = {.run = step_shared,
                    .lacks = shared_lacks,
                    .load = load_shared,
                    .takes = OP_BIT(OP_EXPERTS),
-                   .scratch = memory_experts},
-    [OP_STATE_IN] = {.run = step_in, .place = place_state_in, .adds = ADDITIONS},
+                   .scratch = memory_experts,
+                   .division = {CUT_ROWS, .keeps = shared_keeps,
+                                .part = {shared_own_gates, shared_own_sum}, .adds = true}},
+    [OP_STATE_IN] = {.run = step_in,
+                     .place = place_state_in,
+                     .adds = ADDITIONS,
+                     .division = {CUT_HEADS}},
     [OP_DELTA] = {.run = step_delta,
                   .lacks = recurrent_lacks,
                   .load = load_recurrent,
-                  .scratch = memory_recurrent},
+                  .scratch = memory_recurrent,
+                  .division = {CUT_HEADS, .lacks = delta_divided_lacks}},
     [OP_KDA] = {.run = step_delta,
                 .lacks = recurrent_lacks,
                 .load = load_recurrent,
@@ -337,18 +396,27 @@ const struct op_code cuda_code[OP_KINDS] = {
                  .out = {AT(act.k), AT(act.v)},
                  .adds = ADDITIONS},
     [OP_HOLES] = {.run = step_holes},
-    [OP_MLA_IN] = {.run = step_in, .lacks = mla_in_lacks, .place = place_mla_in, .adds = ADDITIONS},
-    [OP_MLA_Q] = {.run = step_mla_q, .out = {AT(latent.q)}},
+    [OP_MLA_IN] = {.run = step_in,
+                   .lacks = mla_in_lacks,
+                   .place = place_mla_in,
+                   .adds = ADDITIONS,
+                   .division = {CUT_ROWS, .keeps = mla_in_keeps}},
+    [OP_MLA_Q] = {.run = step_mla_q, .out = {AT(latent.q)}, .division = {CUT_ROWS}},
     [OP_MLA_KV] = {.run = step_mla_kv,
                    .out = {AT(act.q)},
                    .list = LIST_HEADS,
-                   .scratch = memory_latent},
+                   .scratch = memory_latent,
+                   .division = {CUT_ROWS, .lacks = latent_divided_lacks}},
     [OP_MLA_OUT] = {.run = step_mla_out,
                     .out = {AT(act.q)},
                     .list = LIST_HEADS,
-                    .scratch = memory_latent},
-    [OP_DEEP] = {.run = step_deep, .adds = ADDITIONS},
-    [OP_LOGITS] = {.run = step_logits, .load = load_logits, .place = place_logits},
+                    .scratch = memory_latent,
+                    .division = {CUT_ROWS, .lacks = latent_divided_lacks}},
+    [OP_DEEP] = {.run = step_deep, .adds = ADDITIONS, .division = {CUT_ROWS}},
+    [OP_LOGITS] = {.run = step_logits,
+                   .load = load_logits,
+                   .place = place_logits,
+                   .division = {CUT_ROWS, .run = ranks_logits}},
     [OP_TAP] = {.run = step_tap, .lacks = tap_lacks, .scratch = memory_draft},
     /* after the logits, whose hidden states are in x */
     [OP_FUSE] = {.run = step_fuse, .out = {AT(act.o)}, .scratch = memory_draft},

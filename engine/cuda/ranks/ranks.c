@@ -56,45 +56,12 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
 
 /* -- opening ----------------------------------------------------------------------------------- */
 
-static bool ranks_is_plain(const struct model_op *op) {
-    return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
-}
-
-/* Returns the name of a property of an op that several devices do not support although each of them
- * does, or NULL; the op's kind is supported. */
-static const char *division_lacks(const struct model_shape *s, const struct model_op *op) {
-    switch (op->kind) {
-    case OP_EMBED:
-        return op->w[1] || op->w[2] ? "learned positions" : NULL;
-    case OP_QKV:
-        if (op->qkv.norm_all)
-            return "norms over all heads together";
-        return !op->w[1] ? "layers that read the keys of others" : NULL;
-    case OP_EXPERTS:
-        if (op->w[1] == op->w[0])
-            return "experts without gates";
-        return op[1].kind == OP_PROJ && (op->branch || !ranks_is_plain(&op[1]))
-                   ? "a shared expert with a norm or a factor"
-                   : NULL;
-    case OP_DELTA:
-        return op->recurrent.joined && s->delta.tiled
-                   ? "delta nets with joined betas and tiled heads"
-                   : NULL;
-    case OP_MLA_KV:
-    case OP_MLA_OUT:
-        return op->w[0]->scale ? "latent heads in NVFP4" : NULL;
-    case OP_GATE:
-        return op->w[0] ? "gates of heads with weights of their own" : NULL;
-    case OP_GATE_UP:
-        return op->w[1] == op->w[0] || !op->w[1] ? "FFNs without gates" : NULL;
-    default:
-        return NULL;
-    }
-}
-
 const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
-    const char *what = division_lacks(s, op);
+    const struct op_division *division = &cuda_code[op->kind].division;
+    const char *what = NULL;
 
+    if (division->lacks)
+        what = division->lacks(s, op);
     return what ? what : be_lacks(&weft_backend_cuda, s, op);
 }
 

@@ -13,6 +13,8 @@
 
 #include "engine/cuda/cuda.h"
 
+/* Implement op_division.run and part (engine/backend.h). */
+step_op ranks_embed, ranks_logits, ranks_gate, ranks_proj, ranks_gate_up;
 /* Implements be_ops.several: other functions are those of weft_backend_cuda. */
 const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err);
 /* Sets of ranks, as bits: work that @by enqueue from now on waits for all work that @of have
@@ -92,10 +94,30 @@ struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n
  * in struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
 int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
                const uint32_t *count, uint32_t n_rows);
-/* Returns the buffer for all columns of @what, which must not be the logits. */
-float *ranks_whole_of(const struct be *b, enum gathered what);
-/* Packs all columns of @what, a->n of them; a->x: ranks_whole_of(). Returns 0 or -EIO. */
+/* Buffers of a rank for its own columns and for all columns; whole NULL: there is none. */
+struct columns {
+    float *own, *whole;
+};
+struct columns ranks_columns(const struct be *b, enum gathered what);
+/* Packs all columns of @what, a->n of them; a->x: columns.whole. Returns 0 or -EIO. */
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a);
 /* Waits, on all streams, until the columns of each rank can be read by all ranks. Returns 0 or
  * -EIO. */
 int ranks_exchange(struct step *s);
+
+/* -- what parts of ops consist of; each returns 0 or -EIO -------------------------------------- */
+
+/* Gates of a rank, which it multiplies by its ups: @n columns for each of @each parts of the step's
+ * rows. */
+struct ranks_glu {
+    float *gate;
+    const float *up;
+    uint32_t n, each;
+};
+/* Multiplies gates by ups in place of the gates, unless @kind says that the product has. */
+int ranks_glu(struct step *s, enum pack_kind kind, const struct ranks_glu *of);
+/* Computes the rank's columns of h = act(gate) up from the products of @op. */
+int ranks_own_glu(struct step *s, const struct model_op *op);
+/* Multiplies all columns of @in, those of every rank, by the rank's rows of the matrix. With @add,
+ * adds to the result instead of replacing it. */
+int ranks_multiply(struct step *s, const struct weights *w, enum gathered in, bool add);

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #include "engine/cuda/ranks/ranks.h"
 
@@ -64,23 +65,26 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *f
     return ON_RANK(k, rank, CUDA_LAUNCH(k->be[rank], gather, n_rows, parts, CUDA_THREADS, &a));
 }
 
-/* Returns the buffer that has the rank's own columns. */
-static float *own_of(const struct be *b, enum gathered what) {
-    return what == GATHER_O   ? b->act.o
-           : what == GATHER_D ? b->shape->mla.rank ? b->act.q : b->recurrent.out
-           : what == GATHER_H ? b->act.gate
-           : what == GATHER_T ? b->act.own_t
-           : what == GATHER_E ? b->experts.gate
-                              : b->sampling.z;
-}
+struct columns ranks_columns(const struct be *b, enum gathered what) {
+    bool latent = b->shape->mla.rank > 0;
 
-float *ranks_whole_of(const struct be *b, enum gathered what) {
-    assert(what != GATHER_LOGITS);
-    return what == GATHER_O   ? b->act.q /* unused after attention, as is act.o */
-           : what == GATHER_D ? b->shape->mla.rank ? b->act.o : b->act.q
-           : what == GATHER_H ? b->act.up
-           : what == GATHER_T ? b->act.o
-                              : b->experts.up;
+    switch (what) {
+    case GATHER_O:
+        return (struct columns){b->act.o, b->act.q}; /* unused after attention, as is act.o */
+    case GATHER_D:
+        if (latent)
+            return (struct columns){b->act.q, b->act.o};
+        return (struct columns){b->recurrent.out, b->act.q};
+    case GATHER_H:
+        return (struct columns){b->act.gate, b->act.up};
+    case GATHER_T:
+        return (struct columns){b->act.own_t, b->act.o};
+    case GATHER_E:
+        return (struct columns){b->experts.gate, b->experts.up};
+    case GATHER_LOGITS:
+        return (struct columns){b->sampling.z, NULL};
+    }
+    abort();
 }
 
 /* Returns the columns of all ranks. Columns of value heads are divided in several pieces. */
@@ -92,7 +96,7 @@ struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n
     for (uint32_t j = 0; j < k->n; j++) {
         uint32_t first = rank_cut(period, j, k->n), n_own = rank_cut(period, j + 1, k->n) - first;
 
-        all.share[j] = (struct share){own_of(k->be[j], what), first, n_pieces * n_own};
+        all.share[j] = (struct share){ranks_columns(k->be[j], what).own, first, n_pieces * n_own};
     }
     return all;
 }
@@ -102,14 +106,14 @@ int ranks_exchange(struct step *s) {
 }
 
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
-    assert(a->x == ranks_whole_of(b, what));
+    assert(a->x == ranks_columns(b, what).whole);
     const struct pack_shares_args shares = {*a, ranks_shares(b->group.ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);
     return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
 
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
-    if (a->t != ranks_whole_of(b, GATHER_T))
+    if (a->t != ranks_columns(b, GATHER_T).whole)
         return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
     const struct residual_shares_args shares = {*a, ranks_shares(b->group.ranks, GATHER_T, a->n)};
     assert(!a->left.sums);

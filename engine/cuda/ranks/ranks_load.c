@@ -116,35 +116,29 @@ static int load_delta(struct be *b, const struct model_op *op, struct weights **
     return r;
 }
 
-/* Returns true for matrices that every rank has completely: the gate of the shared expert, which is
- * one row, and the matrices that produce latent vectors. */
-static bool is_of_each(const struct be *b, const struct model_op *op, int i) {
-    return (op->kind == OP_SHARED && i == 3) ||
-           (op->kind == OP_MLA_IN && (i == 0 || b->shape->mla.q_rank));
-}
-
 /* Returns true if the host computes the gates and ups, and then also the down projection. */
 static bool is_handed_over(const struct be *b, const struct model_op *op) {
     return op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer);
 }
 
-/* The embedding, the router and experts are passed completely: a rank has the whole router, and
- * cuda_load() takes its rows of every expert itself. */
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out,
                     struct err *err) {
-    bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
-    bool delta = op->kind == OP_STATE_IN || op->kind == OP_DELTA;
+    const struct op_division *d = &cuda_code[op->kind].division;
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
     struct model_op part = ranks_part_of(b, op);
 
     part.sinks = ranks_slice(b, op->sinks, &sinks);
-    for (int i = 0; i < OP_MATRICES && !whole && !delta; i++) {
-        if (is_of_each(b, op, i))
+    for (int i = 0; i < OP_MATRICES && d->cut == CUT_ROWS; i++) {
+        if (d->keeps && d->keeps(b->shape, i))
             continue;
         part.w[i] = ranks_slice(b, op->w[i], &w[i]);
         part.bias[i] = ranks_slice(b, op->bias[i], &bias[i]);
     }
-    return (delta ? load_delta : cuda_load)(b, is_handed_over(b, op) ? op : &part, out, err);
+    if (is_handed_over(b, op))
+        return cuda_load(b, op, out, err);
+    if (d->cut == CUT_HEADS)
+        return load_delta(b, &part, out, err);
+    return cuda_load(b, &part, out, err);
 }
 
 /* Returns -EINVAL if the key heads of the op's layer cannot be divided among the ranks. */
@@ -192,7 +186,7 @@ static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL};
     struct ranks *k = b->group.ranks;
-    bool first = op->kind == OP_EMBED || is_handed_over(b, op);
+    bool first = cuda_code[op->kind].division.cut == CUT_FIRST || is_handed_over(b, op);
     int r = check_layer(k, op, err);
 
     for (uint32_t i = first ? 1 : k->n; i-- > 0 && r == 0;) {

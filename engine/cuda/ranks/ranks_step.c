@@ -21,21 +21,6 @@ static int ranks_each(struct step *s, const struct model_op *op, step_op *run) {
     return 0;
 }
 
-/* Runs the op on each rank, then makes the columns of each readable for all. */
-static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
-    TRY(ranks_each(s, op, run));
-    return ranks_exchange(s);
-}
-
-/* Runs an op that needs no exchange, because x is complete on each rank and heads are divided. */
-static int alone(struct step *s, const struct model_op *op) {
-    return ranks_each(s, op, weft_backend_cuda.op[op->kind].run);
-}
-
-static int exchanged(struct step *s, const struct model_op *op) {
-    return each_and_exchange(s, op, weft_backend_cuda.op[op->kind].run);
-}
-
 /* Launches the whole step, recorded for all ranks, as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
@@ -67,13 +52,15 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
 }
 
 /* Embeds on the first rank, then copies x to the others. */
-static int embed_ranks(struct step *s, const struct model_op *op) {
+int ranks_embed(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
     uint32_t n = s->be->shape->n_embd;
     const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
     const struct model_op part = ranks_part_of(k->be[0], op);
 
-    TRY(step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first));
+    if (step_embed(s, &part) < 0)
+        return ranks_lose(k, s->be);
+    TRY(ranks_meet_in_step(k, &from_first));
     for (uint32_t i = k->n; i-- > 1;)
         TRY(ranks_take(k, i, k->be[i]->act.x, &x, &k->be[i]->head->n_rows, s->grid.rows));
     return 0;
@@ -84,184 +71,117 @@ static int ranks_add(struct step *s, const struct model_op *op) {
     return residual_add(s, op, NULL);
 }
 
-/* Adds the result of @op to x on each rank, unless the next op does. */
-static int join_ranks(struct step *s, const struct model_op *op) {
-    return ranks_each(s, op, step_finish);
-}
+int ranks_glu(struct step *s, enum pack_kind kind, const struct ranks_glu *of) {
+    const struct glu_args a = {s->be->head, of->gate, of->up, of->n, kind, of->each};
 
-/* Exchanges the columns of t that @op has computed, then adds them to a branch or to x; @last is
- * the op after which they are complete. */
-static int add_to_x(struct step *s, const struct model_op *op, const struct model_op *last) {
-    TRY(ranks_exchange(s));
-    if (op->branch)
-        return ranks_each(s, op, residual_branch);
-    return last->links.into ? 0 : ranks_each(s, op, ranks_add);
-}
-
-/* Multiplies gates by ups in place of the gates: @n columns for each of @each parts of the step's
- * rows. */
-static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
-               uint32_t each) {
-    const struct glu_args a = {s->be->head, gate, up, n, kind, each};
-
-    return kind == PACK_PLAIN ? 0
-                              : CUDA_LAUNCH(s->be, glu, s->grid.rows * each, 1, CUDA_THREADS, &a);
-}
-
-/* Attends, then applies the gates of the rank's own heads, before columns are exchanged. */
-static int ranks_attend(struct step *s, const struct model_op *op) {
-    TRY(step_attend(s, op));
-    if (!op->links.into) /* no GATE follows */
+    if (kind == PACK_PLAIN)
         return 0;
-    return glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1);
+    return CUDA_LAUNCH(s->be, glu, s->grid.rows * of->each, 1, CUDA_THREADS, &a);
 }
 
-static int attend_ranks(struct step *s, const struct model_op *op) {
-    bool more = s->be->shape->mla.rank > 0; /* an MLA_OUT follows, which exchanges */
+/* Applies the gates of the rank's own heads to its columns of o. */
+int ranks_gate(struct step *s, const struct model_op *op) {
+    const struct ranks_glu own = {s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1};
 
-    return more ? ranks_each(s, op, ranks_attend) : each_and_exchange(s, op, ranks_attend);
+    return ranks_glu(s, PACK_GATE, &own);
 }
 
-/* Does nothing, since ranks_attend() has applied the gates. */
-static int gate_ranks(struct step *s, const struct model_op *op) {
-    assert(!op->w[0]);
-    return 0;
-}
-
-/* Multiplies all columns of @in, those of every rank, by the rank's rows of the matrix. With @add,
- * adds to the result instead of replacing it. */
-static int multiply_whole(struct step *s, const struct weights *w, enum gathered in, bool add) {
+int ranks_multiply(struct step *s, const struct weights *w, enum gathered in, bool add) {
     const struct pack_args a =
-        step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
+        step_pack_args(s->be, PACK_PLAIN, ranks_columns(s->be, in).whole, NULL, w->n_in);
 
     TRY(ranks_pack(s->be, s->grid.rows, in, &a));
     return step_multiply(s, w, add);
 }
 
-static int proj(struct step *s, const struct model_op *op) {
-    return multiply_whole(s, op->weights,
-                          op->in == ACT_H   ? GATHER_H
-                          : op->in == ACT_D ? GATHER_D
-                                            : GATHER_O,
-                          false);
+/* Returns the op whose result @op completes and adds to x: the experts, or @op itself. */
+static const struct model_op *ranks_sum(const struct model_op *op) {
+    const struct model_op *from = op->links.from;
+
+    return from && from->kind == OP_EXPERTS ? from : op;
 }
 
-/* Adds a PROJ to the experts' result (OP_PROJ after OP_EXPERTS). */
-static int proj_more(struct step *s, const struct model_op *op) {
-    assert(op->in == ACT_H);
-    return multiply_whole(s, op->weights, GATHER_H, true);
+static bool ranks_is_hosts(const struct step *s, const struct model_op *op) {
+    return op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer);
 }
 
-/* Makes all ranks wait for the layer that the host computes for the first rank. */
-static int join_host(struct step *s) {
+/* Multiplies the columns of all ranks, and adds to the experts' sum if that is to be completed. */
+int ranks_proj(struct step *s, const struct model_op *op) {
+    static const enum gathered columns[ACT_ROLES] = {
+        [ACT_O] = GATHER_O, [ACT_D] = GATHER_D, [ACT_H] = GATHER_H};
+    bool adds = ranks_sum(op) != op;
+
+    assert(!adds || op->in == ACT_H);
+    return ranks_multiply(s, op->weights, columns[op->in], adds);
+}
+
+int ranks_own_glu(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    const struct ranks_glu own = {s->be->act.gate, s->be->act.up, w->m[0].n_out, 1};
+
+    return ranks_glu(s, step_glu_left(s, w, step_glu(op)), &own);
+}
+
+/* Computes the rank's columns of h. x is complete on each rank, so the host gets the first rank's
+ * if it computes the FFN. */
+int ranks_gate_up(struct step *s, const struct model_op *op) {
+    if (ffn_is_hosts(s->be->shape, op->layer)) {
+        if (s->be->group.rank == 0)
+            return ffn_on_host(s, op);
+        return step_complete(s, op);
+    }
+    TRY(step_gate_up(s, op));
+    return ranks_own_glu(s, op);
+}
+
+/* Makes all ranks wait for the layer that the host computes for the first rank, and adds it. */
+static int ranks_join_host(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
 
     TRY(ON_RANK(k, 0, cuda_join(s->be)));
-    return ranks_meet_in_step(k, &from_first);
+    TRY(ranks_meet_in_step(k, &from_first));
+    return ranks_each(s, op, step_finish);
 }
 
-static int proj_ranks(struct step *s, const struct model_op *op) {
-    const struct model_op *from = op->links.from;
-    const struct model_op *experts = from && from->kind == OP_EXPERTS ? from : NULL;
+/* Exchanges the columns of t that @op has completed, then adds them to a branch or to x. */
+static int ranks_add_all(struct step *s, const struct model_op *op) {
+    const struct model_op *sum = ranks_sum(op);
 
-    if (op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer)) {
-        TRY(join_host(s));
-        return join_ranks(s, op);
+    TRY(ranks_exchange(s));
+    if (sum->branch)
+        return ranks_each(s, sum, residual_branch);
+    if (op->links.into)
+        return 0;
+    return ranks_each(s, sum, ranks_add);
+}
+
+/* Returns true if a later op completes the sum of @op. */
+static bool ranks_is_part(const struct model_op *op) {
+    return op->links.into && op->links.into->links.from == op;
+}
+
+/* Computes an op as its row says. */
+static int ranks_run(struct step *s, const struct model_op *op) {
+    const struct op_code *code = &cuda_code[op->kind];
+    const struct op_division *d = &code->division;
+
+    if (d->run)
+        return d->run(s, op);
+    if (ranks_is_hosts(s, op))
+        return ranks_join_host(s, op);
+    if (d->reads)
+        TRY(ranks_exchange(s));
+    TRY(ranks_each(s, op, d->part[0] ? d->part[0] : code->run));
+    if (d->part[1]) {
+        TRY(ranks_exchange(s));
+        TRY(ranks_each(s, op, d->part[1]));
     }
-    TRY(ranks_each(s, op, experts ? proj_more : proj));
-    return add_to_x(s, experts ? experts : op, op);
+    if (!d->adds || ranks_is_part(op))
+        return 0;
+    return ranks_add_all(s, op);
 }
 
-/* Computes the rank's columns of h = act(gate) up, unless the product has done so itself. */
-static int own_glu(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
-    enum pack_kind left = step_glu_left(s, w, step_glu(op));
-
-    return glu(s, left, s->be->act.gate, s->be->act.up, w->m[0].n_out, 1);
-}
-
-static int gate_up(struct step *s, const struct model_op *op) {
-    TRY(step_gate_up(s, op));
-    return own_glu(s, op);
-}
-
-/* Hands an FFN over to the host. x is complete on each rank, so the host gets the first rank's. */
-static int hand_ffn_over(struct step *s, const struct model_op *op) {
-    return s->be->group.rank == 0 ? ffn_on_host(s, op) : step_complete(s, op);
-}
-
-static int gate_up_ranks(struct step *s, const struct model_op *op) {
-    if (ffn_is_hosts(s->be->shape, op->layer))
-        return ranks_each(s, op, hand_ffn_over);
-    return each_and_exchange(s, op, gate_up);
-}
-
-/* Computes the rank's columns of h for each pair of a row and an expert. */
-static int gates(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    enum pack_kind kind;
-
-    TRY(experts_gates(s, op, &kind));
-    return glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
-               b->shape->n_expert_used);
-}
-
-/* Computes the rank's columns of y for each pair of a row and an expert. */
-static int downs(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    uint32_t n_used = b->shape->n_expert_used;
-    struct pack_args pack =
-        step_pack_args(b, PACK_PLAIN, ranks_whole_of(b, GATHER_E), NULL, b->shape->n_ff_expert);
-
-    pack.each = n_used;
-    pack.cores = false;
-    TRY(ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack));
-    return experts_downs(s, op);
-}
-
-static int ranks_combine(struct step *s, const struct model_op *op) {
-    return experts_combine(s, op, s->be->act.own_t, NULL);
-}
-
-/* Returns true if an op of @kind completes the sum of the experts of @op. */
-static bool ranks_leaves(const struct model_op *op, enum op_kind kind) {
-    return op->links.into && op->links.into->kind == kind;
-}
-
-/* Sums the experts' results and exchanges the sum. If a PROJ follows, it is added first, and the
- * exchange is left to it. */
-static int sum_ranks(struct step *s, const struct model_op *op, const struct model_op *last) {
-    TRY(ranks_each(s, op, ranks_combine));
-    return ranks_leaves(op, OP_PROJ) ? 0 : add_to_x(s, op, last);
-}
-
-/* Computes the experts. If a SHARED follows, its result is added before the sum is exchanged. */
-static int experts_ranks(struct step *s, const struct model_op *op) {
-    TRY(each_and_exchange(s, op, gates));
-    TRY(ranks_each(s, op, downs));
-    return ranks_leaves(op, OP_SHARED) ? 0 : sum_ranks(s, op, op);
-}
-
-/* Computes the rank's columns of the shared expert's h. */
-static int shared_gates(struct step *s, const struct model_op *op) {
-    const struct weights *route = step_weights(s->be, op->links.from->links.from);
-
-    TRY(step_pack(s, PACK_NORM, s->be->act.x, route->norm, s->be->shape->n_embd));
-    TRY(step_gate_and_up(s, op->weights, step_glu(op)));
-    return own_glu(s, op);
-}
-
-static int shared_down(struct step *s, const struct model_op *op) {
-    return multiply_whole(s, op->weights->down, GATHER_H, false);
-}
-
-static int shared_ranks(struct step *s, const struct model_op *op) {
-    TRY(each_and_exchange(s, op, shared_gates));
-    TRY(ranks_each(s, op, shared_down));
-    return sum_ranks(s, op->links.from, op);
-}
-
-static int logits_ranks(struct step *s, const struct model_op *op) {
+int ranks_logits(struct step *s, const struct model_op *op) {
     for (uint32_t i = 0; i < s->be->group.ranks->n; i++)
         ranks_step_of(s, i)->logits = op;
     TRY(ranks_each(s, op, step_pack_wanted));
@@ -276,7 +196,8 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
 
     if (n == 0)
         return 0;
-    TRY(first > 0 ? ranks_meet_in_step(k, &from_first) : 0);
+    if (first > 0)
+        TRY(ranks_meet_in_step(k, &from_first));
     for (uint32_t i = k->n; i-- > 0;) {
         struct step *part = ranks_step_of(s, i);
         const struct operand x = step_wanted(part, first, n);
@@ -327,42 +248,17 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
-/* Functions of divided ops, by kind; kinds without a row are not divided between devices. */
-static const struct division {
-    int (*run)(struct step *s, const struct model_op *op);
-    /* op_code.takes, if it differs from that of one device */
-    uint64_t takes;
-} ranks_division[OP_KINDS] = {
-    [OP_DEEP] = {alone},
-    [OP_QKV] = {alone},
-    [OP_STATE_IN] = {alone},
-    [OP_MLA_IN] = {alone},
-    [OP_MLA_Q] = {alone},
-    [OP_MLA_KV] = {alone},
-    [OP_ROUTE] = {alone},
-    [OP_EMBED] = {embed_ranks},
-    [OP_ATTEND] = {attend_ranks},
-    [OP_GATE] = {gate_ranks, OP_BIT(OP_ATTEND)},
-    /* the matrix of the shared expert adds to the experts' sum */
-    [OP_PROJ] = {proj_ranks, OP_BIT(OP_EXPERTS) | OP_BIT(OP_GATE_UP)},
-    [OP_JOIN] = {join_ranks},
-    [OP_GATE_UP] = {gate_up_ranks},
-    [OP_DELTA] = {exchanged},
-    [OP_MLA_OUT] = {exchanged},
-    [OP_EXPERTS] = {experts_ranks},
-    [OP_SHARED] = {shared_ranks},
-    [OP_LOGITS] = {logits_ranks},
-};
-
 void ranks_step_ops(struct be_ops *all) {
     static struct op_code code[OP_KINDS];
 
     for (uint32_t i = 0; i < OP_KINDS; i++) {
-        code[i] = weft_backend_cuda.op[i];
-        code[i].run = ranks_division[i].run;
+        const struct op_division *d = &cuda_code[i].division;
+
+        code[i] = cuda_code[i];
+        code[i].run = d->cut == CUT_NEVER ? NULL : ranks_run;
         code[i].lacks = ranks_lack;
-        if (ranks_division[i].takes)
-            code[i].takes = ranks_division[i].takes;
+        if (d->takes)
+            code[i].takes = d->takes;
     }
     all->begin = begin_ranks;
     all->op = code;
