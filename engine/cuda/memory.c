@@ -10,7 +10,10 @@
 #include <time.h>
 
 #include "base/try.h"
+#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/load.h"
+#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/cuda/streams/kernels_streams.h"
 #include "engine/ngram.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */

@@ -17,6 +17,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/streams/kernels_streams.h"
 
 _Static_assert(NGRAM_TOKENS == NGRAM_KNOWN && NGRAM_KNOWN <= NGRAM_STATE, "");
 _Static_assert(NGRAM_STATE == 16, "STATE of streams.cu");
