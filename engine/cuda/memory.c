@@ -146,9 +146,7 @@ void memory_streams(struct be *b) {
     memory_add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 
-/* Counts buffers of an indexer whose queries have @n values for each row, and which chooses up to
- * @most of @max_blocks blocks. */
-static void add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
+void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
     struct indexer *to = &b->indexer;
     size_t rows = b->opts->max_rows;
 
@@ -173,8 +171,8 @@ void memory_condensed(struct be *b) {
     memory_add_words(b, &to->t, rows * c->n_index);
     memory_add_words(b, &to->u, rows * 2 * widest);
     memory_add_words(b, &to->g, rows * 2 * widest);
-    add_indexer(b, c->n_index * c->index_dim,
-                MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
+    memory_add_indexer(b, c->n_index * c->index_dim,
+                       MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
 
 void memory_sparse(struct be *b) {
@@ -184,7 +182,7 @@ void memory_sparse(struct be *b) {
         return;
     uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
     memory_add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
-    add_indexer(b, p->n_head * p->dim, n_blocks, most);
+    memory_add_indexer(b, p->n_head * p->dim, n_blocks, most);
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
