@@ -102,25 +102,6 @@ void memory_latent(struct be *b) {
                false);
 }
 
-void memory_recurrent(struct be *b) {
-    const struct state_shape *s = &b->shape->state;
-    size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
-    size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
-
-    if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
-        memory_add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
-                   (b->group.n * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float),
-                   "states", true);
-    if (s->n_layer == 0)
-        return;
-    for (int i = 0; i < OP_MATRICES; i++)
-        memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
-    memory_add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
-    memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
-    memory_add_words(b, &b->recurrent.out, rows * s->n_out);
-    memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
-}
-
 void memory_streams(struct be *b) {
     const struct stream_shape *s = &b->shape->stream;
     size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;

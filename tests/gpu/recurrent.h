@@ -6,7 +6,7 @@
  * several steps must give the same bits. Part of kernels.c.
  */
 
-#include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/ops/recurrent/kernels_recurrent.h"
 
 #define DELTA_SEQS 3u
 #define KDA_LOWER (-5.0f)

@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 #include "engine/cuda/attention/kernels_attention.h"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/ops/recurrent/kernels_recurrent.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = "engine/cuda/"
 DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "products/wgmma.cuh"
 LATENT, SHORT, PRODUCTS = "attention/attention_latent", "attention/attention", "products/matmul_wgmma"
-WIDE, DELTA, EXPERTS = "attention/attention_wide", "recurrent/recurrent", "../ops/experts/experts"
+WIDE, DELTA, EXPERTS = "attention/attention_wide", "../ops/recurrent/recurrent", "../ops/experts/experts"
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
@@ -77,8 +77,8 @@ MISTAKES = [
     ("attend_args, scale", "attention/kernels_attention.h", "    float scale, cap; ", "    float cap, scale; ", WIDE, IN_WIDE, 90),
     # Decays of keys, groups of experts.
     ("kda, decay", DELTA + ".cu", "m[i * 4 + e] *= y[e];", "m[i * 4 + e] *= x[e];", DELTA, IN_DELTA, 80),
-    ("kda, decays of the next rows", "recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
-    ("kda, keys and values", "recurrent/state.cuh", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
+    ("kda, decays of the next rows", "../ops/recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
+    ("kda, keys and values", "../ops/recurrent/state.cuh", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
     ("sparse, keys behind the last block", SPARSE + ".cu", "+ (a.of.batch->pos[r] + 1) % a.block", "+ a.of.batch->pos[r] % a.block", SPARSE, IN_SPARSE, 90),
     ("sparse, one block for the next", SPARSE + ".cu", "a.pick[(size_t)v.row * a.n_best + nth]", "a.pick[(size_t)v.row * a.n_best + nth / 2 * 2]", SPARSE, IN_SPARSE, 80),
     ("sparse, blocks of two", SPARSE + ".cu", "s.at + i + 4 * e, a.block >= 4, d", "s.at + i + 4 * e, a.block >= 2, d", SPARSE, IN_SPARSE, 80),

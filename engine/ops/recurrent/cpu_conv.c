@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-#include "engine/cpu/recurrent.h"
+#include "engine/ops/recurrent/cpu.h"
 
 /* Computes t = b u of a row in in[0], in place of b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {

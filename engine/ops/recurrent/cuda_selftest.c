@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "base/try.h"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/cuda/selftest.h"
 #include "engine/experts.h"
+#include "engine/ops/recurrent/kernels_recurrent.h"
 
 /* more than twice the rows that kda() has in shared memory, and more than two blocks of route() */
 #define ROWS 19u

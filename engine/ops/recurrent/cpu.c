@@ -1,4 +1,4 @@
-#include "engine/cpu/recurrent.h"
+#include "engine/ops/recurrent/cpu.h"
 
 #include <assert.h>
 #include <errno.h>

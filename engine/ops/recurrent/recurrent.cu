@@ -22,7 +22,7 @@
  *              all rows of this step have read the old ones
  */
 
-#include "engine/cuda/recurrent/mamba.cuh"
+#include "engine/ops/recurrent/mamba.cuh"
 
 /* -- in ---------------------------------------------------------------------------------------- */
 

@@ -4,11 +4,13 @@
  * the device are one array, snapshots in host memory another.
  */
 
+#include "engine/cuda/cuda.h"
+
 #include <assert.h>
 
 #include "base/try.h"
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/cuda/load.h"
+#include "engine/ops/recurrent/kernels_recurrent.h"
 
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
     bool mamba = s->mamba.n_head > 0;
@@ -247,4 +249,23 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
         return 0;
     int r = here || b->group.n == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
     return r < 0 || b->shape->state.n_more == 0 ? r : copy_more(b, src, dst);
+}
+
+void memory_recurrent(struct be *b) {
+    const struct state_shape *s = &b->shape->state;
+    size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
+    size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
+
+    if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
+        memory_add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
+                   (b->group.n * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float),
+                   "states", true);
+    if (s->n_layer == 0)
+        return;
+    for (int i = 0; i < OP_MATRICES; i++)
+        memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
+    memory_add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
+    memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
+    memory_add_words(b, &b->recurrent.out, rows * s->n_out);
+    memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
-#include "engine/cpu/recurrent.h"
+#include "engine/ops/recurrent/cpu.h"
 
 /* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
  * its heads. */

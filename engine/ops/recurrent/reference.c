@@ -3,11 +3,12 @@
  * input, the convolution, and the loop over the rows of each sequence.
  */
 
+#include "engine/reference/reference.h"
+
 #include <assert.h>
 #include <string.h>
 
 #include "engine/quant.h"
-#include "engine/reference/reference.h"
 
 int ref_state_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;

@@ -11,7 +11,7 @@
  * mamba_out  gate, group norm and packing of a row: one block for each row, one warp for each group
  */
 
-#include "engine/cuda/recurrent/state.cuh"
+#include "engine/ops/recurrent/state.cuh"
 
 /* Selects functions of Mamba-2. */
 struct mamba_args : state_args {};

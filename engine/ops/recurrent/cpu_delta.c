@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
-#include "engine/cpu/recurrent.h"
+#include "engine/ops/recurrent/cpu.h"
 
 /* Computes e^g and sigmoid(beta) of the value heads of a row of OP_DELTA. */
 static void delta_mix_row(const struct recurrent_run *k, uint32_t row) {

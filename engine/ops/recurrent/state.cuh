@@ -8,8 +8,8 @@
  */
 
 #include "engine/cuda/device.cuh"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/cuda/rows/rows.cuh"
+#include "engine/ops/recurrent/kernels_recurrent.h"
 
 /* Returns the input of channel @c at row @row of the batch. Kimi's queries, keys and values are
  * separate products. */
