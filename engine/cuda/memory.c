@@ -13,8 +13,6 @@
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/load.h"
 #include "engine/cuda/sparse/kernels_sparse.h"
-#include "engine/cuda/streams/kernels_streams.h"
-#include "engine/ngram.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)
@@ -100,31 +98,6 @@ void memory_latent(struct be *b) {
     memory_add_words(b, &b->latent.n_items, 1);
     memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
                false);
-}
-
-void memory_streams(struct be *b) {
-    const struct stream_shape *s = &b->shape->stream;
-    size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
-
-    if (s->n == 0)
-        return;
-    memory_add_words(b, &b->condensed.s, all);
-    memory_add_words(b, &b->condensed.low, rows * s->n_low);
-    memory_add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
-    if (s->rounds)
-        return;
-    memory_add_words(b, &b->streams.f, all);
-    memory_add_words(b, &b->streams.gate, all);
-    const struct model_op *op = ngram_op(b->shape);
-    size_t row = op ? ngram_n_rows(b->shape) * op->ngram.table->row_bytes : 0;
-    if (!op)
-        return;
-    memory_add(b, &b->streams.rows, rows, row, "activations", false);
-    for (int i = 0; i < 2; i++)
-        memory_add(b, &b->streams.host_rows[i], rows, row, "uploads", true);
-    memory_add(b, &b->streams.find, rows * ngram_n_rows(b->shape), sizeof(*b->streams.find),
-               "uploads", true);
-    memory_add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 
 void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {

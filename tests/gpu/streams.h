@@ -6,7 +6,7 @@
  * condensed.h.
  */
 
-#include "engine/cuda/streams/kernels_streams.h"
+#include "engine/ops/streams/kernels_streams.h"
 #include "engine/shape.h"
 
 #define GRAM_TAPS 4u

@@ -14,7 +14,7 @@
  */
 
 #include "engine/cuda/rows/rows.cuh"
-#include "engine/cuda/streams/kernels_streams.h"
+#include "engine/ops/streams/kernels_streams.h"
 
 #define WARPS (CUDA_THREADS / 32)
 #define STATE 16u /* equals NGRAM_STATE */

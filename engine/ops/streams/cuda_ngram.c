@@ -8,8 +8,6 @@
  * tokens of the step alone; they are read before, while the device computes the step before.
  */
 
-#include "engine/ngram.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +15,8 @@
 
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/streams/kernels_streams.h"
+#include "engine/ngram.h"
+#include "engine/ops/streams/kernels_streams.h"
 
 _Static_assert(NGRAM_TOKENS == NGRAM_KNOWN && NGRAM_KNOWN <= NGRAM_STATE, "");
 _Static_assert(NGRAM_STATE == 16, "STATE of streams.cu");

@@ -3,11 +3,12 @@
  * OP_HC_IN, OP_NGRAM).
  */
 
+#include "engine/reference/reference.h"
+
 #include <string.h>
 
 #include "engine/ngram.h"
 #include "engine/quant.h"
-#include "engine/reference/reference.h"
 #include "engine/sinkhorn.h"
 
 /* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */

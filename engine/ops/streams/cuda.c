@@ -3,11 +3,14 @@
  * the numbers of rows and sequences, so steps with these ops can be recorded as graphs.
  */
 
+#include "engine/cuda/cuda.h"
+
 #include <assert.h>
 
 #include "base/try.h"
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/streams/kernels_streams.h"
+#include "engine/cuda/load.h"
+#include "engine/ngram.h"
+#include "engine/ops/streams/kernels_streams.h"
 
 /* Computes OP_MIX: two products of f, and a product of the low-rank result of the first. */
 int step_mix(struct step *s, const struct model_op *op) {
@@ -40,4 +43,29 @@ int step_mix(struct step *s, const struct model_op *op) {
     TRY(step_multiply(s, w->down, false));
     return CUDA_LAUNCH(b, mix_mean, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
                        CUDA_THREADS, &a);
+}
+
+void memory_streams(struct be *b) {
+    const struct stream_shape *s = &b->shape->stream;
+    size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
+
+    if (s->n == 0)
+        return;
+    memory_add_words(b, &b->condensed.s, all);
+    memory_add_words(b, &b->condensed.low, rows * s->n_low);
+    memory_add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
+    if (s->rounds)
+        return;
+    memory_add_words(b, &b->streams.f, all);
+    memory_add_words(b, &b->streams.gate, all);
+    const struct model_op *op = ngram_op(b->shape);
+    size_t row = op ? ngram_n_rows(b->shape) * op->ngram.table->row_bytes : 0;
+    if (!op)
+        return;
+    memory_add(b, &b->streams.rows, rows, row, "activations", false);
+    for (int i = 0; i < 2; i++)
+        memory_add(b, &b->streams.host_rows[i], rows, row, "uploads", true);
+    memory_add(b, &b->streams.find, rows * ngram_n_rows(b->shape), sizeof(*b->streams.find),
+               "uploads", true);
+    memory_add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
