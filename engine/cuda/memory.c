@@ -12,7 +12,6 @@
 #include "base/try.h"
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/load.h"
-#include "engine/cuda/sparse/kernels_sparse.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)
@@ -100,18 +99,6 @@ void memory_latent(struct be *b) {
                false);
 }
 
-void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
-    struct indexer *to = &b->indexer;
-    size_t rows = b->opts->max_rows;
-
-    to->max_blocks = max_blocks;
-    to->most = to->n_best = most;
-    memory_add_words(b, &to->q, rows * n);
-    memory_add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
-    memory_add_words(b, &to->pick, rows * most);
-    memory_add_words(b, &to->n_pick, rows);
-}
-
 void memory_condensed(struct be *b) {
     const struct model_shape *s = b->shape;
     const struct condensed_shape *c = &s->condensed;
@@ -127,17 +114,6 @@ void memory_condensed(struct be *b) {
     memory_add_words(b, &to->g, rows * 2 * widest);
     memory_add_indexer(b, c->n_index * c->index_dim,
                        MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
-}
-
-void memory_sparse(struct be *b) {
-    const struct sparse_shape *p = &b->shape->sparse;
-
-    if (p->n_layer == 0)
-        return;
-    uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
-    memory_add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
-    memory_add_indexer(b, p->n_head * p->dim, n_blocks, most);
-    b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
 /* Counts buffers of a block drafter, which the last device computes if devices divide the

@@ -6,7 +6,7 @@
  * the chosen blocks. Part of kernels.c, after condensed.h.
  */
 
-#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/ops/sparse/kernels_sparse.h"
 
 /* Checks, without RoPE, the keys of blocks that end in the step, whose tokens are in the state and
  * in the step; and that other blocks keep their keys. */

@@ -18,13 +18,12 @@
  * depends only on its row and its block, so the division does not change a bit.
  */
 
-#include "engine/sparse.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #include "engine/cpu/state.h"
+#include "engine/sparse.h"
 
 /* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time. */
 enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 };

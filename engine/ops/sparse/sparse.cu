@@ -11,7 +11,7 @@
  */
 
 #include "engine/cuda/condensed/keys.cuh"
-#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/ops/sparse/kernels_sparse.h"
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 

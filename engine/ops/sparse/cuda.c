@@ -4,11 +4,13 @@
  * can be recorded as graphs.
  */
 
+#include "engine/cuda/cuda.h"
+
 #include <assert.h>
 
 #include "base/try.h"
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/cuda/load.h"
+#include "engine/ops/sparse/kernels_sparse.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
     static_assert(SPARSE_DIM == 256, "as the texts say");
@@ -134,4 +136,27 @@ int sparse_attend(struct step *s, const struct model_op *op, const struct attend
                         &a));
     }
     return 0;
+}
+
+void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
+    struct indexer *to = &b->indexer;
+    size_t rows = b->opts->max_rows;
+
+    to->max_blocks = max_blocks;
+    to->most = to->n_best = most;
+    memory_add_words(b, &to->q, rows * n);
+    memory_add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
+    memory_add_words(b, &to->pick, rows * most);
+    memory_add_words(b, &to->n_pick, rows);
+}
+
+void memory_sparse(struct be *b) {
+    const struct sparse_shape *p = &b->shape->sparse;
+
+    if (p->n_layer == 0)
+        return;
+    uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
+    memory_add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
+    memory_add_indexer(b, p->n_head * p->dim, n_blocks, most);
+    b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }

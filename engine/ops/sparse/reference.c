@@ -2,12 +2,12 @@
  * sparse - the indexer of sparse attention in the reference backend (OP_INDEX).
  */
 
-#include "engine/sparse.h"
+#include "engine/reference/reference.h"
 
 #include <string.h>
 
 #include "engine/quant.h"
-#include "engine/reference/reference.h"
+#include "engine/sparse.h"
 
 /* Applies RoPE for text position @pos to @x. */
 static void ref_sparse_turn(struct be *b, uint32_t pos, float *x) {
