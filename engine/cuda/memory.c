@@ -10,7 +10,6 @@
 #include <time.h>
 
 #include "base/try.h"
-#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/load.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
@@ -97,23 +96,6 @@ void memory_latent(struct be *b) {
     memory_add_words(b, &b->latent.n_items, 1);
     memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
                false);
-}
-
-void memory_condensed(struct be *b) {
-    const struct model_shape *s = b->shape;
-    const struct condensed_shape *c = &s->condensed;
-    struct condensed *to = &b->condensed;
-    size_t rows = b->opts->max_rows, widest = MAX(s->head_dim, c->index_dim);
-
-    if (c->window == 0)
-        return;
-    memory_add_words(b, &to->r, rows * c->q_rank);
-    memory_add_words(b, &to->key, rows * s->head_dim);
-    memory_add_words(b, &to->t, rows * c->n_index);
-    memory_add_words(b, &to->u, rows * 2 * widest);
-    memory_add_words(b, &to->g, rows * 2 * widest);
-    memory_add_indexer(b, c->n_index * c->index_dim,
-                       MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
 
 /* Counts buffers of a block drafter, which the last device computes if devices divide the

@@ -6,7 +6,7 @@
  * precision. Part of kernels.c.
  */
 
-#include "engine/cuda/condensed/kernels_condensed.h"
+#include "engine/ops/compressed/kernels_compressed.h"
 #include "engine/sinkhorn.h"
 #include "engine/sparse.h"
 

@@ -7,7 +7,7 @@
  */
 
 #include "engine/cuda/attention/kernels_attention.h"
-#include "engine/cuda/condensed/kernels_condensed.h"
+#include "engine/ops/compressed/kernels_compressed.h"
 
 #define SPARSE_PART 128u /* keys of a row in one block's part */
 #define SPARSE_DIM 256u  /* most values of a head */

@@ -10,7 +10,7 @@
  * merge_sparse  one thread for each four values of a head
  */
 
-#include "engine/cuda/condensed/keys.cuh"
+#include "engine/ops/compressed/keys.cuh"
 #include "engine/ops/sparse/kernels_sparse.h"
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/experts.h"
+#include "engine/ops/compressed/kernels_compressed.h"
 #include "engine/sparse.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/golden.h"

@@ -147,8 +147,8 @@ BESIDE = {
     IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
     IN_DELTA: [],
     IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
-    IN_SPARSE: ["condensed/condensed", "rows/rows"],
-    IN_STREAMS: ["condensed/condensed"],
+    IN_SPARSE: ["../ops/compressed/compressed", "rows/rows"],
+    IN_STREAMS: ["../ops/compressed/compressed"],
 }
 DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
 

@@ -1,5 +1,5 @@
 /*
- * condensed - the kernels of kernels_condensed.h. The result of a row depends only on its position
+ * condensed - the kernels of kernels_compressed.h. The result of a row depends only on its position
  * and on the tokens before it in its sequence: each thread sums fixed elements, then the threads'
  * sums are added in a fixed order, and keys have one order, the window's first, whether they are
  * read from the state or from the step.
@@ -19,7 +19,7 @@
  *                  their values, then accumulates 64 of the values
  */
 
-#include "engine/cuda/condensed/keys.cuh"
+#include "engine/ops/compressed/keys.cuh"
 #include "engine/shared/sampling.h"
 #include "engine/shared/shares.h"
 

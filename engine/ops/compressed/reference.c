@@ -3,13 +3,13 @@
  * engine/cpu/condensed.c explains where keys are stored.
  */
 
-#include "engine/condensed.h"
+#include "engine/reference/reference.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "engine/condensed.h"
 #include "engine/quant.h"
-#include "engine/reference/reference.h"
 #include "engine/sparse.h"
 
 /* Buffers, in the order in which the ops fill them. */

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * kernels_condensed - arguments and grids of the kernels for blended residual streams (OP_HC_OUT,
+ * kernels_compressed - arguments and grids of the kernels for blended residual streams (OP_HC_OUT,
  * OP_HC_IN) and attention to condensed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h gives the
  * formulas and names their symbols.
  */

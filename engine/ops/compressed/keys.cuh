@@ -10,7 +10,7 @@
  */
 
 #include "engine/cuda/attention/attention.cuh"
-#include "engine/cuda/condensed/kernels_condensed.h"
+#include "engine/ops/compressed/kernels_compressed.h"
 
 #define WARPS (CUDA_THREADS / 32)
 

@@ -27,14 +27,13 @@
  * blocks. The bits of a row therefore do not depend on the other rows of the step.
  */
 
-#include "engine/condensed.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/mathx.h"
+#include "engine/condensed.h"
 #include "engine/cpu/state.h"
 #include "engine/sparse.h"
 

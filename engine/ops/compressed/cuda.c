@@ -1,18 +1,19 @@
 /*
- * condensed - grids and arguments of the kernels of kernels_condensed.h. Products compute queries
+ * condensed - grids and arguments of the kernels of kernels_compressed.h. Products compute queries
  * and keys. The parts of attention's output are multiplied like the heads of latent attention
  * (latent.c), all in one product. A grid depends only on the numbers of rows and sequences, so
  * steps with these ops can be recorded as graphs.
  */
 
-#include "engine/condensed.h"
+#include "engine/cuda/cuda.h"
 
 #include <assert.h>
 #include <math.h>
 
 #include "base/try.h"
-#include "engine/cuda/condensed/kernels_condensed.h"
-#include "engine/cuda/cuda.h"
+#include "engine/condensed.h"
+#include "engine/cuda/load.h"
+#include "engine/ops/compressed/kernels_compressed.h"
 
 const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
     static_assert(PICK_DIM == 128 && PICK_HEADS == 256 && PICK_QUERY == 8192, "as the texts say");
@@ -289,4 +290,21 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
  * others' (load.c). */
 int step_csa_out(struct step *s, const struct model_op *op) {
     return op->part ? 0 : latent_multiply(s, op, s->be->act.o, op->weights->n_in);
+}
+
+void memory_condensed(struct be *b) {
+    const struct model_shape *s = b->shape;
+    const struct condensed_shape *c = &s->condensed;
+    struct condensed *to = &b->condensed;
+    size_t rows = b->opts->max_rows, widest = MAX(s->head_dim, c->index_dim);
+
+    if (c->window == 0)
+        return;
+    memory_add_words(b, &to->r, rows * c->q_rank);
+    memory_add_words(b, &to->key, rows * s->head_dim);
+    memory_add_words(b, &to->t, rows * c->n_index);
+    memory_add_words(b, &to->u, rows * 2 * widest);
+    memory_add_words(b, &to->g, rows * 2 * widest);
+    memory_add_indexer(b, c->n_index * c->index_dim,
+                       MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
