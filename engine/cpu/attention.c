@@ -1,7 +1,7 @@
 /*
  * attention - kernels of attention. The main one adds a tile of 32 keys and values to the running
  * softmax of up to four queries; attend.c explains how tiles are combined. The others serve the
- * indexer (sparse.c) and condensed keys (condensed.c).
+ * indexer and compressed keys (engine/ops).
  *
  * Keys are stored transposed in their page, in groups of 16: dimension 0 of the 16 keys, then
  * dimension 1, and so on. A lane of a vector is a key, so a score is summed inside its lane and

@@ -10,21 +10,14 @@
  *   panel.c         repacks weights into panels of 16 output rows
  *   matmul.c        divides products of panels and activations into work items
  *   attend.c        divides attention over pages into work items
- *   experts.c       mixtures of experts
- *   ../ops/experts  experts that a device leaves in host memory
- *   recurrent.c     states of sequences, and code that all recurrent layers share
- *   delta.c         gated delta nets
- *   conv.c          short convolutions
- *   mamba.c         Mamba-2
  *   mla.c           latent attention
- *   condensed.c     attention to a window and to condensed keys
- *   sparse.c        the indexer that chooses the keys of sparse attention
- *   streams.c       residual streams (hyper-connections) and n-gram tables
+ *   engine/ops      families of ops: cpu*.c
  *   blocks.c        ops of block drafters
  *   vision.c        ops of image encoders
  *
  * Files with kernels are compiled once for each instruction set (vec.h): acts.c, attention.c,
- * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, recurrent_rows.c, rows.c; gemm_amx.c for AMX only.
+ * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c; gemm_amx.c for
+ * AMX only.
  *
  * docs/design/cpu-kernels.md has the layouts, and the order of operations that defines the bits of
  * a result.
@@ -378,7 +371,7 @@ struct cpu_kernels {
     /* out = weighted values / sum of weights; @a has at least one key */
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-    /* Functions of recurrent layers (recurrent_rows.c).
+    /* Functions of recurrent layers (cpu_rows.c).
      * c = sum over j < kernel of w[j] u[j], plus @bias if it is not NULL; then c = silu(c) if @silu
      * is set. Rows have @n values, a multiple of 16. */
     void (*convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,

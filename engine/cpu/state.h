@@ -55,11 +55,11 @@ struct weights {
 
 struct experts;   /* buffers of a mixture of experts: experts.c */
 struct mla;       /* buffers of latent attention: mla.c */
-struct streams;   /* buffers of residual streams: streams.c */
-struct condensed; /* buffers of condensed keys: condensed.c */
+struct streams;   /* buffers of residual streams: engine/ops/streams */
+struct condensed; /* buffers of condensed keys: engine/ops/compressed */
 struct blocks;    /* buffers of block drafters: blocks.c */
-struct sparse;    /* buffers of sparse attention: sparse.c */
-struct recurrent; /* states and buffers of recurrent layers: recurrent.c */
+struct sparse;    /* buffers of sparse attention: engine/ops/sparse */
+struct recurrent; /* states and buffers of recurrent layers: engine/ops/recurrent */
 
 /* Consecutive rows of the batch whose queries go through the pages together (attend.c). */
 struct attend_block {

@@ -2,7 +2,7 @@
  * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
  * products of a few rows of one of the model's matrices of each type with made-up activations, in
  * each way that products are computed (struct way); attention (selftest_attention.c); and ops that
- * choose or keep something (selftest_ops.c). A wrong way is not used, and be.note says so, if a
+ * choose or keep something (cuda_selftest.c). A wrong way is not used, and be.note says so, if a
  * plainer one does the same work. Otherwise the device is refused.
  */
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /* selftest - common declarations of the self-test (selftest.c, selftest_attention.c,
- * selftest_ops.c). */
+ * cuda_selftest.c). */
 
 #include "engine/cuda/cuda.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * keys - common parts of attention to chosen keys (condensed.cu, sparse/sparse.cu). For keys of
+ * keys - common parts of attention to chosen keys (compressed.cu, sparse/sparse.cu). For keys of
  * blocks of positions: their places in the pages, rotation, and the steps from a block's mean to
  * its key. For attention: scores and weights of CSA_TILE keys in shared memory for CSA_HEADS
  * heads of a row. Each warp computes the scores of eight keys over one half of their values, HALF

@@ -1,6 +1,6 @@
 /*
  * condensed - attention to condensed keys in the reference backend (OP_CSA_IN to OP_CSA_OUT).
- * engine/cpu/condensed.c explains where keys are stored.
+ * engine/ops/compressed/cpu.c explains where keys are stored.
  */
 
 #include "engine/reference/reference.h"

@@ -1,5 +1,5 @@
 /*
- * recurrent_rows - kernels of recurrent layers: the convolution of a row, and the update of a
+ * cpu_rows - kernels of recurrent layers: the convolution of a row, and the update of a
  * head's state by a row. The formulas are those of OP_DELTA, OP_KDA and OP_MAMBA (op.h).
  *
  * A head's state is a matrix M[dim of keys][dim of values]. Its columns, one for each value, do not

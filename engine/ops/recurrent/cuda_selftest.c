@@ -1,5 +1,5 @@
 /*
- * selftest_ops - tests ops that choose or keep something on made-up inputs: the picks of a router
+ * cuda_selftest - tests ops that choose or keep something on made-up inputs: the picks of a router
  * must have the bits of engine/experts.c; Kimi delta attention is compared with double precision on
  * the host, and must give the same bits if its rows come in two steps. No plainer kernels exist, so
  * a device with wrong results is refused.

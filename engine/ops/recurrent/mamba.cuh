@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * mamba - Mamba-2 (engine/op.h, engine/reference/mamba.c) with the functions of delta nets: rows of
+ * mamba - Mamba-2 (engine/op.h, reference_mamba.c) with the functions of delta nets: rows of
  * the sequence in shared memory, a head's matrix in registers, four lanes for each value.
  *
  * mamba_in   convolution and activation, one thread for each row and channel; the first threads of

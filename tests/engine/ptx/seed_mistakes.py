@@ -23,8 +23,8 @@ WIDE, DELTA, EXPERTS = "attention/attention_wide", "../ops/recurrent/recurrent",
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
-SPARSE, IN_SPARSE = "sparse/sparse", "chosen keys"
-STREAMS, IN_STREAMS = "streams/streams", "residual streams"
+SPARSE, IN_SPARSE = "../ops/sparse/sparse", "chosen keys"
+STREAMS, IN_STREAMS = "../ops/streams/streams", "residual streams"
 
 # Name, file, text, text with the mistake, module that is compiled, checks that run, family.
 MISTAKES = [
