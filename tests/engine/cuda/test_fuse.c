@@ -151,3 +151,102 @@ Test(fuse, a_branch_is_not_added_to_x) {
     fuse_list(op, 2, &shape, &ops);
     cr_expect(!op[1].links.adds && !op[0].links.into);
 }
+
+/* Links @n ops of a model of one layer whose backend has the rows @code. */
+static void link_ops(struct model_op *op, uint32_t n, const struct op_code *code) {
+    const struct be_ops ops = {.op = code};
+    const struct model_shape shape = {.n_layer = 1};
+
+    fuse_list(op, n, &shape, &ops);
+}
+
+static const struct op_code completes[OP_KINDS] = {
+    [OP_QKV] = {.adds = OP_BIT(OP_PROJ) | OP_BIT(OP_DEEP)},
+    [OP_DEEP] = {.adds = OP_BIT(OP_PROJ)},
+    [OP_PROJ] = {.takes = OP_BIT(OP_GATE) | OP_BIT(OP_GATE_UP)},
+    [OP_ATTEND] = {.list = LIST_KEYS},
+    [OP_MLA_OUT] = {.list = LIST_HEADS},
+};
+
+Test(fuse, a_deep_is_relied_on_only_if_it_completes_x) {
+    struct model_op op[3] = {{.kind = OP_PROJ}, {.kind = OP_DEEP}, {.kind = OP_QKV}};
+
+    link_ops(op, 3, completes);
+    cr_expect(op[1].links.adds == &op[0] && op[2].links.adds == &op[1]);
+    op[0].kind = OP_EMBED;
+    link_ops(op, 3, completes);
+    cr_expect(!op[1].links.adds && !op[2].links.adds);
+}
+
+Test(fuse, lists_are_of_heads_and_not_of_sparse_attention) {
+    struct model_op op[5] = {{.kind = OP_ATTEND, .attn.sparse = true, .heads = {4, 2, 16}},
+                             {.kind = OP_ATTEND, .heads = {4, 2, 16}},
+                             {.kind = OP_ATTEND, .heads = {8, 2, 16}},
+                             {.kind = OP_MLA_OUT},
+                             {.kind = OP_MLA_OUT}};
+
+    link_ops(op, 5, completes);
+    cr_expect(op[0].links.first == 0 && op[1].links.first == 1 && op[2].links.first == 1);
+    cr_expect(op[3].links.first == 1 && op[4].links.first == 0);
+}
+
+Test(fuse, a_projection_completes_what_it_reads_in_its_layer) {
+    const struct tensor matrix = {.n_bytes = 1};
+    struct model_op op[3] = {
+        {.kind = OP_GATE}, {.kind = OP_ATTEND}, {.kind = OP_PROJ, .in = ACT_O}};
+
+    link_ops(op, 3, completes);
+    cr_expect(op[2].links.from == &op[0] && op[0].links.into == &op[2]);
+    op[2].in = ACT_H;
+    link_ops(op, 3, completes);
+    cr_expect(!op[2].links.from && !op[0].links.into);
+    op[2].in = ACT_O;
+    op[0].w[0] = &matrix;
+    link_ops(op, 3, completes);
+    cr_expect(!op[2].links.from);
+    op[0].w[0] = NULL;
+    op[1].layer = op[2].layer = 1;
+    link_ops(op, 3, completes);
+    cr_expect(!op[2].links.from);
+}
+
+Test(fuse, a_list_counts_as_made_in_its_pass) {
+    const struct be_ops ops = {.op = completes};
+    struct model_op op[] = {{.kind = OP_ATTEND, .heads = {4, 2, 16}},
+                            {.kind = OP_ATTEND, .heads = {4, 2, 16}}};
+    struct model m = {.n_ops = 2, .op = op, .shape.n_layer = 1};
+
+    for (uint32_t p = 0; p < 2; p++) {
+        m.pass[p].run[0].begin = p;
+        m.pass[p].run[0].end = p + 1;
+        m.pass[p].run[1].begin = m.pass[p].run[1].end = p + 1;
+    }
+    fuse_model(&m, &ops);
+    cr_expect(op[0].links.first == 1 && op[1].links.first == 2);
+}
+
+Test(fuse, logits_begin_anew_where_devices_divide_the_layers) {
+    static const struct op_code logits[OP_KINDS] = {
+        [OP_LOGITS] = {.adds = OP_BIT(OP_PROJ)}, [OP_QKV] = {.adds = OP_BIT(OP_PROJ)}};
+    const struct be_ops ops = {.op = logits};
+    struct model_op last[2] = {{.kind = OP_PROJ, .layer = 1}, {.kind = OP_LOGITS, .layer = 1}};
+    struct model_shape shape = {.n_layer = 2};
+
+    fuse_list(last, 2, &shape, &ops);
+    cr_expect(last[1].links.adds == &last[0]);
+    shape.cut[1] = 1;
+    shape.cut[2] = 2;
+    fuse_list(last, 2, &shape, &ops);
+    cr_expect(!last[1].links.adds);
+}
+
+Test(fuse, an_embedding_does_not_end_the_work_of_a_device) {
+    const struct be_ops ops = {.op = completes};
+    struct model_op op[3] = {{.kind = OP_ATTEND, .layer = 1, .heads = {4, 2, 16}},
+                             {.kind = OP_EMBED},
+                             {.kind = OP_ATTEND, .layer = 1, .heads = {4, 2, 16}}};
+    const struct model_shape shape = {.n_layer = 2, .cut = {0, 1, 2}};
+
+    fuse_list(op, 3, &shape, &ops);
+    cr_expect(op[0].links.first == 1 && op[2].links.first == 0);
+}
