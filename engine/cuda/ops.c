@@ -233,7 +233,8 @@ static int load_ones(struct be *b, float **out, struct err *err) {
     return load_own(b, ones, n * sizeof(*ones), (void **)out, err);
 }
 
-/* Uses the buffer of rows that a step copies (cuda_ngram.c) as the table, which stays in the file. */
+/* Uses the buffer of rows that a step copies (cuda_ngram.c) as the table, which stays in the
+ * file. */
 static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
     uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
 

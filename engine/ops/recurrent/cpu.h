@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * recurrent - code that the files of recurrent layers share (cpu_delta.c, cpu_mamba.c, cpu_conv.c). An op has
+ * recurrent - code that the files of recurrent layers share (cpu_delta.c, cpu_mamba.c, cpu_conv.c).
+ * An op has
  * three phases: rows are convolved one by one; each head of each sequence updates its state with
  * the sequence's rows in their order; and the last inputs of the convolution are stored in the
  * state.
