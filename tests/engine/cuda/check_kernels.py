@@ -140,7 +140,7 @@ SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
 SPILLS |= {("matvec_16", arch): (16, 24, 24) for arch in ("sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
-SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
+SPILLS |= {(name, arch): (8, 4, 4) for name in ("expert_vec", "matvec_16") for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_condensed", "sm_80"): (8, 4, 4)}
 SPILLS |= {("attend_condensed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
