@@ -210,7 +210,7 @@ static void check_end() {
         simt_fault("ends with a copy that it has not waited for");
     if (current->n_products)
         simt_fault("ends with products that it has not waited for");
-    if (!current->lane.waited)
+    if (!current->lane.waited && blockIdx.x + blockIdx.y == 0)
         simt_fault("ends without wait_for_previous()");
 }
 
@@ -723,7 +723,12 @@ void prefetch_bytes(const uint8_t *p, uint32_t n) {
     simt_check_prefetch(p, n);
 }
 
+/* A block that runs ahead ends here: the thread stays. */
 void wait_for_previous() {
+    if (simt_is_ahead) {
+        warp->ready &= ~place_bit();
+        yield();
+    }
     current->lane.waited = true;
 }
 
@@ -962,6 +967,7 @@ static void release_barrier() {
 
     hidden = false;
     for (uint32_t i = 0; i < n_threads; i++) {
+        simt_seen.closed |= fibers[i].lane.waited; /* ahead, no thread passes such a barrier */
         if (fibers[i].done)
             continue;
         hidden = hidden || fibers[i].lane.hidden;
@@ -1013,6 +1019,7 @@ static void check_waiting() {
 
 static void run_block(uint32_t block, uint32_t n) {
     simt_check_block(block, n);
+    simt_seen = {};
     start_all();
     while (n_alive > 0) {
         bool ran = false;
@@ -1028,6 +1035,8 @@ static void run_block(uint32_t block, uint32_t n) {
         }
         if (n_alive > 0 && n_waiting == n_alive)
             release_barrier();
+        else if (n_alive > 0 && !ran && simt_is_ahead)
+            return;
         else if (n_alive > 0 && !ran)
             check_waiting();
     }
@@ -1038,8 +1047,8 @@ static void run_block(uint32_t block, uint32_t n) {
     check_warpgroups();
 }
 
-void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
-                 const void *args) {
+static void begin_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                         const void *args) {
     kernel = k;
     kernel_args = args;
     n_threads = k->n_threads;
@@ -1050,6 +1059,42 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     if (!fibers[0].stack)
         make_fibers();
     simt_check_launch(k->name, args, k->args_size, shared);
+}
+
+static const struct simt_ahead *expected; /* of the next launch, or NULL */
+
+void simt_expect(const struct simt_ahead *ahead) {
+    expected = ahead;
+}
+
+void simt_run_ahead(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                    const void *args, struct simt_ahead *ahead) {
+    uint32_t n = grid.x * grid.y;
+
+    *ahead = {};
+    begin_launch(k, grid, shared, args);
+    simt_is_ahead = true;
+    for (uint32_t i = 0; i < n && ahead->n < SIMT_AHEAD; i++) {
+        if (i < (uint64_t)n * ahead->n / SIMT_AHEAD || !simt_will_look(i, n))
+            continue;
+        simt_block = {i % grid.x, i / grid.x, 0};
+        run_block(i, n);
+        ahead->block[ahead->n] = i;
+        ahead->seen[ahead->n++] = simt_seen.sum;
+    }
+    simt_is_ahead = false;
+}
+
+/* Compares what block @block has read before it waited with what it read when it ran ahead. */
+static void check_ahead(uint32_t block) {
+    for (uint32_t i = 0; expected && i < expected->n; i++)
+        if (expected->block[i] == block && expected->seen[i] != simt_seen.sum)
+            simt_fault("reads before wait_for_previous() what an earlier launch changes");
+}
+
+void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                 const void *args) {
+    begin_launch(k, grid, shared, args);
     uint32_t n = grid.x * grid.y, *order = (uint32_t *)malloc(n * sizeof(*order));
     if (!order)
         abort();
@@ -1060,6 +1105,8 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     for (uint32_t i = 0; i < n; i++) {
         simt_block = {order[i] % grid.x, order[i] / grid.x, 0};
         run_block(order[i], n);
+        check_ahead(order[i]);
     }
+    expected = NULL;
     free(order);
 }

@@ -46,6 +46,19 @@ struct simt_kernel {
 /* Sets the order of threads and blocks: ascending for @seed 0, else pseudo-random for each block
  * and launch. */
 void simt_order(uint64_t seed);
+/* Blocks of a launch that have run ahead, and a digest of what each has read. */
+#define SIMT_AHEAD 4u
+struct simt_ahead {
+    uint32_t n, block[SIMT_AHEAD];
+    uint64_t seen[SIMT_AHEAD];
+};
+/* Runs some blocks of a launch up to wait_for_previous(), while launches before it have not run
+ * yet, as they may on a device (PDL). The launch itself must follow, with simt_expect(ahead) in
+ * front of it: it is a fault if its blocks read anything else before they wait. Only blocks that
+ * simt_look() chooses run ahead, and none without the instrumentation. */
+void simt_run_ahead(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                    const void *args, struct simt_ahead *ahead);
+void simt_expect(const struct simt_ahead *ahead);
 /* Runs all blocks of a launch, each with @shared bytes of dynamic_shared(). */
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
                  const void *args);

@@ -16,7 +16,8 @@
  *                  last.
  *     early reads  A read of shared memory that this block has not written; of the target of an
  *                  asynchronous copy that has not been waited for, for a bulk copy by the thread
- *                  itself; before wait_for_previous(), of data that an earlier kernel may write.
+ *                  itself; before wait_for_previous(), of data that an earlier kernel may write,
+ *                  or that was different when the block ran ahead (simt_run_ahead()).
  *     addresses    An address outside every allocation of the device, in freed memory, in a static
  *                  variable, or not aligned to the size of the access. Memory of another device,
  *                  except for reads by the kernels that exchange shares, if the device reaches it.
@@ -81,11 +82,20 @@ struct simt_lane { /* the thread that runs */
 
 extern struct simt_lane *simt_lane;
 extern bool simt_looks; /* at the block that runs */
+/* the block runs ahead of its launch: its accesses are not compared with those of others */
+extern bool simt_is_ahead;
+/* sum of digests of what the block has read before it waited; closed: not continued */
+extern struct simt_seen {
+    uint64_t sum;
+    bool closed;
+} simt_seen;
 
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
 [[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
+/* Returns true if block @block of @n will be looked at. */
+bool simt_will_look(uint32_t block, uint32_t n);
 /* Begins block @block of @n. */
 void simt_check_block(uint32_t block, uint32_t n);
 void simt_check_barrier();

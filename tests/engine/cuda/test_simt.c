@@ -11,6 +11,7 @@
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "tests/engine/cuda/fake_api.h"
 #include "tests/engine/cuda/mistakes.h"
+#include "tests/engine/cuda/simt.h"
 
 static const char *const words[N_MISTAKES] = {
     [NO_MISTAKE] = "",
@@ -95,6 +96,30 @@ static void make(int what) {
     _exit(0);
 }
 
+/* A read before the wait of what a launch writes that is not looked at. @what: whether the reading
+ * launch runs ahead. */
+static void make_ahead(int what) {
+    const struct cuda_api *api = cuda_api();
+    struct mistake_args fine = {.what = NO_MISTAKE}, early = {.what = TOO_EARLY};
+    const struct simt_dim grid = {1, 1, 1};
+    struct simt_ahead ahead = {0};
+    void *stream;
+
+    if (api->stream_new(&stream) || api->alloc((void **)&fine.data, 256 * 4) ||
+        api->fill(fine.data, 0, 1024, stream) || api->stream_wait(stream))
+        _exit(3);
+    early.data = fine.data;
+    simt_look(UINT32_MAX);
+    if (what)
+        simt_run_ahead(kernel_mistake, grid, 0, &early, &ahead);
+    simt_look(0);
+    simt_launch(kernel_mistake, grid, 0, &fine);
+    simt_look(UINT32_MAX);
+    simt_expect(&ahead);
+    simt_launch(kernel_mistake, grid, 0, &early);
+    _exit(0);
+}
+
 /* Access of two devices to each other's memory. */
 enum way { WAY, NO_WAY, OTHER_WAY, WRITTEN, OTHER_KERNEL, N_WAYS };
 
@@ -169,6 +194,17 @@ Test(simt, mistakes_are_seen) {
         bool aborted = WIFSIGNALED(status), right = strstr(said, words[m]) != NULL;
 
         cr_expect(aborted == (m != NO_MISTAKE) && right, "mistake %d: '%s'", (int)m, said);
+    }
+}
+
+Test(simt, blocks_run_ahead_of_earlier_launches) {
+    for (int ahead = 0; ahead < 2; ahead++) {
+        char said[500];
+        int status;
+
+        run(make_ahead, ahead, said, sizeof(said), &status);
+        cr_expect_eq(WIFSIGNALED(status), ahead, "'%s'", said);
+        cr_expect(!ahead || strstr(said, "what an earlier launch changes"), "'%s'", said);
     }
 }
 

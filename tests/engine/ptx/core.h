@@ -154,6 +154,8 @@ struct warp {
     enum meeting meeting;
     /* by griddepcontrol.wait; by wgmma.fence */
     bool waited, fenced;
+    /* its block is the one of the grid that may not end without griddepcontrol.wait */
+    bool must_wait;
     /* the current instruction */
     const struct op *op;
     struct copying *copies;

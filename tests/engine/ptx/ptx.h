@@ -32,7 +32,8 @@ struct ptx_launch {
     /* the kernel's one argument */
     const void *args;
     size_t args_bytes;
-    /* programmatic dependent launch: the kernel must execute griddepcontrol.wait */
+    /* programmatic dependent launch: block (0, 0) must execute griddepcontrol.wait, and others
+     * before they write */
     bool early;
     /* 0: warps and blocks run in ascending order, and the first block of a cluster as far ahead of
      * the others as possible. Other values: a pseudo-random order, and another block ahead, or

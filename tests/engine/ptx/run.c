@@ -52,10 +52,9 @@ static void leave(struct warp *w, uint32_t mask) {
 }
 
 static void end_lanes(struct warp *w, const struct op *o, uint32_t mask) {
-    const struct block *b = w->block;
     struct part *p = &w->parts[w->n_parts - 1];
 
-    if (b->launch->early && !w->waited)
+    if (w->must_wait && !w->waited)
         fail(o, "the end of a kernel that did not wait for the one before");
     if (p->mask != mask)
         p->pc++;
@@ -205,6 +204,7 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     w->state = RUNNING;
     w->meeting = APART;
     w->waited = w->fenced = false;
+    w->must_wait = l->early && x + y == 0;
     w->n_copies = w->n_products = w->products_committed = 0;
     w->last = (struct range){0, 0};
     w->asked = 0;
