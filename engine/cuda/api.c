@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/kernels.h"
 
 /* Handle of the driver's library, which stays open. The runtime opens the driver by its name alone,
  * but containers often have it in a folder that only an environment variable names. Once a library
@@ -139,10 +140,9 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     return (int)r;
 }
 
-/* Launches a kernel. @early allows programmatic dependent launch: the kernel may start before the
- * previous one has ended. */
+/* Launches a kernel; LAUNCH_EARLY allows programmatic dependent launch. The kernel gets @how, too. */
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  uint32_t shared, const void *args, bool early, void *stream) {
+                  uint32_t shared, const void *args, uint32_t how, void *stream) {
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
     cudaLaunchConfig_t config = {
         .gridDim = {grid_x, grid_y, 1},
@@ -150,9 +150,9 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         .dynamicSmemBytes = shared,
         .stream = stream,
         .attrs = &attribute,
-        .numAttrs = early,
+        .numAttrs = how & LAUNCH_EARLY,
     };
-    void *list[] = {(void *)args};
+    void *list[] = {(void *)args, &how};
 
     attribute.val.programmaticStreamSerializationAllowed = 1;
     return (int)cudaLaunchKernelExC(&config, kernel, list);

@@ -366,8 +366,10 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
 
 /* Enables early launches (programmatic dependent launch) if the kernels wait for the previous one:
  * their code is for compute capability 9.0 or later. Not beside experts on the host: a kernel could
- * start while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
+ * start while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off;
+ * WEFT_CUDA_TRIGGER=0 lets each kernel start only when the previous one waits. */
 static void choose_early(struct be *b) {
+    b->ways.late = !cuda_wants("TRIGGER");
     b->ways.early = b->ways.wants_early =
         b->device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
 }

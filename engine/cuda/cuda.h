@@ -187,8 +187,8 @@ struct graphs {
         struct be *be;
         enum note kind;
         struct launch launch;
-        /* launched early (PDL) */
-        bool early;
+        /* enum launch_how */
+        uint32_t how;
         _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
@@ -228,6 +228,8 @@ struct attention {
     struct temper temper;
     /* steps of more rows have ATTN_WIDE queries per block */
     uint32_t wide_rows;
+    /* plan() was the last launch */
+    bool planned;
     /* attend_latent_bulk passed the self-test */
     bool bulk;
     /* sequences on the same pages share their items */
@@ -500,6 +502,8 @@ struct be {
         bool fuse, wants_fuse;
         /* cuda_api.launch */
         bool early, wants_early;
+        /* each kernel lets the next one start where it waits, not where it begins */
+        bool late;
         bool wants_graphs;
     } ways;
     struct {
@@ -785,9 +789,9 @@ struct host_call {
     void (*fn)(void *ctx);
     void *ctx;
 };
-/* Notes work enqueued on device @b for the first device's graph; @l, @early: of a launch. */
-void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
-                size_t n);
+/* Notes work enqueued on device @b for the first device's graph; @l, @how: of a launch. */
+void graph_note(struct be *b, enum note kind, const struct launch *l, uint32_t how,
+                const void *args, size_t n);
 /* Ends the recording of a pass whose ops have all been launched. */
 void graph_end(struct step *s);
 

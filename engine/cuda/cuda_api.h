@@ -115,10 +115,10 @@ struct cuda_api {
      * memory. Otherwise the first launch would load it, possibly when memory is full or during a
      * capture. */
     int (*allow_shared)(const void *kernel, uint32_t bytes);
-    /* @shared: bytes of dynamic_shared(). @args: the kernel's only argument. @early: its blocks may
-     * start while the previous kernel still runs, for which it waits itself (device.cuh). */
+    /* @shared: bytes of dynamic_shared(). @args: the kernel's only argument. @how: enum launch_how
+     * (kernels.h). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  uint32_t shared, const void *args, bool early, void *stream);
+                  uint32_t shared, const void *args, uint32_t how, void *stream);
     /* Calls @fn on a thread of the runtime after all work in the stream so far, whose writes to
      * pinned memory it sees; @fn must not call this table. Later work in the stream may run at the
      * same time, until host_join(); work after that sees the writes of @fn. Each call must be

@@ -36,13 +36,27 @@
 /* Not static: nvcc would add a hash of the folder's name to the function's name in the object. */
 #define DEVICE __device__ __forceinline__
 
+/* Lets the next kernel start, if it is launched early: each of its blocks as soon as there is room
+ * for it beside the blocks of this kernel. Once is enough; what has been let start remains so. */
+DEVICE void trigger_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 /* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads,
- * and at least @blocks of them fit on a multiprocessor. */
+ * and at least @blocks of them fit on a multiprocessor. The launch adds @how (enum launch_how); the
+ * trigger comes first, so that the next kernel starts during all of this one. */
 #define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+    DEVICE void NAME##_kernel(const ARGS &a);                                                      \
     static __global__ void __launch_bounds__(threads, blocks)                                      \
-        NAME(const __grid_constant__ ARGS a);                                                      \
+        NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
+        if (!(how & LAUNCH_LATE))                                                                  \
+            trigger_next();                                                                        \
+        NAME##_kernel(a);                                                                          \
+    }                                                                                              \
     const void *const kernel_##NAME = (const void *)NAME;                                          \
-    static __global__ void __launch_bounds__(threads, blocks) NAME(const __grid_constant__ ARGS a)
+    DEVICE void NAME##_kernel(const ARGS &a)
 
 /* Returns the dynamic shared memory of the launch. */
 DEVICE uint8_t *dynamic_shared() {
@@ -309,10 +323,11 @@ template <int END = 32> DEVICE uint64_t warp_max(uint64_t v) {
 }
 
 /* Programmatic dependent launch: a kernel that is launched early (cuda_api.launch) runs beside the
- * end of the preceding kernel until it waits here; in other kernels this does nothing. Before it, a
- * kernel may read only data written before the step's last launch that is not early: weights, the
- * step's upload, lists and angles, which such a launch follows (step_start(), attend.c), and pages
- * of earlier steps. Every thread must call it, also in blocks without work. */
+ * preceding kernels until it waits here; in other kernels this does nothing. Before it, a kernel
+ * may read only data written before the step's last launch that is not early: weights, the step's
+ * upload, lists and angles, which such a launch follows (step_start(), attend.c), and pages of
+ * earlier steps. A block without work may end without it, except for block (0, 0): a grid of which
+ * one thread waits ends after the preceding one, and so after all earlier ones. */
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
@@ -587,13 +602,22 @@ template <int W> DEVICE uint64_t block_max(uint64_t v, uint64_t *shared) {
     return join_warps<W>(warp_max(v), shared, larger);
 }
 
+/* Returns true for a block that may end before wait_for_previous() if it has no work. */
+DEVICE bool may_leave() {
+    return blockIdx.x + blockIdx.y > 0;
+}
+
 /* Defines a kernel whose block blockIdx.x works on the row of that number of the batch, which its
  * body has as `r`; blocks beyond the batch do nothing. */
 #define ROW_KERNEL(NAME, ARGS, threads, blocks)                                                    \
     DEVICE void NAME##_body(const ARGS &a, uint32_t r);                                            \
     KERNEL(NAME, ARGS, threads, blocks) {                                                          \
+        bool works = blockIdx.x < a.batch->n_rows;                                                 \
+                                                                                                   \
+        if (!works && may_leave())                                                                 \
+            return;                                                                                \
         wait_for_previous();                                                                       \
-        if (blockIdx.x < a.batch->n_rows)                                                          \
+        if (works)                                                                                 \
             NAME##_body(a, blockIdx.x);                                                            \
     }                                                                                              \
     DEVICE void NAME##_body(const ARGS &a, uint32_t r)

@@ -112,8 +112,8 @@ static void graph_give_up(struct be *b, const char *what, const char *why) {
     fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, why);
 }
 
-void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
-                size_t n) {
+void graph_note(struct be *b, enum note kind, const struct launch *l, uint32_t how,
+                const void *args, size_t n) {
     struct graphs *g = &b->group.first->graphs;
 
     assert(g->noting && !g->replaying && n <= sizeof(g->note->args));
@@ -131,7 +131,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
     }
     g->note[g->n_notes].be = b;
     g->note[g->n_notes].kind = kind;
-    g->note[g->n_notes].early = early;
+    g->note[g->n_notes].how = how;
     if (kind == NOTE_LAUNCH)
         g->note[g->n_notes].launch = *l;
     memcpy(g->note[g->n_notes++].args, args, n);
@@ -147,7 +147,7 @@ static int graph_again(const struct graphs *g, uint32_t i) {
     switch (g->note[i].kind) {
     case NOTE_LAUNCH:
         return b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                              g->note[i].early, b->stream);
+                              g->note[i].how, b->stream);
     case NOTE_CALL:
         return c->fn ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
                      : b->api->host_join(b->stream, &b->side);

@@ -799,6 +799,11 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
     return needs;
 }
 
+/* How a kernel is launched, as a sum. LAUNCH_EARLY: its blocks may start while the previous kernel
+ * still runs, for which it waits itself (device.cuh). LAUNCH_LATE: it lets the next kernel start
+ * only where it waits, not where it begins. */
+enum launch_how { LAUNCH_EARLY = 1, LAUNCH_LATE = 2 };
+
 /* -- addresses: what cuda_api.launch() takes --------------------------------------------------- */
 
 typedef const void *const kernel_address;

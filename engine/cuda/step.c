@@ -31,13 +31,17 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->fault.lost || b->group.first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->fault.lost ? -EIO : 0;
-    bool early = b->ways.early && !b->waits;
+    uint32_t how = b->ways.early && !b->waits ? LAUNCH_EARLY : 0;
+    /* attention reads the work list before it waits, so plan() must have ended before that */
+    assert(!b->attention.planned || !(how & LAUNCH_EARLY));
+    b->attention.planned = l->kernel == kernel_plan;
+    how |= b->ways.late ? LAUNCH_LATE : 0;
     b->waits = false;
     if (b->group.first->graphs.noting)
-        graph_note(b, NOTE_LAUNCH, l, early, args, n);
+        graph_note(b, NOTE_LAUNCH, l, how, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                                     early, b->stream),
+                                     how, b->stream),
                       l->what);
 }
 
@@ -52,7 +56,7 @@ int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     if (b->fault.lost || b->graphs.replaying)
         return b->fault.lost ? -EIO : 0;
     if (b->graphs.noting)
-        graph_note(b, NOTE_CALL, NULL, false, &c, sizeof(c));
+        graph_note(b, NOTE_CALL, NULL, 0, &c, sizeof(c));
     int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
                : b->api->host_join(b->stream, &b->side);
     return cuda_check(b, e, fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");

@@ -481,7 +481,8 @@ static void look_loaded(const struct simt_kernel *k, const struct loaded *l) {
 }
 
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  uint32_t shared, const void *args, bool early, void *stream) {
+                  uint32_t shared, const void *args, uint32_t how, void *stream) {
+    bool early = how & LAUNCH_EARLY;
     const struct simt_kernel *k = kernel;
     int r = call_while(true);
 
@@ -511,7 +512,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};
     o->shared = shared;
-    o->early = early;
+    o->how = how;
     memcpy(o->args, args, k->args_size);
     return 0;
 }

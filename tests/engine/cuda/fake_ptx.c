@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 
 #include "tests/engine/ptx/ptx.h"
@@ -42,13 +43,18 @@ bool fake_ptx_launch(const struct op *launch) {
         fprintf(stderr, "fake cuda: no PTX of kernel %s\n", k->name);
         abort();
     }
+    /* the argument, and the second parameter of KERNEL (device.cuh) behind it */
+    _Alignas(16) uint8_t args[ARGS_MAX + sizeof(uint32_t)];
+    size_t n = (k->args_size + 3) & ~(size_t)3;
+    memcpy(args, launch->args, k->args_size);
+    memcpy(args + n, &launch->how, sizeof(uint32_t));
     ptx_run(kernel, &(struct ptx_launch){
                         .grid_x = launch->grid.x,
                         .grid_y = launch->grid.y,
                         .n_threads = k->n_threads,
                         .shared_bytes = launch->shared,
-                        .args = launch->args,
-                        .args_bytes = k->args_size,
+                        .args = args,
+                        .args_bytes = n + sizeof(uint32_t),
                         .early = ptx_target() >= 90, /* on these devices any launch may be early */
                         .order = fake_cuda.order ? fake_cuda.order + fake_cuda.n_launches : 0,
                         .other_wgmma = fake_cuda.other_wgmma,

@@ -17,6 +17,9 @@
 #define LOOK_BLOCKS UINT32_MAX
 #endif
 
+/* Launches that begin before an earlier one has run. */
+#define LAUNCHES_AHEAD 3
+
 #define UPLOAD_US 100 /* time of the upload of a graph at its first launch, in us of the clock */
 
 struct stream *fake_streams;
@@ -91,12 +94,36 @@ static void run_wait(const struct op *o) {
         step(e->stream);
 }
 
+/* Returns how many blocks of launch @number of the process are looked at. */
+static uint32_t look_for(uint64_t number) {
+    bool looks = number / LOOK_LAUNCHES % LOOK_EVERY == 0;
+
+    return looks && !getenv("FAKE_CUDA_BLIND") ? LOOK_BLOCKS : 0;
+}
+
+/* Runs launches that follow @o ahead, before @o itself: their blocks may start as soon as those of
+ * all launches between have started. Not for tests that change arguments as kernels run. */
+static void run_ahead(const struct op *o) {
+    struct op *next = o->next;
+
+    if (fake_cuda.on_launch)
+        return;
+    for (uint32_t i = 1; i <= LAUNCHES_AHEAD && next; i++, next = next->next) {
+        if (next->kind != OP_LAUNCH || !(next->how & LAUNCH_EARLY))
+            return;
+        simt_look(look_for(fake_cuda.n_launches + i));
+        if (!next->was_ahead)
+            simt_run_ahead(next->from, next->grid, next->shared, next->args, &next->ahead);
+        next->was_ahead = true;
+    }
+}
+
 static void run_launch(struct op *o, int device) {
     const struct simt_kernel *k = o->from;
 
     fake_cuda.n_launches++;
-    fake_cuda.n_early += o->early;
-    if (!o->early)
+    fake_cuda.n_early += o->how & LAUNCH_EARLY;
+    if (!(o->how & LAUNCH_EARLY))
         simt_settled();
     fake_cuda.now_us += fake_cuda.us_of ? fake_cuda.us_of(k->name, o->args) : 0;
     if (fake_cuda.on_launch)
@@ -108,8 +135,9 @@ static void run_launch(struct op *o, int device) {
     simt_device(device);
     if (fake_cuda.order)
         simt_order(fake_cuda.order + fake_cuda.n_launches);
-    bool looks = fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0;
-    simt_look(looks && !getenv("FAKE_CUDA_BLIND") ? LOOK_BLOCKS : 0);
+    run_ahead(o);
+    simt_look(look_for(fake_cuda.n_launches));
+    simt_expect(&o->ahead);
     simt_wgmma_other(fake_cuda.other_wgmma);
     simt_launch(k, o->grid, o->shared, o->args);
     simt_device(fake_used);
