@@ -398,7 +398,8 @@ DEVICE void attention_attend(const struct attend_args &a, struct Shared<D> &s) {
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attention_attend<D, K, V>(a, s);                                                           \
-        wait_for_previous(); /* for blocks without an item */                                      \
+        if (!may_leave())                                                                          \
+            wait_for_previous(); /* it may have no item */                                         \
     }
 
 FOR_PAGES(ATTEND, attend_64, 2)
@@ -409,6 +410,8 @@ KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     const struct attn_merge *merge = a.batch->merge; /* loaded together with n */
     struct attn_merge it = merge[i < n ? i : 0];
 
+    if (i >= n && may_leave())
+        return;
     wait_for_previous();
     while (i < n) {
         for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)

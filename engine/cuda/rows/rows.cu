@@ -178,6 +178,8 @@ KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     uint32_t r = blockIdx.x;
     bool there = r < a.batch->n_rows;
 
+    if (!there && may_leave())
+        return;
     prefetch_weights(a.norm, a.n);
     prefetch_weights(a.packs ? a.pack.weight : NULL, a.n);
     wait_for_previous();
@@ -224,6 +226,8 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     uint32_t r = blockIdx.x, row = r;
     bool there = has_row(a, r);
 
+    if (!there && may_leave())
+        return;
     if (a.wanted && there)
         row = a.batch->want_row[r];
     prefetch_weights(a.weight, a.n);
@@ -407,9 +411,10 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
-    if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
-        wait_for_previous();
-    else if (a.shape.head_dim <= 128)
+    if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv) {
+        if (!may_leave())
+            wait_for_previous();
+    } else if (a.shape.head_dim <= 128)
         store_values<4>(a, r, h, heads[warp]);
     else
         store_values<HEAD_MAX / 32>(a, r, h, heads[warp]);
