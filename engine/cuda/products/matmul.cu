@@ -74,6 +74,8 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
 /* Ring of a warp in shared memory, filled by cp.async stage by stage with the weights of the warp's
  * segment of each of the block's tiles. Keeps few registers, which are scarce in this kernel. */
 template <int F> struct Feed {
+    static constexpr uint32_t FULL = 1; /* in `slot`: no stage was taken yet */
+
     uint32_t slot, end;  /* offsets of the next stage and of the end of the ring */
     uint32_t tile;       /* row tile that is being fetched, counted over all matrices */
     uint32_t n_left;     /* bytes of its segment that are left; 0 after the last tile */
@@ -86,8 +88,17 @@ template <int F> struct Feed {
         from = NULL;
         seek(a);
 #pragma unroll 1
-        for (uint32_t i = 0; i + 1 < a.n_stages; i++)
+        for (uint32_t i = 0; i < a.n_stages; i++)
             fetch(a);
+        slot |= FULL;
+    }
+    /* Waits for the first stage; no stage was used before. */
+    MEMBER void take_first(const struct matmul_args &a) {
+        if (a.n_stages == MATVEC_STAGES)
+            copy_wait<MATVEC_STAGES - 1>();
+        else
+            copy_wait<1>(); /* two */
+        sync_warp();
     }
     /* Moves to the beginning of the warp's segment of `tile`. */
     MEMBER void seek(const struct matmul_args &a) {
@@ -129,6 +140,11 @@ template <int F> struct Feed {
     }
     /* Waits for the oldest stage and returns it, and starts copying into the stage used before. */
     MEMBER const uint8_t *take(const struct matmul_args &a) {
+        if (slot & FULL) {
+            slot -= FULL;
+            take_first(a);
+            return dynamic_shared() + slot;
+        }
         if (a.n_stages == MATVEC_STAGES)
             copy_wait<MATVEC_STAGES - 2>();
         else
