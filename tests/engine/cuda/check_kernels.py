@@ -179,6 +179,18 @@ def movable_loads():
             yield f"{path.name}: {m.group(0)}: a load that is not volatile"
 
 
+def late_triggers(ptx):
+    """Yields kernels of a file of PTX (sm_90) that do anything before they let the next kernel start: only the test of
+    LAUNCH_LATE may precede it (KERNEL in engine/cuda/device.cuh)."""
+    allowed = re.compile(r"(mov|add)\.[bu]64|ld\.param\.u(8|16|32) |and\.b(16|32) |setp\.\w+\.[sub](16|32) |@%p\d+ bra")
+    for m in re.finditer(r"^\.(?:visible )?entry (\w+)\(.*?^\{(.*?)^\}", ptx, flags=re.M | re.S):
+        lines = [s.strip() for s in m[2].splitlines()]
+        code = [s for s in lines if s and not s.startswith((".", "//", "{", "}"))]
+        trigger = next((i for i, s in enumerate(code) if s.startswith("griddepcontrol.launch_dependents")), None)
+        if trigger is None or not all(allowed.match(s) for s in code[:trigger]):
+            yield f"{name_of(m[1])}: the next kernel may not start at its beginning"
+
+
 def main():
     reports = sys.argv[1:]
     ptx_alone = reports[:1] == ["--ptx-alone"]
@@ -216,6 +228,11 @@ def main():
                     problems += 1
                     print(f"{kernel} ({arch}): {n} registers, at most {limit}")
                 kernel = None
+        ptx = pathlib.Path(path).with_suffix(".ptx")  # in builds with tests
+        if ptx.exists():
+            for what in late_triggers(ptx.read_text()):
+                problems += 1
+                print(what)
     for what in movable_loads():
         problems += 1
         print(what)
