@@ -16,6 +16,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <yyjson.h>
 
@@ -357,6 +358,8 @@ int bench_cmd_serve(int argc, char **argv) {
     };
 
     bench_target_init(&s.target);
+    /* with the prompts of an earlier run, the server's prefix cache would be measured */
+    s.target.load.seed = (uint64_t)time(NULL);
     int code = bench_target_parse(&s.target, argc, argv, options, ARRAY_SIZE(options), usage);
     if (code < 0)
         code = bench_serve_check(&s);
