@@ -169,7 +169,8 @@ static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struc
 }
 
 /* Ends the capture and sets *graph to an executable graph; to NULL on an error, after which the
- * stream can be used as before. */
+ * stream can be used as before. The graph is uploaded here: its first launch would do that, and if
+ * there was no memory then, the step would be lost. */
 static int capture_end(void *stream, void **graph) {
     cudaGraph_t g = NULL;
     cudaGraphExec_t exec = NULL;
@@ -177,6 +178,10 @@ static int capture_end(void *stream, void **graph) {
 
     if (r == cudaSuccess)
         r = cudaGraphInstantiate(&exec, g, 0);
+    if (r == cudaSuccess)
+        r = cudaGraphUpload(exec, stream);
+    if (r != cudaSuccess && exec)
+        cudaGraphExecDestroy(exec);
     if (g)
         cudaGraphDestroy(g);
     if (r != cudaSuccess)

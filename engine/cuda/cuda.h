@@ -38,7 +38,7 @@
  * (docs/design/cuda-devices.md). */
 #define PART_ROWS 128u
 #define PARTS 8u
-#define GRAPHS 8u /* sizes of steps that have a graph (graph.c) */
+#define GRAPHS 11u /* sizes of steps that have a graph (graph.c) */
 
 struct vis_ops;
 extern const struct vis_ops vis_cuda;            /* image encoders (vision/vision.c) */

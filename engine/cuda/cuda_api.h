@@ -129,7 +129,8 @@ struct cuda_api {
      * be launched repeatedly as one graph. A stream of any device that waits for an event recorded
      * in between is captured, too, and must be waited for before the end. Apart from these, only
      * records, waits and use() may be called. capture_end() must follow each successful
-     * capture_begin(), with the stream's device current; *graph is NULL if it fails.
+     * capture_begin(), with the stream's device current; *graph is NULL if it fails, as it does if
+     * there is no memory for the graph on the device.
      * graph_launch(): @stream belongs to that device; streams of other devices are not ordered with
      * the graph. */
     int (*capture_begin)(void *stream);

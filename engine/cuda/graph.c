@@ -22,8 +22,9 @@
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
 
-/* Weights are read once for up to 8 rows, and matmul_wide computes 64 rows at a time. */
-static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
+/* Rows are computed as those of the next size: half a step between large ones costs at most a third
+ * more, a whole one twice as much. */
+static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
 
 /* Returns the graph of the step's pass and size, with or without shared items of many queries;
  * *NULL: not made yet. */

@@ -564,9 +564,11 @@ static int capture_end(void *stream, void **graph) {
         fake_refuse("the end of a capture that has not begun");
     int e = capture_stop(&g);
 
-    e = fake_cuda.no_graphs ? CAPTURE_INVALID : e;
+    e = fake_cuda.no_graphs ? OUT_OF_MEMORY : e;
     fake_cuda.n_live++;
     fake_cuda.n_graphs += !r && !e;
+    if (!r && !e)
+        stream_enqueue(stream, OP_UPLOAD);
     *graph = r || e ? NULL : g;
     if (r || e)
         graph_free(g);

@@ -53,7 +53,7 @@ struct fake_cuda {
     uint64_t order;
     /* 1 + the device for which the module has no kernels; 0: none */
     int no_code;
-    /* captures fail when they end */
+    /* captures fail when they end: there is no memory for a graph */
     bool no_graphs;
     /* result of cuda_api.check_kernel(); 0: the device's compute capability */
     int made_for;

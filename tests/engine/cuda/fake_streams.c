@@ -20,7 +20,7 @@
 /* Launches that begin before an earlier one has run. */
 #define LAUNCHES_AHEAD 3
 
-#define UPLOAD_US 100 /* time of the upload of a graph at its first launch, in us of the clock */
+#define UPLOAD_US 100 /* time of the upload of a graph, in us of the clock */
 
 struct stream *fake_streams;
 struct graph *fake_capture;
@@ -363,9 +363,6 @@ static struct stream *branch_of(struct graph *g, struct stream *of, struct strea
 void graph_enqueue(struct graph *g, struct stream *launched) {
     if (launched->device != g->first->device)
         fake_refuse("a graph is launched on another device than that which it begins on");
-    if (!g->is_uploaded)
-        stream_enqueue(launched, OP_UPLOAD);
-    g->is_uploaded = true;
     record(&g->begun, launched);
     for (uint32_t i = 0; i < g->n_branches; i++)
         stream_wait_for(&g->begun, &g->branch[i].own);

@@ -77,8 +77,6 @@ struct graph {
     struct op *op, **end;
     /* the stream that began the capture */
     struct stream *first;
-    /* it has been launched before */
-    bool is_uploaded;
     struct branch {
         struct stream *of;
         struct stream own;

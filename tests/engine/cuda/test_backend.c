@@ -597,6 +597,23 @@ static uint32_t fail_calls(uint32_t n_rows, uint32_t every) {
     return n;
 }
 
+/* A device whose memory is full has no room for graphs; its steps are launched kernel by kernel. */
+Test(cuda, no_memory_for_a_graph_is_no_lost_device) {
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    fake_find()->no_graphs = true;
+    fake_find()->n_graphs = fake_find()->n_graph_launches = 0;
+    cr_expect(try_all(path, &err) == 0, "%s", err.message);
+    cr_expect(fake_find()->n_graphs == 0 && fake_find()->n_graph_launches == 0);
+    cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
+    fake_find()->no_graphs = false;
+    cr_expect(try_all(path, &err) == 0, "%s", err.message);
+    cr_expect(fake_find()->n_graphs > 0, "the small model has graphs");
+    unlink(path);
+}
+
 Test(cuda, every_call_may_fail_once) {
     fail_calls(1, 1);
 }
