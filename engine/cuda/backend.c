@@ -211,13 +211,15 @@ bool cuda_wants(const char *what) {
 
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
- * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. */
+ * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
+ * a step is polled for all the time. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
     b->fault.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
+    b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");

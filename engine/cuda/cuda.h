@@ -84,6 +84,8 @@ struct step {
     /* number of the step that ended last */
     uint64_t ended;
     struct step_grid grid;
+    /* when it was recorded, in ns of CLOCK_MONOTONIC */
+    int64_t recorded_ns;
     /* index among the graphs of its pass; GRAPHS: none */
     uint32_t graph;
     /* [max_wants] masks of scored wants: the caller's, or NULL */
@@ -183,6 +185,9 @@ struct graphs {
     bool on, noting, replaying;
     /* by pass; 1: step.many_share; NULL: not yet */
     void *graph[PASSES][2][GRAPHS];
+    /* For pace.h: the time of the last step of each size, and when the last step ended. */
+    bool paced;
+    int64_t took_ns[PASSES][GRAPHS], ended_ns;
     struct {
         struct be *be;
         enum note kind;

@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/pace.h"
 #include "engine/cuda/ranks/ranks.h"
 
 int cuda_check(struct be *b, int error, const char *what) {
@@ -194,10 +195,19 @@ static int upload_rows(struct step *s) {
 
 /* -- ops --------------------------------------------------------------------------------------- */
 
+/* Returns the time of CLOCK_MONOTONIC. */
+static int64_t step_now_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 int step_record(struct step *s) {
     int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
 
     s->recorded = r == 0;
+    s->recorded_ns = step_now_ns();
     return r;
 }
 
@@ -697,14 +707,6 @@ int step_copy(struct be *b, const struct engine_copy *c) {
 
 /* -- the end ----------------------------------------------------------------------------------- */
 
-/* Returns the time of CLOCK_MONOTONIC. */
-static int64_t step_now_ns(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 /* Polls without a pause for 2 ms, then every 50 us, since a step takes 1 to 200 ms. */
 int cuda_wait_event(struct be *b, void *event, const char *what) {
     int64_t start = step_now_ns();
@@ -753,6 +755,23 @@ static void step_fetch_results(struct step *s) {
     }
 }
 
+/* Waits for a step whose time is about that of the last one of its size (pace.h). It began when it
+ * was recorded, or when the step before it ended. */
+static int step_await_paced(struct step *s) {
+    struct graphs *g = &s->be->graphs;
+    int64_t *took = &g->took_ns[step_pass(s)][s->graph];
+    int64_t start = MAX(s->recorded_ns, g->ended_ns);
+    int64_t sleep = pace_sleep(*took, start, step_now_ns());
+
+    if (sleep > 0)
+        nanosleep(&(struct timespec){.tv_nsec = sleep}, NULL);
+    int64_t came = step_now_ns();
+    TRY(cuda_wait_event(s->be, s->event, "step"));
+    g->ended_ns = step_now_ns();
+    *took = pace_took(*took, start, came, g->ended_ns, sleep > 0);
+    return 0;
+}
+
 /* Waits for the step. A step without wants has not recorded its event yet. */
 static int step_await(struct step *s) {
     assert(s->batch);
@@ -760,6 +779,8 @@ static int step_await(struct step *s) {
         return -EIO;
     if (!s->recorded)
         TRY(step_record(s));
+    if (s->graph < GRAPHS && s->be->graphs.paced)
+        return step_await_paced(s);
     return cuda_wait_event(s->be, s->event, "step");
 }
 

@@ -69,6 +69,7 @@ __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
     setenv("WEFT_CUDA_EARLY", "0", 0);
     setenv("WEFT_CUDA_TIMES", "0", 0);
+    setenv("WEFT_CUDA_PACE", "0", 0); /* kernels run while the host polls */
     fake_ptx_open();
     /* Settings for programs that do not know the fake. */
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");

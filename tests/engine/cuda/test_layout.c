@@ -5,11 +5,13 @@
  */
 
 #include <criterion/criterion.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/pace.h"
 #include "engine/cuda/products/matvec_way.h"
 #include "engine/quant.h"
 #include "tests/support/few.h"
@@ -349,4 +351,28 @@ Test(layout, matvec_has_as_many_blocks_as_fit) {
                   "%zu: %u blocks, %u stages", i, way.n_blocks, way.n_stages);
         cr_expect(way.shared == matvec_shared(stage, way.n_stages), "%zu", i);
     }
+}
+
+/* Steps of 2.4 ms whose time then falls to 1.2 ms and rises to 4 ms. Sleeps last 60 us longer than
+ * asked. Soon no step is seen late, and the host polls for at most a fifth of the time. */
+Test(layout, the_host_sleeps_for_most_of_a_step) {
+    static const int64_t times[] = {2400000, 1200000, 4000000};
+    int64_t took = 0, now = 0;
+
+    for (uint32_t i = 0; i < 60; i++) {
+        int64_t time = times[i / 20], start = now, came = now + 30000;
+        int64_t sleep = pace_sleep(took, start, came);
+
+        came += sleep > 0 ? sleep + 60000 : 0;
+        now = MAX(start + time, came + 1000);
+        took = pace_took(took, start, came, now, sleep > 0);
+        if (i % 20 < 10)
+            continue;
+        cr_expect(now == start + time, "step %u is seen %" PRId64 " ns late", i,
+                  now - start - time);
+        cr_expect(now - came <= time / 5, "step %u: polls for %" PRId64 " ns", i, now - came);
+    }
+    cr_expect(pace_sleep(0, 0, 0) == 0, "nothing is known of the first step");
+    cr_expect(pace_sleep(INT64_MAX / 2, 0, 0) == PACE_MOST_NS);
+    cr_expect(pace_took(5000, 0, 9000, 9001, false) == 5000, "it ended before the host came");
 }
