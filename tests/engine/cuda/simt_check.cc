@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "tests/engine/cuda/simt.h"
+#include "tests/engine/cuda/simt_banks.h"
 
 /* Time and thread of an access: number of the interval between barriers (42 bits) | number of the
  * lane's sync_warp() calls (7) | atomic (1) | thread (10) | bytes of the cell (4). */
@@ -257,6 +258,7 @@ bool simt_will_look(uint32_t block, uint32_t n) {
 void simt_check_block(uint32_t block, uint32_t n) {
     uint64_t many = n < looked ? n : looked;
 
+    simt_banks_count();
     simt_looks = block * many / n != (block + 1) * many / n;
     first_of_block = ++interval;
     n_blocks++;
@@ -265,6 +267,7 @@ void simt_check_block(uint32_t block, uint32_t n) {
 
 void simt_check_barrier() {
     interval++;
+    simt_banks_count();
 }
 
 /* Returns the current time and thread, without bytes. */
@@ -488,6 +491,8 @@ static inline void check(uintptr_t a, size_t n, enum simt_access kind, const voi
 
         if (m && a + n > m->to)
             fault_at(a, pc, "an access beyond the end");
+        if (m && simt_banks_on && !simt_is_ahead && n <= 16)
+            simt_banks_note(kernel, simt_lane->thread, a, n, pc);
         if (m && !simt_is_ahead)
             see_all(m, a, n, kind, pc);
         if (m || (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX))
@@ -522,6 +527,8 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
         return;
     if (!m)
         fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");
+    if (pending && simt_banks_on && n <= 16)
+        simt_banks_note(kernel, simt_lane->thread, (uintptr_t)to, n, pc);
     see_all(m, (uintptr_t)to, n, SIMT_WRITE, pc);
     for (size_t i = 0; i < n; i += 4)
         cell_of(m, (uintptr_t)to + i)->pending = pending ? 15 : 0;
