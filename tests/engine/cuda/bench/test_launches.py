@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Lists the launches of two layers of Qwen3-8B in the emulator and compares what is computed from them with what an
+H200 took (tests/gpu/launches.py); then measures a small model by layerbench, whose variants must have the same bits.
+
+usage: test_launches.py LAYERBENCH WEFT_SYNTH LAUNCHES_PY
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LAYERBENCH, SYNTH, SCRIPT = sys.argv[1:4]
+KERNELS_OF_A_LAYER = 11  # with one row; a fusion lowers it
+PRODUCTS = {"q k v": 15.1e6, "o": 9.7e6, "gate and up": 58.2e6, "down": 29.1e6, "down, Q6_K": 41.3e6}
+
+
+def run(*command, **env):
+    return subprocess.run(list(map(str, command)), check=True, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True).stdout
+
+
+def synth(path, *shape):
+    run(SYNTH, *shape, "--format", "Q4_K_M", "-o", path)
+    return path
+
+
+def rows_of(folder):
+    dump, out = folder / "dump.jsonl", folder / "rows.json"
+    dump.write_text(run(LAYERBENCH, "--dump", "--rows", "1,64", synth(folder / "layers.gguf", "--shape", "qwen3-8b,n_layer=2,n_vocab=1024")))
+    run(sys.executable, SCRIPT, dump, "--json", out)
+    return json.loads(out.read_text())["rows"]
+
+
+def main():
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="weft-launches-") as name:
+        folder = pathlib.Path(name)
+        rows = rows_of(folder)
+        one = {r["role"]: r for r in rows if r["rows"] == 1}
+        n = sum(r["n"] for role, r in one.items() if role != "down, Q6_K")
+        if n > KERNELS_OF_A_LAYER:
+            wrong.append(f"{n} kernels in a layer")
+        for role, size in PRODUCTS.items():
+            r = one[role]
+            if not 0.95 * size < r["memory"] < 1.05 * size:
+                wrong.append(f"{role}: {r['memory']} bytes of weights, not {size}")
+            if abs(r["expected_us"] - r["measured_us"]) > 0.2 * r["measured_us"]:
+                wrong.append(f"{role}: {r['expected_us']:.1f} us are computed, {r['measured_us']} were measured")
+        if not all(r["kernel"] == "matmul_wgmma_64" for r in rows if r["rows"] == 64 and r["role"] in PRODUCTS):
+            wrong.append("64 rows are not multiplied by wgmma")
+        results = folder / "results.jsonl"
+        run(LAYERBENCH, "--reps", 2, "--rows", "1,5", "--context", 40, "--variant", "fused:WEFT_CUDA_FUSE=1",
+            "--variant", "not:WEFT_CUDA_FUSE=0", synth(folder / "tiny.gguf", "--arch", "qwen3", "--shape", "tiny"),
+            GPU_JSON=str(results))
+        lines = [json.loads(line) for line in results.read_text().splitlines()]
+        checks = [x for x in lines if "check" in x]
+        times = [x for x in lines if "layer" in x]
+        if len(checks) != 4 or not all(x["ok"] for x in checks):
+            wrong.append(f"bits of variants: {checks}")
+        for kernel in ["step", "matvec", "pack", "attend_64"]:
+            for variant in ["fused", "not"]:
+                if not any(t["layer"] == kernel and t["variant"] == variant and t["n"] == 2 for t in times):
+                    wrong.append(f"{kernel} of {variant} was not measured")
+    print(*wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+sys.exit(main())
