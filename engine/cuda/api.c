@@ -140,7 +140,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     return (int)r;
 }
 
-/* Launches a kernel; LAUNCH_EARLY allows programmatic dependent launch. The kernel gets @how, too. */
+/* Launches a kernel, which gets @how, too; LAUNCH_EARLY allows programmatic dependent launch. */
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, uint32_t how, void *stream) {
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};

@@ -174,8 +174,11 @@ static void capture(struct step *s) {
     }
     e = several ? ranks_meet(b->group.ranks, &fork, NULL) : 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
-        e = several ? b->api->use(g->note[i].be->number) : 0;
-        e = e ? e : graph_again(g, i);
+        if (several)
+            e = b->api->use(g->note[i].be->number);
+        if (e)
+            break;
+        e = graph_again(g, i);
     }
     e = e || !several ? e : ranks_meet(b->group.ranks, &join, NULL);
     if (several) /* between calls the first device must be current, also after failures */

@@ -6,7 +6,7 @@
  * usage: layerbench [--dump] [--reps N] [--rows LIST] [--context N]
  *                   [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf
  *   --dump      prints the launches as JSON lines for launches.py and measures nothing; with the
- *               emulator's weft-cuda.so, kernels are not run and the device has the sizes of an H200
+ *               emulator's weft-cuda.so, no kernel runs, and the device has an H200's sizes
  *   --reps N    repetitions of each measurement (200)
  *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, the others decode as
  *               many sequences
@@ -25,6 +25,8 @@
  */
 
 #include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -252,6 +254,20 @@ static double time_once(const struct variant *v, void *graph, const struct launc
     return (double)us;
 }
 
+/* Prints a line of JSON, in whose form ' stands for the quotation mark. */
+__attribute__((format(printf, 2, 3))) static void print_json(FILE *f, const char *form, ...) {
+    char line[1024];
+    va_list args;
+
+    va_start(args, form);
+    vsnprintf(line, sizeof(line), form, args);
+    va_end(args);
+    for (char *c = line; *c; c++)
+        if (*c == '\'')
+            *c = '"';
+    fputs(line, f);
+}
+
 static int compare_times(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
 
@@ -265,10 +281,10 @@ static void report_times(struct variant *v, uint32_t rows, const char *what, con
     printf("%2u rows %-20s %-9s %-20s %9.2f us  p10 %9.2f  p90 %9.2f\n", rows, what, mode, v->name,
            v->us[n / 2], v->us[n / 10], v->us[n * 9 / 10]);
     if (report_json())
-        fprintf(report_json(),
-                "{\"layer\": \"%s\", \"mode\": \"%s\", \"variant\": \"%s\", \"rows\": %u, "
-                "\"n\": %u, \"us\": %.3f, \"p10\": %.3f, \"p90\": %.3f}\n",
-                what, mode, v->name, rows, n, v->us[n / 2], v->us[n / 10], v->us[n * 9 / 10]);
+        print_json(report_json(),
+                   "{'layer': '%s', 'mode': '%s', 'variant': '%s', 'rows': %u, "
+                   "'n': %u, 'us': %.3f, 'p10': %.3f, 'p90': %.3f}\n",
+                   what, mode, v->name, rows, n, v->us[n / 2], v->us[n / 10], v->us[n * 9 / 10]);
     report_flush();
 }
 
@@ -339,19 +355,19 @@ static void dump_launches(const struct variant *v, uint32_t rows) {
     FILE *f = report_json() ? report_json() : stdout;
     uint32_t n_seqs = rows == DRAFTED ? 1 : rows;
 
-    fprintf(f, "{\"step\": %u, \"sequences\": %u, \"context\": %u, \"kv_bytes\": %llu}\n", rows,
-            n_seqs, bench.context,
-            (unsigned long long)(v->d.info->page_bytes / v->d.opts.page_tokens * bench.context));
+    print_json(f, "{'step': %u, 'sequences': %u, 'context': %u, 'kv_bytes': %llu}\n", rows, n_seqs,
+               bench.context,
+               (unsigned long long)(v->d.info->page_bytes / v->d.opts.page_tokens * bench.context));
     for (uint32_t i = 0; i < v->n_launches; i++) {
         const struct launch_record *r = &v->launch[i];
 
-        fprintf(f,
-                "{\"launch\": \"%s\", \"grid\": [%u, %u], \"threads\": %u, \"shared\": %u, "
-                "\"registers\": %u, \"early\": %s, \"rows\": %u, \"n_in\": %u, \"splits\": %u, "
-                "\"weights\": %llu, \"read\": %llu}\n",
-                r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
-                r->early ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
-                (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes);
+        print_json(f,
+                   "{'launch': '%s', 'grid': [%u, %u], 'threads': %u, 'shared': %u, "
+                   "'registers': %u, 'early': %s, 'rows': %u, 'n_in': %u, 'splits': %u, "
+                   "'weights': %llu, 'read': %llu}\n",
+                   r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
+                   r->early ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
+                   (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes);
     }
 }
 

@@ -32,7 +32,8 @@ struct op { /* enqueued work that has not run */
     int byte;
     struct simt_dim grid;
     uint32_t shared;
-    uint32_t how; /* enum launch_how */
+    /* enum launch_how */
+    uint32_t how;
     bool was_ahead;
     struct simt_ahead ahead;
     _Alignas(16) uint8_t args[ARGS_MAX];
