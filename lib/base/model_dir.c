@@ -1,6 +1,6 @@
 /*
  * Layouts of the stores:
- *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf
+ *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf, or config.json and *.safetensors there
  *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
  *                     snapshots/, in which files are links to ../../blobs/CHECKSUM
  *   Ollama            ROOT/manifests/HOST/NAMESPACE/MODEL/TAG is JSON whose layer of the type
@@ -51,6 +51,8 @@ struct lister {
     size_t root_len;
     /* name of the repository; NULL: the two folders below the root give it */
     const char *repo;
+    /* most levels below the root at which a folder of safetensors is a model; -1: it never is */
+    int folder_depth;
 };
 
 /* ---- one model ---- */
@@ -170,14 +172,74 @@ static int add_gguf(struct lister *l, const char *path, const char *name, const 
     return model_dir_add(l, &f, st);
 }
 
+/* ---- folders of safetensors ---- */
+
+/* Contents of one folder. of: number of shards that a name promises. */
+struct folder_seen {
+    bool config, gguf;
+    uint32_t n_single, n_shards, of;
+    uint64_t single_bytes, shard_bytes;
+};
+
+static bool folder_ends_in(const char *name, const char *end) {
+    size_t n = strlen(name), len = strlen(end);
+
+    return n > len && strcasecmp(name + n - len, end) == 0;
+}
+
+/* Counts the file @name of @bytes. */
+static void folder_see(struct folder_seen *f, const char *name, uint64_t bytes) {
+    uint32_t of = model_name_shards(name);
+
+    f->config |= strcmp(name, "config.json") == 0;
+    f->gguf |= folder_ends_in(name, ".gguf");
+    if (!folder_ends_in(name, ".safetensors") || name[0] == '.')
+        return;
+    if (of == 0) {
+        f->n_single++;
+        f->single_bytes += bytes;
+        return;
+    }
+    f->n_shards++;
+    f->of = MAX(f->of, of);
+    f->shard_bytes += bytes;
+}
+
+/* Adds the folder @dir if it is a model: config.json and one safetensors file or shards, which may
+ * lie beside the same weights in one file. Returns 0 or -ENOMEM. */
+static int add_folder(struct lister *l, const char *dir, const struct folder_seen *f) {
+    bool sharded = f->of > 0;
+    const char *name = l->repo ? l->repo : dir, *slash = strrchr(name, '/');
+    char below[4096];
+    struct stat st;
+
+    if (!f->config || f->gguf || (!sharded && f->n_single != 1) || stat(dir, &st) < 0 ||
+        snprintf(below, sizeof(below), "%s/", dir) >= (int)sizeof(below))
+        return 0;
+    struct model_file file = {
+        .name = strdup(slash ? slash + 1 : name),
+        .path = strdup(dir),
+        .repo = repo_of_path(l, below),
+        .store = l->store,
+        .folder = true,
+        .n_files = sharded ? f->of : 1,
+        .n_missing = f->of > f->n_shards ? f->of - f->n_shards : 0,
+        .bytes = sharded ? f->shard_bytes : f->single_bytes,
+    };
+    l->link = false;
+    return model_dir_add(l, &file, &st);
+}
+
 /* ---- folders ---- */
 
 typedef int (*visit_fn)(struct lister *l, const char *path, const char *name,
                         const struct stat *st);
 
-/* Calls @visit for every regular file below @dir. Follows links to files and not to folders. */
+/* Calls @visit for every regular file below @dir, and adds the folders that are models. Follows
+ * links to files and not to folders. */
 static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
     DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
+    struct folder_seen seen = {0};
     struct dirent *e;
     int r = 0;
 
@@ -192,13 +254,14 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
         if (S_ISDIR(link.st_mode)) {
             r = walk(l, path, depth + 1, visit);
         } else if (S_ISREG(st.st_mode)) {
+            folder_see(&seen, e->d_name, (uint64_t)st.st_size);
             l->link = S_ISLNK(link.st_mode);
             r = visit(l, path, path + strlen(dir) + 1, &st);
         }
     }
     if (d)
         closedir(d);
-    return r;
+    return r == 0 && depth <= l->folder_depth ? add_folder(l, dir, &seen) : r;
 }
 
 /* Reads the first line of a small file. Returns false if there is none. */
@@ -403,6 +466,10 @@ static int make_unique(struct model_list *l) {
     return 0;
 }
 
+/* Values of lister.folder_depth. A snapshot of the hub's cache may have folders of other models. */
+static const int folder_depth[MODEL_N_STORES] = {
+    [MODEL_WEFT] = DEPTH_MAX, [MODEL_HUB] = 0, [MODEL_LMSTUDIO] = DEPTH_MAX, [MODEL_OLLAMA] = -1};
+
 int model_list_read(struct model_list *out, const struct model_dirs *d) {
     struct model_list list = {0};
     struct lister l = {.list = &list};
@@ -415,6 +482,7 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
             continue;
         l.store = (enum model_store)store;
         l.root_len = strlen(root);
+        l.folder_depth = folder_depth[store];
         if (store == MODEL_HUB)
             r = list_hub(&l, root);
         else if (store == MODEL_OLLAMA)

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * model_dir - lists the model files of this user by name: those in weft's own folder, and those
- * that other programs have downloaded (the cache of the Hugging Face hub, LM Studio, Ollama), which
- * are used in place. It reads only names, sizes and manifests; gguf_open() checks the file itself.
- * Files of projectors ("mmproj") and importance matrices are not listed.
+ * model_dir - lists the models of this user by name: those in weft's own folder, and those that
+ * other programs have downloaded (the cache of the Hugging Face hub, LM Studio, Ollama), which are
+ * used in place. It reads only names, sizes and manifests; gguf_open() and checkpoint_open() check
+ * the files themselves. Files of projectors ("mmproj") and importance matrices are not listed.
  */
 
 #include <stdbool.h>
@@ -39,11 +39,14 @@ void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zero
 struct model_file {
     /* unique name in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
     char *name;
-    /* path, absolute if the root is; the first shard of a split model; printable UTF-8 */
+    /* path, absolute if the root is; the first shard of a split model, or the folder; printable
+     * UTF-8 */
     char *path;
     /* "Qwen/Qwen3-0.6B-GGUF", if the path contains it; else "" */
     char *repo;
     enum model_store store;
+    /* a folder with config.json and safetensors, in which no GGUF file is */
+    bool folder;
     /* number of shards of a split model; else 1 */
     uint32_t n_files;
     /* number of missing shards; above 0 the model cannot be served */
@@ -59,7 +62,8 @@ struct model_list {
 
 #define MODEL_LIST_MAX 4096u /* most models of a list; further ones are left out */
 
-/* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
+/* Lists the models in @d now: GGUF files, and folders of safetensors, in the hub's cache only
+ * whole snapshots. Missing and unreadable folders count as empty. A file that is reached
  * by several paths is listed once: by the first store, there by a path that is no symbolic link,
  * and then by the first path in alphabetical order. Ollama's names for one file are all listed.
  * Returns 0 or -ENOMEM. */
@@ -79,7 +83,7 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err);
 
-/* Finds the only model in the folder @path and the folders below it. Returns 0 with its path, which
+/* Finds the only GGUF model in the folder @path and the folders below it. Returns 0 with its path, which
  * the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if there
  * is none, if there are several or if shards are missing. */
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
@@ -101,6 +105,10 @@ bool model_name_parse(const char *name, struct model_name *out);
 /* Returns the length of the @len bytes of @name without ".gguf" and without the number of a shard,
  * where it has them. */
 size_t model_name_stem(const char *name, size_t len);
+
+/* Returns the number of shards that the name of a safetensors file says
+ * ("model-00002-of-00003.safetensors"); 0: it has none, or is no such name. */
+uint32_t model_name_shards(const char *name);
 
 /* Returns how well the file @name suits model file @model as its projector (both without folders);
  * 0: not at all. A name with "mmproj" and the model's name without its quantisation is better than

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -71,6 +72,16 @@ size_t model_name_stem(const char *name, size_t len) {
         len -= 5;
     shard_parse(name, len, &m);
     return m.stem_len;
+}
+
+uint32_t model_name_shards(const char *name) {
+    size_t len = strlen(name), end = strlen(".safetensors");
+    struct model_name m;
+
+    if (len <= end || strcasecmp(name + len - end, ".safetensors") != 0)
+        return 0;
+    shard_parse(name, len - end, &m);
+    return m.stem_len < len - end ? m.n_shards : 0;
 }
 
 /* Returns true if the whole of @p names a quantisation: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16,
@@ -225,6 +236,24 @@ int model_find(const struct model_list *l, const char *text, const struct model_
     return -ENOENT;
 }
 
+/* Removes the models that are folders. */
+static void model_name_drop_folders(struct model_list *l) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n; i++) {
+        struct model_file f = l->file[i];
+
+        if (!f.folder) {
+            l->file[n++] = f;
+            continue;
+        }
+        free(f.name);
+        free(f.path);
+        free(f.repo);
+    }
+    l->n = n;
+}
+
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err) {
     size_t len = strlen(path);
     char names[240];
@@ -237,6 +266,7 @@ int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *
     if (!root)
         return -ENOMEM;
     TRY(model_list_read(&list, &(struct model_dirs){.root = {[MODEL_WEFT] = root}}));
+    model_name_drop_folders(&list);
     if (list.n == 0)
         return err_set(err, 0, NULL, "%.200s: the folder contains no GGUF file of a model", root);
     if (list.n > 1) {

@@ -250,6 +250,41 @@ Test(model_dir, shards_are_one_model) {
     cr_assert(strstr(f->path, "-00001-of-00003.gguf"));
 }
 
+Test(model_dir, a_folder_of_safetensors_is_one_model) {
+    const struct model_file *f;
+    struct err err = {0};
+
+    put("weft/o/Two-3B/config.json", "{}");
+    put("weft/o/Two-3B/model-00001-of-00002.safetensors", "123");
+    put("weft/o/Two-3B/consolidated.safetensors", "1234567");
+    put("hub/models--p--One-1B/snapshots/x/config.json", "{}");
+    put("hub/models--p--One-1B/snapshots/x/model.safetensors", "12");
+    put("hub/models--p--One-1B/snapshots/x/1_Pooling/config.json", "{}");
+    put("hub/models--p--One-1B/snapshots/x/1_Pooling/model.safetensors", "12");
+    put("weft/o/Weights/model.safetensors", "12");
+    put("weft/o/Both/config.json", "{}");
+    put("weft/o/Both/model.safetensors", "12");
+    put("weft/o/Both/Both-Q8_0.gguf", "1");
+    put("lmstudio/m/Unclear/config.json", "{}");
+    put("lmstudio/m/Unclear/a.safetensors", "1");
+    put("lmstudio/m/Unclear/b.safetensors", "1");
+    read_list();
+    cr_assert_eq(list.n, 3, "%zu", list.n);
+    cr_assert(named("Both-Q8_0") && !named("Both-Q8_0")->folder);
+    cr_assert(named("One-1B")->folder && named("One-1B")->bytes == 2);
+    cr_assert_str_eq(named("One-1B")->repo, "p/One-1B");
+    cr_assert_str_eq(found("hf:p/One-1B"), "One-1B");
+    cr_assert_str_eq(named("Two-3B")->repo, "o/Two-3B");
+    cr_assert_eq(model_find(&list, "two-3b", &f, &err), -EINVAL);
+    cr_assert(strstr(err.message, "1 of its 2 files"), "%s", err.message);
+
+    put("weft/o/Two-3B/model-00002-of-00002.safetensors", "1234");
+    read_list();
+    cr_assert_eq(model_find(&list, "o/two-3b", &f, &err), 0, "%s", err.message);
+    cr_assert(f->bytes == 7 && f->n_files == 2);
+    cr_assert_str_eq(f->path, full("weft/o/Two-3B"));
+}
+
 Test(model_dir, one_file_is_listed_once_and_names_are_unique) {
     put("weft/o/r/Same-Q8_0.gguf", "1");
     put_link("hub/models--o--r/snapshots/x/Same-Q8_0.gguf", full("weft/o/r/Same-Q8_0.gguf"));
