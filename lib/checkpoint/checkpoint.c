@@ -96,12 +96,11 @@ static int checkpoint_join(const struct reader *r, struct gguf **out) {
     return gguf_open_fds(out, fds, r->n_files + 1, r->err);
 }
 
-/* Reads all parts of the folder r->dir. */
-static int checkpoint_read(struct reader *r, struct small_file *small, struct gguf **out) {
+/* Reads the parts of the folder r->dir that are not weights. */
+static int checkpoint_read_head(struct reader *r, struct small_file *small) {
     for (int i = 0; i < N_SMALL; i++)
         TRY(checkpoint_read_small(r, &small[i]));
     TRY(reader_open_config(r, small[CONFIG].text.data, small[CONFIG].text.len));
-    TRY(reader_open_files(r));
     TRY(reader_write_keys(r));
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),
@@ -113,9 +112,21 @@ static int checkpoint_read(struct reader *r, struct small_file *small, struct gg
         .n_vocab = r->n_vocab,
     };
 
-    TRY(hf_tokenizer_keys(&files, &r->build.keys, r->err));
+    return hf_tokenizer_keys(&files, &r->build.keys, r->err);
+}
+
+/* Reads all parts of the folder r->dir; without @out all but the weights. */
+static int checkpoint_read(struct reader *r, struct small_file *small, struct gguf **out) {
+    TRY(checkpoint_read_head(r, small));
+    if (!out)
+        return 0;
+    TRY(reader_open_files(r));
     TRY(reader_write_tensors(r));
     return checkpoint_join(r, out);
+}
+
+int checkpoint_check(const char *dir, struct err *err) {
+    return checkpoint_open(NULL, dir, err);
 }
 
 int checkpoint_open(struct gguf **out, const char *dir, struct err *err) {

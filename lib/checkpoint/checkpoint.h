@@ -18,6 +18,10 @@
 /* Opens the folder @dir. Returns as gguf_open(); @err names the file and the key. */
 int checkpoint_open(struct gguf **out, const char *dir, struct err *err);
 
+/* Reads what the folder @dir has without its weights, and refuses what checkpoint_open() would
+ * refuse: a download of many gigabytes begins after this. Returns 0 or -errno with @err. */
+int checkpoint_check(const char *dir, struct err *err);
+
 /* Opens @path, a GGUF file or such a folder. Returns as gguf_open(). */
 int checkpoint_open_model(struct gguf **out, const char *path, struct err *err);
 
