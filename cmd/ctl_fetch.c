@@ -29,6 +29,8 @@ struct loading {
     uint64_t have;
     /* checksum of the bytes so far */
     struct sha256 sum;
+    /* the part has become the target */
+    bool loaded;
     /* reason why the sink took no more data: an errno; EPROTO: @err has the reason */
     int local;
     struct err *err;
@@ -167,7 +169,7 @@ static int fetch_is_complete(const struct loading *l) {
     if (size_of(l->dir, name, 0) != (int64_t)f->size)
         return 0;
     if (!*f->sha256)
-        return 1;
+        return !f->anew || l->loaded;
     read_sum(l, known);
     if (strcmp(known, f->sha256) == 0)
         return 1;
@@ -376,6 +378,7 @@ static int fetch_finish(struct loading *l) {
     if (fsync(l->fd) < 0 || renameat(l->dir, l->part, l->dir, fetch_name(f->target)) < 0)
         return -errno;
     remember_sum(l);
+    l->loaded = true;
     return 0;
 }
 

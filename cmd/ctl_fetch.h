@@ -18,6 +18,8 @@ struct fetch {
     const char *target;
     /* checksum; "": only the size is checked, and the download is not continued */
     const char *sha256;
+    /* without a checksum: download it although a file of this size is there */
+    bool anew;
     uint64_t size;
     /* number of successive attempts without data before it gives up */
     uint32_t n_tries;

@@ -317,8 +317,17 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     struct candidate c;
     char names[240];
     size_t n_models = list_quants(l, names, sizeof(names));
+    bool wants_folder = strcasecmp(spec->what, "safetensors") == 0;
     int r;
 
+    *out = (struct hub_choice){0};
+    if (wants_folder || (n_models == 0 && !*spec->what)) {
+        r = hub_choose_folder(l, spec, out, err);
+        if (r != -ENOENT)
+            return r;
+        return err_set(err, 0, NULL, "%s contains no GGUF model files and no folder of safetensors",
+                       spec->repo);
+    }
     if (*spec->what)
         r = hub_find(l, spec->what, spec->is_file, &c, err);
     else
@@ -330,7 +339,10 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     if (r != -ENOENT)
         return r;
     if (n_models == 0)
-        return err_set(err, 0, NULL, "%s contains no GGUF model files", spec->repo);
+        return err_set(err, 0, NULL,
+                       "%s contains no GGUF model files; without :%s it is taken as "
+                       "a folder of safetensors",
+                       spec->repo, spec->what);
     return err_set(err, 0, NULL, "%s has %s%s; available: %s", spec->repo, *spec->what ? "no " : "",
                    *spec->what ? spec->what : "no usual quant", names);
 }

@@ -17,7 +17,7 @@ struct hub_spec {
     char repo[200];
     /* "main" */
     char revision[128];
-    /* quantisation or path of a file; "": the default */
+    /* quantisation, path of a file, or "safetensors"; "": the default */
     char what[256];
     bool is_file;
 };
@@ -45,11 +45,14 @@ void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
 /* Reads a listing from the hub's JSON. Returns 0, -ENOMEM, or -EINVAL. */
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
 
-/* The files of one model: indices into a listing. First its shards in their order, as many as a
- * name can say (base/model_dir.h), then its projector, if there is one. */
+/* The files of one model: indices into a listing. A GGUF model: first its shards in their order, as
+ * many as a name can say (base/model_dir.h), then its projector, if there is one. A folder: first
+ * its n_small descriptions and vocabularies, then its weights; all of them are shards. */
 struct hub_choice {
-    uint32_t file[512 + 1];
+    uint32_t file[512 + 16];
     uint32_t n, n_shards;
+    bool folder;
+    uint32_t n_small;
     uint64_t bytes;
     /* name of the model */
     char stem[256];
@@ -57,9 +60,14 @@ struct hub_choice {
 
 /* Chooses the model of @l that @spec means, and the projector that suits it best. Without a
  * quantisation it chooses the first available one in a documented order (docs/manual/models.md), or
- * the only one. Returns 0, or -EINVAL with @err, which names the available models. */
+ * the only one; a repository without GGUF files is taken as a folder of safetensors. Returns 0, or -EINVAL with @err, which names the available models. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
+
+/* Chooses the files of a folder of safetensors that the engine reads. Returns 0; -ENOENT: it is
+ * none; or -EINVAL with @err. */
+int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
+                      struct hub_choice *out, struct err *err);
 
 /* Returns the model whose first file is file @i < l->n in *out; false: no model begins with this
  * file. */

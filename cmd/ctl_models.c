@@ -14,6 +14,7 @@
 
 #include "base/gguf.h"
 #include "base/model_dir.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_fetch.h"
@@ -66,7 +67,7 @@ static void read_facts(struct facts *f, const struct model_file *m, struct machi
     struct err err = {0};
 
     *f = (struct facts){0};
-    int r = gguf_open(&g, m->path, &err);
+    int r = m->folder ? checkpoint_open(&g, m->path, &err) : gguf_open(&g, m->path, &err);
     if (r < 0) {
         snprintf(f->problem, sizeof(f->problem), "%s", err.message[0] ? err.message : strerror(-r));
         return;
@@ -302,18 +303,32 @@ static void remove_projectors(const struct model_file *m) {
     closedir(d);
 }
 
-static int ctl_models_remove(const struct model_file *m, const char *root) {
-    static const char *const theirs[] = {
-        [MODEL_HUB] = "the hub's cache (hf cache delete)",
-        [MODEL_LMSTUDIO] = "LM Studio",
-        [MODEL_OLLAMA] = "Ollama (ollama rm)",
-    };
+/* Removes what a pull has put into the folder of @m: the files that weftd reads and their
+ * checksums. Other files stay, and then the folder, too. Returns an exit code. */
+static int models_remove_folder(const struct model_file *m) {
+    static const char *const ends[] = {".safetensors", ".json", ".jinja", ".model", ".sha256"};
+    DIR *d = opendir(m->path);
+    struct dirent *e;
+    int code = CLI_OK;
+
+    while (d && code == CLI_OK && (e = readdir(d))) {
+        const char *end = strrchr(e->d_name, '.');
+        bool ours = false;
+
+        for (size_t i = 0; end && i < ARRAY_SIZE(ends); i++)
+            ours |= strcmp(end, ends[i]) == 0;
+        if (ours && unlinkat(dirfd(d), e->d_name, 0) < 0 && errno != ENOENT)
+            code = cli_fail("%s/%s: %s", m->path, e->d_name, strerror(errno));
+    }
+    if (d)
+        closedir(d);
+    return code;
+}
+
+/* Removes the shards of @m with their checksums. Returns an exit code. */
+static int models_remove_shards(const struct model_file *m) {
     char path[4096], sum[4096];
 
-    assert(m->store < ARRAY_SIZE(theirs));
-    if (m->store != MODEL_WEFT)
-        return cli_fail("%s belongs to %s; weftctl removes nothing there", m->name,
-                        theirs[m->store]);
     for (uint32_t k = 1; k <= m->n_files; k++) {
         if (!shard_path(m, k, path, sizeof(path)))
             return cli_fail("%s: the path is too long", m->name);
@@ -323,6 +338,29 @@ static int ctl_models_remove(const struct model_file *m, const char *root) {
             unlink(sum);
     }
     remove_projectors(m);
+    return CLI_OK;
+}
+
+static int ctl_models_remove(const struct model_file *m, const char *root) {
+    static const char *const theirs[] = {
+        [MODEL_HUB] = "the hub's cache (hf cache delete)",
+        [MODEL_LMSTUDIO] = "LM Studio",
+        [MODEL_OLLAMA] = "Ollama (ollama rm)",
+    };
+    int code;
+
+    assert(m->store < ARRAY_SIZE(theirs));
+    if (m->store != MODEL_WEFT)
+        return cli_fail("%s belongs to %s; weftctl removes nothing there", m->name,
+                        theirs[m->store]);
+    if (m->folder)
+        code = models_remove_folder(m);
+    else
+        code = models_remove_shards(m);
+    if (code != CLI_OK)
+        return code;
+    if (m->folder)
+        rmdir(m->path);
     remove_empty(m->path, root);
     printf("removed %s, %s\n", m->name, size_text(m->bytes).s);
     return CLI_OK;

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 
 #include "base/gguf.h"
 #include "base/model_dir.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_fetch.h"
@@ -15,9 +17,10 @@
 #include "engine/engine.h"
 
 static const char usage[] =
-    "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
+    "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE|:safetensors][@REVISION]\n"
     "Downloads a model from the Hugging Face hub, with its projector (mmproj) if the model reads\n"
-    "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has.\n"
+    "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has. A\n"
+    "repository without GGUF files is taken as a folder of safetensors.\n"
     "  --list            list the files of the repository, and mark the one to download\n"
     "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
     "  --stall SECONDS   give up a connection that sends nothing for this long (30)\n"
@@ -103,6 +106,9 @@ static int print_list(const struct pull *p) {
         printf("%-12s %10s %6u  %s%s\n", quant ? quant : "-", size_text(c.bytes).s, c.n, c.stem,
                p->choice.n && p->choice.file[0] == i ? "  <- would be downloaded" : "");
     }
+    if (hub_choose_folder(&p->listing, &p->spec, &c, NULL) == 0)
+        printf("%-12s %10s %6u  %s%s\n", "safetensors", size_text(c.bytes).s, c.n, c.stem,
+               p->choice.folder ? "  <- would be downloaded" : "");
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
@@ -118,6 +124,8 @@ static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *o
     bool moves = k >= p->choice.n_shards && !in_cache;
     int n, folder = moves && base ? (int)(base + 1 - first) : 0;
 
+    if (p->choice.folder)
+        folder = 0;
     if (in_cache)
         n = snprintf(out, size, "%s/models--%.*s--%s/snapshots/%s/%s", p->dirs.root[MODEL_HUB],
                      (int)(slash - p->spec.repo), p->spec.repo, slash + 1, p->listing.commit, file);
@@ -125,6 +133,13 @@ static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *o
         n = snprintf(out, size, "%s/%s/%.*s%s", p->dirs.root[MODEL_WEFT], p->spec.repo, folder,
                      first, moves && own ? own + 1 : file);
     return n > 0 && (size_t)n < size;
+}
+
+/* Writes the path of the model: that of its first file, or the folder. */
+static void pull_model_path(const struct pull *p, bool in_cache, char *out, size_t size) {
+    target_path(p, 0, in_cache, out, size);
+    if (p->choice.folder)
+        *strrchr(out, '/') = 0;
 }
 
 /* Returns whether the hub's cache has files [from, to) of the choice. */
@@ -168,6 +183,7 @@ static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fe
         .path = paths->request,
         .target = paths->target,
         .sha256 = file->sha256,
+        .anew = k < p->choice.n_small,
         .size = file->size,
         .n_tries = p->n_tries,
         .stop = &stop,
@@ -176,6 +192,66 @@ static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fe
     return target_path(p, k, false, paths->target, sizeof(paths->target)) &&
            hub_file_path(&p->spec, p->listing.commit, file->path, paths->request,
                          sizeof(paths->request));
+}
+
+/* Refuses to mix both forms of a model in the folder @dir, of which neither could be served by the
+ * name of the folder then. Returns an exit code. */
+static int pull_check_form(const struct pull *p, const char *dir, struct err *err) {
+    static const char *const patterns[] = {"/*.gguf", "/*.safetensors"};
+    char path[4200];
+    glob_t found = {0};
+
+    snprintf(path, sizeof(path), "%s%s", dir, patterns[p->choice.folder ? 0 : 1]);
+    bool mixed = glob(path, GLOB_NOSORT, NULL, &found) == 0 && found.gl_pathc > 0;
+    globfree(&found);
+    if (!mixed)
+        return CTL_OK;
+    err_set(err, 0, NULL,
+            "%.300s has this model in the other form: remove that first (weftctl rm), or choose "
+            "another folder with --models DIR",
+            dir);
+    return CTL_REFUSED;
+}
+
+/* Refuses a folder that weftd cannot serve before its weights are loaded, once its first files are
+ * there. Returns an exit code. */
+static int pull_check_small(const struct pull *p, struct err *err) {
+    char dir[4096];
+    struct err why = {0};
+
+    pull_model_path(p, false, dir, sizeof(dir));
+    int r = checkpoint_check(dir, &why);
+    if (r == 0)
+        return CTL_OK;
+    err_set(err, 0, NULL, "weftd cannot serve %s: %s; its weights were not downloaded",
+            p->choice.stem, why.message[0] ? why.message : strerror(-r));
+    return CTL_REFUSED;
+}
+
+/* Tells which files are taken, and why. */
+static void pull_tell_choice(struct pull *p) {
+    const char *quant = model_quant(p->choice.stem), *why = "the only model of the repository";
+    uint32_t n_models = 0;
+    struct hub_choice c;
+
+    for (uint32_t i = 0; i < p->listing.n; i++)
+        n_models += hub_model_at(&p->listing, i, &c);
+    if (*p->spec.what)
+        why = "as asked for";
+    else if (p->choice.folder)
+        why = "the repository has no GGUF files";
+    else if (n_models > 1)
+        why = "the first in weft's order of quantisations; --list shows the others";
+    if (p->choice.folder)
+        progress_print(&p->progress, "takes",
+                       "%s: %u files of weights (safetensors) and %u others, "
+                       "%s: %s",
+                       p->choice.stem, p->choice.n - p->choice.n_small, p->choice.n_small,
+                       size_text(p->choice.bytes).s, why);
+    else
+        progress_print(&p->progress, "takes", "%s: %s, %u file%s, %s: %s", p->choice.stem,
+                       quant ? quant : "GGUF", p->choice.n, p->choice.n == 1 ? "" : "s",
+                       size_text(p->choice.bytes).s, why);
 }
 
 static int load_files(struct pull *p, struct err *err) {
@@ -194,12 +270,15 @@ static int load_files(struct pull *p, struct err *err) {
             return CTL_REFUSED;
         }
         missing += fetch_missing(&f);
-        if (!*f.sha256)
+        /* the hub has checksums of large files only; those of a folder are read before the rest */
+        if (!*f.sha256 && k >= p->choice.n_small)
             progress_print(&p->progress, "warning", "the hub has no checksum of %.200s",
                            p->listing.file[p->choice.file[k]].path);
     }
     *strrchr(paths.target, '/') = 0;
-    int code = pull_check_room(p, missing, paths.target, err);
+    int code = pull_check_form(p, paths.target, err);
+    if (code == CTL_OK)
+        code = pull_check_room(p, missing, paths.target, err);
     if (missing > 0 && code == CTL_OK)
         progress_print(&p->progress, "begins", "%s: %s of %s left to download", p->choice.stem,
                        size_text(missing).s, size_text(p->choice.bytes).s);
@@ -207,6 +286,8 @@ static int load_files(struct pull *p, struct err *err) {
         plan_file(p, k, &paths, &f);
         progress_file(&p->progress, p->listing.file[p->choice.file[k]].path, f.sha256, f.size);
         code = fetch_file(&f, err);
+        if (code == CTL_OK && k + 1 == p->choice.n_small)
+            code = pull_check_small(p, err);
     }
     return code;
 }
@@ -241,8 +322,8 @@ static int pull_done(struct pull *p, bool in_cache, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     char path[4096];
 
-    target_path(p, 0, in_cache, path, sizeof(path));
-    int r = gguf_open(&g, path, err);
+    pull_model_path(p, in_cache, path, sizeof(path));
+    int r = p->choice.folder ? checkpoint_open(&g, path, err) : gguf_open(&g, path, err);
     if (r < 0) {
         if (!err->message[0])
             err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));
@@ -279,6 +360,7 @@ static int pull(struct pull *p, bool list) {
     if (r < 0)
         return pull_fail(p, CTL_REFUSED, &err);
     progress_model(&p->progress, p->choice.stem, p->choice.bytes);
+    pull_tell_choice(p);
     if (is_in_cache(p, 0, p->choice.n_shards)) {
         progress_print(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
         if (!is_in_cache(p, p->choice.n_shards, p->choice.n))

@@ -43,7 +43,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_body(401, b"{}", [("X-Error-Message", "Invalid username or password.")])
         if re.fullmatch(f"/api/models/{REPO}/revision/[^/]+", path):
             siblings = [{"rfilename": n, "size": len(d), "lfs": {"sha256": hub.sum(n, d), "size": len(d), "pointerSize": 134}}
-                        if n.endswith(".gguf") else {"rfilename": n, "size": len(d), "blobId": "0" * 40}
+                        if n.endswith((".gguf", ".safetensors", "tokenizer.json")) else {"rfilename": n, "size": len(d), "blobId": "0" * 40}
                         for n, d in hub.files.items()]
             return self.send_body(200, json.dumps({"id": REPO, "sha": COMMIT, "siblings": siblings}).encode())
         name = path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")

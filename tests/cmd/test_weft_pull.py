@@ -13,6 +13,7 @@ import threading
 import time
 
 import fake_hub
+import hf_folder
 from fake_hub import Hub
 from weftd import LIMIT_S, Skip, main, program, seen, synth, wait_until
 
@@ -24,6 +25,20 @@ FILES = {
     "mmproj-Another-F16.gguf": b"not a model",
 }
 NAME = "hf:" + fake_hub.REPO
+
+
+def folder_files(n_shards=2):
+    """The files of a repository with a folder of safetensors, and some that weft does not read."""
+    model = synth("pull-folder", "--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "BF16", "--n-vocab", "512")
+    with tempfile.TemporaryDirectory() as where:
+        folder = pathlib.Path(hf_folder.write_folder(model, where, n_shards))
+        files = {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+    return files | {"README.md": b"hello", "onnx/model.safetensors": b"x", "consolidated.safetensors": b"y" * 1000}
+
+
+FOLDER = folder_files()
+FOLDER_TAKEN = sorted(n for n in FOLDER if n not in ("README.md", "onnx/model.safetensors", "consolidated.safetensors"))
+SHARD = "model-00002-of-00002.safetensors"
 
 
 class Home:
@@ -150,6 +165,97 @@ def test_shards_are_one_model():
     with hub_and_home(dict(list(files.items())[:2])) as (hub, home):
         p = home.pull(hub, NAME)
         assert p.returncode == 1 and "lacks Q4_K_M/Big-Q4_K_M-00003-of-00003.gguf" in p.err, p.err
+
+
+def check_folder(home, p, files=FOLDER):
+    assert p.returncode == 0, (p.returncode, p.out, p.err)
+    assert p.out.strip() == str(home.repo), p.out
+    assert [n for n in home.files() if n[0] != "."] == FOLDER_TAKEN and not home.parts(), home.files()
+    assert all((home.repo / n).read_bytes() == files[n] for n in FOLDER_TAKEN)
+
+
+def test_a_repository_without_gguf_is_a_folder():
+    with hub_and_home(FOLDER) as (hub, home):
+        p = home.pull(hub, NAME)
+        check_folder(home, p)
+        assert "takes" not in p.err and "2 files of weights (safetensors) and 4 others" in p.err, p.err
+        assert "no GGUF files" in p.err and "checksum" not in p.err, p.err
+        for path, _ in hub.asked("cdn"):
+            assert path[1:] in FOLDER_TAKEN, path
+        asked = [path[1:] for path, _ in hub.asked("cdn")]
+        assert asked.index("config.json") < asked.index(SHARD), "what may be refused comes before the weights"
+        listed, = json.loads(home.run(None, "models", "--json").out)
+        assert listed["name"] == "Some-GGUF" and listed["architecture"] == "qwen3" and listed["files"] == 2, listed
+        assert listed["fit"]["fits"] and listed["repository"] == fake_hub.REPO and listed["path"] == str(home.repo), listed
+        assert re.search(r"safetensors .*6  Some-GGUF  <- would be", home.pull(hub, "--list", NAME).out)
+        lines = [json.loads(s) for s in home.pull(hub, "--json", NAME).out.splitlines()]
+        assert lines[-1]["status"] == "success" and lines[-1]["path"] == str(home.repo), lines
+        assert SHARD not in [path[1:] for path, _ in hub.asked("cdn")[len(asked):]], "weights that are there"
+        assert home.run(None, "rm", NAME).returncode == 0
+        assert list(home.models.iterdir()) == [], home.files()
+
+
+def test_a_small_file_that_has_changed_is_replaced():
+    with hub_and_home(FOLDER) as (hub, home):
+        check_folder(home, home.pull(hub, NAME))
+        config = FOLDER["config.json"].replace(b'"torch_dtype": "bfloat16"', b'"torch_dtype": "BFLOAT16"')
+        assert config != FOLDER["config.json"] and len(config) == len(FOLDER["config.json"])
+        hub.files["config.json"] = config
+        check_folder(home, home.pull(hub, NAME), FOLDER | {"config.json": config})
+
+
+def test_a_folder_is_continued_and_checked():
+    third = len(FOLDER[SHARD]) // 3
+    with hub_and_home(FOLDER) as (hub, home):
+        n_before = len(FOLDER_TAKEN) - 1
+        hub.faults["cdn"] = [None] * n_before + [fake_hub.cut_after(third)] + [fake_hub.status(500)] * 3
+        assert home.pull(hub, "--tries", "2", NAME).returncode == 69
+        assert len(home.parts()) == 1 and json.loads(home.run(None, "models", "--json").out)[0]["files_missing"] == 1
+        assert home.run(None, "models", "--path", "some-gguf").returncode == 1
+        hub.faults["cdn"] = []
+        check_folder(home, home.pull(hub, NAME))
+        assert hub.asked("cdn")[-1][1]["Range"] == f"bytes={third}-", hub.asked("cdn")[-1]
+    with hub_and_home(FOLDER) as (hub, home):
+        hub.faults["cdn"] = [None] * n_before + [fake_hub.flips_a_bit]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "checksum" in p.err and SHARD not in home.files(), p.err
+        p = home.pull(hub, NAME, limit=len(FOLDER[SHARD]) // 2)
+        assert p.returncode == 1 and "the same command continues" in p.err, p.err
+        check_folder(home, home.pull(hub, NAME))
+
+
+def test_what_cannot_be_served_is_refused_before_its_weights():
+    config = json.loads(FOLDER["config.json"])
+    cases = [
+        ({"config.json": json.dumps(config | {"model_type": "whisper"}).encode()}, '"whisper" is not supported'),
+        ({"tokenizer.json": b"{}"}, "tokenizer.json"),
+        ({SHARD: None}, "has 1 of its 2 weight files"),
+        ({"config.json": None}, "has safetensors but no config.json"),
+        ({"model-00001-of-00003.safetensors": b"1"}, "in 2 and in 3 shards"),
+    ]
+    for change, reason in cases:
+        files = {n: d for n, d in (FOLDER | change).items() if d is not None}
+        with hub_and_home(files) as (hub, home):
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and reason in p.err, (reason, p.err)
+            assert not [path for path, _ in hub.asked("cdn") if path.endswith(".safetensors")], reason
+
+
+def test_names_of_weights_never_leave_the_folder():
+    files = {"../model.safetensors": b"1", "a/../model.safetensors": b"1", "/config.json": b"1", "config.json": b"{}"}
+    with hub_and_home(files) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "no folder of safetensors" in p.err and not home.models.exists(), p.err
+
+
+def test_both_forms_in_a_repository():
+    with hub_and_home(FOLDER | FILES) as (hub, home):
+        assert "the first in weft's order" in home.pull(hub, NAME).err
+        p = home.pull(hub, NAME + ":safetensors")
+        assert p.returncode == 1 and "in the other form" in p.err, p.err
+        assert home.run(None, "rm", "some-q4_k_m").returncode == 0
+        check_folder(home, home.pull(hub, NAME + ":safetensors"))
+        assert "in the other form" in home.pull(hub, NAME).err
 
 
 def test_json_tells_every_step():

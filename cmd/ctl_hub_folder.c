@@ -1,0 +1,140 @@
+/* Chooses the files of a repository that has a model as a folder of safetensors. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/model_dir.h"
+#include "cmd/ctl_hub.h"
+
+/* Most bytes of a file that describes the model: more is nothing that the engine reads. */
+#define SMALL_MAX (64u << 20)
+
+/* Files that checkpoint_open() reads beside the weights. */
+static const struct {
+    const char *name;
+    bool must;
+} small_files[] = {
+    {"config.json", true},
+    {"tokenizer.json", true},
+    {"tokenizer_config.json", false},
+    {"special_tokens_map.json", false},
+    {"generation_config.json", false},
+    {"chat_template.jinja", false},
+    {"model.safetensors.index.json", false},
+};
+
+/* Returns the file @path of the listing; l->n: there is none, or it is empty. */
+static uint32_t hub_folder_find(const struct hub_listing *l, const char *path) {
+    uint32_t i = 0;
+
+    while (i < l->n && (strcmp(l->file[i].path, path) != 0 || l->file[i].size == 0))
+        i++;
+    return i;
+}
+
+static int hub_folder_take(const struct hub_listing *l, uint32_t i, struct hub_choice *out,
+                           struct err *err) {
+    if (out->n == ARRAY_SIZE(out->file))
+        return err_set(err, 0, NULL, "the repository has more than %u weight files", out->n);
+    if (l->file[i].size == 0 || __builtin_add_overflow(out->bytes, l->file[i].size, &out->bytes))
+        return err_set(err, 0, NULL, "the hub does not say how large %.200s is", l->file[i].path);
+    out->file[out->n++] = i;
+    return 0;
+}
+
+static int hub_folder_take_small(const struct hub_listing *l, const struct hub_spec *spec,
+                                 struct hub_choice *out, struct err *err) {
+    for (size_t k = 0; k < ARRAY_SIZE(small_files); k++) {
+        uint32_t i = hub_folder_find(l, small_files[k].name);
+
+        if (i == l->n && !small_files[k].must)
+            continue;
+        if (i == l->n)
+            return err_set(err, 0, NULL, "%s has safetensors but no %s", spec->repo,
+                           small_files[k].name);
+        if (l->file[i].size > SMALL_MAX)
+            return err_set(err, 0, NULL, "%s has %llu bytes; at most %u are read", l->file[i].path,
+                           (unsigned long long)l->file[i].size, SMALL_MAX);
+        int r = hub_folder_take(l, i, out, err);
+        if (r < 0)
+            return r;
+    }
+    out->n_small = out->n;
+    return 0;
+}
+
+/* Returns true if @path is a shard of Hugging Face's own form at the top of the repository. Other
+ * weights of the same model (consolidated.safetensors of Mistral) are not needed. */
+static bool hub_folder_is_shard(const char *path) {
+    return strncmp(path, "model", 5) == 0 && !strchr(path, '/') && model_name_shards(path) > 0;
+}
+
+/* Takes all shards, of which none may be missing. */
+static int hub_folder_take_shards(const struct hub_listing *l, struct hub_choice *out,
+                                  struct err *err) {
+    uint32_t of = 0, n = 0;
+
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!hub_folder_is_shard(l->file[i].path))
+            continue;
+        if (of != 0 && model_name_shards(l->file[i].path) != of)
+            return err_set(err, 0, NULL, "the repository has weights in %u and in %u shards", of,
+                           model_name_shards(l->file[i].path));
+        of = model_name_shards(l->file[i].path);
+        n++;
+        int r = hub_folder_take(l, i, out, err);
+        if (r < 0)
+            return r;
+    }
+    if (n != of)
+        return err_set(err, 0, NULL, "the repository has %u of its %u weight files", n, of);
+    return 0;
+}
+
+/* Takes the only weight file: model.safetensors, or one of another name. */
+static int hub_folder_take_single(const struct hub_listing *l, struct hub_choice *out,
+                                  struct err *err) {
+    uint32_t single = hub_folder_find(l, "model.safetensors"), n = 0;
+
+    for (uint32_t i = 0; single == l->n && i < l->n; i++) {
+        const char *path = l->file[i].path, *end = strrchr(path, '.');
+
+        if (!end || strcmp(end, ".safetensors") != 0 || strchr(path, '/'))
+            continue;
+        if (n++ > 0)
+            return err_set(err, 0, NULL,
+                           "the repository has several safetensors files, of which none is "
+                           "model.safetensors");
+        single = i;
+    }
+    return single == l->n ? -ENOENT : hub_folder_take(l, single, out, err);
+}
+
+int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
+                      struct hub_choice *out, struct err *err) {
+    struct hub_choice c = {.folder = true};
+    bool sharded = false, any = false;
+    int r;
+
+    for (uint32_t i = 0; i < l->n; i++) {
+        const char *end = strrchr(l->file[i].path, '.');
+
+        sharded |= hub_folder_is_shard(l->file[i].path);
+        any |= end && strcmp(end, ".safetensors") == 0 && !strchr(l->file[i].path, '/');
+    }
+    if (!any)
+        return -ENOENT;
+    r = hub_folder_take_small(l, spec, &c, err);
+    if (r == 0 && sharded)
+        r = hub_folder_take_shards(l, &c, err);
+    else if (r == 0)
+        r = hub_folder_take_single(l, &c, err);
+    if (r < 0)
+        return r;
+    c.n_shards = c.n;
+    snprintf(c.stem, sizeof(c.stem), "%s", strrchr(spec->repo, '/') + 1);
+    *out = c;
+    return 0;
+}
