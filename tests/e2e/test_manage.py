@@ -11,6 +11,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
+import hf_folder  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
 from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, synth, wait_until  # noqa: E402
 
@@ -60,6 +61,34 @@ def test_a_pull_tells_how_far_it_is_and_the_model_is_served():
         assert listed(d) == ["a", "Some-Q4_K_M", "Some-Q8_0"]
         assert post(d, "/api/delete", {"model": "Some-Q8_0"}, "DELETE") == (200, "")
         assert listed(d) == ["a", "Some-Q4_K_M"] and not list(pathlib.Path(folder).rglob("*Q8_0.gguf"))
+
+
+def test_a_folder_of_safetensors_is_pulled_and_served():
+    need_curl()
+    model = synth("pull-folder", "--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "BF16", "--n-vocab", "512")
+    with tempfile.TemporaryDirectory() as where:
+        made = hf_folder.write_folder(model, where, 2)
+        files = {p.name: p.read_bytes() for p in pathlib.Path(made).iterdir()}
+    body = {"prompt": [20, 21], "max_tokens": 8, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+    with Weftd(*FLAGS, model=model) as d:
+        should = d.request("POST", "/v1/completions", body)[2]["choices"][0]["token_ids"]
+    with fake_hub.Hub(files) as hub, folder_of("a") as folder:
+        with daemon(folder, hub=hub) as d:
+            status, lines = post(d, "/api/pull", {"model": PULLED})
+            assert status == 200 and lines[-1] == {"status": "success"}, lines
+            bars = [line for line in lines if "total" in line]
+            assert bars and all(b["completed"] <= b["total"] for b in bars), lines
+            assert listed(d) == ["a", "Some-GGUF"], listed(d)
+            for name in ("Some-GGUF", PULLED):
+                status, _, value = d.request("POST", "/v1/completions", {"model": name, **body})
+                assert status == 200 and value["choices"][0]["token_ids"] == should, (name, value)
+            status, _ = post(d, "/api/pull", {"model": PULLED, "stream": False})
+            assert status == 200 and models(d)["Some-GGUF"]["state"] == "loaded", models(d)
+        with Weftd(*FLAGS, env={"HOME": str(folder), "WEFT_MODELS": str(folder)}, model=f"hf:{fake_hub.REPO}") as d:
+            assert d.request("POST", "/v1/completions", body)[2]["choices"][0]["token_ids"] == should
+        with daemon(folder, hub=hub) as d:
+            assert post(d, "/api/delete", {"model": "Some-GGUF"}, "DELETE") == (200, "")
+            assert listed(d) == ["a"] and not list(pathlib.Path(folder).rglob("*.safetensors"))
 
 
 def test_the_admin_socket_pulls_too():
