@@ -2,12 +2,16 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import tempfile
 
 import hf_folder
 from golden_models import FLAGS, REQUESTS, ask, golden
-from weftd import Weftd, every, main, program, synth
+from manager import wait_end, wait_until
+from test_models import models
+from upgrading import Daemon, upgrade
+from weftd import LIMIT_S, Weftd, every, main, program, synth
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -71,6 +75,43 @@ def test_a_folder_that_changes_is_noticed():
             d.kill_worker()
             status, _, value = d.request("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 4})
             assert status == 503 and "was changed" in value["error"]["message"], value
+
+
+def test_folders_are_models_of_models_dir_with_presets_and_swaps():
+    flags = ("--max-context", "512", "--kv-pages", "128", "--threads", "1", "--speculation", "off")
+    with tempfile.TemporaryDirectory() as where, tempfile.TemporaryDirectory() as presets:
+        for name, path in (("llama-gqa", "org/A"), ("qwen3", "org/B")):
+            hf_folder.write_folder(golden(name), pathlib.Path(where) / path, 2)
+        pathlib.Path(presets, "named.conf").write_text("model = org/b\nmax-context = 256\n")
+        pathlib.Path(presets, "placed.conf").write_text(f"model = {where}/org/A\n")
+        with Weftd("--models-dir", where, "--models", presets, *flags, model="") as d:
+            assert {m["id"] for m in d.request("GET", "/v1/models")[2]["data"]} == {"A", "B", "named", "placed"}
+            body = {**REQUESTS[0], "max_tokens": 8, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+
+            def tokens(name):
+                status, _, value = d.request("POST", "/v1/completions", {**body, "model": name})
+                assert status == 200, (name, value)
+                return value["choices"][0]["token_ids"]
+
+            of_a, of_b = tokens("A"), tokens("B")
+            assert tokens("placed") == of_a and tokens("named") == of_b and of_a != of_b
+            status, value = d.admin_request("POST", "/models/A/swap?file=" + f"{where}/org/B")
+            assert status == 200, value
+            wait_until("the swap", lambda: models(d)["A"].get("swap") not in (None, "under way", "old"))
+            assert tokens("A") == of_b, models(d)
+
+
+def test_the_next_daemon_packs_a_folder_no_more():
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("llama-gqa", where)
+        with Daemon(*FLAGS, "--threads", 2, "--speculation", "off", model=folder) as d:
+            before = ask(d, REQUESTS[0], 8)
+            pid = upgrade(d)
+            assert d.process.wait(LIMIT_S) == 0 and ask(d, REQUESTS[0], 8) == before
+            starts = [line for line in d.log.splitlines() if " worker_ready " in line]
+            assert [s.split(" weights=")[1].split()[0] for s in starts] == ["packed", "kept"], starts
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
 
 
 def edit(folder, name, change):
