@@ -88,6 +88,28 @@ static const struct arch_name names_late_norm[] = {
     {0},
 };
 
+/* Norms on both sides of each block under GLM's names. */
+static const struct arch_name names_glm4[] = {
+    {"layers.#.post_self_attn_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.post_mlp_layernorm.weight", "blk.#.post_ffw_norm.weight", NAME_GAIN},
+    {"layers.#.mlp.gate_up_proj.weight", "blk.#.ffn_up.weight", NAME_PLAIN},
+    {0},
+};
+
+/* An expert that all tokens use, with a gate. */
+static const struct arch_name names_gated_shared[] = {
+    {"layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", NAME_FLOATS},
+    {0},
+};
+
+static const struct arch_name names_ernie[] = {
+    {"layers.#.mlp.moe_statics.e_score_correction_bias", "blk.#.exp_probs_b.bias", NAME_FLOATS},
+    {0},
+};
+
 static const struct arch_name names_lfm2[] = {
     {"embedding_norm.weight", "token_embd_norm.weight", NAME_GAIN},
     {"layers.#.operator_norm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
@@ -142,6 +164,15 @@ static const struct arch_key keys_lfm2[] = {
     {0},
 };
 
+static const struct arch_key keys_ernie[] = {
+    {"moe_num_experts", "expert_count", KEY_U32, true},
+    {"moe_k", "expert_used_count", KEY_U32, true},
+    {"moe_num_shared_experts", "expert_shared_count", KEY_U32, false},
+    {"moe_layer_start_index", "leading_dense_block_count", KEY_U32, false},
+    {"moe_layer_interval", "interleave_moe_layer_step", KEY_U32, false},
+    {0},
+};
+
 static const struct arch_default defaults_gemma3[] = {
     {"num_attention_heads", 8},
     {"num_key_value_heads", 4},
@@ -153,6 +184,11 @@ static const struct arch_default defaults_gemma3[] = {
     {"rope_local_base_freq", 10000},
     {"sliding_window", 4096},
     {0},
+};
+
+static const struct arch_default defaults_gemma[] = {
+    {"num_key_value_heads", 16}, {"head_dim", 256},     {"vocab_size", 256000},
+    {"rms_norm_eps", 1e-6},      {"rope_theta", 10000}, {0},
 };
 
 static const struct arch_row rows[] = {
@@ -208,6 +244,29 @@ static const struct arch_row rows[] = {
      .keys = keys_lfm2,
      .by_layer_kv = true,
      .gating = 2},
+    {.model_type = "qwen2_moe",
+     .arch = "qwen2moe",
+     .names = names_gated_shared,
+     .plain_picks = true},
+    {.model_type = "qwen2_vl", .arch = "qwen2vl"},
+    {.model_type = "qwen2_vl_text", .arch = "qwen2vl"},
+    {.model_type = "qwen2_5_vl", .arch = "qwen2vl"},
+    {.model_type = "qwen2_5_vl_text", .arch = "qwen2vl"},
+    {.model_type = "qwen3_vl_text", .arch = "qwen3vl"},
+    {.model_type = "smollm3", .arch = "smollm3", .permuted = true, .plain_period = 4},
+    {.model_type = "seed_oss", .arch = "seed_oss", .names = names_late_norm},
+    {.model_type = "glm4", .arch = "glm4", .names = names_glm4},
+    {.model_type = "exaone4", .arch = "exaone4", .names = names_gemma, .keys = keys_window},
+    {.model_type = "ernie4_5", .arch = "ernie4_5"},
+    {.model_type = "ernie4_5_moe",
+     .arch = "ernie4_5-moe",
+     .names = names_ernie,
+     .keys = keys_ernie},
+    {.model_type = "gemma", .arch = "gemma", .defaults = defaults_gemma, .gains_minus_one = true},
+    {.model_type = "arcee", .arch = "arcee", .permuted = true},
+    {.model_type = "olmoe", .arch = "olmoe", .plain_picks = true},
+    {.model_type = "dots1", .arch = "dots1", .keys = keys_routing, .gating = 2},
+    {.model_type = "deepseek", .arch = "deepseek", .keys = keys_routing, .permuted = true},
 };
 
 const struct arch_row *arch_find(const char *model_type) {

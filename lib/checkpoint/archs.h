@@ -63,6 +63,10 @@ struct arch_row {
     bool gains_minus_one;
     /* the engine always divides experts' weights by their sum */
     bool sums_picks;
+    /* the engine never divides experts' weights by their sum */
+    bool plain_picks;
+    /* every layer of this number has no rotary positions; 0: all have them */
+    uint32_t plain_period;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
     /* layer_types says which layers have a window */

@@ -147,7 +147,7 @@ static int config_check_quantisation(const struct reader *r) {
 
 int reader_open_config(struct reader *r, const char *text, size_t len) {
     int result = json_parse(&r->doc, text, len, 0);
-    char known[320];
+    char known[700];
 
     if (result == -EINVAL)
         return err_set(r->err, 0, NULL, "config.json: not JSON");
@@ -221,10 +221,30 @@ static int config_check_experts(const struct reader *r) {
         return err_set(r->err, 0, NULL,
                        "config.json: norm_topk_prob false is not supported for %s models",
                        r->row->model_type);
+    if (r->row->plain_picks && yyjson_get_bool(normed))
+        return err_set(r->err, 0, NULL,
+                       "config.json: norm_topk_prob true is not supported for %s models",
+                       r->row->model_type);
     if (step > 1 || yyjson_arr_size(config_first(r, "mlp_only_layers")) > 0)
         return err_set(r->err, 0, NULL,
                        "config.json: layers without experts among layers with experts "
                        "(decoder_sparse_step, mlp_only_layers) are not supported");
+    return 0;
+}
+
+/* Refuses layers without rotary positions that are others than the engine's. */
+static int config_check_plain_layers(const struct reader *r) {
+    yyjson_val *rotary = config_first(r, "no_rope_layers");
+    uint32_t period = r->row->plain_period;
+
+    JSON_EACH_AT(l, v, rotary) {
+        bool rotates = period == 0 || (l + 1) % period != 0;
+
+        if (l < r->n_layer && rotates != (yyjson_get_num(v) != 0))
+            return err_set(r->err, 0, NULL,
+                           "config.json: no_rope_layers[%zu] is not supported for %s models",
+                           (size_t)l, r->row->model_type);
+    }
     return 0;
 }
 
@@ -345,6 +365,34 @@ static int rope_linear(struct reader *r, const struct config_rope *p) {
     return rope_copy(r, p, "factor", "rope.scaling.factor");
 }
 
+/* Writes how many pairs rotate by time, height and width. */
+static int rope_sections(struct reader *r, const struct config_rope *p) {
+    yyjson_val *list = yyjson_obj_get(p->from, "mrope_section");
+    struct config_key key = config_name(r, "rope.dimension_sections");
+
+    if (!list)
+        return 0;
+    if (yyjson_arr_size(list) != 3)
+        return config_bad(r, "mrope_section");
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, 4));
+    JSON_EACH(v, list) {
+        if (!yyjson_is_uint(v) || yyjson_get_uint(v) > 1024)
+            return config_bad(r, "mrope_section");
+        TRY(gguf_keys_add_u32(&r->build.keys, (uint32_t)yyjson_get_uint(v)));
+    }
+    return gguf_keys_add_u32(&r->build.keys, 0);
+}
+
+/* Writes how many layers add values of pictures to the first layers of the text model. */
+static int config_pictures(struct reader *r) {
+    yyjson_val *vision = yyjson_obj_get(r->config, "vision_config");
+    size_t n = yyjson_arr_size(yyjson_obj_get(vision, "deepstack_visual_indexes"));
+
+    if (n == 0 || n > r->n_layer)
+        return 0;
+    return config_put_u32(r, "n_deepstack_layers", (uint32_t)n);
+}
+
 static int rope_plain(struct reader *r, const struct config_rope *p) {
     (void)r;
     (void)p;
@@ -355,8 +403,9 @@ static const struct {
     const char *name;
     int (*write)(struct reader *r, const struct config_rope *p);
 } ropes[] = {
-    {"default", rope_plain}, {"none", rope_plain}, {"linear", rope_linear}, {"llama3", rope_llama3},
-    {"longrope", rope_long}, {"yarn", rope_yarn},  {"su", rope_long},
+    {"default", rope_plain}, {"none", rope_plain},    {"mrope", rope_plain},
+    {"linear", rope_linear}, {"llama3", rope_llama3}, {"longrope", rope_long},
+    {"yarn", rope_yarn},     {"su", rope_long},
 };
 
 /* Finds the parameters of RoPE: newer files have all of them in rope_parameters, by kind of layer
@@ -392,6 +441,7 @@ static int config_rope(struct reader *r) {
     TRY(rope_find(r, &p));
     TRY(config_put_u32(r, "rope.dimension_count", p.n_rot));
     TRY(config_put_f32(r, "rope.freq_base", p.base));
+    TRY(rope_sections(r, &p));
     yyjson_val *type = json_given(p.from, "rope_type");
     type = type ? type : json_given(p.from, "type");
     if (!type)
@@ -415,5 +465,7 @@ int reader_write_keys(struct reader *r) {
         TRY(config_put_u32(r, "expert_gating_func", r->row->gating));
     TRY(config_windows(r));
     TRY(config_check_experts(r));
+    TRY(config_check_plain_layers(r));
+    TRY(config_pictures(r));
     return config_rope(r);
 }

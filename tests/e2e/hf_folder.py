@@ -78,6 +78,10 @@ LFM2 = {
     "exp_probs_b": "feed_forward.expert_bias", "ffn_gate_exps": "feed_forward.experts.{}.w1",
     "ffn_down_exps": "feed_forward.experts.{}.w2", "ffn_up_exps": "feed_forward.experts.{}.w3",
 }
+SHARED = {"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj",
+          "ffn_down_shexp": "mlp.shared_expert.down_proj", "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
+GLM4 = {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm",
+        "ffn_up": "mlp.gate_up_proj"}
 # architecture of GGUF: model_type, names that differ, whether the rows of q and k are permuted
 ARCHS = {
     "llama": ("llama", {}, True), "mistral3": ("ministral3", {}, True), "granite": ("granite", {}, True),
@@ -87,6 +91,12 @@ ARCHS = {
     "olmo2": ("olmo3", SANDWICH, False),
     "glm4moe": ("glm4_moe", {"post_attention_norm": "post_attention_layernorm"}, False),
     "minimax-m2": ("minimax_m2", SPARSE, False), "lfm2": ("lfm2", LFM2, False), "lfm2moe": ("lfm2_moe", LFM2, False),
+    "qwen2moe": ("qwen2_moe", SHARED, False), "smollm3": ("smollm3", {}, True),
+    "seed_oss": ("seed_oss", {"post_attention_norm": "post_attention_layernorm"}, False),
+    "glm4": ("glm4", GLM4, False), "exaone4": ("exaone4", SANDWICH, False), "ernie4_5": ("ernie4_5", {}, False),
+    "ernie4_5-moe": ("ernie4_5_moe", {"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}, False),
+    "gemma": ("gemma", {}, False), "arcee": ("arcee", {}, True), "olmoe": ("olmoe", {}, False),
+    "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
 }
 KEYS = {
     "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
@@ -137,8 +147,17 @@ def config_of(g):
     if arch.startswith("lfm2"):
         config["num_dense_layers"] = config.pop("first_k_dense_replace", None)
     if arch + ".expert_count" in g.keys:
-        config["num_experts" if arch.startswith(("qwen", "lfm")) else
-               "n_routed_experts" if arch.startswith("glm") else "num_local_experts"] = g.keys[arch + ".expert_count"]
+        config["num_experts" if arch.startswith(("qwen", "lfm", "olmoe")) else
+               "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
+    if arch == "ernie4_5-moe":
+        for name, key in (("moe_num_experts", "num_local_experts"), ("moe_k", "num_experts_per_tok"),
+                          ("moe_num_shared_experts", "n_shared_experts"),
+                          ("moe_layer_start_index", "first_k_dense_replace")):
+            config[name] = config.pop(key)
+    if arch == "smollm3":
+        config["no_rope_layers"] = [int((i + 1) % 4 != 0) for i in range(n_layer)]
+    if arch + ".expert_shared_feed_forward_length" in g.keys and "ffn_gate_inp_shexp" in str(list(g.tensors)):
+        config["shared_expert_intermediate_size"] = g.keys[arch + ".expert_shared_feed_forward_length"]
     heads_kv = g.keys.get(arch + ".attention.head_count_kv", config["num_attention_heads"])
     pattern = g.keys.get(arch + ".attention.sliding_window_pattern")
     if isinstance(heads_kv, list):
@@ -204,6 +223,8 @@ def tensors_of(g):
         kind, dims, data = tensor
         if role == "shortconv.conv":
             dims = (dims[0], 1, dims[1])
+        if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
+            dims = (dims[0], 1)
         suffix = "" if role == "exp_probs_b" else "." + end
         to = f"model.layers.{layer}.{names[role]}{suffix}"
         if "{}" in to:

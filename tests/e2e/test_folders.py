@@ -15,7 +15,8 @@ from weftd import LIMIT_S, Weftd, every, main, program, synth
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
-          "lfm2", "lfm2moe")
+          "lfm2", "lfm2moe", "qwen2moe", "smollm3", "seed-oss", "glm4", "exaone4", "exaone4-window", "ernie4-5",
+          "ernie4-5-moe", "gemma", "arcee", "olmoe", "dots1", "deepseek")
 
 
 def digests(model, *flags):
@@ -37,6 +38,34 @@ def test_a_folder_gives_the_bits_of_a_gguf_file():
     for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "lfm2moe")):
         with tempfile.TemporaryDirectory() as where:
             assert digests(folder_of(name, where)) == digests(golden(name)), name
+
+
+def wrap(folder, change):
+    """Makes the folder of a text model that of a model with pictures: the configuration and the names are inside."""
+    edit(folder, "config.json", change)
+    for path in pathlib.Path(folder).glob("*.safetensors"):
+        data = path.read_bytes()
+        n = int.from_bytes(data[:8], "little")
+        text = data[8:8 + n].replace(b'"model.', b'"model.language_model.')
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:])
+    index = pathlib.Path(folder) / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace('"model.layers', '"model.language_model.layers')
+                     .replace('"model.norm', '"model.language_model.norm')
+                     .replace('"model.embed', '"model.language_model.embed'))
+
+
+def test_the_text_model_of_a_model_with_pictures():
+    def change(config):
+        text = {**config, "model_type": "qwen3_vl_text",
+                "rope_scaling": {"rope_type": "default", "mrope_section": [3, 3, 2], "mrope_interleaved": True}}
+        config.clear()
+        config.update({"model_type": "qwen3_vl", "text_config": text, "vision_config": {"deepstack_visual_indexes": [1]}})
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_of("qwen3", where)
+        wrap(folder, change)
+        done = subprocess.run([program("weft-gguf"), "info", "--no-fit", folder], capture_output=True, text=True)
+        assert done.returncode == 0 and "qwen3vl" in done.stdout, done
+        assert digests(folder) == digests(golden("qwen3"))
 
 
 def test_backend_reference_reads_scattered_rows():
