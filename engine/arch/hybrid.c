@@ -93,7 +93,8 @@ void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
     assert(m->n_ops == 0 && d->gated);
-    hybrid_read_delta(b, d->tiled, s);
+    /* folders of safetensors (lib/checkpoint) have the order of transformers */
+    hybrid_read_delta(b, d->tiled && !meta_bool(b, "ssm.grouped_heads"), s);
     hybrid_read_kinds(b, s, is_delta);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
