@@ -110,6 +110,49 @@ static const struct arch_name names_ernie[] = {
     {0},
 };
 
+static const struct arch_name names_granitemoe[] = {
+    {"layers.#.block_sparse_moe.router.layer.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.block_sparse_moe.input_linear.weight", "", NAME_GATE_UP},
+    {"layers.#.block_sparse_moe.output_linear.weight", "blk.#.ffn_down_exps.weight", NAME_PLAIN},
+    {"layers.#.shared_mlp.input_linear.weight", "", NAME_SHARED_GATE_UP},
+    {"layers.#.shared_mlp.output_linear.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
+    {0},
+};
+
+static const struct arch_name names_latent[] = {
+    {"layers.#.self_attn.q_proj.weight", "blk.#.attn_q.weight", NAME_PLAIN},
+    {"layers.#.self_attn.q_a_proj.weight", "blk.#.attn_q_a.weight", NAME_PLAIN},
+    {"layers.#.self_attn.q_a_layernorm.weight", "blk.#.attn_q_a_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.q_b_proj.weight", "blk.#.attn_q_b.weight", NAME_PLAIN},
+    {"layers.#.self_attn.kv_a_proj_with_mqa.weight", "blk.#.attn_kv_a_mqa.weight", NAME_PLAIN},
+    {"layers.#.self_attn.kv_a_layernorm.weight", "blk.#.attn_kv_a_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.kv_b_proj.weight", "", NAME_KV_B},
+    {0},
+};
+
+/* Delta nets, and experts of which all tokens use one; names with and without fused projections. */
+static const struct arch_name names_hybrid[] = {
+    {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.linear_attn.in_proj_qkvz.weight", "", NAME_QKVZ},
+    {"layers.#.linear_attn.in_proj_ba.weight", "blk.#.ssm_ba.weight", NAME_PLAIN},
+    {"layers.#.linear_attn.in_proj_qkv.weight", "blk.#.attn_qkv.weight", NAME_PLAIN},
+    {"layers.#.linear_attn.in_proj_z.weight", "blk.#.attn_gate.weight", NAME_PLAIN},
+    {"layers.#.linear_attn.in_proj_b.weight", "blk.#.ssm_beta.weight", NAME_PLAIN},
+    {"layers.#.linear_attn.in_proj_a.weight", "blk.#.ssm_alpha.weight", NAME_PLAIN},
+    {"layers.#.linear_attn.conv1d.weight", "blk.#.ssm_conv1d.weight", NAME_FLOATS},
+    {"layers.#.linear_attn.dt_bias", "blk.#.ssm_dt.bias", NAME_FLOATS},
+    {"layers.#.linear_attn.A_log", "blk.#.ssm_a", NAME_NEG_EXP},
+    {"layers.#.linear_attn.norm.weight", "blk.#.ssm_norm.weight", NAME_FLOATS},
+    {"layers.#.linear_attn.out_proj.weight", "blk.#.ssm_out.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert.gate_proj.weight", "blk.#.ffn_gate_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert.up_proj.weight", "blk.#.ffn_up_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert.down_proj.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
+    {"layers.#.mlp.shared_expert_gate.weight", "blk.#.ffn_gate_inp_shexp.weight", NAME_FLOATS},
+    {"layers.#.mlp.experts.gate_up_proj", "", NAME_GATE_UP},
+    {"layers.#.mlp.experts.down_proj", "blk.#.ffn_down_exps.weight", NAME_PLAIN},
+    {0},
+};
+
 static const struct arch_name names_lfm2[] = {
     {"embedding_norm.weight", "token_embd_norm.weight", NAME_GAIN},
     {"layers.#.operator_norm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
@@ -161,6 +204,31 @@ static const struct arch_key keys_routing[] = {KEYS_ROUTING, {0}};
 static const struct arch_key keys_lfm2[] = {
     KEYS_ROUTING,
     {"conv_L_cache", "shortconv.l_cache", KEY_U32, true},
+    {0},
+};
+
+static const struct arch_key keys_granitemoe[] = {
+    {"embedding_multiplier", "embedding_scale", KEY_F32, true},
+    {"residual_multiplier", "residual_scale", KEY_F32, true},
+    {"logits_scaling", "logit_scale", KEY_F32, true},
+    {"attention_multiplier", "attention.scale", KEY_F32, true},
+    {"shared_intermediate_size", "expert_shared_feed_forward_length", KEY_U32, false},
+    {0},
+};
+
+static const struct arch_key keys_latent[] = {
+    KEYS_ROUTING,
+    {"q_lora_rank", "attention.q_lora_rank", KEY_U32, false},
+    {"kv_lora_rank", "attention.kv_lora_rank", KEY_U32, true},
+    {0},
+};
+
+static const struct arch_key keys_hybrid[] = {
+    {"linear_conv_kernel_dim", "ssm.conv_kernel", KEY_U32, true},
+    {"linear_key_head_dim", "ssm.state_size", KEY_U32, true},
+    {"linear_num_key_heads", "ssm.group_count", KEY_U32, true},
+    {"linear_num_value_heads", "ssm.time_step_rank", KEY_U32, true},
+    {"full_attention_interval", "full_attention_interval", KEY_U32, false},
     {0},
 };
 
@@ -263,6 +331,55 @@ static const struct arch_row rows[] = {
      .names = names_ernie,
      .keys = keys_ernie},
     {.model_type = "gemma", .arch = "gemma", .defaults = defaults_gemma, .gains_minus_one = true},
+    {.model_type = "granitemoe",
+     .arch = "granitemoe",
+     .names = names_granitemoe,
+     .keys = keys_granitemoe,
+     .permuted = true},
+    {.model_type = "granitemoeshared",
+     .arch = "granitemoe",
+     .names = names_granitemoe,
+     .keys = keys_granitemoe,
+     .permuted = true},
+    {.model_type = "deepseek_v2",
+     .arch = "deepseek2",
+     .names = names_latent,
+     .keys = keys_latent,
+     .latent = true,
+     .gating = 1},
+    {.model_type = "deepseek_v3",
+     .arch = "deepseek2",
+     .names = names_latent,
+     .keys = keys_latent,
+     .latent = true,
+     .gating = 2},
+    {.model_type = "kimi_k2",
+     .arch = "deepseek2",
+     .names = names_latent,
+     .keys = keys_latent,
+     .latent = true,
+     .gating = 2},
+    {.model_type = "qwen3_next",
+     .arch = "qwen3next",
+     .names = names_hybrid,
+     .keys = keys_hybrid,
+     .gains_minus_one = true,
+     .sums_picks = true,
+     .hybrid = true},
+    {.model_type = "qwen3_5_text",
+     .arch = "qwen35",
+     .names = names_hybrid,
+     .keys = keys_hybrid,
+     .gains_minus_one = true,
+     .hybrid = true,
+     .grouped_heads = true},
+    {.model_type = "qwen3_5_moe_text",
+     .arch = "qwen35moe",
+     .names = names_hybrid,
+     .keys = keys_hybrid,
+     .gains_minus_one = true,
+     .hybrid = true,
+     .grouped_heads = true},
     {.model_type = "arcee", .arch = "arcee", .permuted = true},
     {.model_type = "olmoe", .arch = "olmoe", .plain_picks = true},
     {.model_type = "dots1", .arch = "dots1", .keys = keys_routing, .gating = 2},

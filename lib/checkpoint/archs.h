@@ -22,6 +22,11 @@ enum name_how {
     NAME_NEG_EXP,
     /* a matrix of one expert, in place */
     NAME_EXPERT,
+    /* tensors of several, which GGUF has apart (layouts.c) */
+    NAME_GATE_UP,
+    NAME_SHARED_GATE_UP,
+    NAME_QKVZ,
+    NAME_KV_B,
     /* nothing that a GGUF file has */
     NAME_LEFT_OUT,
 };
@@ -67,6 +72,12 @@ struct arch_row {
     bool plain_picks;
     /* every layer of this number has no rotary positions; 0: all have them */
     uint32_t plain_period;
+    /* latent attention: keys and values are made of one vector */
+    bool latent;
+    /* layers of delta nets among layers with attention */
+    bool hybrid;
+    /* value heads of delta nets lie beside those of the same key head */
+    bool grouped_heads;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
     /* layer_types says which layers have a window */

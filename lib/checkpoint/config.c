@@ -170,8 +170,9 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
     TRY(config_whole(r, "vocab_size", 0, 1, 1 << 24, &r->n_vocab));
     uint32_t n_embd;
     TRY(config_whole(r, "hidden_size", 0, 1, 1 << 18, &n_embd));
-    TRY(config_whole(r, "head_dim", MAX(n_embd / r->n_head, 1u), 2, 1 << 12, &r->head_dim));
-    return 0;
+    if (r->row->latent) /* the part of a head that RoPE rotates */
+        return config_whole(r, "qk_rope_head_dim", 0, 2, 1 << 12, &r->head_dim);
+    return config_whole(r, "head_dim", MAX(n_embd / r->n_head, 1u), 2, 1 << 12, &r->head_dim);
 }
 
 /* Returns true if layer @l of layer_types is one of @words. */
@@ -352,7 +353,10 @@ static int rope_yarn(struct reader *r, const struct config_rope *p) {
         TRY(config_put_u32(r, "rope.scaling.original_context_length", (uint32_t)original));
     TRY(rope_copy(r, p, "beta_fast", "rope.scaling.yarn_beta_fast"));
     TRY(rope_copy(r, p, "beta_slow", "rope.scaling.yarn_beta_slow"));
-    TRY(rope_copy(r, p, "mscale_all_dim", "rope.scaling.yarn_log_multiplier"));
+    double all = rope_number(p, "mscale_all_dim");
+    if (isfinite(all)) /* files of latent attention have the product with YaRN's own factor */
+        TRY(config_put_f32(r, "rope.scaling.yarn_log_multiplier",
+                           r->row->latent ? 0.1 * all : all));
     TRY(rope_copy(r, p, "llama_4_scaling_beta", "attention.temperature_scale"));
     /* GGUF's factor is beside the one that follows from `factor` */
     if (given > 0)
@@ -453,14 +457,76 @@ static int config_rope(struct reader *r) {
                    quoted(json_cstr(type) ? json_cstr(type) : "").s);
 }
 
+/* Writes the sizes of heads. With latent attention all heads share one key and one value, of which
+ * the engine's tensors make those of each head. */
+static int config_heads(struct reader *r) {
+    uint32_t rank, nope, value;
+
+    if (!r->row->latent) {
+        TRY(config_key_heads(r));
+        TRY(config_put_u32(r, "attention.key_length", r->head_dim));
+        return config_put_u32(r, "attention.value_length", r->head_dim);
+    }
+    TRY(config_whole(r, "kv_lora_rank", 0, 1, 1 << 16, &rank));
+    TRY(config_whole(r, "qk_nope_head_dim", 0, 1, 1 << 12, &nope));
+    TRY(config_whole(r, "v_head_dim", 0, 1, 1 << 12, &value));
+    TRY(config_put_u32(r, "attention.head_count_kv", 1));
+    TRY(config_put_u32(r, "attention.key_length", rank + r->head_dim));
+    TRY(config_put_u32(r, "attention.value_length", rank));
+    TRY(config_put_u32(r, "attention.key_length_mla", nope + r->head_dim));
+    return config_put_u32(r, "attention.value_length_mla", value);
+}
+
+/* Refuses choices of experts that latent attention's models have and the engine has not. */
+static int config_check_choice(const struct reader *r) {
+    yyjson_val *method = config_first(r, "topk_method"), *scores = config_first(r, "scoring_func");
+    const char *should = r->row->gating == 1 ? "softmax" : "sigmoid";
+
+    if (!r->row->latent)
+        return 0;
+    if (method && !json_is(method, "greedy") && !json_is(method, "noaux_tc"))
+        return err_set(r->err, 0, NULL, "config.json: topk_method %s is not supported",
+                       quoted(json_cstr(method) ? json_cstr(method) : "").s);
+    if (scores && !json_is(scores, should))
+        return err_set(r->err, 0, NULL, "config.json: scoring_func %s is not supported for %s",
+                       quoted(json_cstr(scores) ? json_cstr(scores) : "").s, r->row->model_type);
+    return 0;
+}
+
+/* Writes the sizes of delta nets, and which layers have them. */
+static int config_hybrid(struct reader *r) {
+    yyjson_val *types = config_first(r, "layer_types");
+    struct config_key key = config_name(r, "attention.recurrent_layers");
+    uint32_t heads, dim, key_dim;
+
+    if (!r->row->hybrid)
+        return 0;
+    TRY(config_whole(r, "linear_num_value_heads", 0, 1, 1024, &heads));
+    TRY(config_whole(r, "linear_value_head_dim", 0, 1, 1024, &dim));
+    TRY(config_whole(r, "linear_key_head_dim", dim, 1, 1024, &key_dim));
+    if (key_dim != dim)
+        return config_bad(r, "linear_value_head_dim");
+    TRY(config_put_u32(r, "ssm.inner_size", heads * dim));
+    if (r->row->grouped_heads)
+        TRY(gguf_keys_bool(&r->build.keys, config_name(r, "ssm.grouped_heads").s, true));
+    if (!types)
+        return 0;
+    if (yyjson_arr_size(types) != r->n_layer)
+        return config_bad(r, "layer_types");
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_BOOL, r->n_layer));
+    for (uint32_t l = 0; l < r->n_layer; l++)
+        TRY(gguf_keys_add_u8(&r->build.keys, config_layer_is(types, l, "linear_attention")));
+    return 0;
+}
+
 int reader_write_keys(struct reader *r) {
     TRY(config_put_text(r, "general.architecture", r->row->arch));
     TRY(config_put_text(r, "general.type", "model"));
     TRY(config_convert(r, arch_keys));
     TRY(config_convert(r, r->row->keys));
-    TRY(config_key_heads(r));
-    TRY(config_put_u32(r, "attention.key_length", r->head_dim));
-    TRY(config_put_u32(r, "attention.value_length", r->head_dim));
+    TRY(config_heads(r));
+    TRY(config_hybrid(r));
+    TRY(config_check_choice(r));
     if (r->row->gating)
         TRY(config_put_u32(r, "expert_gating_func", r->row->gating));
     TRY(config_windows(r));

@@ -60,3 +60,7 @@ int reader_open_config(struct reader *r, const char *text, size_t len);
 int reader_write_keys(struct reader *r);
 /* Writes the tensors. */
 int reader_write_tensors(struct reader *r);
+/* Writes the tensors of GGUF that @t, whose values have format @type, holds together (layouts.c).
+ * Returns 0 or -errno. */
+int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,
+                        uint32_t layer, enum tensor_type type);

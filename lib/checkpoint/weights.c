@@ -76,9 +76,9 @@ static bool weights_find_in(const struct arch_name *list, const char *name,
 /* Returns @name without the prefix of the text model; NULL: it is that of another model in the
  * folder, which makes rows of pictures or sounds. */
 static const char *weights_text_name(const char *name) {
-    static const char *const others[] = {"model.vision",  "vision",      "visual.",
-                                         "model.visual.", "multi_modal", "model.multi_modal",
-                                         "audio",         "model.audio", "model.embed_vision"};
+    static const char *const others[] = {
+        "model.vision",      "vision", "visual.",     "model.visual.",      "multi_modal",
+        "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "mtp."};
     static const char *const own[] = {"model.language_model.", "language_model.model.",
                                       "language_model.", "model."};
 
@@ -249,6 +249,8 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
         (tied && strcmp(p.name->to, "output.weight") == 0))
         return 0;
     TRY(weights_type(r, t, &b.type));
+    if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
+        return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     if (p.name->how == NAME_EXPERT)
         return weights_keep_expert(w, &p, t);
     weights_name(b.name, &p);
