@@ -2,6 +2,7 @@
 numbers, other names, order and layout. The names here are transformers', written down independently of
 lib/checkpoint."""
 import json
+import math
 import pathlib
 import struct
 
@@ -26,8 +27,9 @@ class Gguf:
             dims = self.take("Q" * self.take("I")[0])
             infos.append((name, dims, *self.take("IQ")))
         start = (self.at + 31) // 32 * 32
-        self.tensors = {}
+        self.tensors, self.places = {}, {}
         for name, dims, kind, offset in infos:
+            self.places[name] = start + offset
             size = TYPES[kind][1]
             for d in dims:
                 size *= d
@@ -61,7 +63,7 @@ COMMON = {
     "exp_probs_b": "mlp.gate.e_score_correction_bias", "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj", "ffn_down_exps": "mlp.experts.{}.down_proj",
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj", "attn_kv_b": "self_attn.kv_b_proj",
 }
 SPARSE = {
     "ffn_gate_inp": "block_sparse_moe.gate", "exp_probs_b": "block_sparse_moe.e_score_correction_bias",
@@ -82,6 +84,17 @@ SHARED = {"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.
           "ffn_down_shexp": "mlp.shared_expert.down_proj", "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
 GLM4 = {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm",
         "ffn_up": "mlp.gate_up_proj"}
+LATENT = {"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm",
+          "attn_q_b": "self_attn.q_b_proj", "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+          "attn_kv_a_norm": "self_attn.kv_a_layernorm"}
+GRANITEMOE = {"ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_down_exps": "block_sparse_moe.output_linear",
+              "ffn_down_shexp": "shared_mlp.output_linear", "ffn_gate_up_exps": "block_sparse_moe.input_linear",
+              "ffn_gate_up_shexp": "shared_mlp.input_linear"}
+HYBRID = {**SHARED, "post_attention_norm": "post_attention_layernorm", "ssm_qkvz": "linear_attn.in_proj_qkvz",
+          "ssm_ba": "linear_attn.in_proj_ba", "attn_qkv": "linear_attn.in_proj_qkv",
+          "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
+          "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_dt": "linear_attn.dt_bias",
+          "ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj"}
 # architecture of GGUF: model_type, names that differ, whether the rows of q and k are permuted
 ARCHS = {
     "llama": ("llama", {}, True), "mistral3": ("ministral3", {}, True), "granite": ("granite", {}, True),
@@ -96,6 +109,10 @@ ARCHS = {
     "glm4": ("glm4", GLM4, False), "exaone4": ("exaone4", SANDWICH, False), "ernie4_5": ("ernie4_5", {}, False),
     "ernie4_5-moe": ("ernie4_5_moe", {"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}, False),
     "gemma": ("gemma", {}, False), "arcee": ("arcee", {}, True), "olmoe": ("olmoe", {}, False),
+    "granitemoe": ("granitemoeshared", GRANITEMOE, True), "deepseek2": ("deepseek_v3", LATENT, False),
+    "qwen3next": ("qwen3_next", HYBRID, False), "qwen35": ("qwen3_5_text", HYBRID, False),
+    "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+                                       "ffn_down_exps": "mlp.experts.down_proj"}, False),
     "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
 }
 KEYS = {
@@ -135,6 +152,30 @@ def rope_of(g, arch):
     return scaling
 
 
+def sizes_of(g, arch, n_layer):
+    """Returns the sizes of latent attention and of delta nets, under the names of transformers."""
+    def key(name):
+        return g.keys[arch + "." + name]
+
+    if arch == "granitemoe":
+        return {"shared_intermediate_size": key("expert_shared_feed_forward_length")}
+    if arch == "deepseek2":
+        n_rot = key("rope.dimension_count")
+        softmax = g.keys.get(arch + ".expert_gating_func") == 1
+        return {"model_type": "deepseek_v2" if softmax else "deepseek_v3",
+                "scoring_func": "softmax" if softmax else "sigmoid",
+                "topk_method": "greedy" if softmax else "noaux_tc", "q_lora_rank": g.keys.get(arch + ".attention.q_lora_rank"),
+                "kv_lora_rank": key("attention.kv_lora_rank"), "qk_rope_head_dim": n_rot,
+                "qk_nope_head_dim": key("attention.key_length_mla") - n_rot, "v_head_dim": key("attention.value_length_mla")}
+    if not arch.startswith(("qwen3next", "qwen35")):
+        return {}
+    interval = key("full_attention_interval")
+    return {"linear_conv_kernel_dim": key("ssm.conv_kernel"), "linear_key_head_dim": key("ssm.state_size"),
+            "linear_value_head_dim": key("ssm.state_size"), "linear_num_key_heads": key("ssm.group_count"),
+            "linear_num_value_heads": key("ssm.time_step_rank"),
+            "layer_types": ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(n_layer)]}
+
+
 def config_of(g):
     arch = g.keys["general.architecture"]
     n_layer = g.keys[arch + ".block_count"] - g.keys.get(arch + ".nextn_predict_layers", 0)
@@ -158,6 +199,7 @@ def config_of(g):
         config["no_rope_layers"] = [int((i + 1) % 4 != 0) for i in range(n_layer)]
     if arch + ".expert_shared_feed_forward_length" in g.keys and "ffn_gate_inp_shexp" in str(list(g.tensors)):
         config["shared_expert_intermediate_size"] = g.keys[arch + ".expert_shared_feed_forward_length"]
+    config.update(sizes_of(g, arch, n_layer))
     heads_kv = g.keys.get(arch + ".attention.head_count_kv", config["num_attention_heads"])
     pattern = g.keys.get(arch + ".attention.sliding_window_pattern")
     if isinstance(heads_kv, list):
@@ -171,8 +213,12 @@ def config_of(g):
     if n_rot != head_dim:
         config["partial_rotary_factor"] = n_rot / head_dim
     scaling = rope_of(g, arch)
+    if scaling and arch == "deepseek2" and "mscale_all_dim" in scaling:
+        scaling["mscale_all_dim"] /= 0.1
     if scaling:
         config["rope_scaling"] = scaling
+    if arch == "deepseek2":
+        config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
 
 
@@ -196,6 +242,114 @@ def minus_one(tensor):
     return kind, dims, out
 
 
+def rows_of(tensor):
+    """Returns the rows of a tensor."""
+    _, dims, data = tensor
+    n = len(data) // (len(data) // dims[0] // 4 if len(dims) == 1 else math.prod(dims[1:]))
+    return [data[i:i + n] for i in range(0, len(data), n)]
+
+
+def joined(parts):
+    """Returns the parts' rows behind each other, in each of the matrices of a stack."""
+    kind, dims, _ = parts[0]
+    n = dims[2] if len(dims) == 3 else 1
+    data = b"".join(p[2][i * len(p[2]) // n:(i + 1) * len(p[2]) // n] for i in range(n) for p in parts)
+    return kind, (dims[0], sum(p[1][1] for p in parts), *dims[2:]), data
+
+
+def taken(tensor, order, size=1):
+    """Returns the tensor with its rows in another order, that of groups of @size."""
+    kind, dims, data = tensor
+    n = len(data) // (len(order) * size)
+    return kind, dims, b"".join(data[i * n * size:(i + 1) * n * size] for i in order)
+
+
+def latent_kv(g, layer):
+    """Returns kv_b_proj: each head's keys, turned, and values."""
+    kind, (nope, rank, heads), data = g.tensors[f"blk.{layer}.attn_k_b.weight"]
+    size = TYPES[{"F32": 0, "F16": 1, "BF16": 30}[kind]][1]
+    values = g.tensors[f"blk.{layer}.attn_v_b.weight"]
+    each, out = len(values[2]) // heads, b""
+    for h in range(heads):
+        for i in range(nope):
+            out += b"".join(data[((h * rank + c) * nope + i) * size:][:size] for c in range(rank))
+        out += values[2][h * each:(h + 1) * each]
+    return kind, (rank, heads * (nope + values[1][1])), out
+
+
+def grouped(g, arch, name, tensor):
+    """Undoes the order of value heads that GGUF has for Qwen 3.5: head j of key head k is at j * keys + k there."""
+    keys, values, dim = (g.keys[arch + "." + k] for k in ("ssm.group_count", "ssm.time_step_rank", "ssm.state_size"))
+    order = [j * keys + k for k in range(keys) for j in range(values // keys)]
+    role = name.split(".")[2]
+    if role in ("attn_gate",):
+        return taken(tensor, [h * dim + i for h in order for i in range(dim)])
+    if role in ("ssm_beta", "ssm_alpha", "ssm_dt", "ssm_a"):
+        return taken(tensor, order)
+    if role in ("attn_qkv", "ssm_conv1d"):
+        first = 2 * keys * dim
+        return taken(tensor, [*range(first), *(first + h * dim + i for h in order for i in range(dim))])
+    if role == "ssm_out":
+        kind, dims, data = tensor
+        rows = rows_of(tensor)
+        n = len(rows[0]) // values
+        return kind, dims, b"".join(row[h * n:(h + 1) * n] for row in rows for h in order)
+    return tensor
+
+
+def hybrid_qkvz(g, layer):
+    """Returns in_proj_qkvz: by key head its q, k, and the v and z of its value heads."""
+    arch = g.keys["general.architecture"]
+    keys, values, dim = (g.keys[arch + "." + k] for k in ("ssm.group_count", "ssm.time_step_rank", "ssm.state_size"))
+    rows, z = rows_of(g.tensors[f"blk.{layer}.attn_qkv.weight"]), rows_of(g.tensors[f"blk.{layer}.attn_gate.weight"])
+    each, out = values // keys * dim, []
+    for k in range(keys):
+        out += rows[k * dim:(k + 1) * dim] + rows[(keys + k) * dim:(keys + k + 1) * dim]
+        out += rows[2 * keys * dim + k * each:2 * keys * dim + (k + 1) * each] + z[k * each:(k + 1) * each]
+    kind, dims, _ = g.tensors[f"blk.{layer}.attn_qkv.weight"]
+    return kind, (dims[0], len(out)), b"".join(out)
+
+
+def logarithm(tensor):
+    """Returns log(-v) of a tensor, in F32."""
+    kind, dims, data = tensor
+    values = struct.unpack(f"<{len(data) // 4}f", data)
+    return kind, dims, struct.pack(f"<{len(values)}f", *(math.log(-v) for v in values))
+
+
+def with_logarithms(gguf, out):
+    """Copies a GGUF file; its decays become those whose logarithms F32 has, so that a folder can have the same."""
+    g = Gguf(gguf)
+    data = bytearray(g.data)
+    for name, tensor in g.tensors.items():
+        if name.endswith(".ssm_a"):
+            logs = struct.unpack(f"<{len(tensor[2]) // 4}f", logarithm(tensor)[2])
+            data[g.places[name]:g.places[name] + len(tensor[2])] = struct.pack(f"<{len(logs)}f", *(-math.exp(v) for v in logs))
+    pathlib.Path(out).write_bytes(data)
+    return str(out)
+
+
+def joined_tensors(g):
+    """Returns the tensors in the layouts of transformers, still under names of GGUF."""
+    arch, out = g.keys["general.architecture"], dict(g.tensors)
+    for name in g.tensors:
+        layer = name.split(".")[1]
+        if arch == "deepseek2" and name.endswith("attn_k_b.weight"):
+            out[f"blk.{layer}.attn_kv_b.weight"] = latent_kv(g, layer)
+            del out[name], out[f"blk.{layer}.attn_v_b.weight"]
+        if arch == "qwen3next" and name.endswith("attn_gate.weight"):
+            out[f"blk.{layer}.ssm_qkvz.weight"] = hybrid_qkvz(g, layer)
+            del out[name], out[f"blk.{layer}.attn_qkv.weight"]
+        if arch.startswith("qwen35") and name.startswith("blk.") and name in out:
+            out[name] = grouped(g, arch, name, g.tensors[name])
+        for kind in ("exps", "shexp") if arch == "granitemoe" else ("exps",) if arch == "qwen35moe" else ():
+            if name.endswith(f"ffn_gate_{kind}.weight"):
+                up = f"blk.{layer}.ffn_up_{kind}.weight"
+                out[f"blk.{layer}.ffn_gate_up_{kind}.weight"] = joined([g.tensors[name], g.tensors[up]])
+                del out[name], out[up]
+    return out
+
+
 def tensors_of(g):
     """Returns the tensors by the names of transformers; dimensions with the outermost first."""
     arch = g.keys["general.architecture"]
@@ -206,26 +360,29 @@ def tensors_of(g):
     ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
             "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight"}
     out = {}
-    for name, tensor in g.tensors.items():
+    for name, tensor in joined_tensors(g).items():
         if name.startswith("rope_f"):
             continue
-        if arch.startswith("gemma") and "norm" in name:
+        if arch.startswith(("gemma", "qwen3next", "qwen35")) and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
             out[ends[name]] = (tensor[0], tensor[1][::-1], tensor[2])
             continue
         _, layer, rest = name.split(".", 2)
-        role, end = rest.rsplit(".", 1)
+        role, end = rest.rsplit(".", 1) if "." in rest else (rest, "")
         if int(layer) >= config["num_hidden_layers"]:
             continue
         if permuted and role in ("attn_q", "attn_k"):
             tensor = unpermuted(tensor, head_dim)
         kind, dims, data = tensor
-        if role == "shortconv.conv":
+        if role == "ssm_a":
+            kind, dims, data = logarithm(tensor)
+        if role in ("shortconv.conv", "ssm_conv1d"):
             dims = (dims[0], 1, dims[1])
         if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
             dims = (dims[0], 1)
-        suffix = "" if role == "exp_probs_b" else "." + end
+        fused = arch == "qwen35moe" and role.endswith("_exps")
+        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt") or fused else "." + end
         to = f"model.layers.{layer}.{names[role]}{suffix}"
         if "{}" in to:
             each = len(data) // dims[2]

@@ -16,7 +16,10 @@ from weftd import LIMIT_S, Weftd, every, main, program, synth
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
           "lfm2", "lfm2moe", "qwen2moe", "smollm3", "seed-oss", "glm4", "exaone4", "exaone4-window", "ernie4-5",
-          "ernie4-5-moe", "gemma", "arcee", "olmoe", "dots1", "deepseek")
+          "ernie4-5-moe", "gemma", "arcee", "olmoe", "dots1", "deepseek", "granitemoe", "deepseek2-lite",
+          "deepseek2-v3", "deepseek2-mtp")
+# Decays are stored as logarithms, and the value heads of Qwen 3.5 in another order, which is that of a sum.
+HYBRIDS = {"qwen3next": True, "qwen35-mtp": False, "qwen35moe-mtp": False}
 
 
 def digests(model, *flags):
@@ -35,7 +38,7 @@ def info(folder):
 
 
 def test_a_folder_gives_the_bits_of_a_gguf_file():
-    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "lfm2moe")):
+    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "lfm2moe", "granitemoe", "deepseek2-v3")):
         with tempfile.TemporaryDirectory() as where:
             assert digests(folder_of(name, where)) == digests(golden(name)), name
 
@@ -52,6 +55,19 @@ def wrap(folder, change):
     index.write_text(index.read_text().replace('"model.layers', '"model.language_model.layers')
                      .replace('"model.norm', '"model.language_model.norm')
                      .replace('"model.embed', '"model.language_model.embed'))
+
+
+def test_hybrids_give_the_tokens_of_a_gguf_file():
+    for name, same_bits in HYBRIDS.items():
+        with tempfile.TemporaryDirectory() as where:
+            model = hf_folder.with_logarithms(golden(name), pathlib.Path(where) / "model.gguf")
+            folder = hf_folder.write_folder(model, pathlib.Path(where) / name, 2)
+            results = []
+            for path in (folder, model):
+                with Weftd(*FLAGS, "--threads", 2, "--speculation", "off", model=path) as d:
+                    results.append([ask(d, {**r, "temperature": 0}, 24) for r in REQUESTS[:3]])
+            for (ids, digest), (ids_gguf, digest_gguf) in zip(*results):
+                assert ids == ids_gguf and (digest == digest_gguf or not same_bits), name
 
 
 def test_the_text_model_of_a_model_with_pictures():
@@ -225,6 +241,29 @@ def test_what_is_wrong_with_a_folder_is_named():
             change(folder)
             code, message = info(folder)
             assert code == 1 and reason in message and len(message) < 600, (i, reason, code, message)
+
+
+JOINED_REFUSED = [
+    ("deepseek2-v3", set_key("qk_nope_head_dim", 23), "kv_b_proj.weight' has another shape"),
+    ("deepseek2-v3", set_key("v_head_dim", 1e9), "v_head_dim"),
+    ("deepseek2-v3", set_key("topk_method", "group_limited_greedy"), "topk_method"),
+    ("deepseek2-v3", set_key("scoring_func", "softmax"), "scoring_func"),
+    ("qwen3next", set_key("linear_num_key_heads", 3), "in_proj_qkvz.weight' has another shape"),
+    ("qwen3next", set_key("linear_value_head_dim", 8), "linear_value_head_dim"),
+    ("qwen3next", set_key("layer_types", ["full_attention"]), "layer_types"),
+    ("smollm3", set_key("no_rope_layers", [0, 1, 1, 1, 1]), "no_rope_layers[0]"),
+    ("olmoe", set_key("norm_topk_prob", True), "norm_topk_prob true"),
+]
+
+
+def test_joined_tensors_of_another_shape_are_refused():
+    for name, change, reason in JOINED_REFUSED:
+        with tempfile.TemporaryDirectory() as where:
+            folder = folder_of(name, where)
+            assert info(folder)[0] == 0, info(folder)
+            change(folder)
+            code, message = info(folder)
+            assert code == 1 and reason in message and len(message) < 600, (name, reason, code, message)
 
 
 def test_the_cache_of_the_hub_is_used_in_place():
