@@ -7,6 +7,7 @@
  */
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -149,7 +150,7 @@ static int layout_qkvz(struct reader *r, struct layout_rows *rows) {
     double value_dim = reader_number(r, "linear_value_head_dim");
 
     if (!(keys >= 1 && keys <= 4096 && key_dim >= 1 && key_dim <= 4096 && values >= keys &&
-          values <= 4096 && value_dim >= 1 && value_dim <= 4096))
+          values <= 4096 && value_dim >= 1 && value_dim <= 4096 && fmod(values, keys) == 0))
         return layout_bad(r, rows->t);
     uint64_t k = (uint64_t)key_dim, v = (uint64_t)values / (uint64_t)keys * (uint64_t)value_dim;
     TRY(layout_rows(r, rows->t, (uint64_t)keys, 2 * k + 2 * v, rows));
