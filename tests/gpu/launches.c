@@ -40,7 +40,7 @@ static void launch_note_product(struct launch_record *r) {
 }
 
 static int launch_and_note(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                           uint32_t shared, const void *args, bool early, void *stream) {
+                           uint32_t shared, const void *args, uint32_t how, void *stream) {
     struct launches *l = &weft_launches;
     size_t n;
 
@@ -53,14 +53,14 @@ static int launch_and_note(const void *kernel, uint32_t grid_x, uint32_t grid_y,
                                     .grid_y = grid_y,
                                     .n_threads = n_threads,
                                     .shared = shared,
-                                    .early = early};
+                                    .how = how};
         launch_describe(kernel, r->name, &n, &r->n_registers);
         assert(n <= sizeof(r->args));
         memcpy(r->args, args, n);
         if (launch_begins(r, "matvec") || launch_begins(r, "matmul"))
             launch_note_product(r);
     }
-    return l->api->launch(kernel, grid_x, grid_y, n_threads, shared, args, early, stream);
+    return l->api->launch(kernel, grid_x, grid_y, n_threads, shared, args, how, stream);
 }
 
 const struct cuda_api *cuda_api(void) {

@@ -17,7 +17,8 @@ struct launch_record {
     uint32_t grid_x, grid_y, n_threads, shared;
     /* registers of a thread; 0: not known */
     uint32_t n_registers;
-    bool early;
+    /* enum launch_how, as a sum */
+    uint32_t how;
     /* Of products: rows of activations, columns, blocks that share the columns of a panel, bytes of
      * weights, and bytes that blocks read in all, which pass through the L2 cache. */
     uint32_t n_rows, n_in, n_splits;

@@ -33,6 +33,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
+#include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_api.h"
 #include "tests/gpu/launches.h"
 #include "tests/gpu/report.h"
@@ -215,9 +216,9 @@ static void variant_record(struct variant *v, uint32_t rows) {
     v->stream = bench.launches->stream;
 }
 
-static void launch_again(const struct variant *v, const struct launch_record *r, bool early) {
+static void launch_again(const struct variant *v, const struct launch_record *r, uint32_t how) {
     bench_must(bench.launches->api->launch(r->kernel, r->grid_x, r->grid_y, r->n_threads, r->shared,
-                                           r->args, early, v->stream),
+                                           r->args, how, v->stream),
                r->name);
 }
 
@@ -230,7 +231,7 @@ static void *graph_of_launches(const struct variant *v, const struct launch_reco
     bench_must(api->capture_begin(v->stream), "capture");
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < copies; k++)
-            launch_again(v, &r[i], r[i].early && i + k > 0);
+            launch_again(v, &r[i], i + k > 0 ? r[i].how : r[i].how & ~(uint32_t)LAUNCH_EARLY);
     bench_must(api->capture_end(v->stream, &graph), "capture");
     return graph;
 }
@@ -247,7 +248,7 @@ static double time_once(const struct variant *v, void *graph, const struct launc
     if (graph)
         bench_must(api->graph_launch(graph, v->stream), "graph");
     else
-        launch_again(v, r, false);
+        launch_again(v, r, r->how & ~(uint32_t)LAUNCH_EARLY);
     bench_must(api->event_record(bench.to, v->stream), "event");
     bench_must(api->stream_wait(v->stream), "kernel");
     bench_must(api->elapsed(bench.from, bench.to, &us), "elapsed");
@@ -366,7 +367,7 @@ static void dump_launches(const struct variant *v, uint32_t rows) {
                    "'registers': %u, 'early': %s, 'rows': %u, 'n_in': %u, 'splits': %u, "
                    "'weights': %llu, 'read': %llu}\n",
                    r->name, r->grid_x, r->grid_y, r->n_threads, r->shared, r->n_registers,
-                   r->early ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
+                   r->how & LAUNCH_EARLY ? "true" : "false", r->n_rows, r->n_in, r->n_splits,
                    (unsigned long long)r->weight_bytes, (unsigned long long)r->read_bytes);
     }
 }
