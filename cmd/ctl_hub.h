@@ -60,7 +60,8 @@ struct hub_choice {
 
 /* Chooses the model of @l that @spec means, and the projector that suits it best. Without a
  * quantisation it chooses the first available one in a documented order (docs/manual/models.md), or
- * the only one; a repository without GGUF files is taken as a folder of safetensors. Returns 0, or -EINVAL with @err, which names the available models. */
+ * the only one; a repository without GGUF files is taken as a folder of safetensors. Returns 0, or
+ * -EINVAL with @err, which names the available models. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 

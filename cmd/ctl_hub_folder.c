@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "base/model_dir.h"
+#include "base/try.h"
 #include "cmd/ctl_hub.h"
 
 /* Most bytes of a file that describes the model: more is nothing that the engine reads. */
@@ -57,9 +58,7 @@ static int hub_folder_take_small(const struct hub_listing *l, const struct hub_s
         if (l->file[i].size > SMALL_MAX)
             return err_set(err, 0, NULL, "%s has %llu bytes; at most %u are read", l->file[i].path,
                            (unsigned long long)l->file[i].size, SMALL_MAX);
-        int r = hub_folder_take(l, i, out, err);
-        if (r < 0)
-            return r;
+        TRY(hub_folder_take(l, i, out, err));
     }
     out->n_small = out->n;
     return 0;
@@ -84,9 +83,7 @@ static int hub_folder_take_shards(const struct hub_listing *l, struct hub_choice
                            model_name_shards(l->file[i].path));
         of = model_name_shards(l->file[i].path);
         n++;
-        int r = hub_folder_take(l, i, out, err);
-        if (r < 0)
-            return r;
+        TRY(hub_folder_take(l, i, out, err));
     }
     if (n != of)
         return err_set(err, 0, NULL, "the repository has %u of its %u weight files", n, of);
@@ -116,7 +113,6 @@ int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
                       struct hub_choice *out, struct err *err) {
     struct hub_choice c = {.folder = true};
     bool sharded = false, any = false;
-    int r;
 
     for (uint32_t i = 0; i < l->n; i++) {
         const char *end = strrchr(l->file[i].path, '.');
@@ -126,13 +122,11 @@ int hub_choose_folder(const struct hub_listing *l, const struct hub_spec *spec,
     }
     if (!any)
         return -ENOENT;
-    r = hub_folder_take_small(l, spec, &c, err);
-    if (r == 0 && sharded)
-        r = hub_folder_take_shards(l, &c, err);
-    else if (r == 0)
-        r = hub_folder_take_single(l, &c, err);
-    if (r < 0)
-        return r;
+    TRY(hub_folder_take_small(l, spec, &c, err));
+    if (sharded)
+        TRY(hub_folder_take_shards(l, &c, err));
+    else
+        TRY(hub_folder_take_single(l, &c, err));
     c.n_shards = c.n;
     snprintf(c.stem, sizeof(c.stem), "%s", strrchr(spec->repo, '/') + 1);
     *out = c;

@@ -65,9 +65,13 @@ static void copy_text(char *out, size_t size, const struct gguf *g, const char *
 static void read_facts(struct facts *f, const struct model_file *m, struct machine *machine) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
+    int r;
 
     *f = (struct facts){0};
-    int r = m->folder ? checkpoint_open(&g, m->path, &err) : gguf_open(&g, m->path, &err);
+    if (m->folder)
+        r = checkpoint_open(&g, m->path, &err);
+    else
+        r = gguf_open(&g, m->path, &err);
     if (r < 0) {
         snprintf(f->problem, sizeof(f->problem), "%s", err.message[0] ? err.message : strerror(-r));
         return;

@@ -323,7 +323,11 @@ static int pull_done(struct pull *p, bool in_cache, struct err *err) {
     char path[4096];
 
     pull_model_path(p, in_cache, path, sizeof(path));
-    int r = p->choice.folder ? checkpoint_open(&g, path, err) : gguf_open(&g, path, err);
+    int r;
+    if (p->choice.folder)
+        r = checkpoint_open(&g, path, err);
+    else
+        r = gguf_open(&g, path, err);
     if (r < 0) {
         if (!err->message[0])
             err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));

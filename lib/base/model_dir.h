@@ -62,11 +62,11 @@ struct model_list {
 
 #define MODEL_LIST_MAX 4096u /* most models of a list; further ones are left out */
 
-/* Lists the models in @d now: GGUF files, and folders of safetensors, in the hub's cache only
- * whole snapshots. Missing and unreadable folders count as empty. A file that is reached
- * by several paths is listed once: by the first store, there by a path that is no symbolic link,
- * and then by the first path in alphabetical order. Ollama's names for one file are all listed.
- * Returns 0 or -ENOMEM. */
+/* Lists the models in @d now: GGUF files, and folders of safetensors, in the hub's cache only whole
+ * snapshots. Missing and unreadable folders count as empty. A file that is reached by several paths
+ * is listed once: by the first store, there by a path that is no symbolic link, and then by the
+ * first path in alphabetical order. Ollama's names for one file are all listed. Returns 0 or
+ * -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
 void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
 
@@ -83,9 +83,9 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err);
 
-/* Finds the only GGUF model in the folder @path and the folders below it. Returns 0 with its path, which
- * the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if there
- * is none, if there are several or if shards are missing. */
+/* Finds the only GGUF model in the folder @path and the folders below it. Returns 0 with its path,
+ * which the caller frees, and its size; -ENOMEM; or -EINVAL with @err, which names the models, if
+ * there is none, if there are several or if shards are missing. */
 int model_in_folder(const char *path, char **file, uint64_t *bytes, struct err *err);
 
 /* Returns the start of the quantisation's name ("Q4_K_M", "UD-Q4_K_XL", "BF16") at the end of
