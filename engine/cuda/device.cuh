@@ -44,6 +44,45 @@ DEVICE void trigger_next() {
 #endif
 }
 
+#ifdef WEFT_TRACE
+/* Returns the time of the device's global timer in ns. */
+DEVICE uint64_t trace_clock() {
+    uint64_t t;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
+/* Adds one to a count in device memory; returns the value before. */
+DEVICE uint64_t trace_count(uint64_t *n) {
+    return atomicAdd((unsigned long long *)n, 1ull);
+}
+
+#include "engine/cuda/trace.cuh"
+
+static __device__ struct trace_ring *trace_to; /* NULL: nothing is traced */
+extern "C" void trace_add(const void *variable);
+static const struct trace_file {
+    trace_file() {
+        trace_add(&trace_to);
+    }
+} trace_this_file;
+
+/* Defines a kernel like the macro below; its body is between two calls of trace.cuh. */
+#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+    DEVICE void NAME##_traced(const ARGS &a);                                                      \
+    static __global__ void __launch_bounds__(threads, blocks)                                      \
+        NAME(const __grid_constant__ ARGS a, const uint32_t how) {                                 \
+        constexpr struct trace_name name = trace_name_of(#NAME);                                   \
+        if (!(how & LAUNCH_LATE))                                                                  \
+            trigger_next();                                                                        \
+        trace_enter(trace_to);                                                                     \
+        NAME##_traced(a);                                                                          \
+        trace_leave(trace_to, name);                                                               \
+    }                                                                                              \
+    const void *const kernel_##NAME = (const void *)NAME;                                          \
+    DEVICE void NAME##_traced(const ARGS &a)
+#else
 /* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads,
  * and at least @blocks of them fit on a multiprocessor. The launch adds @how (enum launch_how); the
  * trigger comes first, so that the next kernel starts during all of this one. */
@@ -57,6 +96,7 @@ DEVICE void trigger_next() {
     }                                                                                              \
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     DEVICE void NAME##_kernel(const ARGS &a)
+#endif
 
 /* Returns the dynamic shared memory of the launch. */
 DEVICE uint8_t *dynamic_shared() {
@@ -331,6 +371,9 @@ template <int END = 32> DEVICE uint64_t warp_max(uint64_t v) {
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+#ifdef WEFT_TRACE
+    trace_wait(trace_to);
 #endif
 }
 
