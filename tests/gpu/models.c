@@ -3,12 +3,13 @@
  * and bit for bit against themselves in other batches. With a file it measures the steps of that
  * model.
  *
- * usage: models [--tiny] [--prompts | --goals | --drafts | --profile | --selftest] [--q8 | --q4]
- *               [--two] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --drafts | --profile | --trace | --selftest]
+ *               [--q8 | --q4] [--two] [MODEL.gguf]
  *   --prompts   measures prompts
  *   --goals     measures only the batches for which goals are set
  *   --drafts    measures the MTP block of the model
  *   --profile   runs one step of each kind, for ncu with --profile-from-start off
+ *   --trace     prints the times of kernels by the device's clock, if weft-cuda.so is traced
  *   --selftest  checks whether the backend accepts the device
  *   --q8, --q4  uses a KV cache of format q8_0 or q4_0
  *   --two       uses two devices
@@ -706,6 +707,7 @@ static void time_drafts(const void *arg) {
 }
 
 #include "tests/gpu/profile.h"
+#include "tests/gpu/trace_steps.h"
 
 /* Removes @name from the front of the arguments. Returns false if it is not there. */
 static bool takes(int *argc, char ***argv, const char *name) {
@@ -739,6 +741,7 @@ int main(int argc, char **argv) {
     struct timing t = {.shrink = tiny ? 32 : 1, .goals = takes(&argc, &argv, "--goals")};
 
     bool drafts = takes(&argc, &argv, "--drafts"), profile = takes(&argc, &argv, "--profile");
+    bool trace = takes(&argc, &argv, "--trace");
     if (takes(&argc, &argv, "--q8"))
         t.kv = ENGINE_KV_Q8_0;
     if (takes(&argc, &argv, "--q4"))
@@ -754,6 +757,8 @@ int main(int argc, char **argv) {
         t.path = argv[1];
         if (profile)
             profile_steps(&t);
+        else if (trace)
+            report_alone("trace", 90, trace_steps, &t);
         else if (drafts)
             report_alone("times of drafts", 90, time_drafts, &t);
         else if (prompts)
