@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/gguf.h"
 #include "checkpoint/checkpoint.h"
@@ -82,6 +83,23 @@ static int64_t verify_bytes(const struct tensor *t) {
     return -1;
 }
 
+/* Returns the offset in its row of the first value or scale that is not finite, or -1. */
+static int64_t check_made_rows(const struct tensor *t) {
+    CLEANUP(freep) uint8_t *row = malloc(t->row_bytes);
+    struct tensor part = *t;
+    int64_t bad = -1;
+
+    if (!row)
+        return 0;
+    part.n_bytes = t->row_bytes;
+    part.data = row;
+    for (uint64_t r = 0; r < t->n_bytes / t->row_bytes && bad < 0; r++) {
+        tensor_copy_rows(t, r, 1, row);
+        bad = verify_bytes(&part);
+    }
+    return bad;
+}
+
 /* Returns the offset of the first value or scale that is not finite, counted in the piece that has
  * it, or -1. */
 static int64_t check_tensor(const struct tensor *t) {
@@ -89,6 +107,8 @@ static int64_t check_tensor(const struct tensor *t) {
     struct tensor part = *t;
     int64_t bad = -1;
 
+    if (t->repack)
+        return check_made_rows(t);
     if (!t->piece)
         return verify_bytes(t);
     part.piece = NULL;

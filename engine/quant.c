@@ -230,7 +230,14 @@ void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) 
 }
 
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst) {
-    quant_decode(t->format->type, tensor_row(t, r), dst, t->ne[0]);
+    uint8_t room[4096];
+    uint64_t n_blocks = t->ne[0] / t->format->block, n;
+
+    for (uint64_t b = 0; b < n_blocks; b += n) {
+        n = MIN(n_blocks - b, sizeof(room) / t->format->block_bytes);
+        const uint8_t *blocks = tensor_blocks(t, r, b, n, room);
+        quant_decode(t->format->type, blocks, dst + b * t->format->block, n * t->format->block);
+    }
     if (!t->scale)
         return;
     float scale;

@@ -244,14 +244,11 @@ static void cpu_forget_bytes(const uint8_t *data, size_t n) {
 /* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice. The
  * system's page cache keeps them as long as there is room. */
 static void cpu_forget(const struct tensor *t) {
-    uint64_t n_rows = t->n_bytes / t->row_bytes;
+    const uint8_t *data;
+    size_t n;
 
-    if (!t->piece) {
-        cpu_forget_bytes(t->data, t->n_bytes);
-        return;
-    }
-    for (uint64_t i = t->first / t->piece_rows; i * t->piece_rows < t->first + n_rows; i++)
-        cpu_forget_bytes(t->piece[i], t->piece_rows * t->row_bytes);
+    for (uint64_t i = 0; (data = tensor_range(t, i, &n)); i++)
+        cpu_forget_bytes(data, n);
 }
 
 /* Makes room for the activations of the largest batch, of @n_in values, in format @kind. */
@@ -395,6 +392,7 @@ static int cpu_load_table(struct be *b, struct tensor *to, const struct tensor *
     *to = *t;
     to->data = data;
     to->piece = NULL;
+    to->repack = NULL;
     cpu_forget(t);
     return 0;
 }

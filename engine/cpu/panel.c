@@ -425,6 +425,9 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
     return 0;
 }
 
+/* Bytes of blocks that are made at once, of files that have codes and scales apart. */
+#define PACK_ROOM 2048u
+
 /* Rows from n_out on stay zero; write_out() in matmul.c drops the results of their lanes. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
@@ -433,14 +436,18 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
     assert(source < ARRAY_SIZE(sources) && sources[source].format == m->format);
     assert(panel < m->n_panels && t->ne[0] == m->n_in && t->ne[1] == m->n_out);
     pack_fn pack = sources[source].pack;
+    uint8_t room[PACK_ROOM];
+    uint32_t at_once = (uint32_t)(sizeof(room) / t->format->block_bytes);
+    const uint8_t *p = room;
     memset(out, 0, m->panel_bytes);
     for (uint32_t lane = 0; lane < LANES; lane++) {
         uint32_t row = panel * LANES + lane;
 
         if (row >= m->n_out)
             break;
-        const uint8_t *p = tensor_row(t, row);
         for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes) {
+            if (b % at_once == 0)
+                p = tensor_blocks(t, row, b, MIN(m->n_blocks - b, at_once), room);
             uint8_t *unit = out + (size_t)(b / info->unit) * info->unit_bytes;
             uint32_t i = b % info->unit;
 

@@ -341,12 +341,15 @@ int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n, float
     if (cuda_counts(b))
         return load_own(b, NULL, bytes, (void **)out, err);
     CLEANUP(freep) float *all = malloc(bytes);
-    if (!all)
+    CLEANUP(freep) uint8_t *row = malloc(n_columns * sizeof(float));
+    if (!all || !row)
         return -ENOMEM;
     for (size_t r = 0; r < n_rows; r++) {
         const struct tensor *of = t[r / each];
         const struct tensor_format *f = of->format;
-        const uint8_t *row = tensor_row(of, r % each);
+
+        assert(of->row_bytes <= n_columns * sizeof(float));
+        tensor_copy_rows(of, r % each, 1, row);
 
         for (size_t i = 0; i < n_columns; i++)
             all[i * n_rows + r] = (of->scale ? load_first_of(of->scale) : 1) *

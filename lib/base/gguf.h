@@ -106,6 +106,9 @@ struct tensor {
      * order in which RoPE rotates neighbours. NULL: the rows follow each other from data on. */
     const uint8_t *const *piece;
     uint64_t piece_rows, first;
+    /* How blocks are made of REPACK_PARTS pieces for each piece_rows rows (base/repack.h); NULL:
+     * the file has the blocks */
+    const struct repack *repack;
     uint32_t interleave;
     uint16_t shard;
     /* offset of the data in its shard */
@@ -117,10 +120,17 @@ struct tensor {
 
 /* Returns row @r of a tensor whose rows are scattered; see tensor_row(). */
 const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r);
-/* Returns the row_bytes bytes of row @r < ne[1] * ne[2] * ne[3]. */
+/* Returns the row_bytes bytes of row @r < ne[1] * ne[2] * ne[3] of a tensor without repack. */
 static inline const uint8_t *tensor_row(const struct tensor *t, uint64_t r) {
     return t->piece ? tensor_find_row(t, r) : t->data + r * t->row_bytes;
 }
+/* Returns blocks [first, first + n) of row @r, in place or, if they are made, in @room of
+ * n * block_bytes bytes. */
+const uint8_t *tensor_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n,
+                             uint8_t *room);
+/* Returns the bytes in the files of which @t is made, in range @i of the ranges, and sets *n; NULL:
+ * there are no more. */
+const uint8_t *tensor_range(const struct tensor *t, uint64_t i, size_t *n);
 /* Copies rows [first, first + n) of @t to @out, n * row_bytes bytes. */
 void tensor_copy_rows(const struct tensor *t, uint64_t first, uint64_t n, void *out);
 /* Moves the begin of @t, a view, @n rows on. */

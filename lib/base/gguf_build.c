@@ -104,6 +104,19 @@ static int build_dims(struct gguf_build *b, uint64_t n) {
     return 0;
 }
 
+/* Adds the layouts of parts, as REPACK_NUMBERS numbers of each tensor. */
+static int build_repacks(struct gguf_build *b, uint64_t n) {
+    uint32_t number[REPACK_NUMBERS];
+
+    TRY(gguf_keys_array(&b->keys, "weft.tensor.repack", GGUF_U32, REPACK_NUMBERS * n));
+    for (uint32_t i = 0; i < b->n_tensors; i++) {
+        memcpy(number, &b->tensor[i].repack, sizeof(number));
+        for (uint32_t k = 0; b->tensor[i].n_pieces && k < REPACK_NUMBERS; k++)
+            TRY(gguf_keys_add_u32(&b->keys, number[k]));
+    }
+    return 0;
+}
+
 /* Adds the keys that list the tensors in other files. */
 static int build_list_scattered(struct gguf_build *b) {
     static const char *const names[N_MEMBERS] = {"weft.tensor.types", "weft.tensor.pieces",
@@ -119,6 +132,7 @@ static int build_list_scattered(struct gguf_build *b) {
     for (int k = 0; k < N_MEMBERS; k++)
         TRY(build_list(b, names[k], n, k));
     TRY(build_dims(b, n));
+    TRY(build_repacks(b, n));
     TRY(gguf_keys_array(&b->keys, "weft.piece.files", GGUF_U32, b->n_pieces));
     for (uint32_t i = 0; i < b->n_pieces; i++)
         TRY(gguf_keys_add_u32(&b->keys, b->piece[i].file));

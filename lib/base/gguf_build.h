@@ -8,6 +8,7 @@
  */
 
 #include "base/gguf_keys.h"
+#include "base/repack.h"
 
 /* A tensor of the file itself, or one whose rows lie in other files, in pieces of piece_rows
  * rows. */
@@ -26,6 +27,8 @@ struct gguf_built {
     uint64_t piece_rows;
     /* tensor.interleave */
     uint32_t interleave;
+    /* tensor.repack; kind 0: none */
+    struct repack repack;
 };
 
 /* Place of consecutive rows. */
@@ -53,7 +56,8 @@ void gguf_build_deinit(struct gguf_build *b);
  * are zero now. data_at and n_pieces of @t are set here. Returns 0, -ENOMEM or -EMSGSIZE. */
 int gguf_build_tensor(struct gguf_build *b, const struct gguf_built *t, size_t n_bytes,
                       uint8_t **data);
-/* Adds a tensor of the @n pieces at @piece. Returns 0 or -ENOMEM. */
+/* Adds a tensor of the @n pieces at @piece, REPACK_PARTS for each matrix of a tensor with repack; a
+ * part that there is not has file and offset 0. Returns 0 or -ENOMEM. */
 int gguf_build_scattered(struct gguf_build *b, const struct gguf_built *t,
                          const struct gguf_piece *piece, uint32_t n);
 

@@ -8,6 +8,7 @@
  *     weft.tensor.pieces      [n]       pieces of each tensor
  *     weft.tensor.rows        [n]       rows of a piece
  *     weft.tensor.interleave  [n]       struct tensor.interleave
+ *     weft.tensor.repack      [9 n]     struct repack; all 0: the pieces are rows
  *     weft.piece.files        [p]       file of each piece
  *     weft.piece.offsets      [p]       offset of each piece in its file
  *
@@ -19,11 +20,13 @@
 #include <string.h>
 
 #include "base/gguf_private.h"
+#include "base/repack.h"
 #include "base/try.h"
 
 /* The arrays of the list. */
 struct piece_list {
-    const struct gguf_array *names, *types, *dims, *pieces, *rows, *interleave, *files, *offsets;
+    const struct gguf_array *names, *types, *dims, *pieces, *rows, *interleave, *repack, *files,
+        *offsets;
     /* the first piece of the next tensor */
     uint64_t next;
 };
@@ -52,6 +55,7 @@ static int pieces_find(const struct gguf *g, struct piece_list *l, struct err *e
     TRY(pieces_array(g, "weft.tensor.pieces", n, false, &l->pieces, err));
     TRY(pieces_array(g, "weft.tensor.rows", n, false, &l->rows, err));
     TRY(pieces_array(g, "weft.tensor.interleave", n, false, &l->interleave, err));
+    TRY(pieces_array(g, "weft.tensor.repack", REPACK_NUMBERS * n, false, &l->repack, err));
     TRY(pieces_array(g, "weft.piece.files", 0, false, &l->files, err));
     return pieces_array(g, "weft.piece.offsets", gguf_array_n(l->files), false, &l->offsets, err);
 }
@@ -82,10 +86,33 @@ static int pieces_shape(struct tensor *t, struct err *err) {
     return 0;
 }
 
-/* Finds the addresses of the @n pieces of @t. */
+/* Reads how tensor @i is made of parts, if it is. Returns 0, -ENOMEM or -EINVAL. */
+static int pieces_repack(struct gguf *g, const struct piece_list *l, uint64_t i, struct tensor *t,
+                         uint64_t bytes[REPACK_PARTS], struct err *err) {
+    uint32_t number[REPACK_NUMBERS];
+    struct repack p;
+
+    if (gguf_array_read(l->repack, GGUF_U32, i * REPACK_NUMBERS, REPACK_NUMBERS, number) !=
+        REPACK_NUMBERS)
+        return err_set(err, 0, NULL, "'weft.tensor.repack' has a wrong number");
+    memcpy(&p, number, sizeof(p));
+    bytes[0] = t->piece_rows * t->row_bytes;
+    if (p.kind == REPACK_NONE)
+        return 0;
+    if (repack_sizes(&p, t->piece_rows, t->ne[0], bytes) < 0 ||
+        repack_type(&p, t->ne[0]) != t->format->type)
+        return err_set(err, 0, NULL, "tensor '%s' cannot be made of such parts", t->name);
+    struct repack *own = arena_alloc_array(&g->pieces, 1, sizeof(*own));
+    if (!own)
+        return -ENOMEM;
+    *own = p;
+    t->repack = own;
+    return 0;
+}
+
+/* Finds the addresses of the @n pieces of @t, of @bytes[i % each] bytes. */
 static int pieces_places(struct gguf *g, struct piece_list *l, struct tensor *t, uint64_t n,
-                         struct err *err) {
-    size_t bytes = t->piece_rows * t->row_bytes;
+                         const uint64_t *bytes, uint64_t each, struct err *err) {
     const uint8_t **piece = arena_alloc_array(&g->pieces, n, sizeof(*piece));
 
     if (!piece)
@@ -95,7 +122,7 @@ static int pieces_places(struct gguf *g, struct piece_list *l, struct tensor *t,
         uint64_t at = pieces_number(l->offsets, l->next + i);
 
         if (file >= g->n_shards - 1 || at > g->shard[file + 1].size ||
-            bytes > g->shard[file + 1].size - at)
+            bytes[i % each] > g->shard[file + 1].size - at)
             return err_set(err, 0, NULL, "tensor '%s' reaches beyond the end of its file", t->name);
         piece[i] = g->shard[file + 1].map + at;
         if (i == 0) {
@@ -104,7 +131,7 @@ static int pieces_places(struct gguf *g, struct piece_list *l, struct tensor *t,
         }
     }
     l->next += n;
-    if (n == 1 && !t->interleave)
+    if (n == 1 && !t->interleave && !t->repack)
         t->data = piece[0];
     else
         t->piece = piece;
@@ -116,7 +143,7 @@ static int pieces_tensor(struct gguf *g, struct piece_list *l, uint64_t i, struc
                          struct err *err) {
     struct gguf_str name = gguf_array_str(l->names, i);
     uint64_t type = pieces_number(l->types, i), n = pieces_number(l->pieces, i);
-    uint64_t interleave = pieces_number(l->interleave, i);
+    uint64_t interleave = pieces_number(l->interleave, i), bytes[REPACK_PARTS] = {0};
 
     t->name = arena_strndup(&g->names, name.data, name.len);
     if (!t->name)
@@ -132,15 +159,19 @@ static int pieces_tensor(struct gguf *g, struct piece_list *l, uint64_t i, struc
     uint64_t n_rows = t->n_bytes / t->row_bytes;
 
     t->piece_rows = pieces_number(l->rows, i);
-    if (n < 1 || n > gguf_array_n(l->files) - l->next || t->piece_rows < 1 || n_rows % n ||
-        n_rows / n != t->piece_rows)
+    if (t->piece_rows < 1 || t->piece_rows > n_rows)
+        return err_set(err, 0, NULL, "tensor '%s' has a wrong number of rows", t->name);
+    TRY(pieces_repack(g, l, i, t, bytes, err));
+    uint64_t each = t->repack ? REPACK_PARTS : 1;
+    if (n < 1 || n > gguf_array_n(l->files) - l->next || n % each || n_rows % (n / each) ||
+        n_rows / (n / each) != t->piece_rows)
         return err_set(err, 0, NULL, "tensor '%s': %llu pieces do not make %llu rows", t->name,
                        (unsigned long long)n, (unsigned long long)n_rows);
     if (interleave % 2 || interleave > n_rows || (interleave && n_rows % interleave))
         return err_set(err, 0, NULL, "tensor '%s': %llu rows are no heads of %llu", t->name,
                        (unsigned long long)n_rows, (unsigned long long)interleave);
     t->interleave = (uint32_t)interleave;
-    return pieces_places(g, l, t, n, err);
+    return pieces_places(g, l, t, n, bytes, each, err);
 }
 
 bool gguf_has_pieces(const struct gguf *g) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/gguf_private.h"
+#include "base/repack.h"
 #include "base/try.h"
 
 /* Returns the name of a type that exists but that weft does not read, for messages. */
@@ -134,14 +135,47 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     return 0;
 }
 
-const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r) {
+/* Returns the row of the stored matrices that is row @r of the view @t. */
+static uint64_t tensor_stored_row(const struct tensor *t, uint64_t r) {
     r += t->first;
     if (t->interleave) {
         uint64_t i = r % t->interleave;
 
         r += i % 2 * (t->interleave / 2) + i / 2 - i;
     }
+    return r;
+}
+
+const uint8_t *tensor_find_row(const struct tensor *t, uint64_t r) {
+    assert(!t->repack);
+    r = tensor_stored_row(t, r);
     return t->piece[r / t->piece_rows] + r % t->piece_rows * t->row_bytes;
+}
+
+const uint8_t *tensor_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n,
+                             uint8_t *room) {
+    if (!t->repack)
+        return tensor_row(t, r) + first * t->format->block_bytes;
+    repack_blocks(t, tensor_stored_row(t, r), first, n, room);
+    return room;
+}
+
+const uint8_t *tensor_range(const struct tensor *t, uint64_t i, size_t *n) {
+    uint64_t n_rows = t->n_bytes / t->row_bytes, each = t->repack ? REPACK_PARTS : 1;
+    uint64_t bytes[REPACK_PARTS] = {t->piece_rows * t->row_bytes};
+
+    if (!t->piece) {
+        *n = t->n_bytes;
+        return i == 0 ? t->data : NULL;
+    }
+    uint64_t begin = t->first / t->piece_rows * each;
+    uint64_t end = ((t->first + n_rows - 1) / t->piece_rows + 1) * each;
+    if (begin + i >= end)
+        return NULL;
+    if (t->repack)
+        (void)repack_sizes(t->repack, t->piece_rows, t->ne[0], bytes);
+    *n = bytes[i % each];
+    return t->piece[begin + i];
 }
 
 void tensor_copy_rows(const struct tensor *t, uint64_t first, uint64_t n, void *out) {
@@ -151,8 +185,12 @@ void tensor_copy_rows(const struct tensor *t, uint64_t first, uint64_t n, void *
         memcpy(to, t->data + first * t->row_bytes, n * t->row_bytes);
         return;
     }
-    for (uint64_t r = first; r < first + n; r++, to += t->row_bytes)
-        memcpy(to, tensor_find_row(t, r), t->row_bytes);
+    for (uint64_t r = first; r < first + n; r++, to += t->row_bytes) {
+        const uint8_t *row = tensor_blocks(t, r, 0, t->ne[0] / t->format->block, to);
+
+        if (row != to)
+            memcpy(to, row, t->row_bytes);
+    }
 }
 
 void tensor_skip_rows(struct tensor *t, uint64_t n) {

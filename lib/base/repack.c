@@ -1,0 +1,382 @@
+#include "base/repack.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/mathx.h"
+
+#define BLOCK 32u
+/* Most rows and columns: products of two numbers and a size fit into 64 bits. */
+#define SIDE_MAX (1u << 28)
+
+static_assert(sizeof(struct repack) == REPACK_NUMBERS * sizeof(uint32_t), "numbers without gaps");
+
+static bool repack_is_integer(const struct repack *p) {
+    return p->kind >= REPACK_GPTQ;
+}
+
+enum tensor_type repack_type(const struct repack *p, uint64_t n_in) {
+    switch (p->kind) {
+    case REPACK_FP8:
+        return TENSOR_BF16;
+    case REPACK_MXFP4:
+        return TENSOR_MXFP4;
+    case REPACK_NVFP4:
+        return TENSOR_NVFP4;
+    default:
+        break;
+    }
+    /* the last group of a row may be short */
+    bool whole = n_in % BLOCK == 0 && (p->group % BLOCK == 0 || p->group >= n_in);
+
+    if (p->indexed || !whole || (p->bits == 8 && p->zeros))
+        return TENSOR_F16;
+    if (p->bits == 8)
+        return TENSOR_Q8_0;
+    return p->zeros ? TENSOR_Q5_0 : TENSOR_Q4_0;
+}
+
+static uint64_t repack_scale_bytes(const struct repack *p) {
+    return p->scale_type == TENSOR_F32 ? 4 : 2;
+}
+
+/* Returns the number of words of 32 bits that hold @n codes. */
+static uint64_t repack_words(const struct repack *p, uint64_t n) {
+    return (n * p->bits + 31) / 32;
+}
+
+static uint64_t repack_n_groups(const struct repack *p, uint64_t n_in) {
+    return (n_in + p->group - 1) / p->group;
+}
+
+/* Checks the numbers of a layout. */
+static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_in) {
+    bool scales =
+        p->scale_type == TENSOR_F32 || p->scale_type == TENSOR_F16 || p->scale_type == TENSOR_BF16;
+
+    if (p->kind <= REPACK_NONE || p->kind >= REPACK_KINDS || !scales)
+        return false;
+    if (n_rows < 1 || n_rows > SIDE_MAX || n_in < 1 || n_in > SIDE_MAX)
+        return false;
+    if (p->group < 1 || p->group_rows < 1 || p->row_step < 1 || p->row_step > 2)
+        return false;
+    if (p->row_first >= p->row_step || p->zeros > 2 || p->indexed > 1)
+        return false;
+    if (!repack_is_integer(p))
+        return p->zeros == 0 && !p->indexed;
+    if (p->scale_type == TENSOR_F32 || (p->bits != 4 && p->bits != 8))
+        return false;
+    if (p->kind == REPACK_INT8)
+        return p->bits == 8 && p->zeros == 0 && !p->indexed;
+    return p->kind != REPACK_AWQ || (p->bits == 4 && p->zeros == 1 && n_rows % 8 == 0);
+}
+
+int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
+                 uint64_t bytes[REPACK_PARTS]) {
+    if (!repack_is_valid(p, n_rows, n_in))
+        return -EINVAL;
+    uint64_t rows = n_rows * p->row_step, groups = repack_n_groups(p, n_in);
+    uint64_t row_groups = (rows + p->group_rows - 1) / p->group_rows;
+
+    memset(bytes, 0, REPACK_PARTS * sizeof(*bytes));
+    switch (p->kind) {
+    case REPACK_FP8:
+    case REPACK_INT8:
+        bytes[REPACK_CODES] = rows * n_in;
+        bytes[REPACK_SCALES] = row_groups * groups * repack_scale_bytes(p);
+        return 0;
+    case REPACK_MXFP4:
+    case REPACK_NVFP4:
+        bytes[REPACK_CODES] = rows * n_in / 2;
+        bytes[REPACK_SCALES] = rows * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
+        return n_in % (p->kind == REPACK_MXFP4 ? 32 : 64) ? -EINVAL : 0;
+    case REPACK_PACKED:
+        bytes[REPACK_CODES] = rows * repack_words(p, n_in) * 4;
+        bytes[REPACK_ZEROS] = repack_words(p, rows) * groups * 4;
+        break;
+    default:
+        bytes[REPACK_CODES] = repack_words(p, n_in) * rows * 4;
+        bytes[REPACK_ZEROS] = groups * repack_words(p, rows) * 4;
+        break;
+    }
+    if (p->kind == REPACK_AWQ)
+        bytes[REPACK_CODES] = n_in * repack_words(p, rows) * 4;
+    bytes[REPACK_SCALES] = groups * rows * repack_scale_bytes(p);
+    bytes[REPACK_INDEX] = 4 * n_in;
+    if (!p->zeros)
+        bytes[REPACK_ZEROS] = 0;
+    if (!p->indexed)
+        bytes[REPACK_INDEX] = 0;
+    return 0;
+}
+
+/* A row that is read. */
+struct repack_row {
+    const struct repack *p;
+    const uint8_t *const *part;
+    /* number of the row, and of rows and columns of the parts */
+    uint64_t row, n_rows, n_in, n_groups;
+};
+
+/* Reads word @i of 32 bits at @p, which need not be aligned. */
+static uint32_t repack_word(const uint8_t *p, uint64_t i) {
+    uint32_t v;
+
+    memcpy(&v, p + 4 * i, sizeof(v));
+    return le32toh(v);
+}
+
+static uint16_t repack_half(const uint8_t *p, uint64_t i) {
+    uint16_t v;
+
+    memcpy(&v, p + 2 * i, sizeof(v));
+    return le16toh(v);
+}
+
+static float repack_scale_at(const struct repack *p, const uint8_t *scales, uint64_t i) {
+    switch (p->scale_type) {
+    case TENSOR_F16:
+        return mx_half_to_float(repack_half(scales, i));
+    case TENSOR_BF16:
+        return mx_bf16_to_float(repack_half(scales, i));
+    default:
+        return mx_float_of(repack_word(scales, i));
+    }
+}
+
+/* Returns the scale of group @g. */
+static float repack_scale(const struct repack_row *w, uint64_t g) {
+    const uint8_t *scales = w->part[REPACK_SCALES];
+
+    switch (w->p->kind) {
+    case REPACK_GPTQ:
+    case REPACK_AWQ:
+        return repack_scale_at(w->p, scales, g * w->n_rows + w->row);
+    default:
+        return repack_scale_at(w->p, scales, w->row / w->p->group_rows * w->n_groups + g);
+    }
+}
+
+/* Returns code @i of the words at @p. */
+static int repack_code_of(const struct repack *p, const uint8_t *words, uint64_t stride,
+                          uint64_t i) {
+    uint32_t per = 32 / p->bits;
+
+    return (int)(repack_word(words, i / per * stride) >> (p->bits * (i % per)) &
+                 ((1u << p->bits) - 1));
+}
+
+/* Returns the shift of row @row in a word of AWQ. */
+static uint32_t repack_awq_shift(uint64_t row) {
+    static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+    return 4u * place[row % 8];
+}
+
+/* Returns the code of column @k. */
+static int repack_code(const struct repack_row *w, uint64_t k) {
+    const uint8_t *codes = w->part[REPACK_CODES];
+
+    switch (w->p->kind) {
+    case REPACK_GPTQ:
+        return repack_code_of(w->p, codes + 4 * w->row, w->n_rows, k);
+    case REPACK_AWQ:
+        return (int)(repack_word(codes, (k * w->n_rows + w->row) / 8) >> repack_awq_shift(w->row) &
+                     15);
+    case REPACK_INT8:
+        return (int8_t)codes[w->row * w->n_in + k] + 128;
+    default:
+        return repack_code_of(w->p, codes + 4 * w->row * repack_words(w->p, w->n_in), 1, k);
+    }
+}
+
+/* Reads codes [k, k + BLOCK), which begin a word. */
+static void repack_codes(const struct repack_row *w, uint64_t k, int code[BLOCK]) {
+    const uint8_t *words = w->part[REPACK_CODES];
+    uint64_t stride = 1, bits = w->p->bits, at = k * bits / 32;
+
+    switch (w->p->kind) {
+    case REPACK_GPTQ:
+        stride = w->n_rows;
+        words += 4 * (at * stride + w->row);
+        break;
+    case REPACK_PACKED:
+        words += 4 * (w->row * repack_words(w->p, w->n_in) + at);
+        break;
+    default:
+        for (uint32_t i = 0; i < BLOCK; i++)
+            code[i] = repack_code(w, k + i);
+        return;
+    }
+    for (uint32_t i = 0; i < BLOCK; words += 4 * stride)
+        for (uint32_t shift = 0; shift < 32; shift += (uint32_t)bits)
+            code[i++] = (int)(repack_word(words, 0) >> shift & ((1u << bits) - 1));
+}
+
+/* Returns the zero point of group @g. */
+static int repack_zero(const struct repack_row *w, uint64_t g) {
+    const uint8_t *zeros = w->part[REPACK_ZEROS];
+    int add = w->p->zeros == 2;
+
+    if (!w->p->zeros)
+        return 1 << (w->p->bits - 1);
+    switch (w->p->kind) {
+    case REPACK_GPTQ:
+        return add + repack_code_of(w->p, zeros + 4 * g * repack_words(w->p, w->n_rows), 1, w->row);
+    case REPACK_AWQ:
+        return (int)(repack_word(zeros, (g * w->n_rows + w->row) / 8) >> repack_awq_shift(w->row) &
+                     15);
+    default:
+        return add + repack_code_of(w->p, zeros + 4 * g, w->n_groups, w->row);
+    }
+}
+
+/* Returns the group of column @k. A file that changes may have any number in its index. */
+static uint64_t repack_group(const struct repack_row *w, uint64_t k) {
+    if (!w->p->indexed)
+        return k / w->p->group;
+    return MIN((uint64_t)repack_word(w->part[REPACK_INDEX], k), w->n_groups - 1);
+}
+
+static void repack_put_half(uint8_t *out, uint16_t v) {
+    v = htole16(v);
+    memcpy(out, &v, sizeof(v));
+}
+
+/* Writes the block of columns [32 b, 32 b + 32) as Q4_0, Q5_0 or Q8_0. */
+static void repack_integer_block(const struct repack_row *w, enum tensor_type type, uint64_t b,
+                                 uint8_t *out) {
+    uint64_t g = repack_group(w, b * BLOCK);
+    uint8_t *codes = out + (type == TENSOR_Q5_0 ? 6 : 2);
+    int zero = repack_zero(w, g), code[BLOCK];
+    uint32_t high = 0;
+
+    repack_put_half(out, mx_float_to_half(repack_scale(w, g)));
+    repack_codes(w, b * BLOCK, code);
+    if (type == TENSOR_Q8_0) {
+        for (uint32_t i = 0; i < BLOCK; i++)
+            codes[i] = (uint8_t)(code[i] - zero);
+        return;
+    }
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        code[i] += (type == TENSOR_Q5_0 ? 16 : 8) - zero;
+        high |= (uint32_t)(code[i] >> 4 & 1) << i;
+    }
+    for (uint32_t i = 0; i < BLOCK / 2; i++)
+        codes[i] = (uint8_t)((code[i] & 15) | (code[i + BLOCK / 2] & 15) << 4);
+    if (type == TENSOR_Q5_0) {
+        high = htole32(high);
+        memcpy(out + 2, &high, sizeof(high));
+    }
+}
+
+/* Writes values [first, first + n) as F16. */
+static void repack_halves(const struct repack_row *w, uint64_t first, uint64_t n, uint8_t *out) {
+    for (uint64_t k = first; k < first + n; k++, out += 2) {
+        uint64_t g = repack_group(w, k);
+        float v = repack_scale(w, g) * (float)(repack_code(w, k) - repack_zero(w, g));
+
+        repack_put_half(out, mx_float_to_half(v));
+    }
+}
+
+/* Returns the value of an E4M3 code, which has no infinities. */
+static float repack_e4m3(uint8_t x) {
+    uint32_t sign = (uint32_t)(x & 0x80) << 24, e = x >> 3 & 15, m = x & 7;
+
+    if ((x & 0x7F) == 0x7F)
+        return mx_float_of(0x7FC00000u);
+    if (e == 0)
+        return mx_float_of(sign | mx_bits_of((float)m * 0x1p-9f));
+    return mx_float_of(sign | (e + 120) << 23 | m << 20);
+}
+
+/* Rounds to the nearest bfloat16, of two the even one. */
+static uint16_t repack_bf16(float f) {
+    uint32_t u = mx_bits_of(f);
+
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
+        return (uint16_t)(u >> 16 | 64);
+    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
+}
+
+/* Writes values [first, first + n) of FP8 as BF16. */
+static void repack_fp8(const struct repack_row *w, uint64_t first, uint64_t n, uint8_t *out) {
+    const uint8_t *codes = w->part[REPACK_CODES] + w->row * w->n_in;
+    uint64_t end = first + n;
+
+    for (uint64_t k = first; k < end;) {
+        uint64_t g = k / w->p->group, stop = MIN(end, (g + 1) * w->p->group);
+        float scale = repack_scale(w, g);
+
+        for (; k < stop; k++, out += 2)
+            repack_put_half(out, repack_bf16(repack_e4m3(codes[k]) * scale));
+    }
+}
+
+/* Returns code @k of a row with two codes a byte, the lower half first. */
+static uint8_t repack_nibble(const uint8_t *codes, uint64_t k) {
+    return codes[k / 2] >> (k % 2 * 4) & 15;
+}
+
+/* Writes the block of columns [32 b, 32 b + 32). */
+static void repack_mxfp4(const struct repack_row *w, uint64_t b, uint8_t *out) {
+    const uint8_t *codes = w->part[REPACK_CODES] + w->row * w->n_in / 2;
+
+    out[0] = w->part[REPACK_SCALES][w->row * (w->n_in / 32) + b];
+    for (uint32_t i = 0; i < 16; i++)
+        out[1 + i] = (uint8_t)(repack_nibble(codes, 32 * b + i) |
+                               repack_nibble(codes, 32 * b + 16 + i) << 4);
+}
+
+/* Writes the block of columns [64 b, 64 b + 64). GGUF's scales have no sign: that of a negative
+ * scale goes to the codes. */
+static void repack_nvfp4(const struct repack_row *w, uint64_t b, uint8_t *out) {
+    const uint8_t *codes = w->part[REPACK_CODES] + w->row * w->n_in / 2;
+    const uint8_t *scales = w->part[REPACK_SCALES] + w->row * (w->n_in / 16) + 4 * b;
+
+    for (uint32_t s = 0; s < 4; s++) {
+        uint8_t flip = scales[s] & 0x80 ? 0x88 : 0;
+        uint64_t at = 64 * b + 16 * s;
+
+        out[s] = scales[s] & 0x7F;
+        for (uint32_t i = 0; i < 8; i++)
+            out[4 + 8 * s + i] =
+                (uint8_t)((repack_nibble(codes, at + i) | repack_nibble(codes, at + 8 + i) << 4) ^
+                          flip);
+    }
+}
+
+void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t n, uint8_t *out) {
+    const struct repack *p = t->repack;
+    uint64_t matrix = r / t->piece_rows;
+    const struct repack_row w = {
+        .p = p,
+        .part = t->piece + matrix * REPACK_PARTS,
+        .row = p->row_first + (r - matrix * t->piece_rows) * p->row_step,
+        .n_rows = t->piece_rows * p->row_step,
+        .n_in = t->ne[0],
+        .n_groups = repack_n_groups(p, t->ne[0]),
+    };
+    enum tensor_type type = t->format->type;
+    size_t each = t->format->block_bytes;
+
+    if (type == TENSOR_BF16) {
+        repack_fp8(&w, first, n, out);
+        return;
+    }
+    if (type == TENSOR_F16) {
+        repack_halves(&w, first, n, out);
+        return;
+    }
+    for (uint64_t b = first; b < first + n; b++, out += each) {
+        if (type == TENSOR_MXFP4)
+            repack_mxfp4(&w, b, out);
+        else if (type == TENSOR_NVFP4)
+            repack_nvfp4(&w, b, out);
+        else
+            repack_integer_block(&w, type, b, out);
+    }
+}
