@@ -128,23 +128,6 @@ static yyjson_val *config_text(yyjson_val *root) {
     return yyjson_is_obj(text) ? text : root;
 }
 
-/* Refuses weights of formats that are not supported, by their name. */
-static int config_check_quantisation(const struct reader *r) {
-    static const char *const keys[] = {"quantization_config", "compression_config"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
-        yyjson_val *q = config_member(r, keys[i], strlen(keys[i]));
-        const char *method = json_cstr(yyjson_obj_get(q, "quant_method"));
-
-        if (q)
-            return err_set(r->err, 0, NULL,
-                           "config.json: %s.quant_method %s is not supported; F32, F16 and BF16 "
-                           "weights are",
-                           keys[i], quoted(method ? method : "").s);
-    }
-    return 0;
-}
-
 int reader_open_config(struct reader *r, const char *text, size_t len) {
     int result = json_parse(&r->doc, text, len, 0);
     char known[700];
@@ -163,7 +146,7 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
         return err_set(r->err, 0, NULL,
                        "config.json: model_type %s is not supported as a folder; known: %s",
                        quoted(type).s, known);
-    TRY(config_check_quantisation(r));
+    TRY(quantised_read_rule(r));
     TRY(config_whole(r, "num_hidden_layers", 0, 1, 1024, &r->n_layer));
     TRY(config_whole(r, "num_attention_heads", 0, 1, 1 << 12, &r->n_head));
     TRY(config_whole(r, "num_key_value_heads", r->n_head, 1, 1 << 12, &r->n_head_kv));

@@ -6,6 +6,7 @@
 #include "base/gguf_build.h"
 #include "base/json_read.h"
 #include "checkpoint/archs.h"
+#include "checkpoint/quantised.h"
 #include "checkpoint/safetensors.h"
 
 /* Most weight files of a folder. */
@@ -28,6 +29,7 @@ struct reader {
     /* the text model's part of it */
     yyjson_val *text;
     const struct arch_row *row;
+    struct quantised_rule rule;
     struct reader_file *file;
     uint32_t n_files;
     struct st_list list;

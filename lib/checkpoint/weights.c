@@ -114,8 +114,7 @@ static int weights_type(const struct reader *r, const struct st_tensor *t, enum 
         *out = TENSOR_BF16;
         return 0;
     default:
-        return err_set(r->err, 0, NULL,
-                       "%s: tensor '%s' has type %s, which is not supported; F32, F16 and BF16 are",
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has type %s, which is not supported there",
                        r->file[t->file].name, t->name, st_type_name(t->type));
     }
 }
@@ -203,19 +202,81 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
     return 0;
 }
 
+/* Checks that rows that RoPE rotates are whole heads, and sets their order. */
+static int weights_order(const struct reader *r, const char *file, const char *name,
+                         enum name_how how, struct gguf_built *b) {
+    if (how != NAME_ROTATED || !r->row->permuted)
+        return 0;
+    b->interleave = r->head_dim;
+    if (b->piece_rows % r->head_dim || r->head_dim % 2)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u rows", file, name,
+                       r->head_dim);
+    return 0;
+}
+
 /* Adds a matrix in place. */
 static int weights_in_place(struct reader *r, const struct st_tensor *t, enum name_how how,
                             struct gguf_built *b) {
     const struct gguf_piece piece = {t->file, t->offset};
 
     b->piece_rows = b->ne[1] * b->ne[2] * b->ne[3];
-    if (how == NAME_ROTATED && r->row->permuted) {
-        b->interleave = r->head_dim;
-        if (b->piece_rows % r->head_dim || r->head_dim % 2)
-            return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u rows",
-                           r->file[t->file].name, t->name, r->head_dim);
-    }
+    TRY(weights_order(r, r->file[t->file].name, t->name, how, b));
     return gguf_build_scattered(&r->build, b, &piece, 1);
+}
+
+/* Writes the places of the parts of @q. */
+static void weights_parts(const struct quantised *q, struct gguf_piece *piece) {
+    for (int i = 0; i < REPACK_PARTS; i++) {
+        const struct st_tensor *t = q->part[i];
+
+        piece[i] = t ? (struct gguf_piece){t->file, t->offset} : (struct gguf_piece){0};
+    }
+}
+
+/* Sets @b to matrices like @q. */
+static void weights_quantised_shape(const struct quantised *q, struct gguf_built *b) {
+    b->type = repack_type(&q->how, q->n_in);
+    b->repack = q->how;
+    b->n_dims = 2;
+    b->ne[0] = q->n_in;
+    b->ne[1] = b->piece_rows = q->n_rows;
+    b->ne[2] = b->ne[3] = 1;
+}
+
+/* Adds the @n factors of the matrices of tensor @b, NAME.scale beside NAME.weight. */
+static int weights_factors(struct reader *r, const struct gguf_built *b, const float *factor,
+                           uint32_t n) {
+    struct gguf_built s = {.type = TENSOR_F32, .ne = {n, 1, 1, 1}, .n_dims = 1};
+    const char *end = strstr(b->name, ".weight");
+    uint8_t *to;
+
+    if (factor[0] == 0)
+        return 0;
+    if (strncmp(b->name, "token_embd", 10) == 0)
+        return err_set(r->err, 0, NULL, "NVFP4 is not supported for the table of tokens");
+    snprintf(s.name, sizeof(s.name), "%.*s.scale", end ? (int)(end - b->name) : 50, b->name);
+    TRY(gguf_build_tensor(&r->build, &s, n * sizeof(float), &to));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t word = htole32(mx_bits_of(factor[i]));
+
+        memcpy(to + i * sizeof(word), &word, sizeof(word));
+    }
+    return 0;
+}
+
+/* Adds the quantised matrix @q, whose codes are @t. */
+static int weights_quantised(struct reader *r, const struct st_tensor *t, const struct quantised *q,
+                             enum name_how how, struct gguf_built *b) {
+    struct gguf_piece piece[REPACK_PARTS];
+
+    if (how != NAME_PLAIN && how != NAME_ROTATED)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has type %s, which is not supported there",
+                       r->file[t->file].name, t->name, st_type_name(t->type));
+    weights_quantised_shape(q, b);
+    TRY(weights_order(r, r->file[t->file].name, t->name, how, b));
+    weights_parts(q, piece);
+    TRY(gguf_build_scattered(&r->build, b, piece, REPACK_PARTS));
+    return weights_factors(r, b, &q->factor, 1);
 }
 
 /* Keeps a matrix of an expert for weights_add_experts(). */
@@ -233,12 +294,16 @@ static int weights_keep_expert(struct weights *w, const struct weight_place *p,
 /* Adds the tensor @t of the checkpoint. */
 static int weights_add(struct weights *w, const struct st_tensor *t) {
     struct reader *r = w->r;
-    const char *name = weights_text_name(t->name);
     struct weight_place p = {0};
     struct gguf_built b = {0};
+    struct quantised q;
 
-    if (!name)
+    if (!weights_text_name(t->name))
         return 0;
+    int form = quantised_find(r, t, &q);
+    if (form < 0 || form == QUANTISED_COMPANION)
+        return MIN(form, 0);
+    const char *name = weights_text_name(form == QUANTISED_MATRIX ? q.name : t->name);
     if (!weights_find_in(r->row->names, name, &p) && !weights_find_in(arch_names, name, &p))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for %s models",
                        r->file[t->file].name, t->name, r->row->model_type);
@@ -248,12 +313,14 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     if (p.name->how == NAME_LEFT_OUT || p.layer >= r->n_layer ||
         (tied && strcmp(p.name->to, "output.weight") == 0))
         return 0;
-    TRY(weights_type(r, t, &b.type));
-    if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
-        return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     if (p.name->how == NAME_EXPERT)
         return weights_keep_expert(w, &p, t);
     weights_name(b.name, &p);
+    if (form == QUANTISED_MATRIX)
+        return weights_quantised(r, t, &q, p.name->how, &b);
+    TRY(weights_type(r, t, &b.type));
+    if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
+        return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
     TRY(weights_shape(r, t, floats, &b));
     if (floats)
@@ -268,8 +335,38 @@ static int weights_by_expert(const void *a, const void *b) {
     return order ? order : (x->expert > y->expert) - (x->expert < y->expert);
 }
 
-/* Adds the tensor of the @n experts at @e. */
-static int weights_join(struct reader *r, const struct weight_expert *e, uint32_t n) {
+/* Adds the tensor of the @n quantised experts at @e, of which @first is the first. */
+static int weights_join_quantised(struct reader *r, const struct weight_expert *e, uint32_t n,
+                                  const struct quantised *first) {
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n, REPACK_PARTS * sizeof(*piece));
+    CLEANUP(freep) float *factor = calloc(n, sizeof(*factor));
+    struct gguf_built b = {0};
+    struct quantised q;
+
+    if (!piece || !factor)
+        return -ENOMEM;
+    weights_quantised_shape(first, &b);
+    snprintf(b.name, sizeof(b.name), "%s", e->to);
+    b.n_dims = 3;
+    b.ne[2] = n;
+    for (uint32_t i = 0; i < n; i++) {
+        int form = quantised_find(r, e[i].t, &q);
+
+        if (form < 0)
+            return form;
+        if (form != QUANTISED_MATRIX || q.n_rows != first->n_rows || q.n_in != first->n_in ||
+            memcmp(&q.how, &first->how, sizeof(q.how)) != 0)
+            return err_set(r->err, 0, NULL, "tensors '%s' and '%s' differ in shape or type",
+                           e->t->name, e[i].t->name);
+        weights_parts(&q, piece + (size_t)i * REPACK_PARTS);
+        factor[i] = q.factor;
+    }
+    TRY(gguf_build_scattered(&r->build, &b, piece, n * REPACK_PARTS));
+    return weights_factors(r, &b, factor, n);
+}
+
+/* Adds the tensor of the @n experts at @e, which are not quantised. */
+static int weights_join_plain(struct reader *r, const struct weight_expert *e, uint32_t n) {
     CLEANUP(freep) struct gguf_piece *piece = calloc(n, sizeof(*piece));
     struct gguf_built b = {0};
 
@@ -281,9 +378,6 @@ static int weights_join(struct reader *r, const struct weight_expert *e, uint32_
     for (uint32_t i = 0; i < n; i++) {
         const struct st_tensor *t = e[i].t;
 
-        if (e[i].expert != i)
-            return err_set(r->err, 0, NULL, "tensor '%s' is that of expert %u, where %u is missing",
-                           t->name, e[i].expert, i);
         if (t->type != e->t->type || t->n_dims != 2 || t->dim[0] != e->t->dim[0] ||
             t->dim[1] != e->t->dim[1])
             return err_set(r->err, 0, NULL, "tensors '%s' and '%s' differ in shape or type",
@@ -294,6 +388,22 @@ static int weights_join(struct reader *r, const struct weight_expert *e, uint32_
     b.ne[2] = n;
     b.piece_rows = b.ne[1];
     return gguf_build_scattered(&r->build, &b, piece, n);
+}
+
+/* Adds the tensor of the @n experts at @e. */
+static int weights_join(struct reader *r, const struct weight_expert *e, uint32_t n) {
+    struct quantised first;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (e[i].expert != i)
+            return err_set(r->err, 0, NULL, "tensor '%s' is that of expert %u, where %u is missing",
+                           e[i].t->name, e[i].expert, i);
+    int form = quantised_find(r, e->t, &first);
+    if (form < 0)
+        return form;
+    if (form == QUANTISED_MATRIX)
+        return weights_join_quantised(r, e, n, &first);
+    return weights_join_plain(r, e, n);
 }
 
 /* Adds the tensors of all experts. */
