@@ -21,6 +21,7 @@ class Gguf:
         for _ in range(n_keys):
             name = self.text()
             self.keys[name] = self.value(self.take("I")[0])
+        self.keys_end = self.at
         infos = []
         for _ in range(n_tensors):
             name = self.text()
@@ -433,12 +434,13 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
-def write_folder(gguf, folder, n_shards=1):
-    """Writes the folder of the GGUF file at @gguf, with its weights in @n_shards files."""
+def write_folder(gguf, folder, n_shards=1, tensors=None, more=None):
+    """Writes the folder of the GGUF file at @gguf, with its weights in @n_shards files: @tensors in place of its own,
+    and the members @more in config.json."""
     g = Gguf(gguf)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config_of(g)))
+    (folder / "config.json").write_text(json.dumps({**config_of(g), **(more or {})}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_of(g)))
     settings = {}
     if "tokenizer.chat_template" in g.keys:
@@ -446,7 +448,7 @@ def write_folder(gguf, folder, n_shards=1):
     if "tokenizer.ggml.eos_token_id" in g.keys and g.keys["tokenizer.ggml.model"] == "gpt2":
         settings["eos_token"] = g.keys["tokenizer.ggml.tokens"][g.keys["tokenizer.ggml.eos_token_id"]]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tensors = tensors_of(g)
+    tensors = tensors or tensors_of(g)
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return str(folder)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 import hf_folder
+import hf_quantise
 from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
@@ -96,6 +97,34 @@ def test_backend_reference_reads_scattered_rows():
         for name in ("llama-gqa", "qwen3moe"):
             flags = ("--backend", "reference")
             assert digests(folder_of(name, where), *flags) == digests(golden(name), *flags), name
+
+
+def quantised(form, name, where):
+    """Returns the folder and the GGUF file of the same numbers."""
+    folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
+    hf_quantise.write_pair(form, golden(name), folder, file)
+    return folder, file
+
+
+def test_quantised_folders_give_the_bits_of_a_gguf_file():
+    for form in every(hf_quantise.FORMS, ("fp8-block", "mxfp4", "nvfp4-modelopt", "awq", "gptq-act-order", "packed")):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = quantised(form, "llama-gqa", where)
+            assert digests(folder) == digests(file), form
+
+
+def test_quantised_experts_give_the_bits_of_a_gguf_file():
+    for form in every(("fp8-channel", "mxfp4", "nvfp4-modelopt", "awq", "gptq-asym", "packed-8"), ("nvfp4-modelopt", "awq")):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = quantised(form, "lfm2moe", where)
+            assert digests(folder) == digests(file), form
+
+
+def test_backend_reference_reads_quantised_folders():
+    for form in every(hf_quantise.FORMS, ("fp8-tensor", "nvfp4-compressed", "gptq-asym")):
+        with tempfile.TemporaryDirectory() as where:
+            folder, file = quantised(form, "llama-gqa", where)
+            assert digests(folder, "--backend", "reference") == digests(file, "--backend", "reference"), form
 
 
 def test_a_bf16_folder_of_a_vocabulary_that_speaks():

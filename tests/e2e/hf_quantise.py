@@ -1,0 +1,342 @@
+"""Writes the folder of a golden model with quantised matrices as tools publish them, and a GGUF file of the same
+numbers. Codes, scales and zero points are random; values are computed from them in float64, and the blocks of the GGUF
+file from the values, so that nothing here follows lib/base/repack.c."""
+import json
+import pathlib
+import random
+import struct
+
+import hf_folder
+
+TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q5_0": 6, "Q8_0": 8, "BF16": 30, "MXFP4": 39, "NVFP4": 40}
+FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # the row of each four bits of a word
+
+
+def f32(v):
+    return struct.unpack("<f", struct.pack("<f", v))[0]
+
+
+def f16(v):
+    return struct.unpack("<e", struct.pack("<e", v))[0]
+
+
+def bf16_bits(v):
+    """Rounds a value of F32 to the nearest bfloat16."""
+    u, = struct.unpack("<I", struct.pack("<f", v))
+    low, high = u & 0xFFFF, u >> 16
+    return high + (low > 0x8000 or (low == 0x8000 and high & 1))
+
+
+def of_bf16(bits):
+    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+
+
+def e4m3(x):
+    sign, e, m = -1.0 if x & 128 else 1.0, x >> 3 & 15, x & 7
+    return sign * (m * 2.0 ** -9 if e == 0 else (8 + m) * 2.0 ** (e - 10))
+
+
+def packed(codes, bits):
+    """Packs codes to words of 32 bits, the first into the lowest bits."""
+    per = 32 // bits
+    codes = codes + [0] * (-len(codes) % per)
+    return [sum(c << bits * i for i, c in enumerate(codes[at:at + per])) for at in range(0, len(codes), per)]
+
+
+def words(values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def scale_bytes(kind, rows):
+    flat = [v for row in rows for v in row]
+    if kind == "BF16":
+        return struct.pack(f"<{len(flat)}H", *map(bf16_bits, flat))
+    return struct.pack(f"<{len(flat)}{'f' if kind == 'F32' else 'e'}", *flat)
+
+
+def transposed(rows):
+    return [list(c) for c in zip(*rows)]
+
+
+class Matrix:
+    """A quantised matrix: tensors of the folder by the ends of their names, values, and rows of the GGUF file."""
+
+    def __init__(self, tensors, values, kind, rows, factor=None):
+        self.tensors, self.values, self.kind, self.rows, self.factor = tensors, values, kind, rows, factor
+
+
+def random_scale(rng, kind):
+    v = rng.uniform(0.5, 1) / 128
+    return of_bf16(bf16_bits(v)) if kind == "BF16" else f16(v) if kind == "F16" else f32(v)
+
+
+def integer_rows(values, scale_of, kind):
+    """Encodes values of Q4_0, Q5_0 and Q8_0, whose scale for row n and column k is scale_of(n, k)."""
+    out = []
+    for n, row in enumerate(values):
+        data = b""
+        for at in range(0, len(row), 32):
+            d = scale_of(n, at)
+            q = [v / d for v in row[at:at + 32]]
+            assert all(v == int(v) for v in q) and f16(d) == d
+            q = [int(v) for v in q]
+            data += struct.pack("<e", d)
+            if kind == "Q8_0":
+                data += struct.pack("<32b", *q)
+                continue
+            q = [v + (8 if kind == "Q4_0" else 16) for v in q]
+            if kind == "Q5_0":
+                data += struct.pack("<I", sum((v >> 4) << i for i, v in enumerate(q)))
+            data += bytes((q[i] & 15) | (q[i + 16] & 15) << 4 for i in range(16))
+        out.append(data)
+    return out
+
+
+def float_rows(values, kind):
+    if kind == "F16":
+        return [struct.pack(f"<{len(r)}e", *r) for r in values]
+    return [struct.pack(f"<{len(r)}H", *(bf16_bits(f32(v)) for v in r)) for r in values]
+
+
+def integers(rng, n_rows, n_in, how, bits=4, group=32, zeros=False, order=False, kind="F16", less=1):
+    """GPTQ, AWQ and compressed-tensors' pack-quantized."""
+    group = n_in if group < 0 else group
+    n_groups = (n_in + group - 1) // group
+    code = [[rng.randrange(1 << bits) for _ in range(n_in)] for _ in range(n_rows)]
+    scale = [[random_scale(rng, kind) for _ in range(n_groups)] for _ in range(n_rows)]
+    low = less if how == "gptq" else 0
+    zero = [[rng.randrange(low, (1 << bits) + low) if zeros else 1 << bits - 1 for _ in range(n_groups)]
+            for _ in range(n_rows)]
+    index = [k // group for k in range(n_in)]
+    if order:
+        rng.shuffle(index)
+    values = [[scale[n][index[k]] * (code[n][k] - zero[n][index[k]]) for k in range(n_in)] for n in range(n_rows)]
+    per = 32 // bits
+    if how == "gptq":
+        columns = [packed(row, bits) for row in code]
+        tensors = {
+            "qweight": ("I32", [n_in // per, n_rows], words([w for line in transposed(columns) for w in line])),
+            "scales": (kind, [n_groups, n_rows], scale_bytes(kind, transposed(scale))),
+            "qzeros": ("I32", [n_groups, n_rows // per], words(
+                [w for line in transposed(zero) for w in packed([z - less for z in line], bits)])),
+            "g_idx": ("I32", [n_in], words(index)),
+        }
+    elif how == "awq":
+        def line(of):
+            return [w for at in range(0, n_rows, 8) for w in packed([of[at + i] for i in AWQ_ORDER], 4)]
+        tensors = {
+            "qweight": ("I32", [n_in, n_rows // 8], words([w for c in transposed(code) for w in line(c)])),
+            "scales": (kind, [n_groups, n_rows], scale_bytes(kind, transposed(scale))),
+            "qzeros": ("I32", [n_groups, n_rows // 8], words([w for z in transposed(zero) for w in line(z)])),
+        }
+    else:
+        tensors = {
+            "weight_packed": ("I32", [n_rows, n_in // per], words([w for row in code for w in packed(row, bits)])),
+            "weight_scale": (kind, [n_rows, n_groups], scale_bytes(kind, scale)),
+            "weight_shape": ("I64", [2], struct.pack("<2q", n_rows, n_in)),
+        }
+        if zeros:
+            lines = transposed([packed(column, bits) for column in transposed(zero)])
+            tensors["weight_zero_point"] = ("I32", [n_rows // per, n_groups], words([w for x in lines for w in x]))
+        if order:
+            tensors["weight_g_idx"] = ("I32", [n_in], words(index))
+    if order or group % 32 or (bits == 8 and zeros):
+        return Matrix(tensors, values, "F16", float_rows(values, "F16"))
+    to = "Q8_0" if bits == 8 else "Q5_0" if zeros else "Q4_0"
+    return Matrix(tensors, values, to, integer_rows(values, lambda n, k: scale[n][k // group], to))
+
+
+def bytes8(rng, n_rows, n_in, how, kind="F32", block=None, name="weight_scale"):
+    """FP8 (how: tensor, channel, block) and compressed-tensors' int-quantized (how: int)."""
+    rows, columns = {"tensor": (n_rows, n_in), "channel": (1, n_in), "int": (1, n_in)}.get(how, block)
+    shape = [(n_rows + rows - 1) // rows, (n_in + columns - 1) // columns]
+    small = how != "int"  # codes of FP8 reach 448
+    scale = [[random_scale(rng, kind) * (1 if not small else 1 / 64) for _ in range(shape[1])] for _ in range(shape[0])]
+    codes = [[rng.randrange(256) for _ in range(n_in)] for _ in range(n_rows)]
+    if small:
+        codes = [[c & 0xFE if c & 0x7F == 0x7F else c for c in row] for row in codes]
+    number = e4m3 if small else lambda c: c - 256 if c > 127 else c
+    values = [[number(codes[n][k]) * scale[n // rows][k // columns] for k in range(n_in)] for n in range(n_rows)]
+    tensors = {"weight": ("F8_E4M3" if small else "I8", [n_rows, n_in], b"".join(map(bytes, codes))),
+               name: (kind, [] if how == "tensor" else shape, scale_bytes(kind, scale)),
+               "input_scale": ("F32", [], struct.pack("<f", 0.5))}
+    if small:
+        return Matrix(tensors, values, "BF16", float_rows(values, "BF16"))
+    return Matrix(tensors, values, "Q8_0", integer_rows(values, lambda n, k: scale[n][0], "Q8_0"))
+
+
+def fp4(rng, n_rows, n_in, how):
+    """MXFP4, and NVFP4 of ModelOpt and of compressed-tensors."""
+    group = 32 if how == "mxfp4" else 16
+    codes = [[rng.randrange(16) for _ in range(n_in)] for _ in range(n_rows)]
+    scale = [[rng.randrange(116, 122) if how == "mxfp4" else rng.randrange(1, 127) for _ in range(n_in // group)]
+             for _ in range(n_rows)]
+    number = (lambda x: 2.0 ** (x - 127)) if how == "mxfp4" else e4m3
+    values = [[FP4[codes[n][k]] * number(scale[n][k // group]) for k in range(n_in)] for n in range(n_rows)]
+    data = bytes(row[k] | row[k + 1] << 4 for row in codes for k in range(0, n_in, 2))
+    kind, name = ("U8", "weight_packed") if how != "modelopt" else ("U8", "weight")
+    tensors = {name: (kind, [n_rows, n_in // 2], data),
+               "weight_scale": ("U8" if how == "mxfp4" else "F8_E4M3", [n_rows, n_in // group],
+                                b"".join(map(bytes, scale)))}
+    rows, factor = [], None
+    for n in range(n_rows):
+        out = b""
+        for at in range(0, n_in, 32 if how == "mxfp4" else 64):
+            c = codes[n][at:at + 64]
+            if how == "mxfp4":
+                out += bytes([scale[n][at // 32]]) + bytes(c[i] | c[i + 16] << 4 for i in range(16))
+            else:
+                out += bytes(scale[n][at // 16:at // 16 + 4])
+                out += bytes(c[16 * s + i] | c[16 * s + 8 + i] << 4 for s in range(4) for i in range(8))
+        rows.append(out)
+    if how == "modelopt":
+        factor = f32(rng.uniform(0.5, 1) / 512)
+        tensors["weight_scale_2"] = ("F32", [], struct.pack("<f", factor))
+    if how == "compressed":
+        whole = f32(rng.uniform(512, 1024))
+        factor = f32(1 / whole)
+        tensors["weight_global_scale"] = ("F32", [1], struct.pack("<f", whole))
+        tensors["input_global_scale"] = ("F32", [1], struct.pack("<f", 2.0))
+    if factor:
+        values = [[v * factor for v in row] for row in values]
+    return Matrix(tensors, values, "MXFP4" if how == "mxfp4" else "NVFP4", rows, factor)
+
+
+def gptq(**more):
+    return {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False, **more}
+
+
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "mixed-precision"}
+# name: how a matrix is made, quantization_config
+FORMS = {
+    "fp8-tensor": (lambda r, n, k: bytes8(r, n, k, "tensor"), {"quant_method": "fp8"}),
+    "fp8-channel": (lambda r, n, k: bytes8(r, n, k, "channel", "BF16"), COMPRESSED),
+    "fp8-block": (lambda r, n, k: bytes8(r, n, k, "block", "F32", (32, 48), "weight_scale_inv"),
+                  {"quant_method": "fp8", "weight_block_size": [32, 48]}),
+    "mxfp4": (lambda r, n, k: fp4(r, n, k, "mxfp4"), COMPRESSED),
+    "nvfp4-modelopt": (lambda r, n, k: fp4(r, n, k, "modelopt"), {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "nvfp4-compressed": (lambda r, n, k: fp4(r, n, k, "compressed"), COMPRESSED),
+    "awq": (lambda r, n, k: integers(r, n, k, "awq", zeros=True, less=0),
+            {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}),
+    "gptq-sym": (lambda r, n, k: integers(r, n, k, "gptq"), gptq(sym=True)),
+    "gptq-asym": (lambda r, n, k: integers(r, n, k, "gptq", zeros=True), gptq()),
+    "gptq-v2": (lambda r, n, k: integers(r, n, k, "gptq", zeros=True, less=0, group=-1),
+                gptq(checkpoint_format="gptq_v2", group_size=-1)),
+    "gptq-act-order": (lambda r, n, k: integers(r, n, k, "gptq", zeros=True, order=True), gptq(desc_act=True)),
+    "gptq-act-order-in-order": (lambda r, n, k: integers(r, n, k, "gptq"), gptq(desc_act=True, sym=True)),
+    "gptq-8": (lambda r, n, k: integers(r, n, k, "gptq", bits=8), gptq(bits=8, sym=True)),
+    "gptq-8-asym": (lambda r, n, k: integers(r, n, k, "gptq", bits=8, zeros=True), gptq(bits=8)),
+    "packed": (lambda r, n, k: integers(r, n, k, "packed", kind="BF16"), COMPRESSED),
+    "packed-asym": (lambda r, n, k: integers(r, n, k, "packed", zeros=True), COMPRESSED),
+    "packed-groups-of-16": (lambda r, n, k: integers(r, n, k, "packed", group=16), COMPRESSED),
+    "packed-act-order": (lambda r, n, k: integers(r, n, k, "packed", order=True), COMPRESSED),
+    "packed-8": (lambda r, n, k: integers(r, n, k, "packed", bits=8, group=-1), COMPRESSED),
+    "int8": (lambda r, n, k: bytes8(r, n, k, "int", "BF16"), COMPRESSED),
+}
+
+
+def decoded(kind, row):
+    """Decodes a row of the GGUF file by the formulas of ggml, in float64."""
+    if kind in ("F16", "BF16"):
+        return [f16(v) if kind == "F16" else of_bf16(v) for v in
+                struct.unpack(f"<{len(row) // 2}{'e' if kind == 'F16' else 'H'}", row)]
+    out = []
+    size = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34, "MXFP4": 17, "NVFP4": 36}[kind]
+    for at in range(0, len(row), size):
+        b = row[at:at + size]
+        if kind == "NVFP4":
+            for s in range(4):
+                q = b[4 + 8 * s:12 + 8 * s]
+                out += [e4m3(b[s]) * FP4[v] for v in [*(x & 15 for x in q), *(x >> 4 for x in q)]]
+            continue
+        if kind == "MXFP4":
+            out += [2.0 ** (b[0] - 127) * FP4[v] for v in [*(x & 15 for x in b[1:]), *(x >> 4 for x in b[1:])]]
+            continue
+        d = struct.unpack("<e", b[:2])[0]
+        if kind == "Q8_0":
+            out += [d * v for v in struct.unpack("<32b", b[2:])]
+            continue
+        q = b[-16:]
+        v = [*(x & 15 for x in q), *(x >> 4 for x in q)]
+        if kind == "Q5_0":
+            high, = struct.unpack("<I", b[2:6])
+            v = [x + 16 * (high >> i & 1) - 8 for i, x in enumerate(v)]
+        out += [d * (x - 8) for x in v]
+    return out
+
+
+def permuted(rows, head_dim):
+    """Puts rows into the order in which RoPE rotates neighbours."""
+    half = head_dim // 2
+    return [rows[h + i % 2 * half + i // 2] for h in range(0, len(rows), head_dim) for i in range(head_dim)]
+
+
+def write_gguf(path, g, tensors):
+    """Writes the keys of @g and the tensors, which are (type name, dimensions, bytes)."""
+    head = g.data[:8] + struct.pack("<Q", len(tensors)) + g.data[16:g.keys_end]
+    data = b""
+    for name, (kind, dims, content) in tensors.items():
+        head += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(dims))
+        head += struct.pack(f"<{len(dims)}Q", *dims) + struct.pack("<IQ", TYPE[kind], len(data))
+        data += content + b"\0" * (-len(content) % 32)
+    pathlib.Path(path).write_bytes(head + b"\0" * (-len(head) % 32) + data)
+
+
+def is_linear(name):
+    return name.endswith(("proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
+
+
+def write_pair(form, gguf, folder, file, seed=1):
+    """Writes the folder, and the GGUF file @file of the same numbers, of the golden model @gguf."""
+    make, config = FORMS[form]
+    rng = random.Random(f"{form} {seed}")
+    g = hf_folder.Gguf(gguf)
+    tensors, made = hf_folder.tensors_of(g), {}
+    for name in [n for n in tensors if is_linear(n)]:
+        _, (n_rows, n_in), _ = tensors[name]
+        if n_in % (64 if form.startswith("nvfp4") else 32):
+            continue  # as a name in "ignore"
+        tensors.pop(name)
+        made[name] = m = make(rng, n_rows, n_in)
+        for end, tensor in m.tensors.items():
+            tensors[name[:-len("weight")] + end] = tensor
+        check_values(m)
+    hf_folder.write_folder(gguf, folder, 2, tensors, {"quantization_config": config})
+    write_gguf(file, g, same_numbers(g, made))
+
+
+def check_values(m):
+    """Checks the rows of the GGUF file against the values, which are those of float64 unless the format rounds."""
+    for values, row in zip(m.values, m.rows):
+        if m.kind == "BF16":
+            values = [of_bf16(bf16_bits(f32(v))) for v in values]
+        if m.kind == "F16":
+            values = [f16(v) for v in values]
+        assert [v * (m.factor or 1) for v in decoded(m.kind, row)] == values
+
+
+def same_numbers(g, made):
+    """Returns the tensors of the GGUF file in which the matrices @made stand."""
+    arch = g.keys["general.architecture"]
+    config = hf_folder.config_of(g)
+    head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    _, own, turned = hf_folder.ARCHS[arch]
+    names = {**hf_folder.COMMON, **own}
+    out = {}
+    for name, tensor in g.tensors.items():
+        _, layer, role = [*name.rsplit(".", 1)[0].split(".", 2), "", ""][:3]
+        to = f"model.layers.{layer}.{names.get(role, '')}.weight"
+        parts = [to.format(e) for e in range(config.get("num_experts", 1))] if "{}" in to else [to]
+        if not name.startswith("blk.") or not name.endswith(".weight") or parts[0] not in made:
+            out[name] = tensor
+            continue
+        matrices = [made[p] for p in parts]
+        rows = [r for m in matrices for r in m.rows]
+        if turned and role in ("attn_q", "attn_k"):
+            rows = permuted(rows, head_dim)
+        out[name] = (matrices[0].kind, tensor[1], b"".join(rows))
+        if matrices[0].factor:
+            out[name[:-len("weight")] + "scale"] = ("F32", (len(parts),), struct.pack(
+                f"<{len(parts)}f", *(m.factor for m in matrices)))
+    return out
