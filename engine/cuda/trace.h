@@ -2,7 +2,7 @@
 
 /*
  * trace - times of kernels by the clock of the device, in a weft-cuda.so that is compiled with
- * WEFT_TRACE (tests/gpu/run --trace); otherwise no kernel has an instruction of it. Thread 0 of
+ * WEFT_TRACE (models --trace); otherwise no kernel has an instruction of it. Thread 0 of
  * block 0 of each kernel notes when the block began, when its wait for the previous kernel ended,
  * and when the thread ended. The slots are in the order of the launches of a stream, because a
  * kernel waits before it ends. The time from the end of one wait to the end of the next one is what
