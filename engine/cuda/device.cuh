@@ -61,6 +61,7 @@ DEVICE uint64_t trace_count(uint64_t *n) {
 #include "engine/cuda/trace.cuh"
 
 static __device__ struct trace_ring *trace_to; /* NULL: nothing is traced */
+/* Adds the variable trace_to of a file to those that trace_calls.start() sets. */
 extern "C" void trace_add(const void *variable);
 static const struct trace_file {
     trace_file() {

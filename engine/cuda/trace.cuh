@@ -25,6 +25,7 @@ DEVICE bool trace_notes(const struct trace_ring *ring) {
     return ring && threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0;
 }
 
+/* Notes the beginning of the block. */
 DEVICE void trace_enter(const struct trace_ring *ring) {
     if (!trace_notes(ring))
         return;
@@ -38,6 +39,7 @@ DEVICE void trace_wait(const struct trace_ring *ring) {
         trace_times()[1] = trace_clock();
 }
 
+/* Adds the times of the block, which ends, to @ring (may be NULL) under @name. */
 DEVICE void trace_leave(struct trace_ring *ring, const struct trace_name &name) {
     if (!trace_notes(ring))
         return;

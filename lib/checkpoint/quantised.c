@@ -466,7 +466,8 @@ static int quantised_read_packed(const struct quantised_search *s) {
     return index ? quantised_read_index(s, index) : 0;
 }
 
-/* Reads the matrix whose codes are s->t. Returns QUANTISED_NO if its values stand for themselves. */
+/* Reads the matrix whose codes are s->t. Returns QUANTISED_NO if its values stand for
+ * themselves. */
 static int quantised_read_matrix(const struct quantised_search *s) {
     bool flat = s->t->n_dims == 2, words = s->t->type == ST_I32;
     const char *end = s->t->name + s->base;

@@ -1,7 +1,7 @@
 #pragma once
 
-/* trace_table - prints the times of kernels in steps, from the slots of a trace (engine/cuda/trace.h).
- * Part of models.c. */
+/* trace_table - prints the times of kernels in steps, from the slots of a trace
+ * (engine/cuda/trace.h). Part of models.c. */
 
 #include <stdlib.h>
 #include <string.h>

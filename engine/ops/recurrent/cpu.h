@@ -2,10 +2,9 @@
 
 /*
  * recurrent - code that the files of recurrent layers share (cpu_delta.c, cpu_mamba.c, cpu_conv.c).
- * An op has
- * three phases: rows are convolved one by one; each head of each sequence updates its state with
- * the sequence's rows in their order; and the last inputs of the convolution are stored in the
- * state.
+ * An op has three phases: rows are convolved one by one; each head of each sequence updates its
+ * state with the sequence's rows in their order; and the last inputs of the convolution are stored
+ * in the state.
  *
  * A state of a layer has the last kernel - 1 rows of in[0], the oldest first, then the data of the
  * op: a matrix for each head (cpu_rows.c), or nothing for short convolutions.
