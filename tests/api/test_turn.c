@@ -307,6 +307,52 @@ Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
     buf_deinit(&got.text);
 }
 
+#define STRANGERS 200
+
+/* Each connection of an address is a tenant's from its first request on. The address pays for that
+ * turn too: else it would be chosen as long as any of its connections waits. */
+Test(turn, an_address_pays_for_requests_with_a_key) {
+    struct ticking ticking = {{read_ticking}, clock_now(clock_monotonic())};
+    static const char keyed[] =
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n\r\n";
+    static const char health[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    struct answers got = {.text.max = 4 << 20};
+    char path[64];
+    struct world w;
+    int fd[STRANGERS];
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-turn-%d", getpid());
+    FILE *f = fopen(path, "w");
+    fputs("alice:ka\n", f);
+    fclose(f);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    w.opts.max_connections = STRANGERS + 1;
+    world_start(&w);
+    w.api->http.opts.clock = &ticking.clock;
+    unlink(path);
+    int own = world_connect_unix(&w); /* another address */
+    for (int i = 0; i < STRANGERS; i++) {
+        fd[i] = world_connect(&w);
+        world_turn(&w);
+    }
+    world_turns(&w, 20);
+    cr_assert_eq(w.api->http.n_connections, STRANGERS + 1);
+    for (int i = 0; i < STRANGERS; i++)
+        cr_assert_eq(send(fd[i], keyed, sizeof(keyed) - 1, 0), sizeof(keyed) - 1);
+    world_turn(&w);
+    cr_assert_eq(send(own, health, sizeof(health) - 1, 0), sizeof(health) - 1);
+    for (int k = 0; k < 3 && answers(&got, own) == 0; k++)
+        world_turn(&w);
+    cr_expect_eq(answers(&got, own), 1);
+    cr_expect(!list_empty(&w.api->http.payers.strangers.turns.ready), "others still wait");
+    for (int i = 0; i < STRANGERS; i++)
+        close(fd[i]);
+    world_drop(&w, own);
+    world_stop(&w);
+    buf_deinit(&got.text);
+}
+
 /* Counts the sockets that libuv is told to watch, and how often it would sleep while turns wait. */
 static _Thread_local struct {
     /* NULL: nothing is counted */
