@@ -92,7 +92,7 @@ struct request_picture {
     char place[96];
 };
 
-/* What the client asks for. */
+/* Request of the client, in the terms of OpenAI's API. */
 struct gen_input {
     /* there are messages */
     bool is_chat;
@@ -175,7 +175,7 @@ struct gen_answer {
     bool reranks_texts;
 };
 
-/* What is made of the input on the way to the prompt. */
+/* Results of the steps from the input to the prompt. */
 struct gen_made {
     /* hash of the conversation's beginning; 0: none */
     uint64_t conversation;
@@ -216,8 +216,8 @@ struct gen_request {
     struct gen_input input;
     struct gen_answer answer;
     struct gen_made made;
-    /* What its generations have in common, as the worker gets it: sampling, priority, stops, bias,
-     * grammar, allowed tokens, prediction. gen_new() adds the rest. */
+    /* Members that its generations have in common, as the worker gets them: sampling, priority,
+     * stops, bias, grammar, allowed tokens, prediction. gen_new() adds the rest. */
     struct submit submit;
 };
 

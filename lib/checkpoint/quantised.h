@@ -8,7 +8,7 @@
 
 struct reader;
 
-/* What config.json says about integers; kind 0: nothing. */
+/* Rule of config.json about integers; kind 0: there is none. */
 struct quantised_rule {
     /* REPACK_GPTQ, REPACK_AWQ */
     enum repack_kind kind;
@@ -30,7 +30,7 @@ struct quantised {
     float factor;
 };
 
-/* What a tensor of the folder is. */
+/* Kinds of tensors of a folder. */
 enum { QUANTISED_NO, QUANTISED_MATRIX, QUANTISED_COMPANION };
 
 /* Reads the rule of config.json, and refuses methods that are not supported by their names. */
