@@ -60,9 +60,9 @@ static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_
         return false;
     if (n_rows < 1 || n_rows > SIDE_MAX || n_in < 1 || n_in > SIDE_MAX)
         return false;
-    if (p->group < 1 || p->group_rows < 1 || p->row_step < 1 || p->row_step > 2)
+    if (p->group < 1 || p->group_rows < 1)
         return false;
-    if (p->row_first >= p->row_step || p->zeros > 2 || p->indexed > 1)
+    if (p->zeros > 2 || p->indexed > 1)
         return false;
     if (!repack_is_integer(p))
         return p->zeros == 0 && !p->indexed;
@@ -77,33 +77,33 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
                  uint64_t bytes[REPACK_PARTS]) {
     if (!repack_is_valid(p, n_rows, n_in))
         return -EINVAL;
-    uint64_t rows = n_rows * p->row_step, groups = repack_n_groups(p, n_in);
-    uint64_t row_groups = (rows + p->group_rows - 1) / p->group_rows;
+    uint64_t groups = repack_n_groups(p, n_in);
+    uint64_t row_groups = (n_rows + p->group_rows - 1) / p->group_rows;
 
     memset(bytes, 0, REPACK_PARTS * sizeof(*bytes));
     switch (p->kind) {
     case REPACK_FP8:
     case REPACK_INT8:
-        bytes[REPACK_CODES] = rows * n_in;
+        bytes[REPACK_CODES] = n_rows * n_in;
         bytes[REPACK_SCALES] = row_groups * groups * repack_scale_bytes(p);
         return 0;
     case REPACK_MXFP4:
     case REPACK_NVFP4:
-        bytes[REPACK_CODES] = rows * n_in / 2;
-        bytes[REPACK_SCALES] = rows * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
+        bytes[REPACK_CODES] = n_rows * n_in / 2;
+        bytes[REPACK_SCALES] = n_rows * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
         return n_in % (p->kind == REPACK_MXFP4 ? 32 : 64) ? -EINVAL : 0;
     case REPACK_PACKED:
-        bytes[REPACK_CODES] = rows * repack_words(p, n_in) * 4;
-        bytes[REPACK_ZEROS] = repack_words(p, rows) * groups * 4;
+        bytes[REPACK_CODES] = n_rows * repack_words(p, n_in) * 4;
+        bytes[REPACK_ZEROS] = repack_words(p, n_rows) * groups * 4;
         break;
     default:
-        bytes[REPACK_CODES] = repack_words(p, n_in) * rows * 4;
-        bytes[REPACK_ZEROS] = groups * repack_words(p, rows) * 4;
+        bytes[REPACK_CODES] = repack_words(p, n_in) * n_rows * 4;
+        bytes[REPACK_ZEROS] = groups * repack_words(p, n_rows) * 4;
         break;
     }
     if (p->kind == REPACK_AWQ)
-        bytes[REPACK_CODES] = n_in * repack_words(p, rows) * 4;
-    bytes[REPACK_SCALES] = groups * rows * repack_scale_bytes(p);
+        bytes[REPACK_CODES] = n_in * repack_words(p, n_rows) * 4;
+    bytes[REPACK_SCALES] = groups * n_rows * repack_scale_bytes(p);
     bytes[REPACK_INDEX] = 4 * n_in;
     if (!p->zeros)
         bytes[REPACK_ZEROS] = 0;
@@ -355,8 +355,8 @@ void repack_blocks(const struct tensor *t, uint64_t r, uint64_t first, uint64_t 
     const struct repack_row w = {
         .p = p,
         .part = t->piece + matrix * REPACK_PARTS,
-        .row = p->row_first + (r - matrix * t->piece_rows) * p->row_step,
-        .n_rows = t->piece_rows * p->row_step,
+        .row = r - matrix * t->piece_rows,
+        .n_rows = t->piece_rows,
         .n_in = t->ne[0],
         .n_groups = repack_n_groups(p, t->ne[0]),
     };

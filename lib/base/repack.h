@@ -49,11 +49,9 @@ struct repack {
     uint32_t zeros;
     /* columns have their groups from REPACK_INDEX */
     uint32_t indexed;
-    /* row r is row row_first + r * row_step of the parts */
-    uint32_t row_first, row_step;
 };
 
-#define REPACK_NUMBERS 9u
+#define REPACK_NUMBERS 7u
 
 /* Returns the format of GGUF that the blocks of a matrix with @n_in columns have. */
 enum tensor_type repack_type(const struct repack *p, uint64_t n_in);

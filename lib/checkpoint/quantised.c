@@ -521,7 +521,7 @@ int quantised_find(struct reader *r, const struct st_tensor *t, struct quantised
     if (k == ARRAY_SIZE(codes_of))
         return QUANTISED_NO;
     s.base = (int)(strlen(t->name) - strlen(codes_of[k]));
-    *out = (struct quantised){.part = {t}, .how = {.row_step = 1}};
+    *out = (struct quantised){.part = {t}};
     snprintf(out->name, sizeof(out->name), "%.*s.weight", s.base, t->name);
     int result = quantised_read_matrix(&s);
     if (result == QUANTISED_MATRIX)
