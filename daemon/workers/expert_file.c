@@ -66,28 +66,72 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     return fd;
 }
 
-/* Copies @f to the new file @next, which then takes its place. */
-static int expert_file_replace(const struct expert_file *f, const char *next) {
+/* A copy that a thread writes. It outlives its expert_file. */
+struct expert_save {
+    uv_work_t work;
+    /* NULL: closed */
+    struct expert_file *of;
+    /* of the file in memory */
+    int fd;
+    int result;
+    char path[sizeof(((struct expert_file *)0)->path)];
+};
+
+/* Copies the descriptor @from to the new file @next, which then takes the place of @path. */
+static int expert_file_replace(int from, const char *next, const char *path) {
     CLEANUP(files_closep) int to = files_create(AT_FDCWD, next, 0600);
 
     TRY(to);
-    TRY(expert_file_copy(to, f->fd));
-    return rename(next, f->path) < 0 ? -errno : 0;
+    TRY(expert_file_copy(to, from));
+    return rename(next, path) < 0 ? -errno : 0;
 }
 
 /* Keeps the old file until the new one is complete. */
-void expert_file_save(const struct expert_file *f) {
-    char next[sizeof(f->path) + 8];
+static void expert_file_on_thread(uv_work_t *work) {
+    struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
+    char next[sizeof(s->path) + 8];
 
-    if (f->fd <= 0 || !*f->path || lseek(f->fd, 0, SEEK_END) <= 0)
-        return;
-    snprintf(next, sizeof(next), "%s.new", f->path);
-    int r = expert_file_replace(f, next);
-    if (r < 0) {
-        log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
-                  strerror(-r));
+    snprintf(next, sizeof(next), "%s.new", s->path);
+    s->result = expert_file_replace(s->fd, next, s->path);
+    if (s->result < 0)
         unlink(next);
+}
+
+static void expert_file_on_saved(uv_work_t *work, int status) {
+    struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
+    struct expert_file *f = s->of;
+    int r = status < 0 ? status : s->result;
+
+    if (r < 0)
+        log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(s->path).s,
+                  strerror(-r));
+    close(s->fd);
+    free(s);
+    if (!f)
+        return;
+    f->saving = NULL;
+    if (f->is_stale)
+        expert_file_save(f);
+}
+
+void expert_file_save(struct expert_file *f) {
+    f->is_stale = f->saving != NULL;
+    if (f->saving || f->fd <= 0 || !*f->path || lseek(f->fd, 0, SEEK_END) <= 0)
+        return;
+    struct expert_save *s = calloc(1, sizeof(*s));
+    int fd = s ? fcntl(f->fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (fd < 0) {
+        log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
+                  strerror(s ? errno : ENOMEM));
+        free(s);
+        return;
     }
+    *s = (struct expert_save){.of = f, .fd = fd};
+    memcpy(s->path, f->path, sizeof(s->path));
+    f->saving = s;
+    int r = uv_queue_work(f->loop, &s->work, expert_file_on_thread, expert_file_on_saved);
+    if (r < 0)
+        expert_file_on_saved(&s->work, r);
 }
 
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
@@ -99,6 +143,10 @@ void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
 }
 
 void expert_file_close(struct expert_file *f) {
+    if (f->saving)
+        f->saving->of = NULL;
+    f->saving = NULL;
+    f->is_stale = false;
     if (f->fd > 0)
         close(f->fd);
     f->fd = 0;

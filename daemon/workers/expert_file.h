@@ -7,9 +7,18 @@
  * state folder stays for the next load.
  */
 
+#include <uv.h>
+
 #include "base/gguf.h"
 
+struct expert_save;
+
 struct expert_file {
+    /* threads of this loop write the copy, since a disk may be slow */
+    uv_loop_t *loop;
+    /* copy that is being written, or NULL; is_stale: another one is wanted after it */
+    struct expert_save *saving;
+    bool is_stale;
     /* file in memory; 0: there is none */
     int fd;
     /* fingerprint of the model */
@@ -26,6 +35,7 @@ int expert_file_open(struct expert_file *f, const struct gguf *model);
 /* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
  * costs a few minutes of counts. */
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
-/* Copies the file to the folder for state, if there is one. A failure is logged. */
-void expert_file_save(const struct expert_file *f);
+/* Begins to copy the file to the folder for state, if there is one. A failure is logged. */
+void expert_file_save(struct expert_file *f);
+/* Closes the file. A copy that is being written is completed. */
 void expert_file_close(struct expert_file *f);

@@ -48,25 +48,64 @@ uint32_t faults_of(const struct faults *f, uint64_t id) {
     return i == FAULTS_MAX ? 0 : f->row[i].n;
 }
 
-void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size) {
+/* A record that a thread writes. */
+struct fault_write {
+    uv_work_t work;
+    struct buf record;
+    /* 0 or a number of errno */
+    int error;
+    char path[256];
+};
+
+/* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Returns 0
+ * or a number of errno. */
+static int faults_write_file(const char *path, const struct buf *record) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd < 0)
+        return errno;
+    errno = ENOSPC; /* if only a part is written */
+    bool ok = write(fd, record->data, record->len) == (ssize_t)record->len;
+    int error = errno;
+    close(fd);
+    if (ok)
+        return 0;
+    unlink(path);
+    return error;
+}
+
+static void faults_on_thread(uv_work_t *work) {
+    struct fault_write *f = CONTAINER_OF(work, struct fault_write, work);
+
+    f->error = faults_write_file(f->path, &f->record);
+}
+
+static void faults_on_written(uv_work_t *work, int status) {
+    struct fault_write *f = CONTAINER_OF(work, struct fault_write, work);
+    int error = status < 0 ? -status : f->error;
+
+    if (error)
+        log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(f->path).s,
+                  strerror(error));
+    buf_deinit(&f->record);
+    free(f);
+}
+
+void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t n, char *path,
+                  size_t size) {
+    struct fault_write *f;
     char state[201];
 
     *path = 0;
     if (!*dir && !files_state_folder(state, sizeof(state)))
         return;
-    dir = *dir ? dir : state;
-    snprintf(path, size, "%.200s/fault-%u.flight", dir, n % FILES);
-    errno = 0;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
-    if (!ok && errno == 0)
-        errno = ENOSPC; /* only a part was written */
-    if (!ok)
-        log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(path).s,
-                  strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    if (fd >= 0 && !ok) /* removes a partial file, which cannot be replayed */
-        unlink(path);
-    *path = ok ? *path : 0;
+    if (!(f = calloc(1, sizeof(*f))))
+        return;
+    snprintf(f->path, sizeof(f->path), "%.200s/fault-%u.flight", *dir ? dir : state, n % FILES);
+    snprintf(path, size, "%s", f->path);
+    f->record = *record;
+    buf_init(record, 0);
+    int r = uv_queue_work(loop, &f->work, faults_on_thread, faults_on_written);
+    if (r < 0)
+        faults_on_written(&f->work, r);
 }

@@ -7,6 +7,7 @@
  */
 
 #include <stdint.h>
+#include <uv.h>
 
 #include "base/buf.h"
 #include "proto/crash_page.h"
@@ -29,6 +30,8 @@ struct faults {
 void faults_note(struct faults *f, const struct crash_page *page);
 /* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
-/* Writes the record of death number @n to a file in folder @dir ("": the service manager's state
- * folder), in place of an older one. Sets @path to its path, or to "" if it was not written. */
-void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size);
+/* Begins to write the record of death number @n to a file in folder @dir ("": the service manager's
+ * state folder), in place of an older one, by a thread of @loop, and takes the bytes of @record.
+ * Sets @path to the file's path, or to "" if nothing will be written; a later failure is logged. */
+void faults_write(uv_loop_t *loop, struct buf *record, const char *dir, uint32_t n, char *path,
+                  size_t size);

@@ -437,7 +437,7 @@ static void workers_give_up(struct workers *w, int signal, bool is_short) {
 static void dump_fault(struct workers *w, char *path, size_t size) {
     CLEANUP(buf_deinit) struct buf record = {.max = FLIGHT_FILE_MAX};
     if (workers_dump(w, &record) == 0)
-        faults_write(&record, w->opts.config->fault_dir, w->n_deaths, path, size);
+        faults_write(w->opts.loop, &record, w->opts.config->fault_dir, w->n_deaths, path, size);
 }
 
 /* Sets the pause before the next worker, where this one has served: what ends workers as soon as
@@ -676,6 +676,7 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->crash_page = (struct crash_page *)shared;
     w->flight = (struct flight *)(shared + FLIGHT_OFFSET);
     w->weights = "";
+    w->experts.loop = o->loop;
     uv_timer_init(o->loop, &w->watch);
     uv_timer_init(o->loop, &w->restart);
     *out = STEAL(w);

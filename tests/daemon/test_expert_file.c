@@ -62,6 +62,11 @@ static int kept(const struct expert_file *f) {
     return v;
 }
 
+/* Waits until the copies that were begun have ended. */
+static void wait_for_copies(void) {
+    cr_assert_eq(uv_run(uv_default_loop(), UV_RUN_DEFAULT), 0);
+}
+
 static void write_counts(const struct expert_file *f, int v) {
     cr_assert_eq(pwrite(f->fd, &v, sizeof(v), 0), sizeof(v));
 }
@@ -69,7 +74,7 @@ static void write_counts(const struct expert_file *f, int v) {
 /* A model without experts has a file too, since a device may leave its FFNs to the host. */
 Test(expert_file, each_model_has_its_own) {
     struct gguf *dense = model_with(0), *experts = model_with(8);
-    struct expert_file f = {0};
+    struct expert_file f = {.loop = uv_default_loop()};
     int v = 0;
 
     cr_expect_gt(expert_file_open(&f, dense), 0);
@@ -85,7 +90,7 @@ Test(expert_file, each_model_has_its_own) {
 Test(expert_file, without_descriptors_there_is_none) {
     struct gguf *experts = model_with(8);
     struct rlimit few, all;
-    struct expert_file f = {0};
+    struct expert_file f = {.loop = uv_default_loop()};
 
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
     few = all;
@@ -102,23 +107,28 @@ Test(expert_file, without_descriptors_there_is_none) {
 /* While the worker lives, new counts are saved every ten minutes. The next daemon has them. */
 Test(expert_file, counts_are_kept_while_a_worker_lives) {
     struct gguf *experts = model_with(8);
-    struct expert_file f = {0}, next = {0};
+    struct expert_file f = {.loop = uv_default_loop()}, next = f;
     int64_t now = 100 * MINUTE;
     int v = 0;
 
     expert_file_open(&f, experts);
     expert_file_keep(&f, 0, now);
+    wait_for_copies();
     cr_expect_eq(kept(&f), -1);
     write_counts(&f, 1);
     expert_file_keep(&f, 100, now);
+    wait_for_copies();
     cr_expect_eq(kept(&f), 1);
     write_counts(&f, 2);
     expert_file_keep(&f, 200, now + 9 * MINUTE);
+    wait_for_copies();
     cr_expect_eq(kept(&f), 1);
     expert_file_keep(&f, 200, now + 10 * MINUTE);
+    wait_for_copies();
     cr_expect_eq(kept(&f), 2);
     write_counts(&f, 3);
     expert_file_keep(&f, 200, now + 30 * MINUTE); /* no pick was counted */
+    wait_for_copies();
     cr_expect_eq(kept(&f), 2);
     expert_file_open(&next, experts);
     cr_assert_eq(pread(next.fd, &v, sizeof(v), 0), sizeof(v));
@@ -126,15 +136,39 @@ Test(expert_file, counts_are_kept_while_a_worker_lives) {
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){2, 2}), 0);
     expert_file_save(&f); /* the disk is full: the kept file stays, and nothing of the new one */
+    wait_for_copies();
     cr_expect_eq(kept(&f), 2);
     expert_file_close(&f);
     expert_file_close(&next);
     gguf_free(experts);
 }
 
+/* One copy is written at a time; counts that arrive meanwhile are copied after it. A file that is
+ * closed first keeps what was begun. */
+Test(expert_file, copies_follow_each_other) {
+    struct gguf *experts = model_with(8);
+    struct expert_file f = {.loop = uv_default_loop()};
+
+    expert_file_open(&f, experts);
+    write_counts(&f, 1);
+    expert_file_save(&f);
+    expert_file_save(&f);
+    write_counts(&f, 2);
+    cr_expect(f.saving && f.is_stale);
+    wait_for_copies();
+    cr_expect_eq(kept(&f), 2);
+    cr_expect(!f.saving && !f.is_stale);
+    write_counts(&f, 3);
+    expert_file_save(&f);
+    expert_file_close(&f);
+    wait_for_copies();
+    cr_expect_eq(kept(&f), 3);
+    gguf_free(experts);
+}
+
 Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     struct gguf *experts = model_with(8);
-    struct expert_file f = {0};
+    struct expert_file f = {.loop = uv_default_loop()};
     char list[100], path[sizeof(f.path)];
 
     snprintf(list, sizeof(list), "%s:/nonexistent", folder);
@@ -149,6 +183,7 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     snprintf(path, sizeof(path), "%.80s.new", f.path);
     cr_assert_eq(mkfifo(path, 0600), 0);
     expert_file_save(&f); /* does not wait for a reader */
+    wait_for_copies();
     cr_expect_eq(kept(&f), 4);
     expert_file_close(&f);
     gguf_free(experts);

@@ -38,6 +38,22 @@ Test(faults, counts_beyond_the_arrays_are_cut) {
     cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
 }
 
+/* Writes a copy of @record and waits for the end. Sets @path to "" if no whole file lies there. */
+static void write_record(const struct buf *record, const char *dir, uint32_t n, char *path,
+                         size_t size) {
+    uv_loop_t *loop = uv_default_loop();
+    struct buf copy = {.max = 64};
+    struct stat st;
+
+    cr_assert_eq(buf_add(&copy, record->data, record->len), 0);
+    faults_write(loop, &copy, dir, n, path, size);
+    cr_expect(!*path || copy.cap == 0, "bytes are taken when they are written");
+    buf_deinit(&copy);
+    cr_assert_eq(uv_run(loop, UV_RUN_DEFAULT), 0);
+    if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != (off_t)record->len)
+        *path = 0;
+}
+
 Test(faults, a_recording_without_room_leaves_no_file) {
     struct rlimit limit = {4, 4};
     struct buf record = {.max = 64};
@@ -45,11 +61,11 @@ Test(faults, a_recording_without_room_leaves_no_file) {
 
     cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
     snprintf(file, sizeof(file), "%s/fault-1.flight", dir);
-    faults_write(&record, dir, 1, path, sizeof(path));
+    write_record(&record, dir, 1, path, sizeof(path));
     cr_expect(strcmp(path, file) == 0 && unlink(file) == 0);
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    faults_write(&record, dir, 1, path, sizeof(path));
+    write_record(&record, dir, 1, path, sizeof(path));
     cr_expect(!*path && access(file, F_OK) < 0);
     rmdir(dir);
     buf_deinit(&record);
@@ -64,10 +80,10 @@ Test(faults, a_fifo_in_the_first_folder_of_the_service_manager_does_not_block) {
     setenv("STATE_DIRECTORY", list, 1);
     snprintf(file, sizeof(file), "%s/fault-1.flight", dir);
     cr_assert_eq(mkfifo(file, 0600), 0);
-    faults_write(&record, "", 1, path, sizeof(path));
+    write_record(&record, "", 1, path, sizeof(path));
     cr_expect_str_eq(path, "");
     cr_expect_eq(unlink(file), 0);
-    faults_write(&record, "", 1, path, sizeof(path));
+    write_record(&record, "", 1, path, sizeof(path));
     cr_expect(strcmp(path, file) == 0 && unlink(file) == 0, "%s", path);
     rmdir(dir);
     buf_deinit(&record);
@@ -80,7 +96,7 @@ Test(faults, the_log_says_why_a_recording_was_not_written) {
     int fd = dup(STDERR_FILENO);
 
     cr_assert(log && dup2(fileno(log), STDERR_FILENO) >= 0);
-    faults_write(&record, "/nonexistent", 1, path, sizeof(path));
+    write_record(&record, "/nonexistent", 1, path, sizeof(path));
     dup2(fd, STDERR_FILENO);
     rewind(log);
     cr_expect(!*path && fgets(line, sizeof(line), log) && strstr(line, "No such file"), "%s", line);
@@ -95,13 +111,13 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
 
     cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
     unsetenv("STATE_DIRECTORY");
-    faults_write(&record, "", 1, path, sizeof(path));
+    write_record(&record, "", 1, path, sizeof(path));
     cr_expect_str_eq(path, "", "there is no folder");
     setenv("STATE_DIRECTORY", "", 1);
-    faults_write(&record, "", 1, path, sizeof(path));
+    write_record(&record, "", 1, path, sizeof(path));
     cr_expect_str_eq(path, "");
     setenv("STATE_DIRECTORY", dir, 1);
-    faults_write(&record, "", 11, path, sizeof(path));
+    write_record(&record, "", 11, path, sizeof(path));
     snprintf(file, sizeof(file), "%s/fault-3.flight", dir);
     cr_expect_str_eq(path, file, "eight are kept");
     FILE *f = fopen(file, "re");
@@ -110,16 +126,16 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     cr_expect_str_eq(text, "a recording");
     fclose(f);
     record.len = 1;
-    faults_write(&record, "", 3, path, sizeof(path));
+    write_record(&record, "", 3, path, sizeof(path));
     cr_expect(stat(file, &st) == 0 && st.st_size == 1, "nothing of an earlier one is left");
     setenv("STATE_DIRECTORY", "/nonexistent", 1);
-    faults_write(&record, dir, 8, path, sizeof(path));
+    write_record(&record, dir, 8, path, sizeof(path));
     snprintf(link, sizeof(link), "%s/fault-0.flight", dir);
     cr_expect_str_eq(path, link, "the folder that is named comes first");
     unlink(link);
     cr_assert_eq(symlink(file, link), 0);
     buf_clear(&record);
-    faults_write(&record, dir, 0, path, sizeof(path));
+    write_record(&record, dir, 0, path, sizeof(path));
     cr_expect_str_eq(path, "", "a link is not followed");
     cr_expect(unlink(link) == 0 && truncate(file, 11) == 0 && unlink(file) == 0);
     unsetenv("STATE_DIRECTORY");
