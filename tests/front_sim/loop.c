@@ -16,6 +16,8 @@ struct sim_work {
 };
 
 static struct list handles = {&handles, &handles}, works = {&works, &works};
+/* Handles that are being closed, the last one first, as in libuv. */
+static struct sim_handle *closing;
 static uint64_t now_ms, n_timers;
 
 /* ---- handles ---- */
@@ -71,6 +73,8 @@ void uv_close(uv_handle_t *h, uv_close_cb cb) {
     s->closing = true;
     s->active = false;
     s->on_closed = cb;
+    s->next_closing = closing;
+    closing = s;
     stream_closing(s);
     process_closing(s);
     sim_leave(was);
@@ -447,25 +451,14 @@ static void poll_all(bool waits) {
 
 /* ---- the loop ---- */
 
-static bool any_closing(void) {
-    LIST_FOREACH(i, &handles)
-    if (LIST_ENTRY(i, struct sim_handle, link)->closing)
-        return true;
-    return false;
-}
-
+/* Reports the handles that were closed before, the last one first. What is closed meanwhile waits
+ * for the next iteration. */
 static void run_closing(void) {
-    struct sim_handle *all[512];
-    uint32_t n = 0;
+    struct sim_handle *s = closing;
 
-    LIST_FOREACH(i, &handles) {
-        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
-
-        if (s->closing && n < ARRAY_SIZE(all))
-            all[n++] = s;
-    }
-    while (n > 0) { /* libuv has a stack of closing handles */
-        struct sim_handle *s = all[--n];
+    closing = NULL;
+    while (s) {
+        struct sim_handle *next = s->next_closing;
         uv_handle_t *h = s->h;
         uv_close_cb cb = s->on_closed;
 
@@ -477,6 +470,7 @@ static void run_closing(void) {
         sim_event("closed", h->type, 0);
         if (cb)
             IN_FRONT(cb(h));
+        s = next;
     }
 }
 
@@ -519,7 +513,7 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode) {
         update_time();
         run_timers();
         run_all(UV_IDLE);
-        poll_all(!any_idle() && !any_closing());
+        poll_all(!any_idle() && !closing);
         run_all(UV_CHECK);
         run_closing();
         sim_iteration();

@@ -22,6 +22,7 @@ struct sim_handle {
     uv_handle_t *h;
     bool active, unref, closing;
     uv_close_cb on_closed;
+    struct sim_handle *next_closing;
     union {
         uv_timer_cb timer;
         uv_idle_cb idle;
