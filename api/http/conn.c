@@ -639,6 +639,11 @@ int conn_read_start(struct conn *c) {
     return uv_read_start(&c->h.stream, conn_on_alloc, conn_on_read);
 }
 
+void conn_read_first(struct conn *c) {
+    c->unwatched = true;
+    want_read(c);
+}
+
 /* ---- time ---- */
 
 /* Refuses a head or body that took too long. */

@@ -90,15 +90,18 @@ static void conn_start(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     const struct quota *q = c->server->payers.quota;
 
-    if (!identify_peer(c) || conn_read_start(c) < 0) {
+    if (!identify_peer(c)) {
         conn_close(c);
     } else if (conn_take_place(c)) {
         conn_arm(c, o->header_timeout_ms);
+        conn_read_first(c);
     } else {
         uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
 
         c->server->n_refused++;
         if (c->tls || c->server->n_connections > n + o->max_refused)
+            conn_close(c);
+        else if (conn_read_start(c) < 0)
             conn_close(c);
         else
             conn_refuse(c);

@@ -23,8 +23,8 @@
 
 #include "base/list.h"
 
-#define TURNS_NS 500000   /* budget of an iteration */
-#define ACCEPTS_NS 500000 /* time in which connections are accepted in an iteration */
+#define TURNS_NS 500000    /* budget of an iteration */
+#define ACCEPTS_NS 2000000 /* time in which connections are accepted in an iteration */
 
 /* Embedded in a payer, or the root. Invariant: a flow is in its parent's list exactly while its own
  * list is not empty. */
