@@ -14,6 +14,8 @@
 #include "base/printable.h"
 #include "base/probe.h"
 
+#define LEFT_OUT_TURN 64u /* clients that one turn of the loop logs */
+
 static void service_count(struct api_stats *s, const struct exchange *x) {
     s->n_requests++;
     if (x->status == 499)
@@ -32,21 +34,35 @@ static void log_left_out(const char *kind, const char *name, const struct log_le
               kind, name, o->n, o->n_server_errors);
 }
 
-/* Logs how many lines were left out of the log since the last time. */
-static void tell_left_out(struct service *s) {
+/* Logs how many lines were left out of the log, for @most clients after the last one that was told.
+ * Returns false when all have been. */
+static bool tell_left_out(struct service *s, uint32_t most) {
+    uint32_t n_tenants = s->env->tenants.n, at;
     struct log_left_out o;
-    uint32_t at = 0;
 
-    loop_items(s->env->tenants.n);
-    for (uint32_t i = 0; i < s->env->tenants.n; i++)
-        if (log_row_report(&s->env->tenants.list[i]->log, &o))
-            log_left_out("tenant:", s->env->tenants.list[i]->conf.name, &o);
-    while (log_limit_report(&s->env->log_limit, &at, &o))
+    loop_items(n_tenants);
+    for (; most > 0 && s->left_out_at < n_tenants; s->left_out_at++) {
+        struct tenant *t = s->env->tenants.list[s->left_out_at];
+
+        if (log_row_report(&t->log, &o)) {
+            log_left_out("tenant:", t->conf.name, &o);
+            most--;
+        }
+    }
+    if (most == 0)
+        return true;
+    at = s->left_out_at - n_tenants;
+    while (most > 0 && log_limit_report(&s->env->log_limit, &at, &o)) {
         log_left_out("", o.client, &o);
+        most--;
+    }
+    s->left_out_at = most > 0 ? 0 : n_tenants + at;
+    return most == 0;
 }
 
 static void on_log_tick(uv_timer_t *t) {
-    tell_left_out(t->data);
+    if (tell_left_out(t->data, LEFT_OUT_TURN))
+        uv_timer_start(t, on_log_tick, 1, 0);
 }
 
 static void on_history_tick(uv_timer_t *t) {
@@ -214,6 +230,7 @@ void service_close(struct service *s) {
 
 void service_deinit(struct service *s) {
     otlp_free(s->otlp);
+    s->left_out_at = 0;
     if (s->env)
-        tell_left_out(s);
+        tell_left_out(s, UINT32_MAX);
 }

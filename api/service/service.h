@@ -26,6 +26,8 @@ struct service {
     bool closing;
     /* logs the number of omitted lines */
     uv_timer_t log_tick;
+    /* place of the next client whose lines were left out: tenants, then rows of addresses */
+    uint32_t left_out_at;
     /* metrics of the loop; each model has those of its generations */
     struct metrics metrics;
     /* NULL: no traces are sent */

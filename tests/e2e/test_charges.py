@@ -90,6 +90,22 @@ def test_a_flood_of_requests_leaves_the_log_to_others():
             assert suppressed == 550 - lines["alice"] - lines["stranger"], (suppressed, lines)
 
 
+def test_what_was_left_out_of_the_log_is_told_in_turns():
+    """Of 150 addresses each one's suppressed lines are told once, in turns of 64. A few share one of 1,024 rows."""
+    ask = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with Weftd("--log-requests", "1") as d:
+        for i in range(150):
+            with socket.create_connection(("127.0.0.1", d.port), LIMIT_S, source_address=(f"127.0.1.{i + 1}", 0)) as s:
+                s.sendall(12 * ask)
+                heard = b""
+                while heard.count(b"HTTP/1.1 404") < 12:
+                    heard += s.recv(65536)
+        told = lambda: re.findall(r'requests_not_logged client="address:127\.0\.1\.(\d+)" suppressed=(\d+)', d.log)
+        suppressed = d.stats()["front"]["log_suppressed"]
+        wait_until("all suppressed lines", lambda: sum(int(n) for _, n in told()) == suppressed)
+        assert suppressed >= 200 and len({a for a, _ in told()}) == len(told()) > 100, told()
+
+
 def test_constrained_requests_of_one_tenant_stop_no_other():
     """A constrained request of Alice has many parses of its output, each with a stack; their memory is released when
     the clients disconnect."""
