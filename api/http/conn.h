@@ -160,6 +160,9 @@ void conn_free(struct conn *c);
 /* Accepts the next connection of @listener, a pipe if @local, with TLS if @tls. Returns false if
  * memory is short; libuv accepts no other connection of @listener before this one. */
 bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
+/* Does the same for a connection that was accepted as @fd. Returns false if memory is short; @fd
+ * then still belongs to the caller. */
+bool conn_accept_fd(struct http_server *s, int fd, bool local, bool tls);
 
 /* For the exchange: conn_send() queues bytes, and conn_flush() sends them. Returns 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "api/http/conn_private.h"
 #include "api/http/tls.h"
@@ -108,13 +109,14 @@ static void conn_start(struct conn *c) {
     }
 }
 
-bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
+/* Returns a new connection without a socket; NULL: no memory. */
+static struct conn *conn_new(struct http_server *s, bool local, bool tls) {
     struct conn *c = calloc(1, sizeof(*c));
     const struct http_server_opts *o = &s->opts;
 
     assert(!(local && tls));
     if (!c)
-        return false;
+        return NULL;
     c->server = s;
     c->local = local;
     c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
@@ -137,11 +139,36 @@ bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     turn_init(&c->turn);
     list_push_back(&s->conns, &c->link);
     s->n_connections++;
-    bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;
-    if (uv_accept(listener, &c->h.stream) < 0 || !made) {
+    return c;
+}
+
+/* Starts a connection, if it got its socket (@r is 0) and its side of TLS. */
+static void conn_start_with(struct conn *c, int r, bool tls) {
+    struct http_server *s = c->server;
+
+    if (r < 0 || (tls && tls_new(&c->tls, &s->tls, s->opts.max_unsent) < 0))
         conn_close(c);
-        return true;
-    }
-    conn_start(c);
+    else
+        conn_start(c);
+}
+
+bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
+    struct conn *c = conn_new(s, local, tls);
+
+    if (!c)
+        return false;
+    conn_start_with(c, uv_accept(listener, &c->h.stream), tls);
+    return true;
+}
+
+bool conn_accept_fd(struct http_server *s, int fd, bool local, bool tls) {
+    struct conn *c = conn_new(s, local, tls);
+
+    if (!c)
+        return false;
+    int r = local ? uv_pipe_open(&c->h.pipe, fd) : uv_tcp_open(&c->h.tcp, fd);
+    if (r < 0)
+        close(fd);
+    conn_start_with(c, r, tls);
     return true;
 }

@@ -222,6 +222,25 @@ static bool may_accept(struct http_server *s) {
     return now - s->accepts_ns < ACCEPTS_NS;
 }
 
+/* Accepts what waits behind the connection that libuv has reported. Since version 1.45 libuv accepts
+ * one connection in an iteration, in which the turns of others take up to TURNS_NS. */
+static void accept_rest(struct listener *l) {
+    uv_os_fd_t fd;
+
+    if (uv_fileno(&l->h.handle, &fd) < 0)
+        return;
+    while (may_accept(l->server)) {
+        int next = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (next < 0) /* libuv reports a failure when it accepts the next one */
+            return;
+        if (!conn_accept_fd(l->server, next, l->local, l->tls)) {
+            close(next);
+            return;
+        }
+    }
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
@@ -233,6 +252,7 @@ static void on_connection(uv_stream_t *stream, int status) {
         return;
     } else if (may_accept(l->server)) {
         accept_one(l);
+        accept_rest(l);
     } else { /* libuv does not poll this listener until then */
         l->waits = true;
         l->server->n_deferred++;
