@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -432,6 +433,43 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len) {
     return 0;
 }
 
+static ssize_t result(ssize_t r, bool was) {
+    sim_leave(was);
+    if (r >= 0)
+        return r;
+    errno = (int)-r;
+    return -1;
+}
+
+/* Serves the front's loop over new connections. */
+int accept4(int fd, __SOCKADDR_ARG address, socklen_t *len, int flags) {
+    bool was = sim_enter();
+    int next = sim_one_in(60) ? -EMFILE : fd_accept(fd);
+
+    sim_event("accept", (uint64_t)next, 0);
+    sim_spend(was && next >= 0 ? SIM_ACCEPT_NS : 0);
+    return (int)result(next, was);
+}
+
+/* Serves the front's question whether a client has left. */
+int poll(struct pollfd *p, nfds_t n, int timeout) {
+    if (n != 1 || !is_sim(p->fd)) /* real descriptors */
+        return (int)syscall(SYS_poll, p, n, timeout);
+    bool was = sim_enter();
+    int ready = fd_ready(p->fd), told = 0;
+    const struct sock *s = fd_sock(p->fd);
+
+    if (s->ended)
+        told |= POLLRDHUP;
+    if (ready & SOCK_HANGUP)
+        told |= POLLHUP;
+    if (ready & SOCK_ERROR)
+        told |= POLLERR;
+    p->revents = (short)(told & (p->events | POLLHUP | POLLERR));
+    sim_leave(was);
+    return p->revents != 0;
+}
+
 static ssize_t send_packet(struct sock *s, const void *data, size_t len, struct sock *passed) {
     struct packet *p;
 
@@ -460,14 +498,6 @@ static ssize_t recv_packet(struct sock *s, void *data, size_t len, struct sock *
     list_remove(&p->link);
     free(p);
     return (ssize_t)n;
-}
-
-static ssize_t result(ssize_t r, bool was) {
-    sim_leave(was);
-    if (r >= 0)
-        return r;
-    errno = (int)-r;
-    return -1;
 }
 
 ssize_t send(int fd, const void *data, size_t len, int flags) {

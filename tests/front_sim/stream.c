@@ -98,6 +98,7 @@ int uv_accept(uv_stream_t *server, uv_stream_t *client) {
     int fd = fd_accept(l->fd);
 
     sim_event("accept", (uint64_t)fd, 0);
+    sim_spend(was ? SIM_ACCEPT_NS : 0);
     l->waits_for_accept = false;
     if (fd >= 0)
         c->fd = fd;
