@@ -43,7 +43,7 @@ static void conn_on_written(uv_write_t *w, int status) {
     if (c->state == CONN_CLOSED)
         return;
     if (status < 0)
-        conn_close(c);
+        conn_break(c); /* those of thousands may fail in one iteration */
     else
         conn_written(c);
 }
