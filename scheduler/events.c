@@ -75,24 +75,28 @@ static int pack_progress(struct buf *out, struct request *r) {
     return 0;
 }
 
+/* Packs all that the front does not know yet, and notes it in r->sent. */
+static int pack_news(struct buf *out, struct request *r) {
+    if (r->refused) {
+        TRY(pack_refusal(out, r));
+        r->sent.end = true;
+        return 0;
+    }
+    struct event accepted = blank(r, EVENT_ACCEPTED);
+
+    if (!r->acked.accepted && !r->compiling && !request_is_prewarm(r))
+        TRY(msg_event_pack(out, &accepted));
+    r->sent.accepted = !r->compiling;
+    return pack_progress(out, r);
+}
+
 int events_pack(struct buf *out, struct request *r) {
     size_t len = out->len;
-    int e = 0;
 
     assert(r->acked.n_out >= r->out_base && r->acked.n_out <= request_n_out(r));
     r->sent = r->acked;
-    if (r->refused) {
-        e = pack_refusal(out, r);
-        r->sent.end = e == 0;
-    } else {
-        struct event accepted = blank(r, EVENT_ACCEPTED);
+    int e = pack_news(out, r);
 
-        if (!r->acked.accepted && !r->compiling && !request_is_prewarm(r))
-            e = msg_event_pack(out, &accepted);
-        r->sent.accepted = !r->compiling;
-        if (e == 0)
-            e = pack_progress(out, r);
-    }
     if (e < 0) {
         out->len = len;
         r->sent = r->acked;

@@ -361,19 +361,25 @@ static int sched_constrain(struct sched *s, struct request *r, const struct cons
 static const struct err no_memory = {
     .status = 503, .code = "out_of_memory", .message = "Out of memory for the grammar."};
 
+static int ask_grammar(struct sched *s, struct request *r, const struct submit *m,
+                       struct err *err) {
+    const struct constraint *c;
+    int e = s->opts.constraints->ask(s->opts.constraints->ctx, m, &c, err);
+
+    if (e < 0)
+        return e;
+    if (e == 0)
+        return sched_constrain(s, r, c);
+    r->compiling = true;
+    list_push_back(&s->compiling, &r->queued.link);
+    return 0;
+}
+
 /* Asks for the constraint of @r, which waits for it, gets it at once or is refused. */
 static void sched_ask(struct sched *s, struct request *r, const struct submit *m) {
-    const struct constraint *c;
     struct err err = {0};
-    int e = s->opts.constraints->ask(s->opts.constraints->ctx, m, &c, &err);
+    int e = ask_grammar(s, r, m, &err);
 
-    if (e > 0) {
-        r->compiling = true;
-        list_push_back(&s->compiling, &r->queued.link);
-        return;
-    }
-    if (e == 0)
-        e = sched_constrain(s, r, c);
     if (e < 0)
         sched_refuse(s, r, *err.message ? &err : &no_memory);
 }

@@ -256,8 +256,9 @@ int step_launch(struct sched *s) {
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return step_copies(s);
     int e = step_draft(s, t);
-    if (e == 0)
-        e = step_plan(s, begin);
+    if (e != 0)
+        return e;
+    e = step_plan(s, begin);
     if (e != 0)
         return e;
     TRY(step_build(s, t));

@@ -115,6 +115,17 @@ static void step_learn(struct sched *s, const struct batch *t, uint32_t n_tokens
     s->stats.last_seqs = t->b.n_seqs;
 }
 
+/* Takes the results of @t. A batch behind it that was launched without its rows gets them now. */
+static int take_and_seal(struct sched *s, struct batch *t, const struct engine_result *res,
+                         int64_t now) {
+    struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
+
+    TRY(step_take_results(s, t, res, now));
+    if (sched_n_in_flight(s) == 0 || !next->unsealed)
+        return 0;
+    return step_seal(s, next);
+}
+
 int step_wait(struct sched *s) {
     struct batch *t = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
     int64_t begin = clock_now(s->clock);
@@ -127,10 +138,7 @@ int step_wait(struct sched *s) {
     step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
-    int e = step_take_results(s, t, &res, now);
-    struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
-    if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
-        e = step_seal(s, next);
+    int e = take_and_seal(s, t, &res, now);
     step_learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
     return e;
 }

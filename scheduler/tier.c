@@ -214,9 +214,9 @@ static int add_identity(struct buf *b, const struct sched *s) {
     return buf_printf(b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
 }
 
-void tier_open(struct sched *s) {
+static int open_file(struct sched *s) {
     const struct sched_disk *k = &s->opts.disk;
-    struct buf id = {.max = TIER_IDENTITY};
+    CLEANUP(buf_deinit) struct buf id = {.max = TIER_IDENTITY};
     struct kv_tier_file file = {
         .fd = k->fd,
         .n_bytes = k->n_bytes,
@@ -224,14 +224,18 @@ void tier_open(struct sched *s) {
         .in_step = k->in_step,
     };
 
-    if (s->opts.no_prefix_sharing || k->n_bytes == 0)
-        return;
-    int e = add_identity(&id, s);
+    TRY(add_identity(&id, s));
     file.identity = id.data;
     file.n_identity = id.len;
-    if (e == 0)
-        e = kv_tier_open(s->tier, &file);
-    buf_deinit(&id);
+    return kv_tier_open(s->tier, &file);
+}
+
+void tier_open(struct sched *s) {
+    const struct sched_disk *k = &s->opts.disk;
+
+    if (s->opts.no_prefix_sharing || k->n_bytes == 0)
+        return;
+    int e = open_file(s);
     if (e < 0 && k->note)
         k->note(k->ctx, "the file cannot be used", e);
 }
@@ -270,16 +274,17 @@ int64_t tier_wake_ns(const struct sched *s) {
 }
 
 void sched_flush(struct sched *s, int64_t until_ns) {
-    int r = sched_uses_disk(s) ? sched_settle(s) : -ENODEV;
+    if (!sched_uses_disk(s) || sched_settle(s) < 0)
+        return;
+    while (clock_now(s->clock) < until_ns) {
+        int copies = step_copies(s);
 
-    while (r >= 0 && clock_now(s->clock) < until_ns) {
-        r = step_copies(s);
-        if (r == 0)
-            r = sched_settle(s);
+        if (copies < 0 || (copies == 0 && sched_settle(s) < 0))
+            return;
         tier_take(s);
         if (!kv_tier_is_saving(s->tier))
             return;
-        if (r == 1)
+        if (copies == 1)
             kv_tier_sleep(s->tier, FLUSH_SLEEP_MS);
     }
 }
