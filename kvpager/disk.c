@@ -30,6 +30,7 @@
 
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/try.h"
 #include "kvpager/disk_io.h"
 #include "kvpager/disk_room.h"
 #include "kvpager/store.h"
@@ -173,13 +174,10 @@ static int disk_init(struct disk *d) {
     d->id = calloc((size_t)k.n_pages + k.n_snapshots, sizeof(*d->id));
     if (!d->id)
         return -ENOMEM;
-    int e = kv_pager_new(&d->slots, &k);
-    if (e == 0)
-        e = init_room(d, &k);
-    if (e == 0 && r == 0)
-        e = disk_read_index(d);
-    if (e < 0)
-        return e;
+    TRY(kv_pager_new(&d->slots, &k));
+    TRY(init_room(d, &k));
+    if (r == 0)
+        TRY(disk_read_index(d));
     if (getrandom(&d->next.run, sizeof(d->next.run), 0) != sizeof(d->next.run))
         return -EIO;
     d->next.run |= 1;
