@@ -227,8 +227,32 @@ static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct g
 
 enum { PART_OF_SPLIT = 1 };
 
-/* Parses shard @i into @g. *n_shards = 0: the number is not known yet, because the caller has
- * opened one file. If that file is not a whole model, sets *n_shards and returns PART_OF_SPLIT. */
+/* Parses the shard at the start of which @c stands into @g and @m. *n_shards = 0: the number is not
+ * known yet, because the caller has opened one file. If that file is not a whole model, sets
+ * *n_shards and returns PART_OF_SPLIT. */
+static int parse_at(struct gguf *g, struct gguf_cursor *c, struct gguf_meta *m,
+                    uint32_t *n_shards) {
+    uint32_t version = 0, n_tensors = 0, n_kv = 0;
+
+    TRY(parse_head(c, &version, &n_tensors, &n_kv));
+    if (c->shard == 0)
+        g->version = version;
+    TRY(gguf_meta_parse(m, c, n_kv));
+    if (*n_shards == 0) {
+        TRY(known_key(c, m, "split.count", 1, n_shards));
+        *n_shards = c->n_shards = MAX(*n_shards, 1u);
+        if (*n_shards > 1)
+            return PART_OF_SPLIT;
+    }
+    TRY(parse_directory(g, c, m, n_tensors));
+    TRY(forget_rest(c->file, c->at));
+    if (!shard_has_changed(c->file))
+        return 0;
+    err_set(c->err, 0, NULL, GGUF_CHANGED);
+    return -EAGAIN;
+}
+
+/* Calls parse_at() for shard @i, whose metadata is kept if it is the first one. */
 static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct err *err) {
     struct gguf_shard *s = &g->shard[i];
     struct gguf_meta other = {0}, *m = i == 0 ? &g->meta : &other;
@@ -239,30 +263,10 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
         .n_shards = *n_shards,
         .err = err,
     };
-    uint32_t version = 0, n_tensors = 0, n_kv = 0;
 
     assert(g->header_bytes <= GGUF_HEADER_MAX);
-    int r = parse_head(&c, &version, &n_tensors, &n_kv);
-
-    if (r == 0)
-        r = gguf_meta_parse(m, &c, n_kv);
-    if (r == 0 && *n_shards == 0) {
-        r = known_key(&c, m, "split.count", 1, n_shards);
-        *n_shards = c.n_shards = MAX(*n_shards, 1u);
-        if (r == 0 && *n_shards > 1)
-            return PART_OF_SPLIT;
-    }
-    if (r == 0)
-        r = parse_directory(g, &c, m, n_tensors);
-    if (r == 0)
-        r = forget_rest(s, c.at);
-    if (r == 0 && shard_has_changed(s)) {
-        err_set(err, 0, NULL, GGUF_CHANGED);
-        r = -EAGAIN;
-    }
+    int r = parse_at(g, &c, m, n_shards);
     g->header_bytes += c.at;
-    if (i == 0)
-        g->version = version;
     gguf_meta_deinit(&other);
     return r;
 }
@@ -377,10 +381,9 @@ int gguf_open(struct gguf **out, const char *path, struct err *err) {
 
     if (!g)
         return -ENOMEM;
-    int r = open_map(&g->shard[0], path, err);
+    TRY(open_map(&g->shard[0], path, err));
+    int r = parse_shard(g, 0, &n_shards, err);
 
-    if (r == 0)
-        r = parse_shard(g, 0, &n_shards, err);
     if (r == PART_OF_SPLIT)
         return open_split(out, path, n_shards, err);
     if (r < 0)

@@ -12,31 +12,31 @@
 #include "grammar/mask/share.h"
 #include "text/tokenizer.h"
 
-/* Makes the classes of the loop @which in a grammar of one quoted string, whose loop has the same
- * states as in every other grammar. */
-static int vocabulary_add_loop(struct grammar_vocab *v, struct share *s, enum shared_loop which) {
-    CLEANUP(grammar_freep) struct grammar *g = NULL;
-    struct build b;
+/* Makes a grammar of one quoted string with the loop @which. */
+static int make_loop(struct grammar **out, enum shared_loop which) {
+    CLEANUP(build_deinit) struct build b;
+    struct expr *atom;
     uint32_t root;
 
     build_init(&b, NULL, NULL, NULL);
-    struct expr *atom;
-
     if (which == SHARED_JSON_CHARS)
         atom = json_char(&b);
     else
         atom = json_canonical_char(&b);
-    int r = build_rule(&b, NULL, &root);
+    TRY(build_rule(&b, NULL, &root));
+    b.rule[root].body = json_quoted(&b, expr_repeat(&b, atom, 0, NO_MAX));
+    if (!b.rule[root].body)
+        return -ENOMEM;
+    TRY(automaton_new(out, &b, root));
+    return automaton_free_chars(&b, *out);
+}
 
-    if (r == 0) {
-        b.rule[root].body = json_quoted(&b, expr_repeat(&b, atom, 0, NO_MAX));
-        r = b.rule[root].body ? automaton_new(&g, &b, root) : -ENOMEM;
-    }
-    if (r == 0)
-        r = automaton_free_chars(&b, g);
-    build_deinit(&b);
-    if (r < 0)
-        return r;
+/* Makes the classes of the loop @which in a grammar of one quoted string, whose loop has the same
+ * states as in every other grammar. */
+static int vocabulary_add_loop(struct grammar_vocab *v, struct share *s, enum shared_loop which) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+
+    TRY(make_loop(&g, which));
     g->vocab = v;
     for (uint32_t i = 0; i < g->n_rules; i++) {
         if (g->rule[i].shared == which)

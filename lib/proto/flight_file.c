@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/try.h"
+
 /* Appends the last @max of the @n entries of ring @ring, of @size bytes each, the oldest first.
  * Sets *n_out to their number. Returns 0 or -errno. */
 static int add_ring(struct buf *out, const void *ring, size_t size, uint64_t n, uint32_t max,
@@ -29,16 +31,11 @@ int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_byt
     size_t head = out->len, at;
 
     snprintf(h.version, sizeof(h.version), "%s", version);
-    int e = buf_add(out, &h, sizeof(h));
-    if (e == 0)
-        e = add_ring(out, f->record, sizeof(*f->record), n_records, FLIGHT_RECORDS, &h.n_records);
-    if (e == 0)
-        e = add_ring(out, f->step, sizeof(*f->step), n_steps, FLIGHT_STEPS, &h.n_steps);
+    TRY(buf_add(out, &h, sizeof(h)));
+    TRY(add_ring(out, f->record, sizeof(*f->record), n_records, FLIGHT_RECORDS, &h.n_records));
+    TRY(add_ring(out, f->step, sizeof(*f->step), n_steps, FLIGHT_STEPS, &h.n_steps));
     at = out->len;
-    if (e == 0)
-        e = flight_tape_read(tape, tape_bytes, out);
-    if (e < 0)
-        return e;
+    TRY(flight_tape_read(tape, tape_bytes, out));
     assert(h.n_records <= FLIGHT_RECORDS && h.n_steps <= FLIGHT_STEPS);
     h.n_tape = out->len - at;
     memcpy(out->data + head, &h, sizeof(h));

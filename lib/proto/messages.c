@@ -89,29 +89,34 @@ static int pad8(struct buf *out) {
     return buf_add(out, zeros, -out->len % 8);
 }
 
-/* Appends message @m. Returns 0 or -errno; a failure leaves @out unchanged. */
-static int pack(struct buf *out, const struct form *f, const void *m) {
+static int add_message(struct buf *out, const struct form *f, const void *m) {
     struct span span[PARTS_MAX] = {{0}};
     size_t start = out->len, n_spans = f->n * sizeof(*span);
 
     assert(start % 8 == 0 && f->n <= PARTS_MAX);
-    int r = buf_add(out, m, f->size);
-    if (r == 0)
-        r = buf_add(out, span, n_spans);
-    for (uint32_t i = 0; i < f->n && r == 0; i++) {
+    TRY(buf_add(out, m, f->size));
+    TRY(buf_add(out, span, n_spans));
+    for (uint32_t i = 0; i < f->n; i++) {
         const struct part *p = &f->part[i];
         struct str s = msg_part(p, m);
 
         span[i] = (struct span){(uint32_t)(out->len - start), s.len};
         memset(out->data + start + p->at, 0, p->size ? sizeof(s.data) : sizeof(s));
-        r = s.len ? buf_add(out, s.data, s.len) : 0;
-        if (r == 0)
-            r = pad8(out);
+        if (s.len)
+            TRY(buf_add(out, s.data, s.len));
+        TRY(pad8(out));
     }
+    memcpy(out->data + start + f->size, span, n_spans);
+    return 0;
+}
+
+/* Appends message @m. Returns 0 or -errno; a failure leaves @out unchanged. */
+static int pack(struct buf *out, const struct form *f, const void *m) {
+    size_t start = out->len;
+    int r = add_message(out, f, m);
+
     if (r < 0)
         out->len = start;
-    else
-        memcpy(out->data + start + f->size, span, n_spans);
     return r;
 }
 

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/try.h"
 #include "vision/decoder_private.h"
 
@@ -29,33 +30,32 @@ struct decoder {
 
 extern char **environ;
 
-/* Starts the process with its end of the socket as DECODER_FD. Returns 0 or -errno. */
-static int start_process(struct decoder *d) {
+/* Starts the process with @end as DECODER_FD. Returns 0 or -errno. */
+static int spawn_with(struct decoder *d, int end) {
     char *argv[] = {d->program, (char *)DECODER_FLAG, NULL}, *env[] = {NULL};
-    posix_spawn_file_actions_t files;
+    CLEANUP(posix_spawn_file_actions_destroy) posix_spawn_file_actions_t files = {0};
+
+    TRY(-posix_spawn_file_actions_init(&files));
+    TRY(-posix_spawn_file_actions_adddup2(&files, end, DECODER_FD));
+    return -posix_spawn(&d->pid, d->program, &files, NULL, argv, env);
+}
+
+/* Starts the process with its end of a new socket. Returns 0 or -errno. */
+static int start_process(struct decoder *d) {
     int pair[2];
 
     assert(d->socket < 0);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
-    int r = posix_spawn_file_actions_init(&files);
-    if (r == 0) {
-        /* F_DUPFD, because dup2() of a number to itself would keep the close-on-exec flag. */
-        int end = fcntl(pair[1], F_DUPFD_CLOEXEC, DECODER_FD + 1);
-
-        r = end < 0 ? errno : posix_spawn_file_actions_adddup2(&files, end, DECODER_FD);
-        if (r == 0)
-            r = posix_spawn(&d->pid, d->program, &files, NULL, argv, env);
-        if (end >= 0)
-            close(end);
-        posix_spawn_file_actions_destroy(&files);
-    }
-    close(pair[1]);
-    if (r == 0)
-        d->socket = pair[0];
-    else
-        close(pair[0]);
-    return -r;
+    CLEANUP(files_closep) int own = pair[0], other = pair[1];
+    /* F_DUPFD, because dup2() of a number to itself would keep the close-on-exec flag. */
+    CLEANUP(files_closep) int end = fcntl(other, F_DUPFD_CLOEXEC, DECODER_FD + 1);
+    if (end < 0)
+        return -errno;
+    TRY(spawn_with(d, end));
+    d->socket = own;
+    own = -1;
+    return 0;
 }
 
 static void end_process(struct decoder *d) {
@@ -109,6 +109,13 @@ static int send_fd(int socket, int fd) {
     return sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
+/* Starts the process again and sends @fd to it. */
+static int send_to_new(struct decoder *d, int fd) {
+    end_process(d);
+    TRY(start_process(d));
+    return send_fd(d->socket, fd);
+}
+
 /* Makes a socket to a new child of process *@by; a process that has died is restarted once. Returns
  * 0 or -errno. */
 static int start_child(struct decoder *d, int *out, pid_t *by) {
@@ -119,12 +126,8 @@ static int start_child(struct decoder *d, int *out, pid_t *by) {
     pthread_mutex_lock(&d->mutex);
     if (d->socket >= 0)
         r = send_fd(d->socket, pair[1]);
-    if (r < 0) {
-        end_process(d);
-        r = start_process(d);
-        if (r == 0)
-            r = send_fd(d->socket, pair[1]);
-    }
+    if (r < 0)
+        r = send_to_new(d, pair[1]);
     *by = d->pid;
     pthread_mutex_unlock(&d->mutex);
     close(pair[1]);
@@ -222,7 +225,7 @@ static int run_child(struct decoder *d, const struct job *job, pid_t *by, struct
                      struct picture_layout *layout, struct err *err) {
     int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
     struct decoder_request q = {.len = job->len, .fits = job->fit != NULL};
-    int socket = -1;
+    CLEANUP(files_closep) int socket = -1;
 
     if (job->fit) {
         q.fit = *job->fit;
@@ -232,13 +235,9 @@ static int run_child(struct decoder *d, const struct job *job, pid_t *by, struct
         q.free_bytes = q.counts ? *job->fit->free_bytes : 0;
     }
     TRY(start_child(d, &socket, by));
-    int r = decoder_move_bytes(socket, true, &q, sizeof(q), deadline);
-    if (r == 0)
-        r = decoder_move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
-    if (r == 0)
-        r = decoder_read_answer(socket, job->fit, out, layout, deadline, err);
-    close(socket);
-    return r;
+    TRY(decoder_move_bytes(socket, true, &q, sizeof(q), deadline));
+    TRY(decoder_move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline));
+    return decoder_read_answer(socket, job->fit, out, layout, deadline, err);
 }
 
 int decoder_run(struct decoder *d, const void *data, size_t len, const struct picture_fit *fit,

@@ -345,11 +345,8 @@ static int analyse_with(struct build *b, struct grammar *g, struct reverse *rev)
 }
 
 int automaton_analyse(struct build *b, struct grammar *g) {
-    struct reverse rev;
-    int r = reverse_init(&rev, b, g);
+    CLEANUP(reverse_free) struct reverse rev = {0};
 
-    if (r == 0)
-        r = analyse_with(b, g, &rev);
-    reverse_free(&rev);
-    return r;
+    TRY(reverse_init(&rev, b, g));
+    return analyse_with(b, g, &rev);
 }

@@ -160,12 +160,19 @@ static int add_state(struct dfa *d) {
     return 0;
 }
 
+/* Makes room for the set in found[]. */
+static int reserve_set(struct maker *m, struct sets *s) {
+    TRY(m->b->failed);
+    while (s->n_pool + s->n_found > s->cap_pool)
+        TRY(maker_grow(m, &s->pool, s->cap_pool, &s->cap_pool, sizeof(*s->pool)));
+    return maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
+}
+
 /* Returns the state of the set in found[], and makes it when it is new. @fresh: always makes a
  * state, which later searches do not find. The result is undefined after the build has failed. */
 static uint32_t dfa_intern(struct dfa *d, bool fresh) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
-    int r = m->b->failed;
 
     dfa_sort(s->found, s->n_found, sizeof(*s->found), by_number);
     uint32_t h = numbers_hash(s->found, s->n_found);
@@ -179,11 +186,7 @@ static uint32_t dfa_intern(struct dfa *d, bool fresh) {
             return d->base + i;
         }
     }
-    while (r == 0 && s->n_pool + s->n_found > s->cap_pool)
-        r = maker_grow(m, &s->pool, s->cap_pool, &s->cap_pool, sizeof(*s->pool));
-    if (r == 0)
-        r = maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
-    if (r < 0 || add_state(d) < 0)
+    if (reserve_set(m, s) < 0 || add_state(d) < 0)
         return d->base;
     if (s->n_found)
         memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof(*s->found));

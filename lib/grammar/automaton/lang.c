@@ -234,16 +234,15 @@ static int make_product(struct product *p) {
 
 const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
                                 uint64_t must) {
-    struct product p = {.b = b, .in = in, .n_in = n, .must = must};
-    int r = make_product(&p);
+    CLEANUP(product_free) struct product p = {.b = b, .in = in, .n_in = n, .must = must};
+
+    if (make_product(&p) < 0)
+        return NULL;
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
-    if (r == 0)
-        r = lang_merge(b, &made);
-    const struct lang *l = r == 0 ? lang_keep(b, &made) : NULL;
-
-    product_free(&p);
-    return l;
+    if (lang_merge(b, &made) < 0)
+        return NULL;
+    return lang_keep(b, &made);
 }
 
 /* Adds to alive[] the states from which a state that is alive already can be reached. */

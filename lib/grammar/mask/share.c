@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/try.h"
 #include "grammar/mask/class.h"
 
 #define BUCKETS 4096u
@@ -129,31 +130,38 @@ size_t share_bytes(const struct share *s) {
     return SHARE_MAX - atomic_load(&s->left);
 }
 
+static int share_write_state(struct buf *key, const struct grammar *g, const struct auto_rule *r,
+                             const struct state *s) {
+    TRY(buf_add(key, &s->flags, sizeof(s->flags)));
+    TRY(buf_add(key, &s->n_edges, sizeof(s->n_edges)));
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        uint32_t edge[2] = {g->edge[i].lo | (uint32_t)g->edge[i].hi << 16,
+                            g->edge[i].to - r->start};
+
+        assert(edge[1] < r->n_states);
+        TRY(buf_add(key, edge, sizeof(edge)));
+    }
+    return 0;
+}
+
 /* Writes the key of @rule: the bytes that may follow it, and the flags and edges of its states,
  * with targets counted from the rule's start. Returns false if the rule cannot be shared. */
 static bool share_write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
     const struct auto_rule *r = &g->rule[rule];
-    int e = buf_add(key, &r->follow, sizeof(r->follow));
 
-    if (e == 0)
-        e = buf_add(key, &counted, sizeof(counted));
-    for (uint32_t q = r->start; e == 0 && q < r->start + r->n_states; q++) {
+    if (buf_add(key, &r->follow, sizeof(r->follow)) < 0)
+        return false;
+    if (buf_add(key, &counted, sizeof(counted)) < 0)
+        return false;
+    for (uint32_t q = r->start; q < r->start + r->n_states; q++) {
         const struct state *s = &g->state[q];
 
         if (s->n_calls || (s->flags & (STATE_TOKENS | STATE_MEMBERS)))
             return false;
-        e = buf_add(key, &s->flags, sizeof(s->flags));
-        if (e == 0)
-            e = buf_add(key, &s->n_edges, sizeof(s->n_edges));
-        for (uint32_t i = s->edge; e == 0 && i < s->edge + s->n_edges; i++) {
-            uint32_t edge[2] = {g->edge[i].lo | (uint32_t)g->edge[i].hi << 16,
-                                g->edge[i].to - r->start};
-
-            assert(edge[1] < r->n_states);
-            e = buf_add(key, edge, sizeof(edge));
-        }
+        if (share_write_state(key, g, r, s) < 0)
+            return false;
     }
-    return e == 0;
+    return true;
 }
 
 static struct shared_rule *share_find(struct shared_rule *r, const struct buf *key, uint64_t hash) {

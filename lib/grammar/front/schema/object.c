@@ -294,21 +294,21 @@ static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     const struct name *name = &o->names->v[i];
     struct place *v;
     uint32_t n, cap;
-    int r = member_places(o->s, o->f->parts, name->s, name->len, &v, &n);
-
     bool allowed = o->rules[i].allowed;
-    if (r == 0 && allowed && o->f->closed)
-        r = is_evaluated(o->s, o->f->parts, name, &allowed);
-    cap = n;
+
     *chosen = false;
-    for (uint32_t k = 0; r == 0 && k < o->f->n_some; k++) {
+    if (member_places(o->s, o->f->parts, name->s, name->len, &v, &n) < 0)
+        return NULL;
+    if (allowed && o->f->closed && is_evaluated(o->s, o->f->parts, name, &allowed) < 0)
+        return NULL;
+    cap = n;
+    for (uint32_t k = 0; k < o->f->n_some; k++) {
         if (o->witness[k] != i)
             continue;
         *chosen = true;
-        r = places_add(o->s, &v, &n, &cap, schema_at(o->s, o->f->some[k], "value"));
+        if (places_add(o->s, &v, &n, &cap, schema_at(o->s, o->f->some[k], "value")) < 0)
+            return NULL;
     }
-    if (r < 0)
-        return NULL;
     if (allowed)
         return schema_member(o->s, v, n);
     return expr_never(o->s->b);

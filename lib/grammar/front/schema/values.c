@@ -293,7 +293,9 @@ int facets_disjoint(struct schema *s, const struct facets *x, const struct facet
 
     if (x->n_values)
         r = values_disjoint(s, x, y);
-    if (r == 0 && y->n_values)
+    if (r)
+        return r;
+    if (y->n_values)
         r = values_disjoint(s, y, x);
     if (r)
         return r;
