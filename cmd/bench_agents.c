@@ -197,11 +197,10 @@ static int make_turn(struct slot *slot) {
 
     assert(!slot->asking && !slot->q.transfer);
     slot->turn = agent_next(&slot->agent);
-    int r = first ? begin_session(slot) : 0;
+    if (first)
+        TRY(begin_session(slot));
     slot->load.priority = (int16_t)g->priority.low;
-    if (r == 0)
-        r = session_ask(&slot->session, &slot->load, slot->turn.n_new, slot->turn.n_output,
-                        &q->body);
+    TRY(session_ask(&slot->session, &slot->load, slot->turn.n_new, slot->turn.n_output, &q->body));
     slot->n_said += slot->turn.n_new;
     q->stream = true;
     q->keep_text = s->echo;
@@ -214,23 +213,25 @@ static int make_turn(struct slot *slot) {
     t->n_planned += slot->n_said;
     slot->asking = true;
     slot->n_refusals = 0;
-    return r;
+    return 0;
+}
+
+static int start_request(struct slot *slot) {
+    if (slot->asking)
+        bench_request_reset(&slot->q);
+    else
+        TRY(make_turn(slot));
+    return bench_http_start(slot->all->http, &slot->q);
 }
 
 /* Sends the turn of @slot, a new one or one that was refused. An error sets s->error and ends the
  * run. */
 static void send_request(struct slot *slot) {
     struct agents *s = slot->all;
-    int r = 0;
 
     assert(slot->state == SLOT_WAITING);
     slot->state = SLOT_RUNNING;
-    if (slot->asking)
-        bench_request_reset(&slot->q);
-    else
-        r = make_turn(slot);
-    if (r == 0)
-        r = bench_http_start(s->http, &slot->q);
+    int r = start_request(slot);
     if (r < 0) {
         slot->state = SLOT_ENDED;
         s->error = r;
@@ -290,15 +291,19 @@ static int continue_session(struct slot *slot) {
     return session_answer_words(&slot->session, o, slot->turn.n_output);
 }
 
+static int agents_note_answer(struct slot *slot) {
+    struct agents *s = slot->all;
+
+    TRY(bench_tenants_finished(&s->result, agents_tenant(s, slot), &slot->q, slot->turn.n_output));
+    return continue_session(slot);
+}
+
 /* Counts a turn that was answered and begins the next state of its agent. Returns 0 or -ENOMEM. */
 static int take_answer(struct slot *slot) {
-    struct agents *s = slot->all;
     struct bench_request *q = &slot->q;
     int64_t end_ns = q->end_ns;
-    int r = bench_tenants_finished(&s->result, agents_tenant(s, slot), q, slot->turn.n_output);
+    int r = agents_note_answer(slot);
 
-    if (r == 0)
-        r = continue_session(slot);
     if (agent_ended(&slot->agent)) {
         end_agent(slot, true, end_ns);
         return r;

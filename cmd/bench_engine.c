@@ -351,17 +351,20 @@ static int open_engine(struct bench *b, struct err *err) {
     return run_open(&b->run, &o, err);
 }
 
+/* Measures the engine between two measurements of the machine's bandwidth. */
+static int measure_between(struct bench *b) {
+    TRY(measure_bandwidth(b));
+    TRY(measure_all(b));
+    return measure_bandwidth(b);
+}
+
 static int bench_engine_measure(struct bench *b) {
     struct err err = {0};
     int code = CLI_OK, r = open_engine(b, &err);
 
     if (r < 0)
         return cli_fail_err(b->replay_path ? b->replay_path : b->model, &err, r);
-    r = measure_bandwidth(b);
-    if (r == 0)
-        r = measure_all(b);
-    if (r == 0)
-        r = measure_bandwidth(b);
+    r = measure_between(b);
     if (r < 0)
         return cli_fail("%s: %s", b->model, strerror(-r));
     bench_engine_print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);

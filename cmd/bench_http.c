@@ -285,7 +285,6 @@ static int add_headers(struct curl_slist **list, const char *api_key, const char
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err) {
     CLEANUP(bench_http_freep) struct bench_http *h = calloc(1, sizeof(*h));
     size_t len = strlen(o->url);
-    int r;
 
     if (!h)
         return -ENOMEM;
@@ -296,25 +295,23 @@ int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, str
         len--;
     if (len > 3 && memcmp(o->url + len - 3, "/v1", 3) == 0)
         len -= 3;
-    r = asprintf(&h->base, "%.*s/v1", (int)len, o->url);
-    if (r >= 0)
-        r = asprintf(&h->post_url, "%s/%scompletions", h->base, o->chat ? "chat/" : "");
-    if (r < 0)
+    if (asprintf(&h->base, "%.*s/v1", (int)len, o->url) < 0)
+        return -ENOMEM;
+    if (asprintf(&h->post_url, "%s/%scompletions", h->base, o->chat ? "chat/" : "") < 0)
         return -ENOMEM;
     h->timeout_s = o->timeout_s;
-    r = add_headers(&h->headers, o->api_key, NULL);
+    TRY(add_headers(&h->headers, o->api_key, NULL));
     if (o->api_key)
         h->api_key = strdup(o->api_key);
-    if (r < 0 || (o->api_key && !h->api_key))
+    if (o->api_key && !h->api_key)
         return -ENOMEM;
     h->multi = curl_multi_init();
     if (!h->multi)
         return -ENOMEM;
     curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, 16384L);
-    r = bench_poll_init(&h->poll, h->multi);
-    if (r == 0)
-        *out = STEAL(h);
-    return r;
+    TRY(bench_poll_init(&h->poll, h->multi));
+    *out = STEAL(h);
+    return 0;
 }
 
 void bench_http_stop(struct bench_http *h) {

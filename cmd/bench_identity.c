@@ -58,8 +58,7 @@ static int identity_send(struct probe *p, uint64_t number, double temperature, u
                          void (*done)(struct bench_request *)) {
     struct identity *id = p->owner;
     struct load_opts o = id->target.load;
-    struct session session;
-    int r;
+    CLEANUP(session_deinit) struct session session;
 
     assert(!p->running);
     o.temperature = temperature;
@@ -68,14 +67,10 @@ static int identity_send(struct probe *p, uint64_t number, double temperature, u
     p->q.keep_text = true;
     p->q.done = done;
     p->q.ctx = p;
-    r = session_init(&session, &o, number);
-    if (r == 0)
-        r = session_ask(&session, &o, dist_draw(&id->prompt, &session.rng), n_output, &p->q.body);
-    session_deinit(&session);
-    if (r == 0)
-        r = bench_http_start(id->http, &p->q);
     p->running = true;
-    return r;
+    TRY(session_init(&session, &o, number));
+    TRY(session_ask(&session, &o, dist_draw(&id->prompt, &session.rng), n_output, &p->q.body));
+    return bench_http_start(id->http, &p->q);
 }
 
 static void identity_forget(struct probe *p) {
@@ -158,23 +153,28 @@ static int keep_noise(struct identity *id) {
     return 0;
 }
 
+static int run_round(struct identity *id) {
+    TRY(keep_noise(id));
+    for (uint32_t i = 0; i < id->n_prompts; i++) {
+        id->n_open++;
+        TRY(identity_send(&id->probe[i], i, 0, id->n_output, on_together));
+    }
+    while (id->n_open) {
+        TRY(bench_http_run(id->http, 1000));
+        TRY(keep_noise(id));
+    }
+    return 0;
+}
+
 /* Sends all prompts at once, n_rounds times, while neighbours run. Returns an exit code. */
 static int run_together(struct identity *id) {
-    int r = 0;
+    for (uint32_t round = 0; round < id->n_rounds; round++) {
+        int r = run_round(id);
 
-    for (uint32_t round = 0; r == 0 && round < id->n_rounds; round++) {
-        r = keep_noise(id);
-        for (uint32_t i = 0; r == 0 && i < id->n_prompts; i++) {
-            id->n_open++;
-            r = identity_send(&id->probe[i], i, 0, id->n_output, on_together);
-        }
-        while (r == 0 && id->n_open) {
-            r = bench_http_run(id->http, 1000);
-            if (r == 0)
-                r = keep_noise(id);
-        }
+        if (r < 0)
+            return cli_fail("%s: %s", id->target.url, strerror(-r));
     }
-    return r < 0 ? cli_fail("%s: %s", id->target.url, strerror(-r)) : CLI_OK;
+    return CLI_OK;
 }
 
 static int identity_report(struct identity *id) {

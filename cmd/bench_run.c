@@ -52,7 +52,7 @@ static uint64_t count_bytes(const struct run *r) {
     return n;
 }
 
-int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
+static int open_run(struct run *r, const struct run_opts *opts, struct err *err) {
     assert(opts->max_seqs > 0 && opts->max_tokens > 0);
     *r = (struct run){.opts = *opts};
     r->opts.max_rows = MAX(r->opts.max_rows, r->opts.max_seqs);
@@ -71,23 +71,27 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
         .max_wants = opts->max_seqs,
         .kv_type = opts->kv_type,
     };
-    int e = engine_new(&r->engine, &o, err);
-    r->n_prompt = calloc(opts->max_seqs, sizeof(*r->n_prompt));
-    if (e == 0 && !r->n_prompt)
-        e = -ENOMEM;
-    if (e == 0 && engine_info(r->engine)->max_context < opts->max_tokens)
-        e = err_set(err, 0, NULL,
-                    "sequences of %u tokens are longer than the %u that the model supports",
-                    opts->max_tokens, engine_info(r->engine)->max_context);
-    for (int i = 0; e == 0 && i < 2; i++)
-        e = alloc_batch(&r->batch[i], r);
-    if (e < 0) {
-        run_close(r);
-        return e;
-    }
+    TRY(engine_new(&r->engine, &o, err));
     r->info = engine_info(r->engine);
+    if (r->info->max_context < opts->max_tokens)
+        return err_set(err, 0, NULL,
+                       "sequences of %u tokens are longer than the %u that the model supports",
+                       opts->max_tokens, r->info->max_context);
+    r->n_prompt = calloc(opts->max_seqs, sizeof(*r->n_prompt));
+    if (!r->n_prompt)
+        return -ENOMEM;
+    for (int i = 0; i < 2; i++)
+        TRY(alloc_batch(&r->batch[i], r));
     r->bytes_per_token = count_bytes(r);
     return 0;
+}
+
+int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
+    int e = open_run(r, opts, err);
+
+    if (e < 0)
+        run_close(r);
+    return e;
 }
 
 void run_close(struct run *r) {

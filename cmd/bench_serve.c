@@ -105,18 +105,26 @@ static void end_session(struct slot *slot) {
     slot->state = SLOT_FREE;
 }
 
+static int serve_note_answer(struct slot *slot, struct bench_request *q, bool goes_on) {
+    struct serve *s = slot->serve;
+
+    TRY(bench_result_add(&s->result, q));
+    if (!goes_on)
+        return 0;
+    return session_answer(&slot->session, &s->target.load, q->text.data ? q->text.data : "",
+                          q->text.len);
+}
+
 static void bench_serve_on_done(struct bench_request *q) {
     struct slot *slot = q->ctx;
     struct serve *s = slot->serve;
+    bool goes_on = q->outcome == OUTCOME_OK && slot->session.turn < s->turns;
     double pause_s = 0;
 
     assert(slot->state == SLOT_RUNNING && slot->in_session);
-    int r = bench_result_add(&s->result, q);
+    int r = serve_note_answer(slot, q, goes_on);
 
-    if (q->outcome == OUTCOME_OK && slot->session.turn < s->turns) {
-        if (r == 0)
-            r = session_answer(&slot->session, &s->target.load, q->text.data ? q->text.data : "",
-                               q->text.len);
+    if (goes_on) {
         bench_serve_wait_until(slot, q->end_ns + (int64_t)(s->think_s * 1e9));
     } else {
         if (q->outcome != OUTCOME_OK)
@@ -150,10 +158,9 @@ static int bench_serve_start(struct slot *slot, int64_t now) {
     q->due_ns = s->open ? slot->due_ns : now;
     uint32_t n_prompt = dist_draw(&s->prompt, &slot->session.rng);
     uint32_t n_output = dist_draw(&s->output, &slot->session.rng);
-    if (r == 0)
-        r = session_ask(&slot->session, &s->target.load, n_prompt, n_output, &q->body);
     s->n_started++;
     TRY(r);
+    TRY(session_ask(&slot->session, &s->target.load, n_prompt, n_output, &q->body));
     return bench_http_start(s->http, q);
 }
 

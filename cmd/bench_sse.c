@@ -120,22 +120,26 @@ static void get_error(yyjson_val *error, struct openai_part *out) {
                      message && *message ? message : "error without a message");
 }
 
+static int sse_add_choice(struct buf *text, yyjson_val *choice) {
+    yyjson_val *message = yyjson_obj_get(choice, "delta");
+
+    if (!message)
+        message = yyjson_obj_get(choice, "message");
+    if (message)
+        return sse_add_message(text, message);
+    return sse_add_text(text, yyjson_obj_get(choice, "text"));
+}
+
 int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out) {
-    yyjson_doc *doc = yyjson_read(json, len, 0);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(json, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *usage, *error;
     size_t before = text->len;
-    int r = yyjson_is_obj(root) ? 0 : -EBADMSG;
 
     *out = (struct openai_part){.prompt_tokens = -1, .cached_tokens = -1, .output_tokens = -1};
+    if (!yyjson_is_obj(root))
+        return -EBADMSG;
     JSON_EACH(choice, yyjson_obj_get(root, "choices")) {
-        yyjson_val *message = yyjson_obj_get(choice, "delta");
-
-        if (!message)
-            message = yyjson_obj_get(choice, "message");
-        if (r == 0 && message)
-            r = sse_add_message(text, message);
-        else if (r == 0)
-            r = sse_add_text(text, yyjson_obj_get(choice, "text"));
+        TRY(sse_add_choice(text, choice));
         out->finished |= yyjson_is_str(yyjson_obj_get(choice, "finish_reason"));
     }
     usage = yyjson_obj_get(root, "usage");
@@ -150,6 +154,5 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
         get_error(error, out);
     assert(text->len >= before);
     out->n_text = text->len - before;
-    yyjson_doc_free(doc);
-    return r;
+    return 0;
 }

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <yyjson.h>
 
+#include "base/try.h"
+
 #define OPTIONS_MAX 40u
 
 void bench_target_init(struct bench_target *t) {
@@ -51,33 +53,38 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
 
 static void do_nothing(struct bench_request *q) {}
 
+/* Runs one request with @n_words words to its end. */
+static int ask_once(struct bench_http *h, const struct load_opts *o, uint32_t n_words,
+                    struct bench_request *q) {
+    CLEANUP(session_deinit) struct session session;
+
+    TRY(session_init(&session, o, n_words));
+    TRY(session_ask(&session, o, n_words, 1, &q->body));
+    TRY(bench_http_start(h, q));
+    while (bench_http_n_running(h))
+        TRY(bench_http_run(h, 1000));
+    return 0;
+}
+
 /* Asks the server for the number of prompt tokens in @n_words words; -1: it does not report them.
  * Returns CLI_OK or an exit code. */
 static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n_words,
                         int64_t *n_tokens) {
     struct load_opts o = t->load;
     struct bench_request q;
-    struct session session;
-    int r, code = CLI_OK;
+    int code = CLI_OK;
 
     o.words_per_token = 1;
     o.shared_prefix = 0;
     o.stream = false;
     bench_request_init(&q);
     q.done = do_nothing;
-    r = session_init(&session, &o, n_words);
-    if (r == 0)
-        r = session_ask(&session, &o, n_words, 1, &q.body);
-    if (r == 0)
-        r = bench_http_start(h, &q);
-    while (r == 0 && bench_http_n_running(h))
-        r = bench_http_run(h, 1000);
+    int r = ask_once(h, &o, n_words, &q);
     if (r < 0)
         code = cli_fail("%s: %s", t->url, strerror(-r));
     else if (q.outcome != OUTCOME_OK)
         code = cli_fail("%s: %s: %s", t->url, outcome_name(q.outcome), q.error);
     *n_tokens = q.prompt_tokens;
-    session_deinit(&session);
     bench_http_stop(h); /* after an error q may still run, and ends here */
     bench_request_deinit(&q);
     return code;

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/try.h"
+
 /* A key of a line: name=value or name=low-high. */
 struct key {
     const char *name;
@@ -153,9 +155,10 @@ int bench_trace_read(struct trace_file *t, const char *path,
             r = err_set(err, 0, NULL, "%s:%d: cannot use: %s", path, n, bad);
     }
     fclose(f);
-    if (r == 0 && (t->n_groups == 0 || t->n_pages == 0))
-        r = err_set(err, 0, NULL, "%s: must define agents and a pool", path);
-    return r;
+    TRY(r);
+    if (t->n_groups == 0 || t->n_pages == 0)
+        return err_set(err, 0, NULL, "%s: must define agents and a pool", path);
+    return 0;
 }
 
 /* Applies one value of --set. Returns NULL, or the word that is wrong. */

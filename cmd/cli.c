@@ -15,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/version.h"
 
 static void cli_print(const char *fmt, va_list ap, const char *hint) {
@@ -109,31 +110,29 @@ bool cli_double(const char *text, double min, double max, double *out) {
     return true;
 }
 
+static int read_stream(FILE *f, struct buf *b) {
+    char chunk[65536];
+    size_t n;
+
+    while ((n = fread(chunk, 1, sizeof(chunk), f)) > 0)
+        TRY(buf_add(b, chunk, n));
+    return ferror(f) ? -errno : 0;
+}
+
 int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    struct buf b = {.max = max};
-    int r = f ? 0 : -errno;
+    CLEANUP(buf_deinit) struct buf b = {.max = max};
 
-    while (r == 0) {
-        char chunk[65536];
-        size_t n = fread(chunk, 1, sizeof(chunk), f);
-
-        if (n == 0) {
-            r = ferror(f) ? -errno : 0;
-            break;
-        }
-        r = buf_add(&b, chunk, n);
-    }
-    if (f && f != stdin)
+    if (!f)
+        return -errno;
+    int r = read_stream(f, &b);
+    if (f != stdin)
         fclose(f);
-    if (r == 0)
-        r = buf_reserve(&b, 0); /* so that an empty file is a string too */
-    if (r == 0) {
-        *len = b.len;
-        *out = STEAL(b.data);
-    }
-    buf_deinit(&b);
-    return r;
+    TRY(r);
+    TRY(buf_reserve(&b, 0)); /* so that an empty file is a string too */
+    *len = b.len;
+    *out = STEAL(b.data);
+    return 0;
 }
 
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync) {

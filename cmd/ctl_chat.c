@@ -10,6 +10,7 @@
 
 #include "base/json_read.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #ifdef HAVE_LIBEDIT
@@ -362,19 +363,23 @@ int chat_find_key(const char *file, char *key, size_t size, const char **out) {
     return CLI_OK;
 }
 
+static int read_message(char **words, int n, struct buf *text) {
+    CLEANUP(freep) char *input = NULL;
+    size_t len = 0;
+
+    for (int i = 0; i < n; i++)
+        TRY(buf_printf(text, "%s%s", i ? " " : "", words[i]));
+    if (n > 0 || isatty(STDIN_FILENO))
+        return 0;
+    TRY(cli_read_file("-", MESSAGE_MAX, &input, &len));
+    return buf_add(text, input, len);
+}
+
 /* Sends one message: the words of the command line, or all of stdin. */
 static int one_message(struct chat *c, char **words, int n) {
     CLEANUP(buf_deinit) struct buf text = {.max = MESSAGE_MAX};
-    CLEANUP(freep) char *input = NULL;
-    size_t len = 0;
-    int r = 0;
+    int r = read_message(words, n, &text);
 
-    for (int i = 0; i < n && r == 0; i++)
-        r = buf_printf(&text, "%s%s", i ? " " : "", words[i]);
-    if (r == 0 && !isatty(STDIN_FILENO) && n == 0)
-        r = cli_read_file("-", MESSAGE_MAX, &input, &len);
-    if (r == 0 && len)
-        r = buf_add(&text, input, len);
     if (r < 0)
         return cli_fail("cannot read the message: %s", strerror(-r));
     if (text.len)

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/bench_sse.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -50,18 +51,18 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
         return -ENOMEM;
     for (size_t n = strlen(s->url); n > 0 && s->url[n - 1] == '/'; n--)
         s->url[n - 1] = 0;
+    TRY(chat_add_header(s, "Content-Type: application/json"));
     if (key && asprintf(&auth, "Authorization: Bearer %s", key) < 0) {
         auth = NULL;
         return -ENOMEM;
     }
-    int r = chat_add_header(s, "Content-Type: application/json");
     s->has_key = key != NULL;
-    if (r == 0 && key) {
-        r = chat_add_header(s, auth);
+    if (key) {
+        int r = chat_add_header(s, auth);
+
         explicit_bzero(auth, strlen(auth));
+        TRY(r);
     }
-    if (r < 0)
-        return r;
     *out = STEAL(s);
     return 0;
 }
@@ -128,27 +129,25 @@ static int chat_on_event(void *ctx, const char *data, size_t len) {
         t->done = true;
         return 0;
     }
-    yyjson_doc *doc = yyjson_read(data, len, 0);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(data, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *error = yyjson_obj_get(root, "error");
     yyjson_val *choice = yyjson_arr_get_first(yyjson_obj_get(root, "choices"));
     yyjson_val *delta = yyjson_obj_get(choice, "delta");
     const char *finish = json_cstr(yyjson_obj_get(choice, "finish_reason"));
-    int r = doc ? 0 : -EBADMSG;
 
+    if (!doc)
+        return -EBADMSG;
     if (error)
         t->refusal = ctl_message(error, "message");
-    if (r == 0)
-        r = take_text(t, yyjson_obj_get(delta, "reasoning_content"), true);
-    if (r == 0)
-        r = take_text(t, yyjson_obj_get(delta, "content"), false);
+    TRY(take_text(t, yyjson_obj_get(delta, "reasoning_content"), true));
+    TRY(take_text(t, yyjson_obj_get(delta, "content"), false));
     if (finish)
         snprintf(a->finish, sizeof(a->finish), "%s", finish);
     if (yyjson_is_obj(yyjson_obj_get(root, "usage"))) {
         yyjson_doc_free(a->usage);
         a->usage = STEAL(doc);
     }
-    yyjson_doc_free(doc);
-    return r;
+    return 0;
 }
 
 /* Takes bytes of a body. Returning fewer bytes than arrived ends the transfer. */

@@ -12,6 +12,7 @@
 #include "base/json_read.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
+#include "base/try.h"
 
 #define FILES_MAX 20000u
 
@@ -131,29 +132,24 @@ static int hub_read_file(struct hub_file *out, yyjson_val *v) {
 }
 
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err) {
-    yyjson_doc *doc = yyjson_read(json, len, 0);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(json, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *files = yyjson_obj_get(root, "siblings");
-    struct hub_listing l = {0};
+    CLEANUP(hub_listing_deinit) struct hub_listing l = {0};
     size_t n_files = yyjson_arr_size(files);
-    int r = 0;
 
     snprintf(l.commit, sizeof(l.commit), "%s", hub_text(root, "sha"));
     if (!yyjson_is_arr(files) || !is_hex(l.commit, 40) || n_files > FILES_MAX)
-        r = err_set(err, 0, NULL, "the hub's answer is not the listing of a repository");
-    if (r == 0 && n_files > 0 && !(l.file = calloc(n_files, sizeof(*l.file))))
-        r = -ENOMEM;
+        return err_set(err, 0, NULL, "the hub's answer is not the listing of a repository");
+    if (n_files > 0 && !(l.file = calloc(n_files, sizeof(*l.file))))
+        return -ENOMEM;
     JSON_EACH(v, files) {
-        if (r == 0 && hub_is_path(hub_text(v, "rfilename"))) {
-            r = hub_read_file(&l.file[l.n], v);
-            l.n += r == 0;
-        }
-    }
-    yyjson_doc_free(doc);
-    if (r < 0) {
-        hub_listing_deinit(&l);
-        return r;
+        if (!hub_is_path(hub_text(v, "rfilename")))
+            continue;
+        TRY(hub_read_file(&l.file[l.n], v));
+        l.n++;
     }
     *out = l;
+    l = (struct hub_listing){0};
     return 0;
 }
 
@@ -332,10 +328,11 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
         r = hub_find(l, spec->what, spec->is_file, &c, err);
     else
         r = hub_find_default(l, n_models, &c, err);
-    if (r == 0)
-        r = take_shards(l, &c, out, err);
-    if (r == 0)
+    if (r == 0) {
+        TRY(take_shards(l, &c, out, err));
         add_projector(l, out);
+        return 0;
+    }
     if (r != -ENOENT)
         return r;
     if (n_models == 0)

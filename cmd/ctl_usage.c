@@ -45,9 +45,12 @@ static int ctl_usage_compare(const void *a, const void *b) {
     const struct sum *x = a, *y = b;
     int r = strcmp(x->tenant, y->tenant);
 
-    if (r == 0)
-        r = strcmp(x->key, y->key);
-    return r == 0 ? strcmp(x->model, y->model) : r;
+    if (r != 0)
+        return r;
+    r = strcmp(x->key, y->key);
+    if (r != 0)
+        return r;
+    return strcmp(x->model, y->model);
 }
 
 /* Reads the rows since @since into the new array *@out, and adds up rows with the same names.

@@ -32,8 +32,9 @@ static int open_tokenizer(const char *path, struct gguf **g, struct tokenizer **
     struct err err = {0};
     int r = checkpoint_open_model(g, path, &err);
 
-    if (r == 0)
-        r = tokenizer_new(t, *g, &err);
+    if (r < 0)
+        return cli_fail_err(path, &err, r);
+    r = tokenizer_new(t, *g, &err);
     return r < 0 ? cli_fail_err(path, &err, r) : CLI_OK;
 }
 
@@ -92,16 +93,24 @@ static int parse_ids(char *text, size_t len, uint32_t n_vocab, struct tokens *id
     return 0;
 }
 
+/* Appends the text of the ids on stdin, a JSON array, to @out. */
+static int decode_input(const struct tokenizer *t, bool special, struct buf *out, struct err *err) {
+    CLEANUP(freep) char *json = NULL;
+    CLEANUP(tokens_deinit) struct tokens ids = {0};
+    size_t len;
+
+    TRY(cli_read_file("-", INPUT_MAX, &json, &len));
+    TRY(parse_ids(json, len, tokenizer_n_vocab(t), &ids, err));
+    return tokenizer_decode(t, ids.id, ids.n, special, out);
+}
+
 int gguf_cmd_detokenize(int argc, char **argv) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
-    CLEANUP(freep) char *json = NULL;
-    CLEANUP(tokens_deinit) struct tokens ids = {0};
     CLEANUP(buf_deinit) struct buf text = {.max = INPUT_MAX};
     bool special = false;
     const struct cli_option options[] = {{"special", CLI_TRUE, &special, 0, 0}};
     struct err err = {0};
-    size_t len;
     int n_args;
     int code = cli_parse(argc, argv, options, ARRAY_SIZE(options), detokenize_usage, &n_args);
 
@@ -112,11 +121,7 @@ int gguf_cmd_detokenize(int argc, char **argv) {
     code = open_tokenizer(argv[1], &g, &t);
     if (code != CLI_OK)
         return code;
-    int r = cli_read_file("-", INPUT_MAX, &json, &len);
-    if (r == 0)
-        r = parse_ids(json, len, tokenizer_n_vocab(t), &ids, &err);
-    if (r == 0)
-        r = tokenizer_decode(t, ids.id, ids.n, special, &text);
+    int r = decode_input(t, special, &text, &err);
     if (r < 0)
         return cli_fail_err("stdin", &err, r);
     if (text.len)

@@ -41,6 +41,18 @@ static int fit_drafter(struct model_fit *out, const struct engine_opts *o,
     return r;
 }
 
+/* Computes the size of the model of @o with @drafter, or NULL, beside it. */
+static int fit_both(struct model_fit *out, struct engine_opts *o, const struct gguf *drafter) {
+    if (drafter && engine_is_block(drafter)) {
+        o->block = drafter;
+    } else if (drafter) {
+        o->drafts = false;
+        TRY(fit_drafter(out, o, drafter));
+        o->memory -= MIN(out->draft_bytes, o->memory - 1);
+    }
+    return engine_fit(&out->engine, o, &out->why);
+}
+
 void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
                uint32_t max_context) {
     if (!m->memory)
@@ -68,16 +80,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
     };
 
     *out = (struct model_fit){0};
-    int r = 0;
-    if (m->drafter && engine_is_block(m->drafter)) {
-        o.block = m->drafter;
-    } else if (m->drafter) {
-        o.drafts = false;
-        r = fit_drafter(out, &o, m->drafter);
-        o.memory -= MIN(out->draft_bytes, o.memory - 1);
-    }
-    if (r == 0)
-        r = engine_fit(&out->engine, &o, &out->why);
+    int r = fit_both(out, &o, m->drafter);
     out->fits = r == 0;
     out->known = out->engine.arch != NULL;
     if (r < 0 && !out->why.message[0])
