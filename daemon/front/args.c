@@ -654,26 +654,24 @@ static int args_refuse_name(const struct model_list *list, const char *key, cons
 /* Replaces the model name that option @key has by the model's path, found as by weftctl models, and
  * a folder by the model in it. */
 static int args_resolve(struct config *c, const char *key, const char *text, struct err *err) {
-    struct model_dirs dirs = {0};
-    struct model_list list = {0};
+    CLEANUP(model_dirs_deinit) struct model_dirs dirs = {0};
+    CLEANUP(model_list_deinit) struct model_list list = {0};
     const struct model_file *file = NULL;
 
     if (files_is_folder(text))
         return resolve_folder(c, key, text, err);
     if (!*text || args_is_path(text))
         return 0;
-    int r = model_dirs_init(&dirs, NULL);
+    TRY(model_dirs_init(&dirs, NULL));
+    TRY(model_list_read(&list, &dirs));
+    int r = model_find(&list, text, &file, NULL);
     if (r == 0)
-        r = model_list_read(&list, &dirs);
-    if (r == 0 && (r = model_find(&list, text, &file, NULL)) == 0)
-        r = config_set(c, key, file->path, err);
+        return config_set(c, key, file->path, err);
+    if (r == -ENOENT)
+        return args_refuse_name(&list, key, text, err);
     /* several models have the name, or shards are missing: the reason names them */
-    else if (r == -EINVAL)
+    if (r == -EINVAL)
         model_find(&list, text, &file, err);
-    else if (r == -ENOENT)
-        r = args_refuse_name(&list, key, text, err);
-    model_list_deinit(&list);
-    model_dirs_deinit(&dirs);
     return r;
 }
 

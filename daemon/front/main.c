@@ -216,18 +216,18 @@ static int apply_reload(struct front *f, const struct config *next, struct json 
 static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n = 0;
-    int r = *f->config.tenants
-                ? process_name_key(tenants_read(f->config.tenants, &rows, &n, err), "tenants", err)
-                : 0;
 
-    if (r == 0)
-        r = process_name_key(api_reload_keys(f->api, err), "api-keys", err);
     audit_key_file(f->config.api_keys);
-    if (r == 0)
-        r = api_set_tenants(f->api, rows, n);
-    return r < 0 || !*f->config.tls_certificate
-               ? r
-               : api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
+    if (*f->config.tenants) {
+        int r = tenants_read(f->config.tenants, &rows, &n, err);
+
+        TRY(process_name_key(r, "tenants", err));
+    }
+    TRY(process_name_key(api_reload_keys(f->api, err), "api-keys", err));
+    TRY(api_set_tenants(f->api, rows, n));
+    if (!*f->config.tls_certificate)
+        return 0;
+    return api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
 }
 
 /* Tells the service manager that the front serves, or why a part of the reload has failed, since a
@@ -242,28 +242,27 @@ static void tell_reload(const struct front *f, int r, const struct err *err) {
     service_status(r < 0 ? status : f->status);
 }
 
+static int front_read_again(struct front *f, struct json *later, struct err *err) {
+    CLEANUP(config_deinit) struct config next;
+
+    TRY(config_init(&next));
+    TRY(args_read(&next, f->argc, f->argv, NULL, err));
+    TRY(config_check(&next, err));
+    TRY(apply_reload(f, &next, later));
+    log_set_level(config_log_level(&f->config));
+    return read_files(f, err);
+}
+
 /* Reads everything that can be read again. Errors are reported, and the previous values stay. */
 static int reload(void *front, struct json *later, struct err *err) {
     struct front *f = front;
-    struct config next;
-    int r = config_init(&next);
+    int r = front_read_again(f, later, err);
 
-    if (r == 0)
-        r = args_read(&next, f->argc, f->argv, NULL, err);
-    if (r == 0)
-        r = config_check(&next, err);
-    if (r == 0)
-        r = apply_reload(f, &next, later);
-    if (r == 0) {
-        log_set_level(config_log_level(&f->config));
-        r = read_files(f, err);
-    }
     if (r < 0 && !*err->message)
         err_set(err, 0, NULL, "the configuration cannot be read again: %s", strerror(-r));
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
     tell_reload(f, r, err);
-    config_deinit(&next);
     return r;
 }
 
@@ -593,6 +592,16 @@ static void free_front(struct front *f) {
     config_deinit(&f->config);
 }
 
+/* Opens the loop, the signals and all that serves. */
+static int start_front(struct front *f, struct err *err) {
+    TRY(uv_loop_init(&f->loop));
+    f->loop.data = f;
+    TRY(process_make_ready(&f->loop));
+    TRY(start_signal(f, &f->hup, on_hup, SIGHUP));
+    TRY(start_signal(f, &f->usr2, on_usr2, SIGUSR2));
+    return open_front(f, err);
+}
+
 /* Runs the front after its options were read. Returns the exit code. */
 static int front_serve(struct front *f) {
     const char *backend = f->config.engine.backend;
@@ -604,16 +613,7 @@ static int front_serve(struct front *f) {
     log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
         device_nodes_make(&device_nodes_system);
-    int r = uv_loop_init(&f->loop);
-    f->loop.data = f;
-    if (r == 0)
-        r = process_make_ready(&f->loop);
-    if (r == 0)
-        r = start_signal(f, &f->hup, on_hup, SIGHUP);
-    if (r == 0)
-        r = start_signal(f, &f->usr2, on_usr2, SIGUSR2);
-    if (r == 0)
-        r = open_front(f, &err);
+    int r = start_front(f, &err);
     if (r < 0)
         return front_fail(&err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);

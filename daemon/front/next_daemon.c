@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/util.h"
 #include "daemon/front/front.h"
 #include "daemon/front/service.h"
@@ -143,20 +144,23 @@ static int next_daemon_add_file(void *files, int fd, const char *name) {
     return upgrade_add(files, fd, name, NULL);
 }
 
-int next_daemon_start(void *front, struct err *err) {
+static int start_program(struct front *f, struct err *err) {
     CLEANUP(freep) struct upgrade_files *files = calloc(1, sizeof(*files));
-    struct front *f = front;
-    int r = files ? check_upgrade(f, err) : -ENOMEM;
 
-    if (r == 0)
-        r = listeners_pass(&f->listeners, files);
-    if (r == 0)
-        r = kept_pass(f->kept, next_daemon_add_file, files);
-    if (r == 0) {
-        f->argv[0] = program_of(f);
-        f->gave_way = models_device(f->models) != NULL;
-        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
-    }
+    if (!files)
+        return -ENOMEM;
+    TRY(check_upgrade(f, err));
+    TRY(listeners_pass(&f->listeners, files));
+    TRY(kept_pass(f->kept, next_daemon_add_file, files));
+    f->argv[0] = program_of(f);
+    f->gave_way = models_device(f->models) != NULL;
+    return upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
+}
+
+int next_daemon_start(void *front, struct err *err) {
+    struct front *f = front;
+    int r = start_program(f, err);
+
     if (r < 0 && !*err->message)
         err_set(err, 0, "", "the next daemon cannot be started: %s", strerror(-r));
     log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",

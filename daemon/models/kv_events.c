@@ -685,6 +685,12 @@ static int try_address(const struct kv_events *e, const char *key, const char *a
     return r;
 }
 
+static int try_addresses(struct kv_events *e, const char *endpoint, const char *replay,
+                         struct err *err) {
+    TRY(try_address(e, "kv-events", endpoint, err));
+    return try_address(e, "kv-events-replay", replay, err);
+}
+
 int kv_events_check(const char *endpoint, const char *replay, struct err *err) {
     CLEANUP(freep) struct kv_events *e = calloc(1, sizeof(*e));
 
@@ -693,9 +699,7 @@ int kv_events_check(const char *endpoint, const char *replay, struct err *err) {
     TRY(kv_events_load(&e->zmq, err));
     if (!(e->context = e->zmq.ctx_new()))
         return -ENOMEM;
-    int r = try_address(e, "kv-events", endpoint, err);
-    if (r == 0)
-        r = try_address(e, "kv-events-replay", replay, err);
+    int r = try_addresses(e, endpoint, replay, err);
     close_sockets(e);
     return r;
 }

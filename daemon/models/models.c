@@ -625,13 +625,16 @@ static void models_drop(struct served *s) {
         models_on_closed(s);
 }
 
+static int make_model(struct served *s, models_make *make, struct err *err) {
+    TRY(models_prepare(s, err));
+    return make(s->of->api, &s->info, workers_port(s->workers), &s->model);
+}
+
 int models_bring(struct served *s, models_make *make, struct err *err) {
     struct models *m = s->of;
-    int r = models_prepare(s, err);
+    int r = make_model(s, make, err);
 
     assert(m->n > 0 && m->served[m->n - 1] == s);
-    if (r == 0)
-        r = make(m->api, &s->info, workers_port(s->workers), &s->model);
     if (r == 0)
         workers_attach(s->workers, s->model);
     else
@@ -664,19 +667,26 @@ static void remove_namesake(const struct served *first) {
     }
 }
 
+/* Opens the model of @s, and refuses one that needs more memory than a running daemon leaves. */
+static int open_beside(struct served *s, struct err *err) {
+    const struct models *m = s->of;
+
+    TRY(front_model_open(s->opened, &s->config, &s->room, err));
+    if (!m->opts.beside || m->opts.waits || s->opened->memory_bytes <= m->available)
+        return 0;
+    return err_set(err, 0, "model",
+                   "%.150s: does not fit beside the running daemon: its worker needs %llu MiB, "
+                   "and %llu MiB are left",
+                   s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
+                   (unsigned long long)(m->available >> 20));
+}
+
 /* Opens the first model before the daemon listens on anything. */
 static int open_first(struct served *s, struct err *err) {
     if (!(s->opened = calloc(1, sizeof(*s->opened))))
         return -ENOMEM;
     s->room = room_of(s);
-    int r = front_model_open(s->opened, &s->config, &s->room, err);
-    if (r == 0 && s->of->opts.beside && !s->of->opts.waits &&
-        s->opened->memory_bytes > s->of->available)
-        r = err_set(err, 0, "model",
-                    "%.150s: does not fit beside the running daemon: its worker needs %llu MiB, "
-                    "and %llu MiB are left",
-                    s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
-                    (unsigned long long)(s->of->available >> 20));
+    int r = open_beside(s, err);
     if (r < 0) {
         front_free(s->opened);
         s->opened = NULL;

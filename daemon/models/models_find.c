@@ -135,11 +135,10 @@ static int add_presets(struct search *s, struct err *err) {
     if (n < 0)
         return err_set(err, 0, "models", "models: %.200s: cannot be read: %s", s->config->models,
                        strerror(errno));
-    for (int i = 0; i < n; i++) {
-        if (r == 0)
-            r = models_add_preset(s, list[i]->d_name, err);
+    for (int i = 0; i < n && r == 0; i++)
+        r = models_add_preset(s, list[i]->d_name, err);
+    for (int i = 0; i < n; i++)
         free(list[i]);
-    }
     free(list);
     return r;
 }
@@ -198,20 +197,21 @@ static int list_files(struct search *s) {
     return model_list_read(&s->files, &dirs);
 }
 
+static void search_deinit(struct search *s) {
+    for (size_t i = 0; i < s->n_names; i++)
+        free(s->names[i]);
+    free(s->names);
+    model_list_deinit(&s->files);
+}
+
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
                     struct err *err) {
-    struct search s = {.config = c, .cb = cb, .bad = bad, .ctx = ctx};
-    int r = list_files(&s);
+    CLEANUP(search_deinit) struct search s = {.config = c, .cb = cb, .bad = bad, .ctx = ctx};
 
-    if (r == 0 && *c->models)
-        r = add_presets(&s, err);
-    if (r == 0)
-        r = models_add_files(&s, err);
-    for (size_t i = 0; i < s.n_names; i++)
-        free(s.names[i]);
-    free(s.names);
-    model_list_deinit(&s.files);
-    return r;
+    TRY(list_files(&s));
+    if (*c->models)
+        TRY(add_presets(&s, err));
+    return models_add_files(&s, err);
 }
 
 struct checked {
@@ -266,21 +266,33 @@ static int check_memory(const struct front_model *f, const struct config *c, str
                       (unsigned long long)(e->kv_bytes >> 20), e->context);
 }
 
-int models_check(const struct config *c, struct buf *memory, struct err *err) {
-    CLEANUP(freep) struct front_model *f = calloc(1, sizeof(*f));
+static int open_and_check(struct front_model *f, const struct config *c, struct buf *memory,
+                          struct err *err) {
     const struct msg_open room = {.memory_bytes = memory_available()};
-    struct checked all = {.err = err};
-    int r = f ? engine_check_isa(&c->engine, err) : -ENOMEM;
 
-    if (r == 0 && *c->model)
-        r = front_model_open(f, c, &room, err);
-    if (r == 0 && *c->model)
-        r = check_memory(f, c, memory, err);
-    if (r == 0)
-        r = models_find_all(c, check_one, NULL, &all, err);
-    if (r == 0 && all.n == 0 && !*c->model)
-        r = models_refuse_none(err);
-    if (f)
-        front_model_deinit(f);
+    TRY(front_model_open(f, c, &room, err));
+    return check_memory(f, c, memory, err);
+}
+
+/* Checks the model that @c names itself. */
+static int check_named(const struct config *c, struct buf *memory, struct err *err) {
+    CLEANUP(freep) struct front_model *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return -ENOMEM;
+    int r = open_and_check(f, c, memory, err);
+    front_model_deinit(f);
     return r;
+}
+
+int models_check(const struct config *c, struct buf *memory, struct err *err) {
+    struct checked all = {.err = err};
+
+    TRY(engine_check_isa(&c->engine, err));
+    if (*c->model)
+        TRY(check_named(c, memory, err));
+    TRY(models_find_all(c, check_one, NULL, &all, err));
+    if (all.n == 0 && !*c->model)
+        return models_refuse_none(err);
+    return 0;
 }

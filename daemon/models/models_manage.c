@@ -101,21 +101,25 @@ static void take_change(struct change *c) {
     }
 }
 
+/* Ends @t after the change of @c. Returns 0, and then @t was taken over, or -errno. */
+static int end_task(struct change *c, struct api_task *t) {
+    if (c->result == PRESET_NONE)
+        return remove_file(c->of, c->preset.name, t, &c->err);
+    TRY(c->result);
+    return models_task_done(c->of, t) ? 0 : -ENOMEM;
+}
+
 static void manage_end(struct change *c) {
     struct api_task *t = c->task;
-    int r = c->result;
 
-    if (r == 0)
+    if (c->result == 0)
         take_change(c);
     if (!t) {
         models_rescan_now(c->of, NULL);
         return;
     }
     t->of = NULL;
-    if (r == PRESET_NONE)
-        r = remove_file(c->of, c->preset.name, t, &c->err);
-    else if (r == 0)
-        r = models_task_done(c->of, t) ? 0 : -ENOMEM;
+    int r = end_task(c, t);
     if (r == 0)
         return;
     if (!*c->err.message)

@@ -153,11 +153,10 @@ static int write_keys(const struct config *own, const struct config *c, struct b
                                         "kv-disk",        "prewarm", "aliases",    "tags",
                                         "model-name",     "pinned"};
     CLEANUP(config_deinit) struct config begin = {0};
-    int r = models_clone(&begin, own);
 
-    if (r == 0)
-        r = buf_add_str(out, MADE);
-    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+    TRY(models_clone(&begin, own));
+    TRY(buf_add_str(out, MADE));
+    for (uint32_t i = 0; i < config_table_n; i++) {
         const struct option *o = &config_table[i];
         char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
         bool of_model = strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0;
@@ -169,9 +168,9 @@ static int write_keys(const struct config *own, const struct config *c, struct b
         config_value(&begin, o, was, sizeof(was));
         config_value(c, o, is, sizeof(is));
         if (strcmp(was, is) != 0)
-            r = buf_printf(out, "%s = %s\n", o->key, is);
+            TRY(buf_printf(out, "%s = %s\n", o->key, is));
     }
-    return r;
+    return 0;
 }
 
 /* Makes the paths absolute, because the next start may be in another folder. Returns 0 or -errno
@@ -283,20 +282,27 @@ static int check_place(const struct preset_change *p, struct err *err) {
                : 0;
 }
 
+/* Reads the file @checked as a preset and renames it to @at. */
+static int publish_checked(const struct preset_change *p, const char *checked, const char *at,
+                           struct err *err) {
+    CLEANUP(config_deinit) struct config check = {0};
+
+    TRY(models_clone(&check, &p->own));
+    TRY(config_read_preset(&check, checked, err));
+    if (rename(checked, at) < 0)
+        return cannot_write(at, -errno, err);
+    return 0;
+}
+
 /* Writes the preset under a temporary name that is never searched, reads it as the next start will,
  * and renames it. Returns 0 or -errno with @err. */
 static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
-    CLEANUP(config_deinit) struct config check = {0};
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
     int r = preset_write_file(new.s, text->data, text->len);
 
     if (r < 0)
         return cannot_write(new.s, r, err);
-    r = models_clone(&check, &p->own);
-    if (r == 0)
-        r = config_read_preset(&check, new.s, err);
-    if (r == 0 && rename(new.s, at.s) < 0)
-        r = cannot_write(at.s, -errno, err);
+    r = publish_checked(p, new.s, at.s, err);
     if (r < 0)
         unlink(new.s);
     return r;

@@ -708,6 +708,23 @@ void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void 
 
 /* ---- life ---- */
 
+static int compiler_start(struct compiler *c, const struct tokenizer *t) {
+    struct jobs_opts o = {.name = "weft-compile",
+                          .n_running = 1,
+                          .n_threads = AWAY_MAX + 1,
+                          .nice = NICE,
+                          .clock = clock_monotonic(),
+                          .ctx = c,
+                          .wake = compiler_wake,
+                          .turn = compiler_on_turn};
+
+    c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->fd < 0)
+        return -errno;
+    TRY(grammar_vocab_of(&c->vocab, t));
+    return jobs_new(&c->jobs, &o);
+}
+
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
                  struct crash_page *crash_page) {
     struct compiler *c = calloc(1, sizeof(*c));
@@ -725,19 +742,7 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
     }
     list_init(&c->queued);
     list_init(&c->ready_entries);
-    c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int r = c->fd < 0 ? -errno : grammar_vocab_of(&c->vocab, t);
-    struct jobs_opts o = {.name = "weft-compile",
-                          .n_running = 1,
-                          .n_threads = AWAY_MAX + 1,
-                          .nice = NICE,
-                          .clock = clock_monotonic(),
-                          .ctx = c,
-                          .wake = compiler_wake,
-                          .turn = compiler_on_turn};
-
-    if (r == 0)
-        r = jobs_new(&c->jobs, &o);
+    int r = compiler_start(c, t);
     if (r < 0) {
         compiler_free(c);
         return r;

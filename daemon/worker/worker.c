@@ -464,16 +464,21 @@ static int send_ready(struct worker *w) {
     return chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
 }
 
+static int submit_parts_joined(struct worker *w) {
+    const struct buf *text = &w->parts.text;
+    struct submit m;
+
+    TRY(msg_submit_parse(text->data, (uint32_t)text->len, &m));
+    return sched_submit(w->sched, &m);
+}
+
 /* Takes a part of a request, or the whole with its last part. */
 static int worker_take_part(struct worker *w, const struct chan_frame *f) {
     int r = msg_submit_take_part(&w->parts, f->data, f->len);
-    struct submit m;
 
     if (r != 1)
         return r;
-    r = msg_submit_parse(w->parts.text.data, (uint32_t)w->parts.text.len, &m);
-    if (r == 0)
-        r = sched_submit(w->sched, &m);
+    r = submit_parts_joined(w);
     submit_parts_deinit(&w->parts);
     return r;
 }
@@ -537,6 +542,16 @@ static void ask_for_pictures(struct worker *w) {
     }
 }
 
+/* Sends one message of changes. Returns 0, 1 when nothing changed or waits in the channel, -errno. */
+static int send_some_blocks(struct worker *w) {
+    buf_clear(&w->out);
+    int r = sched_blocks(w->sched, &w->out);
+
+    if (r != 0)
+        return r;
+    return chan_send(&w->chan, MSG_BLOCKS, w->out.data, (uint32_t)w->out.len);
+}
+
 /* Sends changes of the prefix cache while nothing else waits in the channel; with @all until all
  * are sent. Returns 0 or -errno. */
 static int send_blocks(struct worker *w, bool all) {
@@ -547,10 +562,7 @@ static int send_blocks(struct worker *w, bool all) {
     do {
         if (chan_wants_write(&w->chan))
             return 0;
-        buf_clear(&w->out);
-        r = sched_blocks(w->sched, &w->out);
-        if (r == 0)
-            r = chan_send(&w->chan, MSG_BLOCKS, w->out.data, (uint32_t)w->out.len);
+        r = send_some_blocks(w);
     } while (r == 0 && all);
     return MIN(r, 0);
 }
@@ -700,6 +712,12 @@ static void take_files(struct worker *w, const struct msg_open *m) {
     w->config.engine.keeps_place = m->keeps_place;
 }
 
+static int open_all(struct worker *w, const int *fds, const struct msg_open *open,
+                    struct err *err) {
+    TRY(open_files(w, fds, (uint32_t)w->n_shards, open, err));
+    return open_model(w, open, err);
+}
+
 /* Runs the worker from HELLO to the end of serving. Returns the exit code. */
 static int worker_run(struct worker *w, int n_shards) {
     int fds[WORKER_SHARDS_MAX + 1];
@@ -717,9 +735,7 @@ static int worker_run(struct worker *w, int n_shards) {
     for (int i = 0; i <= n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
-    int r = open_files(w, fds, (uint32_t)n_shards, &open, &err);
-    if (r == 0)
-        r = open_model(w, &open, &err);
+    int r = open_all(w, fds, &open, &err);
     if (r < 0)
         return worker_refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);
