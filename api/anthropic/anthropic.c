@@ -31,6 +31,7 @@
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/openai/openai.h"
+#include "base/try.h"
 
 /* Clients send a thinking block back only with its signature. If they did not want to see the
  * reasoning, the signature holds it; otherwise its content does not matter. */
@@ -423,11 +424,11 @@ static int anthropic_read_body(struct prompt_job *job, yyjson_doc *body, struct 
 
     if (result < 0 || !search_keep(job, offered, body))
         yyjson_doc_free(body);
-    if (result == 0)
-        result = openai_read_chat(job, chat, err);
+    TRY(result);
+    TRY(openai_read_chat(job, chat, err));
     r->input.score_only = warms;
-    if (result < 0 || prefill.len == 0)
-        return result;
+    if (prefill.len == 0)
+        return 0;
     return gen_request_set_prefill(r, prefill.data, prefill.len);
 }
 

@@ -280,7 +280,8 @@ static int anthropic_take_messages(struct anthropic_input *in, yyjson_val *body,
 }
 
 static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body,
-                    bool count, struct buf *prefill) {
+                    bool count, struct buf *prefill, yyjson_doc **out) {
+    in->root = yyjson_mut_obj(in->doc);
     TRY(refuse_twice(in, body));
     TRY(anthropic_take_model(in, env, body));
     if (!count)
@@ -294,7 +295,8 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
         if (v)
             TRY(fields[i].take(in, fields[i].name, v));
     }
-    return put_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs"));
+    TRY(put_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs")));
+    return json_doc_seal(in->doc, in->root, out);
 }
 
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
@@ -305,10 +307,7 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
                                  .result = {.text = {.max = UINT32_MAX}}};
 
     in.doc = json_doc_new(&in.failed);
-    in.root = yyjson_mut_obj(in.doc);
-    int r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill);
-    if (r == 0)
-        r = json_doc_seal(in.doc, in.root, out);
+    int r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill, out);
     if (offered)
         memcpy(offered, in.offered, sizeof(in.offered));
     buf_deinit(&in.reasoning);

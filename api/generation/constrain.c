@@ -558,23 +558,21 @@ static int loosen_equal(struct draft *d, struct tools *t) {
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct prompt_job *job = d->job;
     CLEANUP(constrain_tools_deinit) struct tools t = {0};
-    int r = constrain_collect(job, &t);
 
-    if (r == 0)
-        r = loosen_equal(d, &t);
+    TRY(constrain_collect(job, &t));
+    TRY(loosen_equal(d, &t));
     struct toolcall_force o = {.format = job->parse.format,
                                .tools = t.tool,
                                .n_tools = t.n,
                                .max_calls = job->request.input.one_call ? 1 : 0,
                                .after = after};
 
-    if (r == 0)
-        r = check_tools(d, &o, t.n > 1 ? WORK_OF_TOOLS : WORK_MAX, out, NULL);
+    int r = check_tools(d, &o, t.n > 1 ? WORK_OF_TOOLS : WORK_MAX, out, NULL);
     if (r == -EINVAL)
         r = check_loosened(d, &t, &o, out);
-    if (r == 0)
-        memset(&job->err, 0, sizeof(job->err));
-    return r;
+    TRY(r);
+    memset(&job->err, 0, sizeof(job->err));
+    return 0;
 }
 
 /* ---- together ---- */
@@ -653,16 +651,17 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     yyjson_mut_val *whole = after_reasoning(d, v);
     bool checked =
         d->many && !job->request.input.form.kind; /* reasoning adds little to many tools */
-    int r = 0;
 
-    if (!checked)
-        r = constrain_check_grammar(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
-    if (r == -EINVAL)
-        job->err = err;
-    if (r == 0)
-        r = constrain_write_text(d, whole, &job->request.submit.grammar);
-    if (r < 0 || d->thinking != THINKS)
-        return r;
+    if (!checked) {
+        int r = constrain_check_grammar(d, whole, d->many ? WORK_OF_TOOLS : WORK_MAX, &err);
+
+        if (r == -EINVAL)
+            job->err = err;
+        TRY(r);
+    }
+    TRY(constrain_write_text(d, whole, &job->request.submit.grammar));
+    if (d->thinking != THINKS)
+        return 0;
     const struct toolcall_format *f = job->parse.format;
     bool own = f && f->own.begin;
 

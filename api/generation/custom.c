@@ -9,6 +9,7 @@
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
+#include "base/try.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return json_has(tool, "type", "custom") ? yyjson_obj_get(tool, "custom") : NULL;
@@ -212,24 +213,23 @@ bool custom_is_other(const struct custom_text *t) {
     return t->state == TEXT_OTHER;
 }
 
+static void custom_text_deinit(struct custom_text *t) {
+    buf_deinit(&t->text);
+}
+
 /* Extracts the text for a custom tool from {"input": text}, the form that the model was asked for.
  * Arguments in another form are passed on unchanged. */
 int custom_whole(const char *args, size_t len, struct buf *out) {
-    struct custom_text t = {.text = {.max = UINT32_MAX}};
-    int r = custom_read(&t, args, len);
-    yyjson_doc *doc = NULL;
+    CLEANUP(custom_text_deinit) struct custom_text t = {.text = {.max = UINT32_MAX}};
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    if (r == 0 && !t.text.len && json_parse(&doc, args, len, 0) == -ENOMEM)
-        r = -ENOMEM;
+    TRY(custom_read(&t, args, len));
+    if (t.text.len)
+        return buf_add(out, t.text.data, t.text.len);
+    if (json_parse(&doc, args, len, 0) == -ENOMEM)
+        return -ENOMEM;
     yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(doc), "input");
-
-    if (r == 0 && t.text.len)
-        r = buf_add(out, t.text.data, t.text.len);
-    else if (r == 0 && yyjson_is_str(v))
-        r = json_add_text(out, v);
-    else if (r == 0)
-        r = buf_add(out, args, len);
-    yyjson_doc_free(doc);
-    buf_deinit(&t.text);
-    return r;
+    if (yyjson_is_str(v))
+        return json_add_text(out, v);
+    return buf_add(out, args, len);
 }

@@ -14,16 +14,22 @@ static int add_parts(yyjson_val *content, struct buf *out) {
     return 0;
 }
 
-int expected_take(struct prompt_job *job) {
+/* Appends the tokens of the expected text, a string or an array of parts, to @out. */
+static int encode_expected(const struct prompt_job *job, struct tokens *out) {
+    const struct tokenizer *t = job->model->info->tokenizer;
     CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
-    CLEANUP(tokens_deinit) struct tokens t = {.max = job->model->info->max_context};
     yyjson_val *v = job->request.input.expected;
-    bool plain = yyjson_is_str(v);
-    int r = plain ? 0 : add_parts(v, &all);
 
-    if (r == 0)
-        r = tokenizer_encode(job->model->info->tokenizer, plain ? json_text(v) : all.data,
-                             plain ? json_len(v) : all.len, 0, NULL, 0, &t);
+    if (yyjson_is_str(v))
+        return tokenizer_encode(t, json_text(v), json_len(v), 0, NULL, 0, out);
+    TRY(add_parts(v, &all));
+    return tokenizer_encode(t, all.data, all.len, 0, NULL, 0, out);
+}
+
+int expected_take(struct prompt_job *job) {
+    CLEANUP(tokens_deinit) struct tokens t = {.max = job->model->info->max_context};
+    int r = encode_expected(job, &t);
+
     /* A prediction only makes the answer faster, so one that is too long is ignored. */
     if (r < 0 || t.n == 0)
         return r == -EMSGSIZE ? 0 : r;

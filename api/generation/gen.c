@@ -29,6 +29,7 @@
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
+#include "base/try.h"
 #include "proto/flight.h"
 
 #define TEXT_MAX (256u << 20)
@@ -477,6 +478,13 @@ static void force_end_reasoning(struct gen *g, bool ended) {
     g->changed(g);
 }
 
+/* Takes the output of @e: values of the prompt, tokens, a vector. */
+static int take_output(struct gen *g, const struct event *e) {
+    TRY(take_prompt(g, e));
+    TRY(gen_take_tokens(g, e));
+    return take_vector(g, e);
+}
+
 void gen_on_event(struct model *m, const struct event *e) {
     struct gen *g = gen_find(m->env, e->id);
 
@@ -484,12 +492,8 @@ void gen_on_event(struct model *m, const struct event *e) {
         return; /* the generation has ended here already */
     uint32_t was = g->n_out;
     take_counts(g, e);
-    int r = take_prompt(g, e);
-    if (r >= 0)
-        r = gen_take_tokens(g, e);
+    int r = take_output(g, e);
     take_times(g, g->n_out - was);
-    if (r >= 0)
-        r = take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
                  r == -ENOMEM

@@ -173,10 +173,12 @@ static struct tenant *guest_assign(struct gen *n) {
     return t;
 }
 
+DEFINE_FREEP(struct api_guest, api_guest)
+
 int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx) {
-    struct api_guest *g = calloc(1, sizeof(*g));
+    CLEANUP(api_guest_freep) struct api_guest *g = calloc(1, sizeof(*g));
     struct submit s;
 
     if (!g)
@@ -187,21 +189,17 @@ int api_guest_new(struct api_guest **out, struct model *m, struct buf *payload,
     g->need = need;
     g->ctx = ctx;
     list_init(&g->waiter.link);
-    int r = msg_submit_parse(g->payload.data, (uint32_t)g->payload.len, &s);
-    if (r == 0)
-        r = make_gen(g, m, &s);
-    if (r == 0 && !(g->waiter.tenant = guest_assign(g->gen)))
-        r = -EPROTO;
-    if (r < 0) {
-        api_guest_free(g);
-        return r;
-    }
+    TRY(msg_submit_parse(g->payload.data, (uint32_t)g->payload.len, &s));
+    TRY(make_gen(g, m, &s));
+    g->waiter.tenant = guest_assign(g->gen);
+    if (!g->waiter.tenant)
+        return -EPROTO;
     g->waiter.n = 1;
     g->waiter.n_context = (uint64_t)s.n_prompt + s.max_new;
     g->waiter.deadline_ns = s.deadline_ns;
     g->waiter.admitted = guest_on_admitted;
     g->waiter.expired = guest_on_expired;
-    *out = g;
-    admit_again(&m->env->admit, &g->waiter);
+    *out = STEAL(g);
+    admit_again(&m->env->admit, &(*out)->waiter);
     return 0;
 }

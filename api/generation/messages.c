@@ -381,19 +381,21 @@ static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
 static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, size_t at) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
+    CLEANUP(freep) void *marks = NULL;
     struct toolcall_marks own = {0};
 
     TRY(messages_add_content(b, m, &text));
     TRY(messages_put_calls(b, m, scratch)); /* checks them, too */
     yyjson_mut_val *calls = yyjson_mut_obj_get(scratch, "tool_calls");
-    int r = b->failed || !yyjson_mut_arr_size(calls)
-                ? 0
-                : toolcall_write_calls(b->form->calls, calls, &text, &own);
-    if (r == 0)
-        r = trust(b, &own, at);
-    free(own.v);
+    if (!b->failed && yyjson_mut_arr_size(calls) > 0) {
+        int r = toolcall_write_calls(b->form->calls, calls, &text, &own);
+
+        marks = own.v;
+        TRY(r);
+        TRY(trust(b, &own, at));
+    }
     messages_put_text(b, to, &text);
-    return r;
+    return 0;
 }
 
 /* Moves reasoning to the template's own name for it. gpt-oss takes either reasoning or content
@@ -642,6 +644,14 @@ void messages_trust_deinit(struct messages_trust *t) {
     free(t->pictures);
 }
 
+static int write_vars(struct build *b, const struct gen_request *r, const struct api_model *model,
+                      yyjson_doc **out) {
+    yyjson_mut_val *root = yyjson_mut_obj(b->doc);
+
+    TRY(messages_put_all(b, r, model, root));
+    return json_doc_seal(b->doc, root, out);
+}
+
 int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
                   struct err *err) {
@@ -652,10 +662,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
                       .note = {.max = UINT32_MAX},
                       .trust = trust};
     b.doc = json_doc_new(&b.failed);
-    yyjson_mut_val *root = yyjson_mut_obj(b.doc);
-    int result = messages_put_all(&b, r, model, root);
-    if (result == 0)
-        result = json_doc_seal(b.doc, root, out);
+    int result = write_vars(&b, r, model, out);
     assert(result < 0 || b.i == yyjson_arr_size(r->input.messages));
     buf_deinit(&b.note);
     yyjson_mut_doc_free(b.doc);

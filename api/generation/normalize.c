@@ -324,14 +324,12 @@ bool normalize_has_calls(yyjson_val *messages) {
 
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
     struct rewrite b = {.how = how};
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&b.failed);
 
-    b.doc = json_doc_new(&b.failed);
-    b.list = yyjson_mut_arr(b.doc);
-    int r = rewrite_all(&b, messages);
-    if (r == 0 && (how & NORMALIZE_CALLS))
-        r = repair_calls(&b);
-    if (r == 0)
-        r = json_doc_seal(b.doc, b.list, out);
-    yyjson_mut_doc_free(b.doc);
-    return r;
+    b.doc = doc;
+    b.list = yyjson_mut_arr(doc);
+    TRY(rewrite_all(&b, messages));
+    if (how & NORMALIZE_CALLS)
+        TRY(repair_calls(&b));
+    return json_doc_seal(doc, b.list, out);
 }

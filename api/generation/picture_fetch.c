@@ -212,32 +212,38 @@ static int picture_fetch_judge(const struct transfer *t, CURLcode r, long status
     return status == 200 ? 0 : picture_fetch_refuse(err, place, "its host has no picture there");
 }
 
+static int get_body(struct transfer *t, const struct curl_calls *curl, CURL *c, CURLU *u,
+                    const char *place, struct err *err) {
+    long status = 0;
+
+    if (!c || !set_options(curl, c, u, t))
+        return -ENOMEM;
+    CURLcode answer = curl->easy_perform(c);
+    curl->easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
+    TRY(picture_fetch_judge(t, answer, status, place, err));
+    if (t->body.len == 0)
+        return picture_fetch_refuse(err, place, "its host has no picture there");
+    return 0;
+}
+
 int picture_fetch(const struct picture_fetch_opts *o, const char *url, const char *place,
                   uint8_t **out, size_t *n, struct err *err) {
     struct transfer t = {.opts = o, .body.max = PICTURE_FILE_MAX + 1};
     const struct curl_calls *curl = curl_calls("picture-hosts", NULL);
     CURLU *u = NULL;
-    long status = 0;
 
     TRY(picture_fetch_parse(curl, o, url, place, &u, err));
     CURL *c = curl->easy_init();
-    int r = c && set_options(curl, c, u, &t) ? 0 : -ENOMEM;
-    if (r == 0) {
-        CURLcode answer = curl->easy_perform(c);
-
-        curl->easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
-        r = picture_fetch_judge(&t, answer, status, place, err);
-    }
+    int r = get_body(&t, curl, c, u, place, err);
     curl->easy_cleanup(c);
     curl->url_cleanup(u);
-    if (r == 0 && t.body.len == 0)
-        r = picture_fetch_refuse(err, place, "its host has no picture there");
-    if (r == 0) {
-        *n = t.body.len;
-        *out = (uint8_t *)STEAL(t.body.data);
+    if (r < 0) {
+        buf_deinit(&t.body);
+        return r;
     }
-    buf_deinit(&t.body);
-    return r;
+    *n = t.body.len;
+    *out = (uint8_t *)t.body.data;
+    return 0;
 }
 
 int picture_fetch_check_hosts(const char *const *hosts, struct err *err) {

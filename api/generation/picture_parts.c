@@ -208,22 +208,20 @@ static bool any_picture(yyjson_val *messages) {
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct finding f = {.job = job};
-    int result = 0;
 
     if (!*job->model->sight.text || r->made.seen_messages || !any_picture(r->input.messages))
         return 0;
     f.asks = picture_parts_asking(r->input.messages);
-    f.doc = json_doc_new(&f.failed);
-    yyjson_mut_val *list = yyjson_mut_arr(f.doc);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&f.failed);
+    yyjson_mut_val *list = yyjson_mut_arr(doc);
+    f.doc = doc;
     JSON_EACH_AT(i, m, r->input.messages) {
         f.message = i;
-        if (result == 0)
-            result = copy_message(&f, m, list);
+        TRY(copy_message(&f, m, list));
     }
-    if (result == 0 && (result = json_doc_seal(f.doc, list, &r->made.seen_messages)) == 0)
-        r->input.messages = yyjson_doc_get_root(r->made.seen_messages);
-    yyjson_mut_doc_free(f.doc);
-    return result;
+    TRY(json_doc_seal(doc, list, &r->made.seen_messages));
+    r->input.messages = yyjson_doc_get_root(r->made.seen_messages);
+    return 0;
 }
 
 /* ---- files ---- */
@@ -330,13 +328,15 @@ static int picture_parts_look(struct prompt_job *job) {
     return 0;
 }
 
-int picture_parts_take(struct prompt_job *job) {
-    int r = find_pictures(job);
+static int take_pictures(struct prompt_job *job) {
+    TRY(find_pictures(job));
+    TRY(check_addresses(job));
+    return picture_parts_look(job);
+}
 
-    if (r == 0)
-        r = check_addresses(job);
-    if (r == 0 && job->request.made.n_pictures)
-        r = picture_parts_look(job);
+int picture_parts_take(struct prompt_job *job) {
+    int r = take_pictures(job);
+
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);
     return r;

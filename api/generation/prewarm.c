@@ -33,6 +33,7 @@
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/json_read.h"
+#include "base/try.h"
 
 #define BODY_MAX ((size_t)1 << 20) /* limit of a request's body that is kept until its turn ends */
 #define BODIES_MAX ((size_t)32 << 20) /* limit of all kept bodies */
@@ -233,13 +234,10 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
 }
 
 static int prewarm_render(struct prewarm_job *t, const char *text, struct tokens *out) {
-    yyjson_doc *doc = NULL;
-    int r = conversation(t, text, &doc);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    if (r == 0)
-        r = prompt_job_render_again(&t->job, yyjson_doc_get_root(doc), out);
-    yyjson_doc_free(doc);
-    return r;
+    TRY(conversation(t, text, &doc));
+    return prompt_job_render_again(&t->job, yyjson_doc_get_root(doc), out);
 }
 
 static size_t prewarm_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {

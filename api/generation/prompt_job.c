@@ -30,6 +30,7 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/limits/session.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
@@ -80,39 +81,42 @@ void prompt_job_deinit(struct prompt_job *job) {
     model_wait_assign(job, NULL);
 }
 
+static int prompt_make_tokens(struct prompt_job *job, struct tokens *out) {
+    TRY(prompt_find(job));
+    TRY(prompt_render(job));
+    TRY(prompt_encode(job, 0));
+    TRY(picture_parts_expand(job));
+    *out = job->prompts[0].tokens;
+    memset(&job->prompts[0].tokens, 0, sizeof(*out));
+    return 0;
+}
+
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out) {
     yyjson_val *own = job->request.input.messages;
 
     gen_request_drop_functions(&job->request); /* made anew */
     job->request.input.messages = messages;
-    int r = prompt_find(job);
-    if (r == 0)
-        r = prompt_render(job);
-    if (r == 0)
-        r = prompt_encode(job, 0);
-    if (r == 0)
-        r = picture_parts_expand(job);
-    if (r == 0) {
-        *out = job->prompts[0].tokens;
-        memset(&job->prompts[0].tokens, 0, sizeof(*out));
-    }
+    int r = prompt_make_tokens(job, out);
     job->request.input.messages = own;
     return r;
+}
+
+static int prompt_read_body(struct prompt_job *job) {
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+
+    TRY(json_read(&doc, job->body.data, job->body.len, &job->err));
+    TRY(model_wait_check(job, yyjson_doc_get_root(doc), &job->err));
+    return job->endpoint->translate(job, STEAL(doc), &job->err);
 }
 
 /* Translates the body to the canonical request. Returns -EAGAIN, and keeps the body, if that must
  * not be done on this thread. */
 static int prompt_translate(struct prompt_job *job) {
     assert(!job->translated && !job->prepared);
-    yyjson_doc *doc = NULL;
-    int r = json_read(&doc, job->body.data, job->body.len, &job->err);
+    int r = prompt_read_body(job);
 
-    if (r == 0 && (r = model_wait_check(job, yyjson_doc_get_root(doc), &job->err)) < 0)
-        yyjson_doc_free(doc);
     if (r == -EBUSY)
         return r;
-    if (r == 0)
-        r = job->endpoint->translate(job, doc, &job->err);
     if (r == -EAGAIN) {
         assert(job->quick);
         gen_request_deinit(&job->request);
@@ -125,7 +129,8 @@ static int prompt_translate(struct prompt_job *job) {
 }
 
 static int prompt_prepare(struct prompt_job *job) {
-    TRY(job->translated ? 0 : prompt_translate(job));
+    if (!job->translated)
+        TRY(prompt_translate(job));
     if (job->request.input.tokens)
         return prompt_decode(job);
     if (job->quick && job->request.submit.sampling.dry_multiplier > 0)
@@ -181,15 +186,19 @@ static int add_echoes(struct prompt_job *job) {
 /* Does the work of the job. With job->quick returns -EAGAIN if the rest takes longer. A prompt that
  * will be refused for its length needs no grammar. */
 static int prompt_run(struct prompt_job *job) {
-    int r = job->prepared ? 0 : prompt_prepare(job);
+    if (!job->prepared) {
+        int r = prompt_prepare(job);
 
-    if (r == -EAGAIN)
-        forget_rendering(job);
-    else
-        job->prepared = r != -EBUSY && r != -EINPROGRESS;
-    if (r == 0 && prompt_fits(job))
-        r = add_echoes(job);
-    return r < 0 || !prompt_fits(job) ? r : constrain(job, job->quick);
+        if (r == -EAGAIN)
+            forget_rendering(job);
+        else
+            job->prepared = r != -EBUSY && r != -EINPROGRESS;
+        TRY(r);
+    }
+    if (!prompt_fits(job))
+        return 0;
+    TRY(add_echoes(job));
+    return constrain(job, job->quick);
 }
 
 static int run_and_write(struct prompt_job *job) {

@@ -50,6 +50,14 @@ static uint64_t steps_left(const struct prompt_job *job, yyjson_val *vars) {
     return fuel > job->steps ? fuel - job->steps : 0;
 }
 
+static int render_vars(struct prompt_job *job, const struct template_opts *o, yyjson_val *vars,
+                       const struct messages_trust *trust) {
+    if (!o->fuel)
+        return -E2BIG;
+    TRY(template_render(job->model->info->template, vars, o, &job->rendered, &job->err));
+    return picture_parts_order(&job->request, trust->pictures, trust->n_pictures);
+}
+
 /* Returns -EBADMSG when the template refuses these messages; it may accept another form of them. A
  * template that takes too long is not tried again: all renderings of a request share one budget. */
 static int render_as(struct prompt_job *job, const struct messages_form *form) {
@@ -68,13 +76,8 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     o.n_trust = trust.n;
     o.fuel = job->quick ? INLINE_STEPS : steps_left(job, yyjson_doc_get_root(vars));
     rendered_deinit(&job->rendered);
-    r = -E2BIG;
-    if (o.fuel)
-        r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o,
-                            &job->rendered, &job->err);
+    r = render_vars(job, &o, yyjson_doc_get_root(vars), &trust);
     yyjson_doc_free(vars);
-    if (r == 0)
-        r = picture_parts_order(&job->request, trust.pictures, trust.n_pictures);
     messages_trust_deinit(&trust);
     if (r == -E2BIG && job->quick)
         return -EAGAIN;
@@ -151,6 +154,31 @@ static int add_prefill(struct prompt_job *job) {
     return buf_add(&out->text, job->request.made.prefill.data, job->request.made.prefill.len);
 }
 
+/* Renders with @form and what belongs to the request's functions, and adds the prefill. @format
+ * becomes the format of the calls. */
+static int render_prompt(struct prompt_job *job, struct messages_form *form,
+                         const struct toolcall_format **format) {
+    const struct family *f = &job->model->family;
+
+    TRY(messages_functions(&job->request, &job->err));
+    if (job->request.made.functions)
+        TRY(family_format_of(f, job->model->info, job->request.input.kwargs, job->quick, format));
+    if (f->drops_calls && *format && toolcall_can_write(*format))
+        form->calls = *format;
+    int r = render_with_fallbacks(job, form);
+    /* Perhaps the template knows no system message, or only simple tools. */
+    if (r == -EBADMSG && job->request.made.functions) {
+        form->no_system = form->plain;
+        form->simple_tools = !form->plain;
+        memset(&job->err, 0, sizeof(job->err));
+        r = render_with_fallbacks(job, form);
+    }
+    if (r == -EBADMSG)
+        return -EINVAL;
+    TRY(r);
+    return add_prefill(job);
+}
+
 /* Renders the chat. The first @n_own messages are the service's, not the client's. */
 static int render_messages(struct prompt_job *job, uint32_t n_own) {
     const struct family *f = &job->model->family;
@@ -161,24 +189,8 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
                                  .thoughts = f->thoughts,
                                  .sight = job->model->sight.text};
     const struct toolcall_format *format = f->format;
-    int r = messages_functions(&job->request, &job->err);
+    int r = render_prompt(job, &form, &format);
 
-    if (r == 0 && job->request.made.functions)
-        r = family_format_of(&job->model->family, job->model->info, job->request.input.kwargs,
-                             job->quick, &format);
-    form.calls = f->drops_calls && format && toolcall_can_write(format) ? format : NULL;
-    if (r == 0)
-        r = render_with_fallbacks(job, &form);
-    /* Perhaps the template knows no system message, or only simple tools. */
-    if (r == -EBADMSG && job->request.made.functions) {
-        form.no_system = form.plain;
-        form.simple_tools = !form.plain;
-        memset(&job->err, 0, sizeof(job->err));
-        r = render_with_fallbacks(job, &form);
-    }
-    r = r == -EBADMSG ? -EINVAL : r;
-    if (r == 0)
-        r = add_prefill(job);
     if (r == -E2BIG || r == -EMSGSIZE)
         r = render_too_long(job);
     if (r == -EINVAL && !*job->err.code) {

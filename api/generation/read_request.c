@@ -672,6 +672,16 @@ static int refuse_text(const struct model *m, struct err *err) {
                         m->info->id, m->info->ranks ? " or /v1/rerank" : "");
 }
 
+static int read_fields(struct gen_request *r, const struct model *m, enum field_set known,
+                       struct err *err) {
+    if (known & BOTH && m->info->encoder)
+        return refuse_text(m, err);
+    TRY(parse_fields(r, m, known, err));
+    if (m->info->template_kwargs && known & RENDERED)
+        return gen_request_default_kwargs(r, m->info->template_kwargs);
+    return 0;
+}
+
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
@@ -687,14 +697,8 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
     r->answer.verbose = log_enabled(WLOG_DEBUG); /* as llama-server with --verbose */
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
-    int result;
+    int result = read_fields(r, m, known, err);
 
-    if (known & BOTH && m->info->encoder)
-        result = refuse_text(m, err);
-    else
-        result = parse_fields(r, m, known, err);
-    if (result == 0 && m->info->template_kwargs && known & RENDERED)
-        result = gen_request_default_kwargs(r, m->info->template_kwargs);
     if (result < 0)
         gen_request_deinit(r);
     else if (!r->input.thinking && !r->input.reasoning_effort)

@@ -838,6 +838,25 @@ static void report_loosened(struct writer *w) {
     note_generation(w, w->choices[0].gen, text);
 }
 
+/* Makes the generations of the prepared request and puts them into the queue. Returns 0 or -errno
+ * with @err. */
+static int writer_enter(struct writer *w, struct err *err) {
+    struct prompt_job *job = &w->job;
+
+    TRY(writer_create_gens(w, err));
+    bool one = w->n_choices == 1 && !job->goes_on;
+    prompt_job_trim(job, one && prewarm_keeps(job, w->choices[0].gen));
+    report_loosened(w);
+    w->waiter.n = w->n_choices;
+    TRY(writer_charge(w, err));
+    if (w->endpoint->prepared)
+        TRY(w->endpoint->prepared(w, err));
+    w->waiter.deadline_ns = deadline_of(w->exchange);
+    if (w->waited)
+        conn_start_keepalive(w->exchange->conn);
+    return admit_enter(&job->env->admit, &w->waiter, &w->exchange->retry_ms, err);
+}
+
 static void writer_on_prepared(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     struct err err = {0};
@@ -856,21 +875,8 @@ static void writer_on_prepared(struct prompt_job *job) {
     }
     if (r < 0)
         err = job->err;
-    else if ((r = writer_create_gens(w, &err)) == 0) {
-        prompt_job_trim(job, w->n_choices == 1 && !job->goes_on &&
-                                 prewarm_keeps(job, w->choices[0].gen));
-        report_loosened(w);
-        w->waiter.n = w->n_choices;
-        r = writer_charge(w, &err);
-    }
-    if (r == 0 && w->endpoint->prepared)
-        r = w->endpoint->prepared(w, &err);
-    if (r == 0) {
-        w->waiter.deadline_ns = deadline_of(w->exchange);
-        if (w->waited)
-            conn_start_keepalive(w->exchange->conn);
-        r = admit_enter(&w->job.env->admit, &w->waiter, &w->exchange->retry_ms, &err);
-    }
+    else
+        r = writer_enter(w, &err);
     if (r == 0)
         return;
     if (!err.status)
@@ -878,24 +884,32 @@ static void writer_on_prepared(struct prompt_job *job) {
     writer_fail(w, &err);
 }
 
+static int writer_begin_round(struct writer *w, struct err *err) {
+    struct prompt_job *job = &w->job;
+
+    TRY(job->result);
+    if (w->head_sent)
+        w->endpoint->round(w);
+    if (!job->goes_on)
+        return 0;
+    int r = writer_add_round(w, err);
+
+    if (r == 0)
+        note_generation(w, w->choices[w->n_choices - 1].gen, "");
+    prompt_job_trim(job, false);
+    return r;
+}
+
 /* Goes on when a further round of the answer is prepared, or ends the answer. */
 static void on_round(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     struct err err = job->err;
-    int r = job->result;
 
     if (!w->exchange) { /* the client left meanwhile */
         free_answer(w);
         return;
     }
-    if (r == 0 && w->head_sent)
-        w->endpoint->round(w);
-    if (r == 0 && job->goes_on) {
-        r = writer_add_round(w, &err);
-        if (r == 0)
-            note_generation(w, w->choices[w->n_choices - 1].gen, "");
-        prompt_job_trim(job, false);
-    }
+    int r = writer_begin_round(w, &err);
     if (r < 0 && !err.status)
         err_set_code(&err, 503, "out_of_memory", NULL, "The answer could not be continued.");
     if (r < 0)

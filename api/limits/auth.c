@@ -187,14 +187,16 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
             r = auth_add_line(a, line, ++number, err);
     }
     explicit_bzero(line, sizeof(line));
-    if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
+    TRY(r);
+    if (ferror(file)) { /* keys that were not read would be refused */
         r = -errno;
         err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", a->file, strerror(-r));
+        return r;
     }
-    if (r == 0 && a->n_keys == 0)
-        r = err_set(err, 0, "api-keys",
-                    "api-keys: the file contains no key; write NAME:KEY or KEY on a line");
-    return r;
+    if (a->n_keys == 0)
+        return err_set(err, 0, "api-keys",
+                       "api-keys: the file contains no key; write NAME:KEY or KEY on a line");
+    return 0;
 }
 
 /* Takes over the names of @a, whose tenants keep their numbers. Returns 0 or -ENOMEM. */
@@ -206,22 +208,32 @@ static int auth_take_names(struct auth *next, const struct auth *a) {
     return 0;
 }
 
-int auth_reload(struct auth *a, struct err *err) {
-    struct auth next = {.file = a->file, .now_s = a->now_s};
+/* Reads @file into @next, where names that @a has stay what they are. */
+static int read_named_keys(struct auth *next, const struct auth *a, FILE *file, struct err *err) {
+    TRY(auth_take_names(next, a));
+    return read_keys(next, file, err);
+}
 
-    if (!a->file)
-        return 0;
+static int auth_read_again(struct auth *next, const struct auth *a, struct err *err) {
     FILE *file = files_open(a->file);
+
     if (!file) {
         int r = -errno;
 
         err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(-r));
         return r;
     }
-    int r = auth_take_names(&next, a);
-    if (r == 0)
-        r = read_keys(&next, file, err);
+    int r = read_named_keys(next, a, file, err);
     fclose(file);
+    return r;
+}
+
+int auth_reload(struct auth *a, struct err *err) {
+    struct auth next = {.file = a->file, .now_s = a->now_s};
+
+    if (!a->file)
+        return 0;
+    int r = auth_read_again(&next, a, err);
     if (r < 0) {
         auth_deinit(&next);
         return r;

@@ -72,13 +72,16 @@ void usage_table_deinit(struct usage_table *t) {
 }
 
 int usage_row_compare(const struct usage_row *a, const struct usage_row *b) {
-    int r = (a->date > b->date) - (a->date < b->date);
+    if (a->date != b->date)
+        return a->date > b->date ? 1 : -1;
+    int r = strcmp(a->tenant, b->tenant);
 
-    if (r == 0)
-        r = strcmp(a->tenant, b->tenant);
-    if (r == 0)
-        r = strcmp(a->key, b->key);
-    return r == 0 ? strcmp(a->model, b->model) : r;
+    if (r != 0)
+        return r;
+    r = strcmp(a->key, b->key);
+    if (r != 0)
+        return r;
+    return strcmp(a->model, b->model);
 }
 
 /* Returns the number of rows that come before @row. */

@@ -146,6 +146,24 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
     return llamacpp_encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
 }
 
+static int add_items(struct input *in, yyjson_val *text, struct tokens *t) {
+    static const char form[] = "texts and arrays of tokens and texts";
+
+    if (yyjson_is_str(text))
+        return llamacpp_add_text(in, text, true, t);
+    if (!yyjson_is_arr(text))
+        return llamacpp_refuse(in, "prompt", form);
+    JSON_EACH_AT(i, item, text) {
+        if (yyjson_is_str(item))
+            TRY(llamacpp_add_text(in, item, i == 0, t));
+        else if (yyjson_is_uint(item) && yyjson_get_uint(item) <= INT32_MAX)
+            TRY(tokens_add(t, (int32_t)yyjson_get_uint(item)));
+        else
+            return llamacpp_refuse(in, "prompt", form);
+    }
+    return 0;
+}
+
 /* Adds one prompt, @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     CLEANUP(tokens_deinit)
@@ -153,22 +171,12 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v;
     yyjson_val *data = yyjson_is_str(text) ? json_given(v, "multimodal_data") : NULL;
     bool none = !data || (yyjson_is_arr(data) && !yyjson_arr_size(data));
-    int r = 0;
+    int r;
 
-    if (!none)
+    if (none)
+        r = add_items(in, text, &t);
+    else
         r = add_marked(in, text, data, &t);
-    else if (yyjson_is_str(text))
-        r = llamacpp_add_text(in, text, true, &t);
-    else if (!yyjson_is_arr(text))
-        r = llamacpp_refuse(in, "prompt", "texts and arrays of tokens and texts");
-    JSON_EACH_AT(i, item, text) {
-        if (r == 0 && yyjson_is_str(item))
-            r = llamacpp_add_text(in, item, i == 0, &t);
-        else if (r == 0 && yyjson_is_uint(item) && yyjson_get_uint(item) <= INT32_MAX)
-            r = tokens_add(&t, (int32_t)yyjson_get_uint(item));
-        else if (r == 0)
-            r = llamacpp_refuse(in, "prompt", "texts and arrays of tokens and texts");
-    }
     if (r == -EMSGSIZE)
         return prompt_too_long(in->job, "prompt", t.max, in->err);
     TRY(r);

@@ -23,6 +23,7 @@
 #include "api/lmstudio/lmstudio.h"
 #include "api/ollama/ollama.h"
 #include "base/json_value.h"
+#include "base/try.h"
 
 static void put_length(struct json *j, const char *key, const struct model *m) {
     if (m->info->max_context)
@@ -149,15 +150,18 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
     return 0;
 }
 
+static int read_instance(struct exchange *x, yyjson_doc **body, struct model **m, struct err *err) {
+    TRY(ollama_read_body(x, body, err));
+    return find_instance(x, *body, m, err);
+}
+
 /* Unloads the model once no request needs it, like a request with a ttl of 0. */
 void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     CLEANUP(json_doc_freep) yyjson_doc *body = NULL;
     struct model *m = NULL;
     struct err err = {0};
-    int r = ollama_read_body(x, &body, &err);
+    int r = read_instance(x, &body, &m, &err);
 
-    if (r == 0)
-        r = find_instance(x, body, &m, &err);
     if (r < 0) {
         respond_failed(x, r, &err);
         return;

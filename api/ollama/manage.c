@@ -228,29 +228,36 @@ static void began(struct exchange *x, struct manage *m, int r, const struct err 
     exchange_attach(x, &ops, m);
 }
 
+enum { PULL_SERVED = 1 }; /* the model is on this machine already */
+
+/* Starts the download that the body of @x names. Returns 0, PULL_SERVED or -errno; @streams is set
+ * when the body was read. */
+static int start_pull(struct exchange *x, struct manage **m, bool *streams, struct err *err) {
+    const struct api_opts *o = &env_of(x)->opts;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+    const char *name = NULL;
+
+    TRY(ollama_read_body(x, &doc, err));
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    *streams = wants_stream(root);
+    TRY(ollama_read_name(root, "model", "name", &name, err));
+    if (models_find(env_of(x), name, strlen(name)))
+        return PULL_SERVED;
+    TRY(check_right(x, err));
+    *m = new_task(x);
+    int r = *m ? o->manage->pull(o->models_ctx, name, &(*m)->task, err) : -ENOMEM;
+    audit_client(x, "pull", name, r, err);
+    return r;
+}
+
 void ollama_pull_serve(struct exchange *x, struct http *h) {
     static const char first[] = "{\"status\":\"pulling manifest\"}";
-    const struct api_opts *o = &env_of(x)->opts;
     struct manage *m = NULL;
-    yyjson_doc *doc = NULL;
     struct err err = {0};
-    int r = ollama_read_body(x, &doc, &err);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *name = NULL;
-    bool streams = wants_stream(root);
+    bool streams = false;
+    int r = start_pull(x, &m, &streams, &err);
 
-    if (r == 0)
-        r = ollama_read_name(root, "model", "name", &name, &err);
-    bool served = r == 0 && models_find(env_of(x), name, strlen(name));
-    if (r == 0 && !served)
-        r = check_right(x, &err);
-    if (r == 0 && !served) {
-        m = new_task(x);
-        r = m ? o->manage->pull(o->models_ctx, name, &m->task, &err) : -ENOMEM;
-        audit_client(x, "pull", name, r, &err);
-    }
-    yyjson_doc_free(doc);
-    if (r == 0 && served) { /* the model is on this machine already */
+    if (r == PULL_SERVED) {
         succeed(x, streams, false);
         return;
     }
@@ -431,15 +438,19 @@ static int read_on_pool(struct exchange *x, struct manage *m) {
     return r;
 }
 
+static int start_create(struct exchange *x, struct manage **m, struct err *err) {
+    TRY(check_right(x, err));
+    *m = new_task(x);
+    if (!*m)
+        return -ENOMEM;
+    return read_on_pool(x, *m);
+}
+
 void ollama_create_serve(struct exchange *x, struct http *h) {
     struct manage *m = NULL;
     struct err err = {0};
-    int r = check_right(x, &err);
+    int r = start_create(x, &m, &err);
 
-    if (r == 0 && !(m = new_task(x)))
-        r = -ENOMEM;
-    if (r == 0)
-        r = read_on_pool(x, m);
     began(x, m, r, &err);
 }
 
@@ -474,21 +485,23 @@ static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t
     return audit_client(x, "delete", m->info->id, r, err);
 }
 
+static int start_change(struct exchange *x, begin_fn begin, struct manage **m, struct err *err) {
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+
+    TRY(check_right(x, err));
+    TRY(ollama_read_body(x, &doc, err));
+    *m = new_task(x);
+    if (!*m)
+        return -ENOMEM;
+    (*m)->bare = true;
+    return begin(x, yyjson_doc_get_root(doc), &(*m)->task, err);
+}
+
 static void ollama_manage_serve(struct exchange *x, begin_fn begin) {
     struct manage *m = NULL;
-    yyjson_doc *doc = NULL;
     struct err err = {0};
-    int r = check_right(x, &err);
+    int r = start_change(x, begin, &m, &err);
 
-    if (r == 0)
-        r = ollama_read_body(x, &doc, &err);
-    if (r == 0 && !(m = new_task(x)))
-        r = -ENOMEM;
-    if (r == 0) {
-        m->bare = true;
-        r = begin(x, yyjson_doc_get_root(doc), &m->task, &err);
-    }
-    yyjson_doc_free(doc);
     began(x, m, r, &err);
 }
 

@@ -307,6 +307,25 @@ static bool chat_ends_with_answer(yyjson_val *body) {
     return yyjson_arr_size(content) > 0;
 }
 
+/* Rewrites old functions to tools, and moves a message that is to be continued to @prefill. */
+static int chat_rewrite(yyjson_doc **body, enum field_set kind, bool llama, bool *functions,
+                        struct buf *prefill, struct err *err) {
+    bool continues;
+
+    if (kind == FIELDS_CHAT)
+        TRY(functions_translate(body, functions, err));
+    yyjson_val *root = yyjson_doc_get_root(*body), *v = json_given(root, "continue_final_message");
+    if (v)
+        continues = yyjson_is_true(v);
+    else
+        continues = llama && chat_ends_with_answer(root);
+    if (v && !yyjson_is_bool(v))
+        return refuse_continue("must be a boolean", err);
+    if (continues)
+        return take_final(body, llama ? "\n\n" : "\n", prefill, err);
+    return 0;
+}
+
 /* Reads a body with messages. @llama: as llama-server does, whose answer continues a last message
  * of the assistant unless continue_final_message is given. */
 static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set kind, bool llama,
@@ -314,19 +333,8 @@ static int chat_read(struct prompt_job *job, yyjson_doc *body, enum field_set ki
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
     bool functions = false;
-    int result = kind == FIELDS_CHAT ? functions_translate(&body, &functions, err) : 0;
-    yyjson_val *root = yyjson_doc_get_root(body), *v = json_given(root, "continue_final_message");
-    bool continues;
+    int result = chat_rewrite(&body, kind, llama, &functions, &prefill, err);
 
-    if (v)
-        continues = yyjson_is_true(v);
-    else
-        continues = llama && chat_ends_with_answer(root);
-
-    if (result == 0 && v && !yyjson_is_bool(v))
-        result = refuse_continue("must be a boolean", err);
-    else if (result == 0 && continues)
-        result = take_final(&body, llama ? "\n\n" : "\n", &prefill, err);
     if (result < 0) {
         yyjson_doc_free(body);
         return result;

@@ -204,11 +204,10 @@ static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
     x->n_resumed += g->n_attempts > 1 ? g->n_attempts - 1 : 0;
     int r = e->form->take(e, l->input, g);
     l->gen = gen_free(g);
-    if (r == 0)
-        r = vectors_hold(e, e->text[l->input].cap, err);
     e->n_done++;
     assert(e->n_done <= e->n_next);
-    return r;
+    TRY(r);
+    return vectors_hold(e, e->text[l->input].cap, err);
 }
 
 static void vectors_on_changed(struct gen *g) {
@@ -307,10 +306,14 @@ static int vectors_begin(struct vectors *e, struct err *err) {
     return 0;
 }
 
+static int vectors_continue(struct vectors *e, struct err *err) {
+    TRY(e->job.result);
+    return vectors_begin(e, err);
+}
+
 static void vectors_on_prepared(struct prompt_job *job) {
     struct vectors *e = CONTAINER_OF(job, struct vectors, job);
     struct err err = job->err;
-    int r = job->result;
 
     if (!e->exchange) { /* the client left meanwhile */
         free_vectors(e);
@@ -318,8 +321,7 @@ static void vectors_on_prepared(struct prompt_job *job) {
     }
     e->exchange->retry_ms = job->retry_ms;
     prompt_job_name_model(job, e->exchange);
-    if (r == 0)
-        r = vectors_begin(e, &err);
+    int r = vectors_continue(e, &err);
     if (r < 0)
         vectors_fail_errno(e, r, &err);
 }

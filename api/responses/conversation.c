@@ -281,16 +281,19 @@ static int put_itself(const struct stored *s, const struct items_query *q, struc
     return buf_printf(out, "%s%s}", blob_data(s->parts.head.text), blob_data(s->parts.echo));
 }
 
+static int conversation_take(struct change *c, struct stored **items, struct stored **out) {
+    TRY(c->result);
+    return conversation_put(c, items, out);
+}
+
 static void conversation_finish(struct change *c) {
     struct stored *items = NULL, *out = NULL;
-    int r = c->result;
 
     if (!c->exchange) {
         conversation_change_free(c);
         return;
     }
-    if (r == 0)
-        r = conversation_put(c, &items, &out);
+    int r = conversation_take(c, &items, &out);
     if (r == -ENOENT)
         err_set_code(&c->err, 404, "not_found", NULL, "Item with id '%.99s' not found.", c->item);
     struct exchange *x = STEAL(c->exchange);

@@ -603,19 +603,22 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     return r;
 }
 
-int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
-                         struct err *err) {
-    struct responses_build b;
+static int check_items(struct responses *rs, yyjson_val *items, const char *field,
+                       struct err *err) {
+    CLEANUP(responses_build_deinit) struct responses_build b;
 
     responses_build_init(&b, rs, err);
     b.messages = yyjson_mut_arr(b.doc);
     responses_tools(&b, NULL);
-    int r = read_past(&b, field);
-    if (r == 0)
-        r = responses_put_items(&b, items);
-    if (r == 0 && b.failed)
-        r = -ENOMEM;
-    responses_build_deinit(&b);
+    TRY(read_past(&b, field));
+    TRY(responses_put_items(&b, items));
+    return b.failed ? -ENOMEM : 0;
+}
+
+int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
+                         struct err *err) {
+    int r = check_items(rs, items, field, err);
+
     if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0)
         err_rename(err, "input", field);
     return r;

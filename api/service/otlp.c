@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -374,21 +375,26 @@ int otlp_check(const char *endpoint, struct err *err) {
 #endif
 }
 
-int otlp_new(struct otlp **out, const char *endpoint) {
-    struct otlp *o = calloc(1, sizeof(*o));
+static int otlp_open(struct otlp *o, const char *endpoint) {
     struct err err;
-    int r = o ? read_endpoint(&o->to, endpoint, &err) : -ENOMEM;
 
-    if (!o)
-        return r;
-    if (r == 0)
-        r = load_curl(o);
+    TRY(read_endpoint(&o->to, endpoint, &err));
+    TRY(load_curl(o));
     o->origin.pid = getpid();
     gethostname(o->origin.host, sizeof(o->origin.host) - 1);
     o->ring = calloc(QUEUE, sizeof(*o->ring));
     o->batch = calloc(BATCH, sizeof(*o->batch));
-    if (r == 0)
-        r = o->ring && o->batch ? otlp_start(o) : -ENOMEM;
+    if (!o->ring || !o->batch)
+        return -ENOMEM;
+    return otlp_start(o);
+}
+
+int otlp_new(struct otlp **out, const char *endpoint) {
+    struct otlp *o = calloc(1, sizeof(*o));
+
+    if (!o)
+        return -ENOMEM;
+    int r = otlp_open(o, endpoint);
     if (r < 0)
         otlp_release(o);
     else

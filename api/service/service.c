@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/probe.h"
+#include "base/try.h"
 
 #define LEFT_OUT_TURN 64u /* clients that one turn of the loop logs */
 
@@ -197,17 +198,16 @@ enum api_health service_health(const struct gen_env *env) {
 /* ---- life ---- */
 
 int service_init(struct service *s, struct gen_env *env, struct http_server *http) {
-    int r = log_limit_init(&env->log_limit, env->opts.log_lines);
-
     s->env = env;
     s->http = http;
     env->service = s;
     metrics_init(&s->metrics);
     snprintf(s->started_header, sizeof(s->started_header), "Process-Start-Time-Unix: %lld\r\n",
              (long long)time(NULL));
-    if (r == 0 && env->opts.otlp_endpoint && *env->opts.otlp_endpoint)
-        r = otlp_new(&s->otlp, env->opts.otlp_endpoint);
-    return r;
+    TRY(log_limit_init(&env->log_limit, env->opts.log_lines));
+    if (env->opts.otlp_endpoint && *env->opts.otlp_endpoint)
+        return otlp_new(&s->otlp, env->opts.otlp_endpoint);
+    return 0;
 }
 
 void service_start(struct service *s) {

@@ -13,6 +13,7 @@
 #include "api/http/http.h"
 #include "api/http/respond.h"
 #include "api/service/service.h"
+#include "base/try.h"
 
 /* Sets *@out to the model that the query names, or to NULL if it names none. Returns 0, or a 404 in
  * @err. */
@@ -27,13 +28,17 @@ static int sleep_named_model(const struct exchange *x, const struct http *h, str
     return *out ? 0 : models_unknown(env_of(x), name, strlen(name), err);
 }
 
+static int sleep_find_model(struct exchange *x, const struct http *h, struct model **out,
+                            struct err *err) {
+    TRY(models_check_right(x, err));
+    return sleep_named_model(x, h, out, err);
+}
+
 /* Checks the right and finds the model. Returns 0, or negative after an answer. */
 static int sleep_begin(struct exchange *x, const struct http *h, struct model **out) {
     struct err err = {0};
-    int r = models_check_right(x, &err);
+    int r = sleep_find_model(x, h, out, &err);
 
-    if (r == 0)
-        r = sleep_named_model(x, h, out, &err);
     if (r < 0)
         respond_error(x, &err);
     return r;

@@ -132,6 +132,16 @@ static int create_tables(struct db *db, const struct db_schema *schema) {
     return db_run(db, text, NULL, 0);
 }
 
+/* Creates the tables, unless another process has done so, and commits. */
+static int create_if_empty(struct db *db, const struct db_schema *schema) {
+    int64_t n = 0;
+
+    TRY(read_number(db, "SELECT count(*) FROM sqlite_schema", &n));
+    if (n == 0)
+        TRY(create_tables(db, schema));
+    return db_commit(db);
+}
+
 /* Makes the tables in an empty file, or checks that the file has them. Two daemons may be here at
  * the same time. */
 static int have_tables(struct db *db, const struct db_schema *schema) {
@@ -145,15 +155,23 @@ static int have_tables(struct db *db, const struct db_schema *schema) {
     if (n > 0)
         return compare_tables(db, schema);
     TRY(db_begin(db));
-    int r = read_number(db, "SELECT count(*) FROM sqlite_schema", &n);
-    if (r == 0 && n == 0)
-        r = create_tables(db, schema);
-    if (r == 0)
-        r = db_commit(db);
-    if (r < 0)
+    int r = create_if_empty(db, schema);
+    if (r < 0) {
         db_rollback(db);
-    TRY(r);
+        return r;
+    }
     return compare_tables(db, schema);
+}
+
+/* Makes @s, which was opened with @code, ready for use. */
+static int prepare_db(sqlite3 *s, int code, const struct db_schema *schema) {
+    struct db *db = (struct db *)s;
+
+    TRY(errno_of(s, code));
+    TRY(harden(s));
+    TRY(have_tables(db, schema));
+    /* behind the check, because it changes the file */
+    return db_run(db, "PRAGMA journal_mode=WAL", NULL, 0);
 }
 
 int db_open(struct db **out, const char *path, const struct db_schema *schema) {
@@ -162,13 +180,7 @@ int db_open(struct db **out, const char *path, const struct db_schema *schema) {
     *out = NULL;
     TRY(check_file(path));
     int code = sqlite3_open_v2(path, &s, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-    int r = errno_of(s, code);
-    if (r == 0)
-        r = harden(s);
-    if (r == 0)
-        r = have_tables((struct db *)s, schema);
-    if (r == 0) /* behind the check, because it changes the file */
-        r = db_run((struct db *)s, "PRAGMA journal_mode=WAL", NULL, 0);
+    int r = prepare_db(s, code, schema);
     if (r < 0)
         sqlite3_close(s);
     else

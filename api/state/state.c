@@ -82,15 +82,21 @@ static void state_tell(struct state *s, int r) {
     s->troubled = r < 0;
 }
 
+static int run_and_commit(struct state *s, struct state_job *j) {
+    int r = j->run(j, s->db);
+
+    if (r != 0)
+        return r;
+    return db_commit(s->db);
+}
+
 static int transact(struct state *s, struct state_job *j) {
     TRY(have_db(s));
     int r = j->wants ? j->wants(j, s->db) : 1;
     if (r <= 0)
         return r;
     TRY(db_begin(s->db));
-    r = j->run(j, s->db);
-    if (r == 0)
-        r = db_commit(s->db);
+    r = run_and_commit(s, j);
     if (r < 0)
         db_rollback(s->db);
     else if (j->committed)

@@ -100,16 +100,13 @@ static int finish_value(struct scan *s) {
 /* Writes the comma that is due. A comma is written only with the value behind it, so that one
  * before a closing bracket is left out. */
 static int put_comma(struct scan *s, struct buf *out) {
-    int r = 0;
-
     assert(s->n_ws <= sizeof(s->ws) && (s->comma || s->n_ws == 0));
     if (s->comma)
-        r = put_char(out, ',');
-    if (r == 0)
-        r = scan_put(out, s->ws, s->n_ws);
+        TRY(put_char(out, ','));
+    TRY(scan_put(out, s->ws, s->n_ws));
     s->comma = false;
     s->n_ws = 0;
-    return r;
+    return 0;
 }
 
 static int open_bracket(struct scan *s, char c, struct buf *out) {
