@@ -1,8 +1,8 @@
 /*
  * Each document is built whole and written once. If memory is short, yyjson omits values and
- * continues; its allocator notes that, and admin_json_finish() checks it. One document is built at
- * a time. Strings are copied where they do not outlive the call. Lists are cut at fixed lengths,
- * because an operator reads them; /metrics has the sums.
+ * continues; the allocator of json_doc_new() notes that, and admin_json_finish() checks it. Strings
+ * are copied where they do not outlive the call. Lists are cut at fixed lengths, because an
+ * operator reads them; /metrics has the sums.
  */
 
 #include "daemon/front/admin_json.h"
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <yyjson.h>
 
+#include "api/http/json_build.h"
 #include "base/printable.h"
 
 #define REQUESTS_MAX 4096
@@ -23,44 +24,24 @@
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
 
-static bool lacks_memory; /* memory was short for the document that is being built */
-
-static void *noted(void *p) {
-    lacks_memory = lacks_memory || !p;
-    return p;
-}
-
-static void *alc_malloc(void *ctx, size_t n) {
-    return noted(malloc(n));
-}
-
-static void *alc_realloc(void *ctx, void *p, size_t old, size_t n) {
-    return noted(realloc(p, n));
-}
-
-static void alc_free(void *ctx, void *p) {
-    free(p);
-}
-
-static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
-
 /* Returns the text of @d, which is freed. NULL: memory was short, now or while the document was
  * built. Paths in reasons may have bytes that are not UTF-8. */
 static char *admin_json_finish(doc_t *d) {
+    const bool *failed = d->alc.ctx;
+    char *text = NULL;
     size_t len;
-    char *text =
-        d && !lacks_memory ? yyjson_mut_write(d, YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len) : NULL;
 
+    if (!*failed)
+        text = yyjson_mut_write(d, YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len);
     yyjson_mut_doc_free(d);
     if (text)
         utf8_repair(text, len);
     return text;
 }
 
-/* Returns an empty object at the root of a new document. NULL: no memory. */
-static doc_t *admin_json_begin(val_t **root) {
-    lacks_memory = false;
-    doc_t *d = yyjson_mut_doc_new(&ALC);
+/* Returns an empty object at the root of a new document of json_doc_new(). NULL: no memory. */
+static doc_t *admin_json_begin(val_t **root, bool *failed) {
+    doc_t *d = json_doc_new(failed);
 
     *root = d ? yyjson_mut_obj(d) : NULL;
     if (d)
@@ -182,7 +163,8 @@ static void add_models(doc_t *d, val_t *root, const struct models *models) {
 
 char *admin_json_models(const struct admin_opts *o) {
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     if (!d)
         return NULL;
@@ -194,7 +176,8 @@ char *admin_json_models(const struct admin_opts *o) {
 char *admin_json_stats(const struct admin_opts *o) {
     struct models_info first;
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     if (!d)
         return NULL;
@@ -222,7 +205,8 @@ static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
 char *admin_json_requests(const struct admin_opts *o) {
     CLEANUP(freep) struct api_request_info *r = calloc(REQUESTS_MAX, sizeof(*r));
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     if (!d || !r)
         return yyjson_mut_doc_free(d), NULL;
@@ -253,7 +237,8 @@ char *admin_json_requests(const struct admin_opts *o) {
 char *admin_json_ended(const struct admin_opts *o, const struct api_ended_filter *f, int *r) {
     CLEANUP(freep) struct api_ended_info *q = calloc(ENDED_MAX, sizeof(*q));
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     *r = d && q ? api_ended(o->api, f, q, ENDED_MAX) : -ENOMEM;
     if (*r < 0)
@@ -314,11 +299,12 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
     }
     char now[300];
     bool waits = api_wait_text(o->api, id, now, sizeof(now));
+    bool failed = false;
     val_t *root;
     doc_t *d;
 
     *known = n > 0 || waits;
-    if (!*known || !(d = admin_json_begin(&root)))
+    if (!*known || !(d = admin_json_begin(&root, &failed)))
         return NULL;
     yyjson_mut_obj_add_uint(d, root, "id", id);
     yyjson_mut_obj_add_int(d, root, "age_ms",
@@ -337,7 +323,8 @@ char *admin_json_tenants(const struct admin_opts *o) {
     static const char *const classes[] = {"normal", "interactive", "batch"};
     CLEANUP(freep) struct api_tenant_info *t = calloc(TENANTS_MAX, sizeof(*t));
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     if (!d || !t)
         return yyjson_mut_doc_free(d), NULL;
@@ -364,7 +351,8 @@ char *admin_json_health(const struct admin_opts *o) {
     struct models_info first;
     struct workers_stats w;
     val_t *root;
-    doc_t *d = admin_json_begin(&root);
+    bool failed = false;
+    doc_t *d = admin_json_begin(&root, &failed);
 
     if (!d)
         return NULL;
