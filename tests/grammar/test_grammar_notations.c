@@ -1,6 +1,7 @@
 /* Schemas in the notations of tool calls: which texts they allow. */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +133,26 @@ Test(grammar_notations, arguments_of_a_call_are_those_of_an_object) {
     };
 
     expect_all("'call':true", rows, ARRAY_SIZE(rows));
+}
+
+/* A name that could not be told from the notation around it. */
+Test(grammar_notations, names_that_cannot_be_written_are_refused) {
+    static const char *const names[] = {",a", "a,", "a:b", ":", "{a", "\\ta", "a ", " a", "<a", ""};
+    struct grammar_vocab *v = vocab_of_bytes();
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct constraint *c = NULL;
+        struct err err = {0};
+        char node[200];
+
+        snprintf(node, sizeof(node),
+                 "{\"json_schema\":{\"properties\":{\"%s\":{}}},\"gemma\":true}", names[i]);
+        cr_expect_eq(constraint_new(&c, v, node, strlen(node), NULL, 0, NULL, &err), -EINVAL, "%s",
+                     node);
+        cr_expect(strstr(err.message, "this name is not supported"), "%s: %s", node, err.message);
+        constraint_free(c);
+    }
+    grammar_vocab_free(v);
 }
 
 Test(grammar_notations, a_property_is_read_with_the_whole_schema) {

@@ -132,6 +132,9 @@ Test(grammar_schema_combined, one_of_that_overlaps) {
     SCHEMA(J("{'oneOf': [{'type': 'string', 'pattern': 'a'}, {'type': 'string', 'pattern': 'b'}, "
              "{'type': 'string', 'maxLength': 2}]}"),
            YES(J("'xxa'"), J("'c'"), J("'bbb'")), YES(J("'aab'"), J("'a'"), J("'xxx'"), J("'ab'")));
+    /* the digits of a string are no number */
+    SCHEMA(J("{'oneOf': [{'const': '3'}, {'type': ['string', 'integer'], 'minimum': 5}]}"),
+           YES("5", J("'4'"), J("''")), YES("3", J("'3'")));
 }
 
 Test(grammar_schema_combined, contains) {
