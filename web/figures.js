@@ -5,12 +5,18 @@ import { number, short } from "./dom.js";
 // Returns @part of @whole in percent: what is there is never "0 %".
 const share = (part, whole) => (100 * part < 0.5 * whole ? "< 1 %" : `${number((100 * part) / whole)} %`);
 
+// An answer that arrives at once has no speed that could be told.
+const SHORTEST_S = 0.02;
+
+// Returns the rate @r per second with a decimal where it is small.
+const rate = (r) => number(r, r < 100 ? 1 : 0);
+
 // Returns the speed and length of an answer with the statistics @s, and how full the context is.
 export function figures(s) {
   if (!s?.output) return [];
   return [
-    s.output > 1 && s.decode > 0 && `${number((s.output - 1) / s.decode, 1)} tok/s`,
-    `${number(s.output)} tokens`,
+    s.output > 1 && s.decode > SHORTEST_S && `${rate((s.output - 1) / s.decode)} tok/s`,
+    `${number(s.output)} ${s.output === 1 ? "token" : "tokens"}`,
     s.context > 0 && `${share(s.prompt + s.output, s.context)} of the context`,
   ].filter(Boolean);
 }

@@ -113,9 +113,11 @@ test("a conversation keeps the files of a message", () => {
 
 test("figures of an answer: speed, length and how full the context is", () => {
   assert.deepEqual(figures({ prompt: 100, output: 41, decode: 2, context: 1000 }), ["20.0 tok/s", "41 tokens", "14 % of the context"]);
-  assert.deepEqual(figures({ prompt: 1, output: 1, decode: 0, context: 1000 }), ["1 tokens", "< 1 % of the context"]);
-  assert.deepEqual(figures({ prompt: 1, output: 1, decode: 0, context: 0 }), ["1 tokens"]);
+  assert.deepEqual(figures({ prompt: 1, output: 1, decode: 0, context: 1000 }), ["1 token", "< 1 % of the context"]);
+  assert.deepEqual(figures({ prompt: 1, output: 1, decode: 0, context: 0 }), ["1 token"]);
   assert.deepEqual(figures({ prompt: 0, output: 3, decode: 0.5 }), ["4.0 tok/s", "3 tokens"]);
+  assert.deepEqual(figures({ prompt: 0, output: 571, decode: 0.75 }), ["760 tok/s", "571 tokens"]);
+  assert.deepEqual(figures({ prompt: 0, output: 11, decode: 0.0001 }), ["11 tokens"]);
   assert.deepEqual(figures(undefined), []);
   assert.deepEqual(figures({ output: 0 }), []);
 });
