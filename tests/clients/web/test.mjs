@@ -18,7 +18,7 @@ async function withPage(f, options, at = url) {
   await context.addInitScript(() => localStorage["weft.settings"] ??= '{"titles":false}');
   const page = await context.newPage();
   const complaints = [];
-  page.setDefaultTimeout(60000); // only a failure waits so long; a loaded machine has needed more than 15 s
+  context.setDefaultTimeout(60000); // also of other tabs; only a failure waits so long; a loaded machine has needed more than 15 s
   page.on("pageerror", (e) => complaints.push(String(e)));
   page.on("console", (m) => m.type() === "error" && !/40[134]|429|503|ERR_/.test(m.text()) && complaints.push(m.text()));
   page.on("request", (r) => !r.url().startsWith(at) && !r.url().startsWith("blob:") && complaints.push(`request of ${r.url()}`));
