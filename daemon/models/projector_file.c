@@ -158,6 +158,11 @@ bool projector_file_is_there(const struct config *c, struct projector_folder *f)
     return *path && access(path, R_OK) == 0;
 }
 
+/* Tells whether a message names the file @path itself, as those about opening a file do. */
+static bool begins_with_projector(const char *message, const char *path) {
+    return strncmp(message, path, strlen(path)) == 0;
+}
+
 int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
                         const struct tokenizer *t, struct err *err) {
     CLEANUP(projector_folder_deinit) struct projector_folder folder = {0};
@@ -176,9 +181,11 @@ int projector_file_open(struct projector_file *out, const struct config *c, cons
     if (r == 0)
         return check_limits(&out->projector, c, err);
     projector_file_deinit(out);
+    const char *why = *e.message ? e.message : strerror(-r);
+    if (*c->mmproj && begins_with_projector(why, path))
+        return err_set(err, 0, "mmproj", "mmproj: %.350s", why);
     if (*c->mmproj)
-        return err_set(err, 0, "mmproj", "mmproj: %.150s: %.200s", path,
-                       *e.message ? e.message : strerror(-r));
-    say_ignored(path, *e.message ? e.message : strerror(-r));
+        return err_set(err, 0, "mmproj", "mmproj: %.150s: %.200s", path, why);
+    say_ignored(path, why);
     return 0;
 }

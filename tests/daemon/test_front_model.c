@@ -321,6 +321,7 @@ Test(front_model, a_projector_that_does_not_fit_is_refused_if_it_was_asked_for) 
         cr_expect_lt(open_beside(path, &err), 0);
         cr_expect(strncmp(err.message, "mmproj: /tmp/", 13) == 0, "%s", err.message);
         cr_expect(strstr(err.message, cases[i].part), "%s", err.message);
+        cr_expect(!strstr(strstr(err.message, path) + 1, path), "twice: %s", err.message);
     }
     cr_expect_eq(open_beside("", &err), 0, "%s", err.message);
     cr_expect_eq(open_beside("none", &err), 0, "%s", err.message);
