@@ -108,4 +108,37 @@ def test_bash_completes_options_values_and_commands():
     assert complete("weftctl", "--so") == ["--socket"]
 
 
+def completed(shell, *words):
+    """Returns what fish or zsh offer for the last word; zsh's own functions are replaced by ones that print."""
+    if not shutil.which(shell):
+        raise Skip(shell + " is not installed")
+    file = str(SOURCE / "conf" / (shell + "-completion"))
+    if shell == "fish":
+        command = ["fish", "--no-config", "-c", f"source {file}; complete -C '{' '.join(words)}'"]
+    else:
+        command = ["zsh", "-f", "-c", 'compadd() { shift; print -rl -- "$@" }; _files() { print files }; words=("${@:2}"); '
+                   'CURRENT=$#words; PREFIX=$words[-1]; source "$1"', "zsh", file, *words]
+    p = subprocess.run(command, capture_output=True, text=True, check=True,
+                       env={**os.environ, "PATH": f"{os.path.dirname(program('weftd'))}:{os.environ['PATH']}"})
+    offers = [line.split("\t")[0] for line in p.stdout.splitlines()]
+    return sorted(o for o in offers if o.startswith(words[-1]))
+
+
+def check_completion(shell):
+    assert completed(shell, "weftd", "--kv-me") == ["--kv-memory"]
+    assert completed(shell, "weftd", "--kv-type", "") == ["auto", "f16", "q4_0", "q8_0"]
+    assert completed(shell, "weft-gguf", "ver") == ["verify"]
+    assert completed(shell, "weft-gguf", "info", "--j") == ["--json"]
+    assert completed(shell, "weftctl", "ten") == ["tenants"]
+    assert completed(shell, "weftctl", "--so") == ["--socket"]
+
+
+def test_fish_completes_options_values_and_commands():
+    check_completion("fish")
+
+
+def test_zsh_completes_options_values_and_commands():
+    check_completion("zsh")
+
+
 main(globals())
