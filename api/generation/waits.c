@@ -49,7 +49,7 @@ void gen_waits(const struct gen *g, struct gen_wait *out) {
 
     *out = (struct gen_wait){"worker", "waited for the worker", -1, gen_prompt_done(g)};
     if (g->n_out > 0) {
-        *out = (struct gen_wait){flight_name(WHY_DECODE), flight_text(WHY_DECODE), 0, g->n_prompt};
+        *out = (struct gen_wait){flight_name(WHY_DECODE), flight_text(WHY_DECODE), -1, g->n_prompt};
     } else if (g->state == GEN_WAITING) {
         out->name = "place";
         out->text = "waited in the queue (max-running)";

@@ -13,7 +13,7 @@ struct gen_wait {
     const char *name;
     /* "waited for pages of the KV cache" */
     const char *text;
-    /* until its first token, or in the queue until its turn; < 0: unknown */
+    /* until its first token, or in the queue until its turn; < 0: unknown, or it has come */
     int64_t expect_ms;
     /* tokens of its prompt that are computed or cached; a lower bound */
     uint32_t n_done;
