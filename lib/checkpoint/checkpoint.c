@@ -112,7 +112,8 @@ static int checkpoint_read_head(struct reader *r, struct small_file *small) {
         .n_vocab = r->n_vocab,
     };
 
-    return hf_tokenizer_keys(&files, &r->build.keys, r->err);
+    TRY(hf_tokenizer_keys(&files, &r->build.keys, r->err));
+    return reader_write_sampling(r, files.generation_config.data, files.generation_config.len);
 }
 
 /* Reads all parts of the folder r->dir; without @out all but the weights. */

@@ -502,6 +502,44 @@ static int config_hybrid(struct reader *r) {
     return 0;
 }
 
+/* Writes the whole number @v of top_k, of which some publishers write -1 for none. */
+static int config_top_k(struct reader *r, double v) {
+    uint32_t k = v > 0 ? (uint32_t)MIN(v, (double)UINT32_MAX) : 0;
+
+    return gguf_keys_u32(&r->build.keys, "general.sampling.top_k", k);
+}
+
+int reader_write_sampling(struct reader *r, const char *text, size_t len) {
+    static const struct {
+        const char *from, *to;
+    } map[] = {
+        {"temperature", "general.sampling.temp"},
+        {"top_k", NULL},
+        {"top_p", "general.sampling.top_p"},
+        {"min_p", "general.sampling.min_p"},
+        {"repetition_penalty", "general.sampling.penalty_repeat"},
+    };
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
+
+    if (!text)
+        return 0;
+    TRY(json_parse(&doc, text, len, 0));
+    for (size_t i = 0; i < ARRAY_SIZE(map); i++) {
+        yyjson_val *v = json_given(yyjson_doc_get_root(doc), map[i].from);
+
+        if (!v)
+            continue;
+        if (!yyjson_is_num(v))
+            return err_set(r->err, 0, NULL, "generation_config.json: %s is no number", map[i].from);
+        double number = yyjson_get_num(v);
+        if (map[i].to)
+            TRY(gguf_keys_f32(&r->build.keys, map[i].to, (float)number));
+        else
+            TRY(config_top_k(r, number));
+    }
+    return 0;
+}
+
 int reader_write_keys(struct reader *r) {
     TRY(config_put_text(r, "general.architecture", r->row->arch));
     TRY(config_put_text(r, "general.type", "model"));

@@ -60,6 +60,9 @@ int reader_open_files(struct reader *r);
 int reader_open_config(struct reader *r, const char *text, size_t len);
 /* Writes the hyperparameters. */
 int reader_write_keys(struct reader *r);
+/* Writes the parameters of sampling in generation_config.json, of @len bytes at @text, which is an
+ * object; NULL: there is no such file. Returns 0 or -errno. */
+int reader_write_sampling(struct reader *r, const char *text, size_t len);
 /* Writes the tensors. */
 int reader_write_tensors(struct reader *r);
 /* Writes the tensors of GGUF that @t, whose values have format @type, holds together (layouts.c).
