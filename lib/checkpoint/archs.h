@@ -82,6 +82,8 @@ struct arch_row {
     bool by_layer_kv;
     /* layer_types says which layers have a window */
     bool window_pattern;
+    /* blocks of multi-token prediction, which follow the layers, are kept */
+    bool mtp;
     /* expert_gating_func; 0: not written */
     uint32_t gating;
 };

@@ -96,11 +96,8 @@ static int checkpoint_join(const struct reader *r, struct gguf **out) {
     return gguf_open_fds(out, fds, r->n_files + 1, r->err);
 }
 
-/* Reads the parts of the folder r->dir that are not weights. */
-static int checkpoint_read_head(struct reader *r, struct small_file *small) {
-    for (int i = 0; i < N_SMALL; i++)
-        TRY(checkpoint_read_small(r, &small[i]));
-    TRY(reader_open_config(r, small[CONFIG].text.data, small[CONFIG].text.len));
+/* Writes the keys that the small files of the folder give. */
+static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     TRY(reader_write_keys(r));
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),
@@ -118,10 +115,14 @@ static int checkpoint_read_head(struct reader *r, struct small_file *small) {
 
 /* Reads all parts of the folder r->dir; without @out all but the weights. */
 static int checkpoint_read(struct reader *r, struct small_file *small, struct gguf **out) {
-    TRY(checkpoint_read_head(r, small));
+    for (int i = 0; i < N_SMALL; i++)
+        TRY(checkpoint_read_small(r, &small[i]));
+    TRY(reader_open_config(r, small[CONFIG].text.data, small[CONFIG].text.len));
     if (!out)
-        return 0;
+        return checkpoint_write_keys(r, small);
     TRY(reader_open_files(r));
+    reader_count_mtp(r);
+    TRY(checkpoint_write_keys(r, small));
     TRY(reader_write_tensors(r));
     return checkpoint_join(r, out);
 }

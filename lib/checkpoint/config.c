@@ -196,6 +196,12 @@ static int config_key_heads(struct reader *r) {
     return 0;
 }
 
+/* Writes how many layers and blocks of multi-token prediction there are. */
+static int config_layers(struct reader *r) {
+    TRY(config_put_u32(r, "block_count", r->n_layer + r->n_mtp));
+    return r->n_mtp ? config_put_u32(r, "nextn_predict_layers", r->n_mtp) : 0;
+}
+
 /* Refuses experts that the engine would pick or weigh otherwise. */
 static int config_check_experts(const struct reader *r) {
     yyjson_val *normed = config_first(r, "norm_topk_prob");
@@ -543,6 +549,7 @@ int reader_write_sampling(struct reader *r, const char *text, size_t len) {
 int reader_write_keys(struct reader *r) {
     TRY(config_put_text(r, "general.architecture", r->row->arch));
     TRY(config_put_text(r, "general.type", "model"));
+    TRY(config_layers(r));
     TRY(config_convert(r, arch_keys));
     TRY(config_convert(r, r->row->keys));
     TRY(config_heads(r));

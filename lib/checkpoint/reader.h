@@ -34,7 +34,8 @@ struct reader {
     uint32_t n_files;
     struct st_list list;
     struct gguf_build build;
-    uint32_t head_dim, n_head, n_head_kv, n_layer, n_vocab;
+    /* n_mtp: blocks of multi-token prediction, which follow the layers */
+    uint32_t head_dim, n_head, n_head_kv, n_layer, n_mtp, n_vocab;
     struct err *err;
 };
 
@@ -58,6 +59,9 @@ bool reader_is_folder(const char *dir, uint64_t *bytes);
 int reader_open_files(struct reader *r);
 /* Reads config.json, and finds the row of the architecture. */
 int reader_open_config(struct reader *r, const char *text, size_t len);
+/* Counts the blocks of multi-token prediction in the weight files: no key of config.json says it
+ * for all architectures, and quantised folders often lack them. */
+void reader_count_mtp(struct reader *r);
 /* Writes the hyperparameters. */
 int reader_write_keys(struct reader *r);
 /* Writes the parameters of sampling in generation_config.json, of @len bytes at @text, which is an

@@ -17,6 +17,9 @@
 #include "base/try.h"
 #include "checkpoint/reader.h"
 
+/* Most blocks of multi-token prediction. */
+#define MTP_MAX 8u
+
 /* Parts of a name that its pattern leaves open. */
 struct weight_place {
     const struct arch_name *name;
@@ -78,7 +81,7 @@ static bool weights_find_in(const struct arch_name *list, const char *name,
 static const char *weights_text_name(const char *name) {
     static const char *const others[] = {
         "model.vision",      "vision", "visual.",     "model.visual.",      "multi_modal",
-        "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "mtp."};
+        "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.mtp"};
     static const char *const own[] = {"model.language_model.", "language_model.model.",
                                       "language_model.", "model."};
 
@@ -89,6 +92,76 @@ static const char *weights_text_name(const char *name) {
         if (strncmp(name, own[i], strlen(own[i])) == 0)
             return name + strlen(own[i]);
     return name;
+}
+
+/* A name in the text model, in which blocks of multi-token prediction are further layers. */
+struct weight_name {
+    char s[ST_NAME_MAX + 32];
+};
+
+/* Makes a name of @name, which begins with "mtp.": Qwen's models have their block apart. Returns
+ * false if no block has such a tensor. */
+static bool weights_mtp_name(const struct reader *r, const char *name, struct weight_name *out) {
+    static const char *const parts[][2] = {
+        {"fc.", "eh_proj."},
+        {"pre_fc_norm_embedding.", "enorm."},
+        {"pre_fc_norm_hidden.", "hnorm."},
+        {"norm.", "shared_head.norm."},
+        {"embed_tokens.", "embed_tokens."},
+    };
+    uint32_t block;
+
+    name += strlen("mtp.");
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        if (strncmp(name, parts[i][0], strlen(parts[i][0])) == 0) {
+            snprintf(out->s, sizeof(out->s), "layers.%u.%s%s", r->n_layer, parts[i][1],
+                     name + strlen(parts[i][0]));
+            return true;
+        }
+    if (strncmp(name, "layers.", 7) != 0)
+        return false;
+    name += strlen("layers.");
+    if (!weights_digits(&name, &block))
+        return false;
+    snprintf(out->s, sizeof(out->s), "layers.%u%s", r->n_layer + block, name);
+    return true;
+}
+
+/* Finds the name of tensor @name in the text model. Returns false if it is left out: as part of
+ * another model, or of a block of multi-token prediction that is not kept. */
+static bool weights_own_name(const struct reader *r, const char *name, struct weight_name *out) {
+    const char *text = weights_text_name(name);
+    uint32_t layer;
+
+    if (!text)
+        return false;
+    snprintf(out->s, sizeof(out->s), "%s", text);
+    if (strncmp(text, "mtp.", 4) == 0 && !weights_mtp_name(r, text, out))
+        return false;
+    if (strncmp(out->s, "layers.", 7) != 0)
+        return true;
+    text = out->s + strlen("layers.");
+    return !weights_digits(&text, &layer) || layer < r->n_layer + r->n_mtp;
+}
+
+void reader_count_mtp(struct reader *r) {
+    bool found[MTP_MAX] = {0};
+
+    for (uint32_t i = 0; r->row->mtp && i < r->list.n; i++) {
+        struct weight_name name;
+        uint32_t layer;
+
+        r->n_mtp = MTP_MAX;
+        if (!weights_own_name(r, r->list.tensor[i].name, &name))
+            continue;
+        const char *rest = name.s + strlen("layers.");
+        bool of_layer = strncmp(name.s, "layers.", 7) == 0 && weights_digits(&rest, &layer);
+
+        if (of_layer && layer >= r->n_layer && strncmp(rest, ".eh_proj.", 9) == 0)
+            found[layer - r->n_layer] = true;
+    }
+    for (r->n_mtp = 0; r->n_mtp < MTP_MAX && found[r->n_mtp];)
+        r->n_mtp++;
 }
 
 /* Writes the name of GGUF for a place. */
@@ -296,22 +369,23 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     struct reader *r = w->r;
     struct weight_place p = {0};
     struct gguf_built b = {0};
+    struct weight_name name;
     struct quantised q;
 
-    if (!weights_text_name(t->name))
+    if (!weights_own_name(r, t->name, &name))
         return 0;
     int form = quantised_find(r, t, &q);
     if (form < 0 || form == QUANTISED_COMPANION)
         return MIN(form, 0);
-    const char *name = weights_text_name(form == QUANTISED_MATRIX ? q.name : t->name);
-    if (!weights_find_in(r->row->names, name, &p) && !weights_find_in(arch_names, name, &p))
+    if (form == QUANTISED_MATRIX)
+        weights_own_name(r, q.name, &name);
+    if (!weights_find_in(r->row->names, name.s, &p) && !weights_find_in(arch_names, name.s, &p))
         return err_set(r->err, 0, NULL, "%s: tensor '%s' is unknown for %s models",
                        r->file[t->file].name, t->name, r->row->model_type);
-    /* further layers make drafts (MTP), and a tied output matrix may be there as a copy */
+    /* a tied output matrix may be there as a copy */
     bool tied = yyjson_get_bool(yyjson_obj_get(r->text, "tie_word_embeddings")) ||
                 yyjson_get_bool(yyjson_obj_get(r->config, "tie_word_embeddings"));
-    if (p.name->how == NAME_LEFT_OUT || p.layer >= r->n_layer ||
-        (tied && strcmp(p.name->to, "output.weight") == 0))
+    if (p.name->how == NAME_LEFT_OUT || (tied && strcmp(p.name->to, "output.weight") == 0))
         return 0;
     if (p.name->how == NAME_EXPERT)
         return weights_keep_expert(w, &p, t);

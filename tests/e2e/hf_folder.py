@@ -96,6 +96,11 @@ HYBRID = {**SHARED, "post_attention_norm": "post_attention_layernorm", "ssm_qkvz
           "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
           "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_dt": "linear_attn.dt_bias",
           "ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj"}
+# of a block of multi-token prediction: beside the layers, and as Qwen's models have it
+MTP = {"nextn.eh_proj": "eh_proj", "nextn.enorm": "enorm", "nextn.hnorm": "hnorm", "nextn.embed_tokens": "embed_tokens",
+       "nextn.shared_head_norm": "shared_head.norm", "nextn.shared_head_head": "shared_head.head"}
+QWEN_MTP = {"nextn.eh_proj": "mtp.fc", "nextn.enorm": "mtp.pre_fc_norm_embedding", "nextn.hnorm": "mtp.pre_fc_norm_hidden",
+            "nextn.shared_head_norm": "mtp.norm"}
 # architecture of GGUF: model_type, names that differ, whether the rows of q and k are permuted
 ARCHS = {
     "llama": ("llama", {}, True), "mistral3": ("ministral3", {}, True), "granite": ("granite", {}, True),
@@ -357,7 +362,7 @@ def tensors_of(g):
     config = config_of(g)
     _, own, permuted = ARCHS[arch]
     head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    names = {**COMMON, **own}
+    names = {**COMMON, **MTP, **own}
     ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
             "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight"}
     out = {}
@@ -371,8 +376,8 @@ def tensors_of(g):
             continue
         _, layer, rest = name.split(".", 2)
         role, end = rest.rsplit(".", 1) if "." in rest else (rest, "")
-        if int(layer) >= config["num_hidden_layers"]:
-            continue
+        block = int(layer) - config["num_hidden_layers"]
+        place = f"mtp.layers.{block}" if block >= 0 and arch.startswith("qwen") else f"model.layers.{layer}"
         if permuted and role in ("attn_q", "attn_k"):
             tensor = unpermuted(tensor, head_dim)
         kind, dims, data = tensor
@@ -384,7 +389,9 @@ def tensors_of(g):
             dims = (dims[0], 1)
         fused = arch == "qwen35moe" and role.endswith("_exps")
         suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt") or fused else "." + end
-        to = f"model.layers.{layer}.{names[role]}{suffix}"
+        to = f"{place}.{names[role]}{suffix}"
+        if role in QWEN_MTP and place.startswith("mtp."):
+            to = f"{QWEN_MTP[role]}.{end}"
         if "{}" in to:
             each = len(data) // dims[2]
             for e in range(dims[2]):

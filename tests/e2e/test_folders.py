@@ -12,7 +12,7 @@ from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
 from upgrading import Daemon, upgrade
-from weftd import LIMIT_S, Weftd, every, main, program, synth
+from weftd import ANY_TIME, LIMIT_S, Weftd, every, main, program, synth, until_accepted
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -69,6 +69,30 @@ def test_hybrids_give_the_tokens_of_a_gguf_file():
                     results.append([ask(d, {**r, "temperature": 0}, 24) for r in REQUESTS[:3]])
             for (ids, digest), (ids_gguf, digest_gguf) in zip(*results):
                 assert ids == ids_gguf and (digest == digest_gguf or not same_bits), name
+
+
+def test_blocks_of_multi_token_prediction_are_those_of_a_gguf_file():
+    for name in ("glm4moe-mtp", "deepseek2-mtp", "qwen35-mtp", "qwen35moe-mtp"):
+        with tempfile.TemporaryDirectory() as where:
+            of = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", path], capture_output=True, text=True)
+                  for path in (folder_of(name, where), golden(name))]
+            assert of[0].returncode == 0 and of[0].stdout == of[1].stdout and "draft_in" in of[0].stdout, (name, of[0])
+
+
+def test_a_folder_drafts_with_its_own_block():
+    """The block of this model is mostly right, so that its drafts are accepted if its numbers are."""
+    synthetic = synth("tiny-mtp-f32", "--arch", "qwen35", "--shape",
+                      "tiny,n_layer=4,n_key=2,n_value=2,n_state=16,n_mtp=1,context=1024,n_vocab=512,loud=0.02", "--format", "F32")
+    with tempfile.TemporaryDirectory() as where:
+        model = hf_folder.with_logarithms(synthetic, pathlib.Path(where) / "model.gguf")
+        folder = hf_folder.write_folder(model, pathlib.Path(where) / "folder", 2)
+        request = {**REQUESTS[1], "temperature": 0}
+        with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
+            should = ask(d, request, 24)
+        with Weftd(*FLAGS, *ANY_TIME, "--draft-sources", "mtp", model=folder) as d:
+            def turn():
+                assert ask(d, request, 24) == should
+            until_accepted(d, "mtp", turn)
 
 
 def test_the_text_model_of_a_model_with_pictures():
