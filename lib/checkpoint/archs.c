@@ -49,7 +49,6 @@ const struct arch_name arch_names[] = {
 const struct arch_key arch_keys[] = {
     {"max_position_embeddings", "context_length", KEY_U32, true},
     {"hidden_size", "embedding_length", KEY_U32, true},
-    {"intermediate_size", "feed_forward_length", KEY_U32, false},
     {"num_attention_heads", "attention.head_count", KEY_U32, true},
     {"rms_norm_eps norm_eps", "attention.layer_norm_rms_epsilon", KEY_F32, true},
     {"vocab_size", "vocab_size", KEY_U32, true},
@@ -312,7 +311,8 @@ static const struct arch_row rows[] = {
      .arch = "lfm2",
      .names = names_lfm2,
      .keys = keys_lfm2,
-     .by_layer_kv = true},
+     .by_layer_kv = true,
+     .adjusts_ff = true},
     {.model_type = "lfm2_moe",
      .arch = "lfm2moe",
      .names = names_lfm2,

@@ -80,6 +80,8 @@ struct arch_row {
     bool grouped_heads;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
+    /* the width of the FFN is computed of the one in config.json */
+    bool adjusts_ff;
     /* layer_types says which layers have a window */
     bool window_pattern;
     /* blocks of multi-token prediction, which follow the layers, are kept */

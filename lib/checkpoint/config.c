@@ -163,6 +163,19 @@ static bool config_layer_is(yyjson_val *types, uint32_t l, const char *words) {
     return json_is(yyjson_arr_get(types, l), words);
 }
 
+/* Returns true if layer @l has attention: by layer_types, or in older files of LFM2 by a list. */
+static bool config_layer_attends(const struct reader *r, uint32_t l) {
+    yyjson_val *types = config_first(r, "layer_types");
+    bool found = false;
+
+    if (types)
+        return config_layer_is(types, l, "full_attention");
+    JSON_EACH(v, config_first(r, "full_attn_idxs")) {
+        found |= yyjson_is_uint(v) && yyjson_get_uint(v) == l;
+    }
+    return found;
+}
+
 /* Writes which layers have a window, where config.json says it by layer. */
 static int config_windows(struct reader *r) {
     yyjson_val *types = config_first(r, "layer_types");
@@ -185,13 +198,13 @@ static int config_key_heads(struct reader *r) {
 
     if (!r->row->by_layer_kv)
         return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
-    if (yyjson_arr_size(types) != r->n_layer)
+    if (yyjson_arr_size(types) != r->n_layer && !(config_first(r, "full_attn_idxs") && !types))
         return config_bad(r, "layer_types");
     TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
     for (uint32_t l = 0; l < r->n_layer; l++) {
-        bool attends = config_layer_is(types, l, "full_attention");
+        uint32_t n = config_layer_attends(r, l) ? r->n_head_kv : 0;
 
-        TRY(gguf_keys_add_u32(&r->build.keys, attends ? r->n_head_kv : 0));
+        TRY(gguf_keys_add_u32(&r->build.keys, n));
     }
     return 0;
 }
@@ -200,6 +213,28 @@ static int config_key_heads(struct reader *r) {
 static int config_layers(struct reader *r) {
     TRY(config_put_u32(r, "block_count", r->n_layer + r->n_mtp));
     return r->n_mtp ? config_put_u32(r, "nextn_predict_layers", r->n_mtp) : 0;
+}
+
+/* Writes the width of the FFN. That of LFM2 is two thirds of the number in config.json, times a
+ * factor, rounded up to a multiple. */
+static int config_feed_forward(struct reader *r) {
+    const char *keys = r->row->adjusts_ff ? "block_ff_dim intermediate_size" : "intermediate_size";
+    yyjson_val *adjusts = config_first(r, "block_auto_adjust_ff_dim");
+    double factor = reader_number(r, "block_ffn_dim_multiplier");
+    uint32_t n, multiple;
+
+    if (!config_first(r, keys))
+        return 0;
+    TRY(config_whole(r, keys, 0, 1, 1 << 24, &n));
+    if (!r->row->adjusts_ff || (adjusts && !yyjson_get_bool(adjusts)))
+        return config_put_u32(r, "feed_forward_length", n);
+    TRY(config_whole(r, "block_multiple_of", 256, 1, 1 << 20, &multiple));
+    if (isnan(factor))
+        factor = 1;
+    if (!(factor > 0 && factor <= 64))
+        return config_bad(r, "block_ffn_dim_multiplier");
+    n = (uint32_t)(factor * (2 * n / 3));
+    return config_put_u32(r, "feed_forward_length", (n + multiple - 1) / multiple * multiple);
 }
 
 /* Refuses experts that the engine would pick or weigh otherwise. */
@@ -550,6 +585,7 @@ int reader_write_keys(struct reader *r) {
     TRY(config_put_text(r, "general.architecture", r->row->arch));
     TRY(config_put_text(r, "general.type", "model"));
     TRY(config_layers(r));
+    TRY(config_feed_forward(r));
     TRY(config_convert(r, arch_keys));
     TRY(config_convert(r, r->row->keys));
     TRY(config_heads(r));

@@ -196,6 +196,8 @@ def config_of(g):
     if arch + ".expert_count" in g.keys:
         config["num_experts" if arch.startswith(("qwen", "lfm", "olmoe")) else
                "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
+    if arch == "lfm2":
+        config["block_auto_adjust_ff_dim"] = False
     if arch == "ernie4_5-moe":
         for name, key in (("moe_num_experts", "num_local_experts"), ("moe_k", "num_experts_per_tok"),
                           ("moe_num_shared_experts", "n_shared_experts"),

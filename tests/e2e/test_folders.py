@@ -1,7 +1,10 @@
 """Folders of safetensors as Hugging Face's libraries publish them: the same bits as a GGUF file of the same numbers."""
+import itertools
 import json
+import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -327,6 +330,54 @@ def test_joined_tensors_of_another_shape_are_refused():
             change(folder)
             code, message = info(folder)
             assert code == 1 and reason in message and len(message) < 600, (name, reason, code, message)
+
+
+def spread(pattern):
+    """Returns the names of a pattern, in which {0,1} stands for 0 and for 1."""
+    parts = re.split(r"\{([^}]*)\}", pattern)
+    choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
+    return ["".join(c) for c in itertools.product(*choices)]
+
+
+def write_published(row, folder, left_out=""):
+    """Writes a folder with the names and shapes of @row, whose values are zeros that take no room."""
+    sizes, at, header = {"BF16": 2, "F32": 4, "U8": 1}, 0, {}
+    for pattern, shape in row["tensors"].items():
+        kind = row.get("types", {}).get(pattern, "BF16")
+        for name in spread(pattern):
+            if name == left_out:
+                continue
+            n = math.prod(shape) * sizes[kind]
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + n]}
+            at += n
+    text = json.dumps(header).encode()
+    folder = pathlib.Path(folder)
+    (folder / "config.json").write_text(json.dumps(row["config"]))
+    (folder / "tokenizer.json").write_text(json.dumps(hf_folder.tokenizer_of(hf_folder.Gguf(golden("llama-gqa")))))
+    with open(folder / "model.safetensors", "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        f.truncate(8 + len(text) + at)
+
+
+def bound(folder):
+    """Returns the exit code and the message of binding the tensors to the operations of a step."""
+    done = subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", str(folder)], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_published_names_and_shapes_are_those_of_the_architectures():
+    """published.json has one model of each type: the names of its index file, or of other programs' tables where no index
+    file was found, its shapes and its config.json; all cut to 2 layers, 4 experts and a small vocabulary."""
+    rows = json.loads((pathlib.Path(__file__).parent / "published.json").read_text())
+    for row in rows:
+        with tempfile.TemporaryDirectory() as where:
+            write_published(row, where)
+            assert bound(where) == (0, ""), row["source"]
+            names = [n for pattern in row["tensors"] for n in spread(pattern)]
+            gone = next(n for n in names if re.search(r"layers\.1\..*(o_proj|out_proj).weight$", n))
+            write_published(row, where, left_out=gone)
+            code, message = bound(where)
+            assert code == 1 and "blk.1." in message, (row["source"], gone, message)
 
 
 def test_the_cache_of_the_hub_is_used_in_place():
