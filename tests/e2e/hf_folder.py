@@ -431,9 +431,10 @@ def tokenizer_of(g):
 
 
 def write_safetensors(path, tensors):
-    """Writes a weight file: header and data in the order of the names, as Hugging Face's library does."""
+    """Writes a weight file: header and data in the order of sizes of values and of names, as Hugging Face's library does."""
     at, header, data = 0, {"__metadata__": {"format": "pt"}}, []
-    for name in sorted(tensors):
+    size = {"I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
+    for name in sorted(tensors, key=lambda name: (-size.get(tensors[name][0], 1), name)):
         kind, shape, content = tensors[name]
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + len(content)]}
         at += len(content)
@@ -441,6 +442,19 @@ def write_safetensors(path, tensors):
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def read_safetensors(*paths):
+    """Returns the tensors of weight files: type name, dimensions, bytes."""
+    out = {}
+    for path in paths:
+        data = path.read_bytes()
+        n = int.from_bytes(data[:8], "little")
+        for name, t in json.loads(data[8:8 + n]).items():
+            if name != "__metadata__":
+                start, end = t["data_offsets"]
+                out[name] = (t["dtype"], t["shape"], data[8 + n + start:8 + n + end])
+    return out
 
 
 def write_folder(gguf, folder, n_shards=1, tensors=None, more=None):

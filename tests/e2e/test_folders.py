@@ -5,7 +5,9 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 
@@ -136,6 +138,7 @@ def test_backend_reference_reads_scattered_rows():
 
 def quantised(form, name, where):
     """Returns the folder and the GGUF file of the same numbers."""
+    os.makedirs(where, exist_ok=True)
     folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
     hf_quantise.write_pair(form, golden(name), folder, file)
     return folder, file
@@ -330,6 +333,105 @@ def test_joined_tensors_of_another_shape_are_refused():
             change(folder)
             code, message = info(folder)
             assert code == 1 and reason in message and len(message) < 600, (name, reason, code, message)
+
+
+Q_PROJ = "model.layers.1.self_attn.q_proj."
+
+
+def without(end):
+    return lambda t: t.pop(Q_PROJ + end)
+
+
+def shaped(end, *shape):
+    """Gives a tensor another shape, cut or filled up with zeros."""
+    def change(t):
+        kind, old, data = t[Q_PROJ + end]
+        n = len(data) // max(math.prod(old), 1) * math.prod(shape)
+        t[Q_PROJ + end] = (kind, shape, data[:n].ljust(n, b"\0"))
+    return change
+
+
+def typed(end, kind):
+    return lambda t: t.update({Q_PROJ + end: (kind, *t[Q_PROJ + end][1:])})
+
+
+def filled(end, data):
+    """Writes @data to the end of a tensor."""
+    def change(t):
+        kind, shape, old = t[Q_PROJ + end]
+        t[Q_PROJ + end] = (kind, shape, old[:-len(data)] + data)
+    return change
+
+
+def quantisation(key, value):
+    return lambda f: edit(f, "config.json", lambda c: c["quantization_config"].update({key: value}))
+
+
+# form, what is changed in the tensors or in the folder, the tensor or key that is named, the reason
+QUANTISED_REFUSED = [
+    ("fp8-block", without("weight_scale_inv"), "q_proj.weight'", "has no 'model.layers.1.self_attn.q_proj.weight_scale'"),
+    ("fp8-block", shaped("weight_scale_inv", 2, 1), "q_proj.weight_scale_inv'", "does not fit the matrix"),
+    ("fp8-block", typed("weight_scale_inv", "I32"), "q_proj.weight_scale_inv'", "not supported for scales"),
+    ("fp8-channel", shaped("weight_scale", 5, 1), "q_proj.weight_scale'", "does not fit the matrix"),
+    ("int8", lambda t: t.update({Q_PROJ + "weight_zero_point": ("I8", (64, 1), bytes(64))}), "q_proj.weight'", "has zero points"),
+    ("mxfp4", without("weight_scale"), "q_proj.weight_packed'", "q_proj.weight_scale'"),
+    ("mxfp4", shaped("weight_scale", 128, 1), "q_proj.weight_scale'", "not of shape [128, 2]"),
+    ("nvfp4-modelopt", without("weight_scale_2"), "q_proj.weight'", "q_proj.weight_global_scale'"),
+    ("nvfp4-modelopt", filled("weight_scale_2", struct.pack("<f", -1)), "q_proj.weight_scale_2'", "no positive number"),
+    ("nvfp4-modelopt", filled("weight_scale_2", struct.pack("<f", math.nan)), "q_proj.weight_scale_2'", "no positive number"),
+    ("nvfp4-modelopt", typed("weight_scale", "F8_E5M2"), "q_proj.weight_scale'", "not supported there"),
+    ("nvfp4-compressed", filled("weight_global_scale", struct.pack("<f", 0)), "q_proj.weight_global_scale'", "no positive number"),
+    ("awq", without("qzeros"), "q_proj.qweight'", "has no 'model.layers.1.self_attn.q_proj.qzeros'"),
+    ("awq", shaped("qzeros", 2, 15), "q_proj.qzeros'", "not of shape [2, 16]"),
+    ("awq", shaped("scales", 1, 128), "q_proj.scales'", "not of shape [2, 128]"),
+    ("gptq-asym", without("scales"), "q_proj.qweight'", "q_proj.scales'"),
+    ("gptq-asym", shaped("qzeros", 1, 16), "q_proj.qzeros'", "not of shape [2, 16]"),
+    ("gptq-asym", lambda t: t.update({Q_PROJ + "scales": ("F32", (2, 128), bytes(1024))}), "q_proj.scales'", "F32"),
+    ("gptq-act-order", without("g_idx"), "q_proj.qweight'", "q_proj.g_idx'"),
+    ("gptq-act-order", filled("g_idx", struct.pack("<i", 2)), "q_proj.g_idx'", "names a group that is not there"),
+    ("gptq-act-order", filled("g_idx", struct.pack("<i", -1)), "q_proj.g_idx'", "names a group that is not there"),
+    ("gptq-act-order", shaped("g_idx", 63), "q_proj.g_idx'", "not one number for each column"),
+    ("gptq-act-order", typed("g_idx", "F32"), "q_proj.g_idx'", "not supported there"),
+    ("packed", without("weight_shape"), "q_proj.weight_packed'", "q_proj.weight_shape'"),
+    ("packed", filled("weight_shape", struct.pack("<q", 128)), "q_proj.weight_packed'", "not of shape"),
+    ("packed", filled("weight_shape", struct.pack("<q", -1)), "q_proj.weight_packed'", "shape that is not supported"),
+    ("packed-asym", shaped("weight_zero_point", 16, 1), "q_proj.weight_zero_point'", "not of shape [16, 2]"),
+    ("packed-act-order", filled("weight_g_idx", struct.pack("<i", 9)), "q_proj.weight_g_idx'", "names a group that is not there"),
+    ("gptq-asym", quantisation("group_size", 64), ".scales'", "not of shape [3, 64]"),
+    ("gptq-asym", quantisation("group_size", 0), "quantization_config.group_size", "0"),
+    ("gptq-asym", quantisation("bits", 3), "quantization_config.bits", "3"),
+    ("gptq-asym", quantisation("checkpoint_format", "marlin"), "quantization_config.checkpoint_format", "marlin"),
+    ("gptq-asym", quantisation("dynamic", {"-:.*": {}}), "quantization_config.dynamic", "not supported"),
+    ("awq", quantisation("version", "gemv"), "quantization_config.version", "gemv"),
+    ("fp8-block", quantisation("weight_block_size", [0, 32]), "quantization_config.weight_block_size", "not supported"),
+    ("packed", quantisation("format", "marlin-24"), "quantization_config.format", "marlin-24"),
+    ("nvfp4-modelopt", quantisation("quant_algo", "W4A8_AWQ"), "quantization_config.quant_algo", "W4A8_AWQ"),
+]
+
+
+def damage(folder, change):
+    """Calls @change with the folder, or with its tensors, which are then written to it."""
+    if change.__code__.co_varnames[0] == "f":
+        change(folder)
+        return
+    files = [*folder.glob("*.safetensors")]
+    tensors = hf_folder.read_safetensors(*files)
+    change(tensors)
+    for path in (*files, folder / "model.safetensors.index.json"):
+        path.unlink()
+    hf_folder.write_safetensors(folder / "model.safetensors", tensors)
+
+
+def test_damaged_quantised_folders_name_file_and_key():
+    with tempfile.TemporaryDirectory() as where:
+        whole = {form: quantised(form, "llama-gqa", os.path.join(where, form))[0] for form in {row[0] for row in QUANTISED_REFUSED}}
+        for i, (form, change, key, reason) in enumerate(QUANTISED_REFUSED):
+            folder = pathlib.Path(shutil.copytree(whole[form], os.path.join(where, str(i))))
+            damage(folder, change)
+            code, message = info(folder)
+            of_config = key.startswith("quantization_config")
+            assert ("config.json" if of_config else ".safetensors: tensor '") in message, (i, form, message)
+            assert code == 1 and key in message and reason in message and len(message) < 600, (i, form, key, reason, code, message)
 
 
 def spread(pattern):
