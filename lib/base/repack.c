@@ -62,7 +62,7 @@ static bool repack_is_valid(const struct repack *p, uint64_t n_rows, uint64_t n_
         return false;
     if (p->group < 1 || p->group_rows < 1)
         return false;
-    if (p->zeros > 2 || p->indexed > 1)
+    if (p->zeros > 2 || p->indexed > 1 || p->skip > (p->kind == REPACK_MXFP4))
         return false;
     if (!repack_is_integer(p))
         return p->zeros == 0 && !p->indexed;
@@ -79,6 +79,7 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
         return -EINVAL;
     uint64_t groups = repack_n_groups(p, n_in);
     uint64_t row_groups = (n_rows + p->group_rows - 1) / p->group_rows;
+    uint64_t n_lines = n_rows + (n_rows - 1) * p->skip;
 
     memset(bytes, 0, REPACK_PARTS * sizeof(*bytes));
     switch (p->kind) {
@@ -89,8 +90,8 @@ int repack_sizes(const struct repack *p, uint64_t n_rows, uint64_t n_in,
         return 0;
     case REPACK_MXFP4:
     case REPACK_NVFP4:
-        bytes[REPACK_CODES] = n_rows * n_in / 2;
-        bytes[REPACK_SCALES] = n_rows * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
+        bytes[REPACK_CODES] = n_lines * n_in / 2;
+        bytes[REPACK_SCALES] = n_lines * n_in / (p->kind == REPACK_MXFP4 ? 32 : 16);
         return n_in % (p->kind == REPACK_MXFP4 ? 32 : 64) ? -EINVAL : 0;
     case REPACK_PACKED:
         bytes[REPACK_CODES] = n_rows * repack_words(p, n_in) * 4;
@@ -323,9 +324,10 @@ static uint8_t repack_nibble(const uint8_t *codes, uint64_t k) {
 
 /* Writes the block of columns [32 b, 32 b + 32). */
 static void repack_mxfp4(const struct repack_row *w, uint64_t b, uint8_t *out) {
-    const uint8_t *codes = w->part[REPACK_CODES] + w->row * w->n_in / 2;
+    uint64_t line = w->row * (1 + w->p->skip);
+    const uint8_t *codes = w->part[REPACK_CODES] + line * w->n_in / 2;
 
-    out[0] = w->part[REPACK_SCALES][w->row * (w->n_in / 32) + b];
+    out[0] = w->part[REPACK_SCALES][line * (w->n_in / 32) + b];
     for (uint32_t i = 0; i < 16; i++)
         out[1 + i] = (uint8_t)(repack_nibble(codes, 32 * b + i) |
                                repack_nibble(codes, 32 * b + 16 + i) << 4);

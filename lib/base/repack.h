@@ -49,9 +49,11 @@ struct repack {
     uint32_t zeros;
     /* columns have their groups from REPACK_INDEX */
     uint32_t indexed;
+    /* rows of another matrix behind each row, 0 or 1; MXFP4 alone */
+    uint32_t skip;
 };
 
-#define REPACK_NUMBERS 7u
+#define REPACK_NUMBERS 8u
 
 /* Returns the format of GGUF that the blocks of a matrix with @n_in columns have. */
 enum tensor_type repack_type(const struct repack *p, uint64_t n_in);

@@ -30,31 +30,32 @@ struct layout {
 #define BF16 TENSOR_BF16
 
 static const struct layout layouts[] = {
-    {"fp8, tensor", {REPACK_FP8, 8, 64, 7, F32, 0, 0}, 7, 64, BF16},
-    {"fp8, rows", {REPACK_FP8, 8, 96, 1, BF16, 0, 0}, 5, 96, BF16},
-    {"fp8, blocks", {REPACK_FP8, 8, 48, 4, F32, 0, 0}, 11, 130, BF16},
-    {"fp8, odd", {REPACK_FP8, 8, 33, 3, F16, 0, 0}, 1, 67, BF16},
-    {"mxfp4", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0}, 3, 96, TENSOR_MXFP4},
-    {"nvfp4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0}, 5, 192, TENSOR_NVFP4},
-    {"gptq", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0}, 9, 96, TENSOR_Q4_0},
-    {"gptq, zeros", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0}, 8, 128, TENSOR_Q5_0},
-    {"gptq, zeros less one", {REPACK_GPTQ, 4, 32, 1, BF16, 2, 0}, 24, 96, TENSOR_Q5_0},
-    {"gptq, odd rows", {REPACK_GPTQ, 4, 32, 1, F16, 2, 0}, 13, 64, TENSOR_Q5_0},
-    {"gptq, a short group", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0}, 8, 96, TENSOR_Q5_0},
-    {"gptq, whole rows", {REPACK_GPTQ, 4, 160, 1, F16, 0, 0}, 3, 160, TENSOR_Q4_0},
-    {"gptq, act-order", {REPACK_GPTQ, 4, 32, 1, F16, 2, 1}, 8, 96, F16},
-    {"gptq, groups of 24", {REPACK_GPTQ, 4, 24, 1, F16, 1, 0}, 8, 72, F16},
-    {"gptq, 8 bits", {REPACK_GPTQ, 8, 32, 1, F16, 0, 0}, 7, 96, TENSOR_Q8_0},
-    {"gptq, 8 bits, zeros", {REPACK_GPTQ, 8, 32, 1, F16, 2, 0}, 6, 64, F16},
-    {"awq", {REPACK_AWQ, 4, 32, 1, F16, 1, 0}, 16, 96, TENSOR_Q5_0},
-    {"awq, groups of 16", {REPACK_AWQ, 4, 16, 1, F16, 1, 0}, 24, 48, F16},
-    {"packed", {REPACK_PACKED, 4, 32, 1, BF16, 0, 0}, 5, 128, TENSOR_Q4_0},
-    {"packed, zeros", {REPACK_PACKED, 4, 64, 1, F16, 1, 0}, 13, 128, TENSOR_Q5_0},
-    {"packed, act-order", {REPACK_PACKED, 4, 32, 1, F16, 0, 1}, 3, 64, F16},
-    {"packed, odd columns", {REPACK_PACKED, 4, 43, 1, F16, 0, 0}, 4, 43, F16},
-    {"packed, 8 bits", {REPACK_PACKED, 8, 64, 1, F16, 0, 0}, 3, 64, TENSOR_Q8_0},
-    {"int8", {REPACK_INT8, 8, 96, 1, BF16, 0, 0}, 5, 96, TENSOR_Q8_0},
-    {"int8, tensor", {REPACK_INT8, 8, 64, 6, F16, 0, 0}, 6, 64, TENSOR_Q8_0},
+    {"fp8, tensor", {REPACK_FP8, 8, 64, 7, F32, 0, 0, 0}, 7, 64, BF16},
+    {"fp8, rows", {REPACK_FP8, 8, 96, 1, BF16, 0, 0, 0}, 5, 96, BF16},
+    {"fp8, blocks", {REPACK_FP8, 8, 48, 4, F32, 0, 0, 0}, 11, 130, BF16},
+    {"fp8, odd", {REPACK_FP8, 8, 33, 3, F16, 0, 0, 0}, 1, 67, BF16},
+    {"mxfp4", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0}, 3, 96, TENSOR_MXFP4},
+    {"mxfp4 of two matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 1}, 7, 64, TENSOR_MXFP4},
+    {"nvfp4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0}, 5, 192, TENSOR_NVFP4},
+    {"gptq", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 9, 96, TENSOR_Q4_0},
+    {"gptq, zeros", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0}, 8, 128, TENSOR_Q5_0},
+    {"gptq, zeros less one", {REPACK_GPTQ, 4, 32, 1, BF16, 2, 0, 0}, 24, 96, TENSOR_Q5_0},
+    {"gptq, odd rows", {REPACK_GPTQ, 4, 32, 1, F16, 2, 0, 0}, 13, 64, TENSOR_Q5_0},
+    {"gptq, a short group", {REPACK_GPTQ, 4, 64, 1, F16, 1, 0, 0}, 8, 96, TENSOR_Q5_0},
+    {"gptq, whole rows", {REPACK_GPTQ, 4, 160, 1, F16, 0, 0, 0}, 3, 160, TENSOR_Q4_0},
+    {"gptq, act-order", {REPACK_GPTQ, 4, 32, 1, F16, 2, 1, 0}, 8, 96, F16},
+    {"gptq, groups of 24", {REPACK_GPTQ, 4, 24, 1, F16, 1, 0, 0}, 8, 72, F16},
+    {"gptq, 8 bits", {REPACK_GPTQ, 8, 32, 1, F16, 0, 0, 0}, 7, 96, TENSOR_Q8_0},
+    {"gptq, 8 bits, zeros", {REPACK_GPTQ, 8, 32, 1, F16, 2, 0, 0}, 6, 64, F16},
+    {"awq", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0}, 16, 96, TENSOR_Q5_0},
+    {"awq, groups of 16", {REPACK_AWQ, 4, 16, 1, F16, 1, 0, 0}, 24, 48, F16},
+    {"packed", {REPACK_PACKED, 4, 32, 1, BF16, 0, 0, 0}, 5, 128, TENSOR_Q4_0},
+    {"packed, zeros", {REPACK_PACKED, 4, 64, 1, F16, 1, 0, 0}, 13, 128, TENSOR_Q5_0},
+    {"packed, act-order", {REPACK_PACKED, 4, 32, 1, F16, 0, 1, 0}, 3, 64, F16},
+    {"packed, odd columns", {REPACK_PACKED, 4, 43, 1, F16, 0, 0, 0}, 4, 43, F16},
+    {"packed, 8 bits", {REPACK_PACKED, 8, 64, 1, F16, 0, 0, 0}, 3, 64, TENSOR_Q8_0},
+    {"int8", {REPACK_INT8, 8, 96, 1, BF16, 0, 0, 0}, 5, 96, TENSOR_Q8_0},
+    {"int8, tensor", {REPACK_INT8, 8, 64, 6, F16, 0, 0, 0}, 6, 64, TENSOR_Q8_0},
 };
 
 /* A matrix as numbers; scale and zero by row and column. */
@@ -162,7 +163,7 @@ static void put_code(const struct layout *l, uint8_t *to, uint32_t r, uint32_t k
         return;
     case REPACK_MXFP4:
     case REPACK_NVFP4:
-        to[(r * l->n_in + k) / 2] |= (uint8_t)(v << k % 2 * 4);
+        to[(r * (1 + l->how.skip) * l->n_in + k) / 2] |= (uint8_t)(v << k % 2 * 4);
         return;
     case REPACK_AWQ:
         put_along_rows(&l->how, to, l->n_rows, r, k, v);
@@ -235,7 +236,7 @@ static void make_fp4_scales(struct naive *m, const struct layout *l, struct rng 
         if (size == 32)
             x = 100 + x % 50;
         v = size == 32 ? ldexp(1, (int)x - 127) : e4m3((int)x);
-        m->part[REPACK_SCALES][i] = (uint8_t)x;
+        m->part[REPACK_SCALES][i + r * l->how.skip * (l->n_in / size)] = (uint8_t)x;
         for (uint32_t k = i % (l->n_in / size) * size, n = 0; n < size; n++)
             m->scale[r][k + n] = v;
     }
@@ -374,7 +375,7 @@ Test(repack, blocks_have_the_values_of_float64) {
 }
 
 Test(repack, a_group_that_is_not_there_is_the_last_one) {
-    const struct layout l = {"index", {REPACK_GPTQ, 4, 32, 1, F16, 1, 1}, 8, 64, F16};
+    const struct layout l = {"index", {REPACK_GPTQ, 4, 32, 1, F16, 1, 1, 0}, 8, 64, F16};
     struct rng rng = {1};
     struct naive *m = make(&l, &rng);
     struct tensor t;
@@ -395,32 +396,34 @@ Test(repack, a_group_that_is_not_there_is_the_last_one) {
 
 Test(repack, layouts_that_no_tool_writes_are_refused) {
     static const struct layout bad[] = {
-        {"no kind", {REPACK_NONE, 4, 32, 1, F16, 0, 0}, 8, 64, 0},
-        {"unknown kind", {REPACK_KINDS, 4, 32, 1, F16, 0, 0}, 8, 64, 0},
-        {"3 bits", {REPACK_GPTQ, 3, 32, 1, F16, 0, 0}, 8, 64, 0},
-        {"scales of F32", {REPACK_GPTQ, 4, 32, 1, F32, 0, 0}, 8, 64, 0},
-        {"scales of Q4_0", {REPACK_FP8, 8, 32, 1, TENSOR_Q4_0, 0, 0}, 8, 64, 0},
-        {"no group", {REPACK_GPTQ, 4, 0, 1, F16, 0, 0}, 8, 64, 0},
-        {"no rows of a group", {REPACK_FP8, 8, 32, 0, F32, 0, 0}, 8, 64, 0},
-        {"zeros 3", {REPACK_GPTQ, 4, 32, 1, F16, 3, 0}, 8, 64, 0},
-        {"zeros of FP8", {REPACK_FP8, 8, 32, 1, F32, 1, 0}, 8, 64, 0},
-        {"index of FP8", {REPACK_FP8, 8, 32, 1, F32, 0, 1}, 8, 64, 0},
-        {"index 2", {REPACK_GPTQ, 4, 32, 1, F16, 0, 2}, 8, 64, 0},
-        {"int8 of 4 bits", {REPACK_INT8, 4, 32, 1, F16, 0, 0}, 8, 64, 0},
-        {"AWQ of 12 rows", {REPACK_AWQ, 4, 32, 1, F16, 1, 0}, 12, 64, 0},
-        {"AWQ without zeros", {REPACK_AWQ, 4, 32, 1, F16, 0, 0}, 8, 64, 0},
-        {"AWQ of 8 bits", {REPACK_AWQ, 8, 32, 1, F16, 1, 0}, 8, 64, 0},
-        {"MXFP4 of 48 columns", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0}, 8, 48, 0},
-        {"NVFP4 of 96 columns", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0}, 8, 96, 0},
-        {"no rows", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0}, 0, 64, 0},
-        {"no columns", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0}, 8, 0, 0},
+        {"no kind", {REPACK_NONE, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"unknown kind", {REPACK_KINDS, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"3 bits", {REPACK_GPTQ, 3, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"scales of F32", {REPACK_GPTQ, 4, 32, 1, F32, 0, 0, 0}, 8, 64, 0},
+        {"scales of Q4_0", {REPACK_FP8, 8, 32, 1, TENSOR_Q4_0, 0, 0, 0}, 8, 64, 0},
+        {"no group", {REPACK_GPTQ, 4, 0, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"no rows of a group", {REPACK_FP8, 8, 32, 0, F32, 0, 0, 0}, 8, 64, 0},
+        {"zeros 3", {REPACK_GPTQ, 4, 32, 1, F16, 3, 0, 0}, 8, 64, 0},
+        {"zeros of FP8", {REPACK_FP8, 8, 32, 1, F32, 1, 0, 0}, 8, 64, 0},
+        {"index of FP8", {REPACK_FP8, 8, 32, 1, F32, 0, 1, 0}, 8, 64, 0},
+        {"index 2", {REPACK_GPTQ, 4, 32, 1, F16, 0, 2, 0}, 8, 64, 0},
+        {"int8 of 4 bits", {REPACK_INT8, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"AWQ of 12 rows", {REPACK_AWQ, 4, 32, 1, F16, 1, 0, 0}, 12, 64, 0},
+        {"AWQ without zeros", {REPACK_AWQ, 4, 32, 1, F16, 0, 0, 0}, 8, 64, 0},
+        {"AWQ of 8 bits", {REPACK_AWQ, 8, 32, 1, F16, 1, 0, 0}, 8, 64, 0},
+        {"MXFP4 of 48 columns", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 0}, 8, 48, 0},
+        {"NVFP4 of 96 columns", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 0}, 8, 96, 0},
+        {"two matrices of NVFP4", {REPACK_NVFP4, 4, 1, 1, F32, 0, 0, 1}, 8, 64, 0},
+        {"three matrices", {REPACK_MXFP4, 4, 1, 1, F32, 0, 0, 2}, 8, 64, 0},
+        {"no rows", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 0, 64, 0},
+        {"no columns", {REPACK_GPTQ, 4, 32, 1, F16, 0, 0, 0}, 8, 0, 0},
     };
     uint64_t bytes[REPACK_PARTS];
 
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         cr_expect_eq(repack_sizes(&bad[i].how, bad[i].n_rows, bad[i].n_in, bytes), -EINVAL, "%s",
                      bad[i].name);
-    const struct repack big = {REPACK_FP8, 8, 1, 1, F32, 0, 0};
+    const struct repack big = {REPACK_FP8, 8, 1, 1, F32, 0, 0, 0};
     cr_expect_eq(repack_sizes(&big, 1u << 28, 1u << 28, bytes), 0);
     cr_expect_eq(bytes[REPACK_SCALES], 1ull << 58);
     cr_expect_eq(repack_sizes(&big, (1u << 28) + 1, 64, bytes), -EINVAL);
