@@ -179,6 +179,27 @@ static const struct arch_name names_lfm2[] = {
     {0},
 };
 
+/* Experts of MXFP4, whose rows of gate and up projections take turns. */
+static const struct arch_name names_gpt_oss[] = {
+    {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.self_attn.sinks", "blk.#.attn_sinks.weight", NAME_FLOATS},
+    {"layers.#.mlp.router.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.mlp.router.bias", "blk.#.ffn_gate_inp.bias", NAME_FLOATS},
+    {"layers.#.mlp.experts.gate_up_proj_blocks", "", NAME_BLOCKS_GATE_UP},
+    {"layers.#.mlp.experts.gate_up_proj_scales", "", NAME_LEFT_OUT},
+    {"layers.#.mlp.experts.gate_up_proj_bias", "", NAME_GATE_UP_BIAS},
+    {"layers.#.mlp.experts.down_proj_blocks", "", NAME_BLOCKS_DOWN},
+    {"layers.#.mlp.experts.down_proj_scales", "", NAME_LEFT_OUT},
+    {"layers.#.mlp.experts.down_proj_bias", "blk.#.ffn_down_exps.bias", NAME_FLOATS},
+    {0},
+};
+
+static const struct arch_key keys_gpt_oss[] = {
+    {"sliding_window", "attention.sliding_window", KEY_U32, true},
+    {"intermediate_size", "expert_feed_forward_length", KEY_U32, true},
+    {0},
+};
+
 static const struct arch_key keys_window[] = {
     {"sliding_window", "attention.sliding_window", KEY_U32, false},
     {"attn_logit_softcapping", "attn_logit_softcapping", KEY_F32, false},
@@ -393,6 +414,11 @@ static const struct arch_row rows[] = {
      .mtp = true,
      .hybrid = true,
      .grouped_heads = true},
+    {.model_type = "gpt_oss",
+     .arch = "gpt-oss",
+     .names = names_gpt_oss,
+     .keys = keys_gpt_oss,
+     .window_pattern = true},
     {.model_type = "arcee", .arch = "arcee", .permuted = true},
     {.model_type = "olmoe", .arch = "olmoe", .plain_picks = true},
     {.model_type = "dots1", .arch = "dots1", .keys = keys_routing, .gating = 2},

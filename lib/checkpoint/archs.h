@@ -27,6 +27,11 @@ enum name_how {
     NAME_SHARED_GATE_UP,
     NAME_QKVZ,
     NAME_KV_B,
+    /* blocks of MXFP4, whose scales are a tensor beside them */
+    NAME_BLOCKS_GATE_UP,
+    NAME_BLOCKS_DOWN,
+    /* F32: values of the gate and of the up projection in turns */
+    NAME_GATE_UP_BIAS,
     /* nothing that a GGUF file has */
     NAME_LEFT_OUT,
 };

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/mathx.h"
@@ -205,6 +206,73 @@ static int layout_kv_b(struct reader *r, struct layout_rows *rows) {
     size_t bytes = k * rows->n_columns * rows->n_groups * st_type_bytes(rows->t->type);
     TRY(gguf_build_tensor(&r->build, &b, bytes, &to));
     return layout_turn(r, rows, k, to);
+}
+
+/* Finds the scales beside the blocks @t, of [experts, rows, groups]: a scale for each block. */
+static int layout_scales(const struct reader *r, const struct st_tensor *t,
+                         const struct st_tensor **out) {
+    char name[ST_NAME_MAX + 1];
+    const struct st_tensor *s;
+    int base = (int)(strlen(t->name) - strlen("_blocks"));
+    bool fits = t->type == ST_U8 && t->n_dims == 4 && t->dim[3] == 16;
+
+    snprintf(name, sizeof(name), "%.*s_scales", base, t->name);
+    s = st_find(&r->list, name);
+    if (!s)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has no '%s'", r->file[t->file].name,
+                       t->name, name);
+    fits = fits && s->type == ST_U8 && s->n_dims == 3;
+    for (uint32_t d = 0; d < 3 && fits; d++)
+        fits = t->dim[d] == s->dim[d] && t->dim[d] > 0 && t->dim[d] <= 1 << 24;
+    if (!fits)
+        return err_set(r->err, 0, NULL, "%s: tensors '%s' and '%s' do not fit each other",
+                       r->file[t->file].name, t->name, name);
+    *out = s;
+    return 0;
+}
+
+/* Adds tensor @name, the rows @from, @from + 1 + @skip, ... of each expert's blocks @t. */
+static int layout_blocks(struct reader *r, const struct st_tensor *t,
+                         const struct st_tensor *scales, const char *name, uint32_t layer,
+                         uint32_t from, uint32_t skip) {
+    uint64_t n_experts = t->dim[0], n_rows = t->dim[1], groups = t->dim[2];
+    struct gguf_built b = {.type = TENSOR_MXFP4, .n_dims = 3};
+
+    layout_name(b.name, name, layer);
+    b.repack = (struct repack){.kind = REPACK_MXFP4,
+                               .bits = 4,
+                               .group = 1,
+                               .group_rows = 1,
+                               .scale_type = TENSOR_F32,
+                               .skip = skip};
+    b.ne[0] = 32 * groups;
+    b.ne[1] = b.piece_rows = n_rows / (1 + skip);
+    b.ne[2] = n_experts;
+    b.ne[3] = 1;
+    if (n_rows % (1 + skip) || n_experts > 1 << 16)
+        return layout_bad(r, t);
+    CLEANUP(freep) struct gguf_piece *piece = calloc(n_experts, REPACK_PARTS * sizeof(*piece));
+    if (!piece)
+        return -ENOMEM;
+    for (uint64_t e = 0; e < n_experts; e++) {
+        struct gguf_piece *part = &piece[e * REPACK_PARTS];
+        uint64_t block = (e * n_rows + from) * groups;
+
+        part[REPACK_CODES] = (struct gguf_piece){t->file, t->offset + 16 * block};
+        part[REPACK_SCALES] = (struct gguf_piece){scales->file, scales->offset + block};
+    }
+    return gguf_build_scattered(&r->build, &b, piece, (uint32_t)n_experts * REPACK_PARTS);
+}
+
+int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_how how,
+                        uint32_t layer) {
+    const struct st_tensor *scales;
+
+    TRY(layout_scales(r, t, &scales));
+    if (how == NAME_BLOCKS_DOWN)
+        return layout_blocks(r, t, scales, "blk.#.ffn_down_exps.weight", layer, 0, 0);
+    TRY(layout_blocks(r, t, scales, "blk.#.ffn_gate_exps.weight", layer, 0, 1));
+    return layout_blocks(r, t, scales, "blk.#.ffn_up_exps.weight", layer, 1, 1);
 }
 
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,

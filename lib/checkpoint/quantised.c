@@ -128,6 +128,13 @@ static int quantised_read_modelopt(struct reader *r, yyjson_val *q) {
     return 0;
 }
 
+/* MXFP4 of fused experts, whose tensors say all (layouts.c). */
+static int quantised_read_mxfp4(struct reader *r, yyjson_val *q) {
+    (void)r;
+    (void)q;
+    return 0;
+}
+
 /* Methods by their names in config.json. */
 static const struct {
     const char *name;
@@ -138,6 +145,7 @@ static const struct {
     {"fp8", quantised_read_fp8},
     {"fbgemm_fp8", quantised_read_fp8},
     {"compressed-tensors", quantised_read_compressed},
+    {"mxfp4", quantised_read_mxfp4},
     {"modelopt", quantised_read_modelopt},
     {"modelopt_fp4", quantised_read_modelopt},
 };
@@ -155,7 +163,7 @@ int quantised_read_rule(struct reader *r) {
             return methods[i].read(r, q);
     return err_set(r->err, 0, NULL,
                    "config.json: %s.quant_method %s is not supported; awq, compressed-tensors, "
-                   "fp8, gptq and modelopt are",
+                   "fp8, gptq, modelopt and mxfp4 are",
                    key, quoted(method ? method : "").s);
 }
 

@@ -69,6 +69,9 @@ int reader_write_keys(struct reader *r);
 int reader_write_sampling(struct reader *r, const char *text, size_t len);
 /* Writes the tensors. */
 int reader_write_tensors(struct reader *r);
+/* Writes the experts' matrices whose blocks of MXFP4 are @t (layouts.c). Returns 0 or -errno. */
+int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_how how,
+                        uint32_t layer);
 /* Writes the tensors of GGUF that @t, whose values have format @type, holds together (layouts.c).
  * Returns 0 or -errno. */
 int reader_write_layout(struct reader *r, const struct st_tensor *t, enum name_how how,

@@ -241,13 +241,9 @@ static size_t weights_interleaved(const struct reader *r, size_t i) {
     return i - in_head + in_head % 2 * (r->head_dim / 2) + in_head / 2;
 }
 
-/* Adds @t, converted to F32. */
-static int weights_convert(struct reader *r, const struct st_tensor *t, enum name_how how,
-                           struct gguf_built *b) {
-    size_t n = t->n_bytes / st_type_bytes(t->type);
-    CLEANUP(freep) uint8_t *bytes = malloc(t->n_bytes + 1);
-    bool rotated = how == NAME_ROTATED && r->row->permuted;
-    uint8_t *to;
+/* Reads the bytes of @t to *@out, which the caller frees. */
+static int weights_read(const struct reader *r, const struct st_tensor *t, uint8_t **out) {
+    uint8_t *bytes = malloc(t->n_bytes + 1);
 
     if (!bytes)
         return -ENOMEM;
@@ -255,11 +251,32 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
         ssize_t got =
             pread(r->file[t->file].fd, bytes + at, t->n_bytes - at, (off_t)(t->offset + at));
 
-        if (got <= 0)
+        if (got <= 0) {
+            free(bytes);
             return err_set(r->err, 0, NULL, "%s: cannot read tensor '%s'", r->file[t->file].name,
                            t->name);
+        }
         at += (size_t)got;
     }
+    *out = bytes;
+    return 0;
+}
+
+static void weights_put(uint8_t *to, size_t i, float v) {
+    uint32_t word = htole32(mx_bits_of(v));
+
+    memcpy(to + i * sizeof(word), &word, sizeof(word));
+}
+
+/* Adds @t, converted to F32. */
+static int weights_convert(struct reader *r, const struct st_tensor *t, enum name_how how,
+                           struct gguf_built *b) {
+    size_t n = t->n_bytes / st_type_bytes(t->type);
+    CLEANUP(freep) uint8_t *bytes = NULL;
+    bool rotated = how == NAME_ROTATED && r->row->permuted;
+    uint8_t *to;
+
+    TRY(weights_read(r, t, &bytes));
     if (rotated && n % r->head_dim)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u values",
                        r->file[t->file].name, t->name, r->head_dim);
@@ -267,10 +284,32 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
     TRY(gguf_build_tensor(&r->build, b, n * sizeof(float), &to));
     for (size_t i = 0; i < n; i++) {
         size_t from = rotated ? weights_interleaved(r, i) : i;
-        float v = weights_changed(r, how, weights_value(t->type, bytes, from));
-        uint32_t word = htole32(mx_bits_of(v));
 
-        memcpy(to + i * sizeof(word), &word, sizeof(word));
+        weights_put(to, i, weights_changed(r, how, weights_value(t->type, bytes, from)));
+    }
+    return 0;
+}
+
+/* Adds the biases of all experts, [experts, 2 * width], in F32: values of the gate and of the up
+ * projection take turns. */
+static int weights_split_bias(struct reader *r, const struct st_tensor *t, uint32_t layer) {
+    static const char *const names[2] = {"gate", "up"};
+    size_t n = t->n_bytes / st_type_bytes(t->type) / 2;
+    CLEANUP(freep) uint8_t *bytes = NULL;
+    uint8_t *to;
+
+    if (t->n_dims != 2 || t->dim[0] == 0 || t->dim[1] == 0 || t->dim[1] % 2)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
+                       r->file[t->file].name, t->name);
+    TRY(weights_read(r, t, &bytes));
+    for (size_t k = 0; k < 2; k++) {
+        struct gguf_built b = {
+            .type = TENSOR_F32, .n_dims = 2, .ne = {t->dim[1] / 2, t->dim[0], 1, 1}};
+
+        snprintf(b.name, sizeof(b.name), "blk.%u.ffn_%s_exps.bias", layer, names[k]);
+        TRY(gguf_build_tensor(&r->build, &b, n * sizeof(float), &to));
+        for (size_t i = 0; i < n; i++)
+            weights_put(to, i, weights_value(t->type, bytes, 2 * i + k));
     }
     return 0;
 }
@@ -329,11 +368,8 @@ static int weights_factors(struct reader *r, const struct gguf_built *b, const f
         return err_set(r->err, 0, NULL, "NVFP4 is not supported for the table of tokens");
     snprintf(s.name, sizeof(s.name), "%.*s.scale", end ? (int)(end - b->name) : 50, b->name);
     TRY(gguf_build_tensor(&r->build, &s, n * sizeof(float), &to));
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t word = htole32(mx_bits_of(factor[i]));
-
-        memcpy(to + i * sizeof(word), &word, sizeof(word));
-    }
+    for (uint32_t i = 0; i < n; i++)
+        weights_put(to, i, factor[i]);
     return 0;
 }
 
@@ -392,7 +428,11 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
     weights_name(b.name, &p);
     if (form == QUANTISED_MATRIX)
         return weights_quantised(r, t, &q, p.name->how, &b);
+    if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)
+        return reader_write_blocks(r, t, p.name->how, p.layer);
     TRY(weights_type(r, t, &b.type));
+    if (p.name->how == NAME_GATE_UP_BIAS)
+        return weights_split_bias(r, t, p.layer);
     if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
         return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);

@@ -119,6 +119,8 @@ ARCHS = {
     "qwen3next": ("qwen3_next", HYBRID, False), "qwen35": ("qwen3_5_text", HYBRID, False),
     "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
                                        "ffn_down_exps": "mlp.experts.down_proj"}, False),
+    "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
+                            "post_attention_norm": "post_attention_layernorm"}, False),
     "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
 }
 KEYS = {
@@ -196,6 +198,10 @@ def config_of(g):
     if arch + ".expert_count" in g.keys:
         config["num_experts" if arch.startswith(("qwen", "lfm", "olmoe")) else
                "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
+    if arch == "gpt-oss":
+        config["num_local_experts"] = g.keys["gpt-oss.expert_count"]
+        config["layer_types"] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layer)]
+        del config["moe_intermediate_size"]
     if arch == "lfm2":
         config["block_auto_adjust_ff_dim"] = False
     if arch == "ernie4_5-moe":
@@ -369,8 +375,8 @@ def tensors_of(g):
             "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight"}
     out = {}
     for name, tensor in joined_tensors(g).items():
-        if name.startswith("rope_f"):
-            continue
+        if name.startswith("rope_f") or (arch == "gpt-oss" and "_exps." in name):
+            continue  # experts of gpt-oss: hf_quantise.write_gpt_oss()
         if arch.startswith(("gemma", "qwen3next", "qwen35")) and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
@@ -390,7 +396,7 @@ def tensors_of(g):
         if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
             dims = (dims[0], 1)
         fused = arch == "qwen35moe" and role.endswith("_exps")
-        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt") or fused else "." + end
+        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt", "attn_sinks") or fused else "." + end
         to = f"{place}.{names[role]}{suffix}"
         if role in QWEN_MTP and place.startswith("mtp."):
             to = f"{QWEN_MTP[role]}.{end}"

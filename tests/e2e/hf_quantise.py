@@ -306,6 +306,50 @@ def write_pair(form, gguf, folder, file, seed=1):
     write_gguf(file, g, same_numbers(g, made))
 
 
+def in_turns(a, b):
+    return [row for pair in zip(a, b) for row in pair]
+
+
+def fused_blocks(matrices):
+    """Returns blocks and scales of matrices of MXFP4, [experts][rows][blocks], as gpt-oss has them."""
+    _, (n_rows, half), _ = matrices[0]["weight_packed"]
+    data = [b"".join(m[end][2] for m in matrices) for end in ("weight_packed", "weight_scale")]
+    shape = [len(matrices), n_rows, half // 16]
+    return ("U8", [*shape, 16], data[0]), ("U8", shape, data[1])
+
+
+def woven(a, b):
+    """Returns tensors with the rows of @a and @b in turns."""
+    out = {}
+    for end in ("weight_packed", "weight_scale"):
+        kind, (n_rows, n), data = a[end]
+        rows = [[t[end][2][i:i + n] for i in range(0, n_rows * n, n)] for t in (a, b)]
+        out[end] = (kind, [2 * n_rows, n], b"".join(in_turns(*rows)))
+    return out
+
+
+def write_gpt_oss(gguf, folder, file):
+    """Writes the folder of a golden model of gpt-oss with experts of random MXFP4, and a GGUF file of the same numbers."""
+    g, rng = hf_folder.Gguf(gguf), random.Random(1)
+    tensors, own = hf_folder.tensors_of(g), dict(g.tensors)
+    for name, (_, (n_in, n_rows, n), _) in [(k, v) for k, v in g.tensors.items() if k.endswith("gate_exps.weight")]:
+        of = {kind: [fp4(rng, *size, "mxfp4") for _ in range(n)] for kind, size in
+              (("gate", (n_rows, n_in)), ("up", (n_rows, n_in)), ("down", (n_in, n_rows)))}
+        for kind, matrices in of.items():
+            to = name.replace("gate", kind)
+            own[to] = ("MXFP4", g.tensors[to][1], b"".join(row for m in matrices for row in m.rows))
+        base = f"model.layers.{name.split('.')[1]}.mlp.experts."
+        both = [woven(a.tensors, b.tensors) for a, b in zip(of["gate"], of["up"])]
+        for part, matrices in (("gate_up", both), ("down", [m.tensors for m in of["down"]])):
+            tensors[f"{base}{part}_proj_blocks"], tensors[f"{base}{part}_proj_scales"] = fused_blocks(matrices)
+        gate, up, down = (g.tensors[name.replace("gate", kind).replace("weight", "bias")] for kind in ("gate", "up", "down"))
+        values = in_turns(*([t[2][i:i + 4] for i in range(0, len(t[2]), 4)] for t in (gate, up)))
+        tensors[base + "gate_up_proj_bias"] = ("F32", [n, 2 * n_rows], b"".join(values))
+        tensors[base + "down_proj_bias"] = ("F32", [n, n_in], down[2])
+    hf_folder.write_folder(gguf, folder, 2, tensors, {"quantization_config": {"quant_method": "mxfp4"}})
+    write_gguf(file, g, own)
+
+
 def check_values(m):
     """Checks the rows of the GGUF file against the values, which are those of float64 unless the format rounds."""
     for values, row in zip(m.values, m.rows):

@@ -140,6 +140,9 @@ def quantised(form, name, where):
     """Returns the folder and the GGUF file of the same numbers."""
     os.makedirs(where, exist_ok=True)
     folder, file = os.path.join(where, name), os.path.join(where, name + ".gguf")
+    if form == "gpt-oss":
+        hf_quantise.write_gpt_oss(golden("gpt-oss-f32"), folder, file)
+        return folder, file
     hf_quantise.write_pair(form, golden(name), folder, file)
     return folder, file
 
@@ -156,6 +159,15 @@ def test_quantised_experts_give_the_bits_of_a_gguf_file():
         with tempfile.TemporaryDirectory() as where:
             folder, file = quantised(form, "lfm2moe", where)
             assert digests(folder) == digests(file), form
+
+
+def test_gpt_oss_gives_the_bits_of_a_gguf_file():
+    with tempfile.TemporaryDirectory() as where:
+        folder, file = quantised("gpt-oss", "gpt-oss", where)
+        for flags in ((), ("--backend", "reference")):
+            assert digests(folder, *flags) == digests(file, *flags), flags
+        verified = subprocess.run([program("weft-gguf"), "verify", folder], capture_output=True, text=True)
+        assert verified.returncode == 0 and "ok, 79 tensors" in verified.stdout, verified
 
 
 def test_backend_reference_reads_quantised_folders():
@@ -336,6 +348,7 @@ def test_joined_tensors_of_another_shape_are_refused():
 
 
 Q_PROJ = "model.layers.1.self_attn.q_proj."
+EXPERTS = "model.layers.1.mlp.experts."
 
 
 def without(end):
@@ -397,6 +410,9 @@ QUANTISED_REFUSED = [
     ("packed", filled("weight_shape", struct.pack("<q", -1)), "q_proj.weight_packed'", "shape that is not supported"),
     ("packed-asym", shaped("weight_zero_point", 16, 1), "q_proj.weight_zero_point'", "not of shape [16, 2]"),
     ("packed-act-order", filled("weight_g_idx", struct.pack("<i", 9)), "q_proj.weight_g_idx'", "names a group that is not there"),
+    ("gpt-oss", lambda t: t.pop(EXPERTS + "gate_up_proj_scales"), "gate_up_proj_blocks'", "has no '" + EXPERTS + "gate_up_proj_scales'"),
+    ("gpt-oss", lambda t: t.update({EXPERTS + "down_proj_scales": ("U8", (6, 96, 2), bytes(1152))}), "down_proj_scales'", "do not fit"),
+    ("gpt-oss", lambda t: t.update({EXPERTS + "gate_up_proj_bias": ("F32", (6, 63), bytes(1512))}), "gate_up_proj_bias'", "shape"),
     ("gptq-asym", quantisation("group_size", 64), ".scales'", "not of shape [3, 64]"),
     ("gptq-asym", quantisation("group_size", 0), "quantization_config.group_size", "0"),
     ("gptq-asym", quantisation("bits", 3), "quantization_config.bits", "3"),
@@ -430,7 +446,7 @@ def test_damaged_quantised_folders_name_file_and_key():
             damage(folder, change)
             code, message = info(folder)
             of_config = key.startswith("quantization_config")
-            assert ("config.json" if of_config else ".safetensors: tensor '") in message, (i, form, message)
+            assert ("config.json" if of_config else ".safetensors: tensor") in message, (i, form, message)
             assert code == 1 and key in message and reason in message and len(message) < 600, (i, form, key, reason, code, message)
 
 
