@@ -1,5 +1,6 @@
-/* Folders of safetensors: config.json and the header of the weights, which the first zero byte
- * separates; the tokenizer is fixed. What is accepted lies inside the file. */
+/* Folders of safetensors: config.json, the header of the weights and the begin of their data, which
+ * the first two zero bytes separate; the tokenizer is fixed. What is accepted lies inside the
+ * file. */
 
 #include "checkpoint/checkpoint.h"
 
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/try.h"
 #include "tests/fuzz/fuzz.h"
 
 #define DATA_BYTES 16384u /* size of the data behind the header */
@@ -32,16 +34,32 @@ static void remove_folder(void) {
     rmdir(folder);
 }
 
-/* Writes the file @name: @n_first bytes, then @n bytes, then @zeros. */
-static void write_file(const char *name, const void *first, size_t n_first, const void *bytes,
-                       size_t n, size_t zeros) {
+/* Opens the file @name of @size bytes, which are zeros. */
+static int make_file(const char *name, size_t size) {
     char path[96];
 
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    FUZZ_ASSERT(fd >= 0 && write(fd, first, n_first) == (ssize_t)n_first);
+    FUZZ_ASSERT(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+    return fd;
+}
+
+static void write_file(const char *name, const void *bytes, size_t n) {
+    int fd = make_file(name, n);
+
     FUZZ_ASSERT(write(fd, bytes, n) == (ssize_t)n);
-    FUZZ_ASSERT(ftruncate(fd, (off_t)(n_first + n + zeros)) == 0);
+    close(fd);
+}
+
+/* Writes a weight file: the length of the header, the header of @n bytes, and DATA_BYTES of data,
+ * of which the first are @data. */
+static void write_weights(const void *header, uint64_t n, const void *data, size_t n_data) {
+    int fd = make_file("model.safetensors", sizeof(n) + n + DATA_BYTES);
+    size_t used = MIN(n_data, DATA_BYTES);
+
+    FUZZ_ASSERT(write(fd, &n, sizeof(n)) == (ssize_t)sizeof(n));
+    FUZZ_ASSERT(write(fd, header, n) == (ssize_t)n);
+    FUZZ_ASSERT(write(fd, data, used) == (ssize_t)used);
     close(fd);
 }
 
@@ -55,7 +73,7 @@ static void make_folder(void) {
     FUZZ_ASSERT(mkdtemp(folder));
     atexit(remove_folder);
     FUZZ_ASSERT(fuzz_add_json(&text, tokenizer) == 0);
-    write_file("tokenizer.json", "", 0, text.data, text.len, 0);
+    write_file("tokenizer.json", text.data, text.len);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
@@ -66,10 +84,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 
     if (!zero)
         return -1;
-    uint64_t n = len - (size_t)(zero + 1 - data);
+    const uint8_t *header = zero + 1, *end = data + len;
+    const uint8_t *stop = memchr(header, 0, (size_t)(end - header));
+    const uint8_t *begin = stop ? stop + 1 : end;
     make_folder();
-    write_file("config.json", "", 0, data, (size_t)(zero - data), 0);
-    write_file("model.safetensors", &n, sizeof(n), zero + 1, n, DATA_BYTES);
+    write_file("config.json", data, (size_t)(zero - data));
+    write_weights(header, (size_t)((stop ? stop : end) - header), begin, (size_t)(end - begin));
     if (checkpoint_open(&g, folder, &err) < 0) {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
         return 0;
@@ -95,31 +115,156 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     "'num_key_value_heads':1,'vocab_size':2,'max_position_embeddings':64,"                         \
     "'intermediate_size':16,'rms_norm_eps':1e-5,"
 
-bool fuzz_seed(size_t i, struct buf *out) {
-    static const char *const configs[] = {
-        "{'model_type':'llama'," CONFIG "'rope_scaling':{'rope_type':'llama3',"
-        "'factor':8,'low_freq_factor':1,'high_freq_factor':4,"
-        "'original_max_position_embeddings':32}}",
-        "{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'layer_types':"
-        "['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6,"
-        "'rope_type':'linear','factor':8},'sliding_attention':{'rope_theta':1e4}}}",
-        "{'model_type':'phi3'," CONFIG "'original_max_position_embeddings':32,"
-        "'rope_scaling':{'type':'longrope','long_factor':[1,2],'short_factor':[1,1]}}",
-        "{'model_type':'x','text_config':{'model_type':'qwen3_moe'," CONFIG
-        "'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
-        "'norm_topk_prob':true}}",
-        "{'model_type':'lfm2_moe'," CONFIG "'layer_types':['conv'],'conv_L_cache':3,"
-        "'num_dense_layers':1,'rope_scaling':{'rope_type':'yarn','factor':2}}",
-    };
-    static const char header[] =
-        "{'model.embed_tokens.weight':{'dtype':'BF16','shape':[2,8],'data_offsets':"
-        "[0,32]},'model.layers.0.self_attn.q_proj.weight':{'dtype':'F16','shape':[8,8],"
-        "'data_offsets':[32,160]},'model.layers.0.mlp.experts.0.up_proj.weight':{'dtype':"
-        "'F32','shape':[8,8],'data_offsets':[160,416]},"
-        "'model.layers.0.mlp.experts.1.up_proj.weight':{'dtype':'F32','shape':[8,8],"
-        "'data_offsets':[416,672]},'model.norm.weight':{'dtype':'F32','shape':[3928],"
-        "'data_offsets':[672,16384]}}";
+#define GPTQ "'quantization_config':{'quant_method':'gptq','bits':4,'group_size':32,"
 
-    return i < ARRAY_SIZE(configs) && fuzz_add_json(out, configs[i]) == 0 &&
-           buf_add(out, "", 1) == 0 && fuzz_add_json(out, header) == 0;
+/* A folder: config.json; tensors as "NAME TYPE DIMENSION ..."; the words with which their data
+ * begins. */
+struct seed {
+    const char *config, *tensors[8];
+    uint32_t words[4];
+};
+
+static const struct seed seeds[] = {
+    {"{'model_type':'llama'," CONFIG "'rope_scaling':{'rope_type':'llama3',"
+     "'factor':8,'low_freq_factor':1,'high_freq_factor':4,"
+     "'original_max_position_embeddings':32}}",
+     {"model.embed_tokens.weight BF16 2 8", "model.layers.0.self_attn.q_proj.weight F16 8 8",
+      "model.layers.0.mlp.experts.0.up_proj.weight F32 8 8",
+      "model.layers.0.mlp.experts.1.up_proj.weight F32 8 8", "model.norm.weight F32 8"},
+     {0}},
+    {"{'model_type':'gemma3_text'," CONFIG "'sliding_window':16,'layer_types':"
+     "['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6,"
+     "'rope_type':'linear','factor':8},'sliding_attention':{'rope_theta':1e4}}}",
+     {"model.embed_tokens.weight BF16 2 8", "model.norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'phi3'," CONFIG "'original_max_position_embeddings':32,"
+     "'rope_scaling':{'type':'longrope','long_factor':[1,2],'short_factor':[1,1]}}",
+     {"model.layers.0.self_attn.qkv_proj.weight BF16 16 8"},
+     {0}},
+    {"{'model_type':'x','text_config':{'model_type':'qwen3_moe'," CONFIG
+     "'num_experts':2,'num_experts_per_tok':1,'moe_intermediate_size':8,"
+     "'norm_topk_prob':true}}",
+     {"model.layers.0.mlp.experts.0.up_proj.weight BF16 8 8",
+      "model.layers.0.mlp.experts.1.up_proj.weight BF16 8 8",
+      "model.visual.patch_embed.proj.weight BF16 2 2"},
+     {0}},
+    {"{'model_type':'lfm2_moe'," CONFIG "'layer_types':['conv'],'conv_L_cache':3,"
+     "'num_dense_layers':1,'rope_scaling':{'rope_type':'yarn','factor':2}}",
+     {"model.layers.0.conv.conv.weight BF16 8 1 3"},
+     {0}},
+    {"{'model_type':'granitemoe'," CONFIG "'embedding_multiplier':1,'residual_multiplier':1,"
+     "'logits_scaling':1,'attention_multiplier':1,'num_local_experts':2,'num_experts_per_tok':1}",
+     {"model.layers.0.block_sparse_moe.input_linear.weight BF16 2 16 8",
+      "model.layers.0.block_sparse_moe.output_linear.weight BF16 2 8 8",
+      "model.layers.0.shared_mlp.input_linear.weight BF16 16 8"},
+     {0}},
+    {"{'model_type':'qwen3_next'," CONFIG "'linear_conv_kernel_dim':4,'linear_key_head_dim':4,"
+     "'linear_num_key_heads':2,'linear_num_value_heads':4,'linear_value_head_dim':4}",
+     {"model.layers.0.linear_attn.in_proj_qkvz.weight BF16 48 8",
+      "model.layers.0.linear_attn.A_log F32 4", "mtp.fc.weight BF16 8 16",
+      "mtp.layers.0.self_attn.q_proj.weight BF16 16 8", "mtp.pre_fc_norm_hidden.weight BF16 8"},
+     {0}},
+    {"{'model_type':'deepseek_v3'," CONFIG "'kv_lora_rank':8,'qk_nope_head_dim':4,"
+     "'qk_rope_head_dim':4,'v_head_dim':6,'first_k_dense_replace':1}",
+     {"model.layers.0.self_attn.kv_b_proj.weight BF16 20 8",
+      "model.layers.1.eh_proj.weight BF16 8 16", "model.layers.1.shared_head.norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'llama'," CONFIG GPTQ "'sym':false,'desc_act':true}}",
+     {"model.layers.0.self_attn.q_proj.g_idx I32 64",
+      "model.layers.0.self_attn.q_proj.qweight I32 8 8",
+      "model.layers.0.self_attn.q_proj.scales F16 2 8",
+      "model.layers.0.self_attn.q_proj.qzeros I32 2 1"},
+     {1}},
+    {"{'model_type':'llama'," CONFIG GPTQ "'sym':true,'desc_act':false}}",
+     {"model.layers.0.mlp.up_proj.qweight I32 8 8", "model.layers.0.mlp.up_proj.scales F16 2 8",
+      "model.layers.0.mlp.experts.0.up_proj.qweight I32 8 8",
+      "model.layers.0.mlp.experts.0.up_proj.scales F16 2 8"},
+     {0x12345678}},
+    {"{'model_type':'llama'," CONFIG "'quantization_config':{'quant_method':'awq','bits':4,"
+     "'group_size':32,'version':'gemm','zero_point':true}}",
+     {"model.layers.0.mlp.up_proj.qweight I32 64 1", "model.layers.0.mlp.up_proj.scales F16 2 8",
+      "model.layers.0.mlp.up_proj.qzeros I32 2 1"},
+     {0x12345678}},
+    {"{'model_type':'llama'," CONFIG "'quantization_config':{'quant_method':'fp8',"
+     "'weight_block_size':[4,32]}}",
+     {"model.layers.0.mlp.up_proj.weight F8_E4M3 8 64",
+      "model.layers.0.mlp.up_proj.weight_scale_inv F32 2 2",
+      "model.layers.0.mlp.up_proj.input_scale F32"},
+     {0x12345678}},
+    {"{'model_type':'llama'," CONFIG "'quantization_config':{'quant_method':'modelopt'}}",
+     {"model.layers.0.mlp.up_proj.weight_scale_2 F32", "model.layers.0.mlp.up_proj.weight U8 8 32",
+      "model.layers.0.mlp.up_proj.weight_scale F8_E4M3 8 4"},
+     {0x3F800000}},
+    {"{'model_type':'gpt_oss'," CONFIG "'sliding_window':16,'num_local_experts':2,"
+     "'num_experts_per_tok':1,'layer_types':['full_attention'],"
+     "'quantization_config':{'quant_method':'mxfp4'}}",
+     {"model.layers.0.mlp.experts.gate_up_proj_blocks U8 2 8 1 16",
+      "model.layers.0.mlp.experts.gate_up_proj_scales U8 2 8 1",
+      "model.layers.0.mlp.experts.gate_up_proj_bias BF16 2 8",
+      "model.layers.0.mlp.experts.down_proj_blocks U8 2 8 1 16",
+      "model.layers.0.mlp.experts.down_proj_scales U8 2 8 1",
+      "model.layers.0.mlp.experts.down_proj_bias BF16 2 8", "model.layers.0.self_attn.sinks F32 2"},
+     {0}},
+    {"{'model_type':'llama'," CONFIG "'quantization_config':{'quant_method':'compressed-tensors',"
+     "'format':'mixed-precision'}}",
+     {"model.layers.0.mlp.up_proj.weight_shape I64 2",
+      "model.layers.0.mlp.up_proj.weight_packed I32 8 8",
+      "model.layers.0.mlp.up_proj.weight_scale BF16 8 2",
+      "model.layers.0.mlp.up_proj.weight_zero_point I32 1 2",
+      "model.layers.0.mlp.gate_proj.weight_packed U8 8 32",
+      "model.layers.0.mlp.gate_proj.weight_scale U8 8 2",
+      "model.layers.0.mlp.down_proj.weight I8 8 64",
+      "model.layers.0.mlp.down_proj.weight_scale F16 8 1"},
+     {8, 0, 64, 0}},
+};
+
+/* Appends tensor @text, whose data begins at *@at, to the header @out. */
+static int add_tensor(struct buf *out, const char *text, size_t *at) {
+    static const struct {
+        const char *name;
+        size_t bytes;
+    } types[] = {{"I64", 8},  {"F32", 4}, {"I32", 4},     {"F16", 2},
+                 {"BF16", 2}, {"U8", 1},  {"F8_E4M3", 1}, {"I8", 1}};
+    char name[128], type[16], line[256];
+    int used = 0;
+    size_t n = 1, first = *at;
+
+    FUZZ_ASSERT(sscanf(text, "%127s %15s%n", name, type, &used) == 2);
+    snprintf(line, sizeof(line), "'%s':{'dtype':'%s','shape':[", name, type);
+    TRY(fuzz_add_json(out, line));
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (strcmp(types[i].name, type) == 0)
+            n = types[i].bytes;
+    for (const char *p = text + used, *comma = ""; *p; comma = ",") {
+        char *end;
+        size_t dim = strtoul(p, &end, 10);
+
+        TRY(buf_printf(out, "%s%zu", comma, dim));
+        n *= dim;
+        p = end;
+    }
+    *at += n;
+    snprintf(line, sizeof(line), "],'data_offsets':[%zu,%zu]},", first, *at);
+    return fuzz_add_json(out, line);
+}
+
+static int add_seed(struct buf *out, const struct seed *s) {
+    char line[160];
+    size_t at = 0;
+
+    TRY(fuzz_add_json(out, s->config));
+    TRY(buf_add(out, "", 1));
+    TRY(buf_add_char(out, '{'));
+    for (size_t i = 0; i < ARRAY_SIZE(s->tensors) && s->tensors[i]; i++)
+        TRY(add_tensor(out, s->tensors[i], &at));
+    /* the rest of the data belongs to a model that is left out */
+    snprintf(line, sizeof(line), "'vision.x':{'dtype':'U8','shape':[%zu],'data_offsets':[%zu,%u]}}",
+             DATA_BYTES - at, at, DATA_BYTES);
+    TRY(fuzz_add_json(out, line));
+    TRY(buf_add(out, "", 1));
+    return buf_add(out, s->words, sizeof(s->words));
+}
+
+bool fuzz_seed(size_t i, struct buf *out) {
+    return i < ARRAY_SIZE(seeds) && add_seed(out, &seeds[i]) == 0;
 }
