@@ -47,7 +47,7 @@ struct small_file {
     struct buf text;
 };
 
-enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, SPECIAL, GENERATION, TEMPLATE, N_SMALL };
+enum { CONFIG, TOKENIZER, SENTENCEPIECE, TOKENIZER_CONFIG, SPECIAL, GENERATION, TEMPLATE, N_SMALL };
 
 static int checkpoint_read_small(const struct reader *r, struct small_file *f) {
     CLEANUP(files_closep) int fd = reader_openat(r, f->name);
@@ -101,6 +101,7 @@ static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
     TRY(reader_write_keys(r));
     const struct hf_tokenizer_files files = {
         .tokenizer = checkpoint_text(&small[TOKENIZER]),
+        .sentencepiece = checkpoint_text(&small[SENTENCEPIECE]),
         .tokenizer_config = checkpoint_text(&small[TOKENIZER_CONFIG]),
         .special_tokens_map = checkpoint_text(&small[SPECIAL]),
         .generation_config = checkpoint_text(&small[GENERATION]),
@@ -135,7 +136,8 @@ int checkpoint_open(struct gguf **out, const char *dir, struct err *err) {
     struct err own = {0};
     struct small_file small[N_SMALL] = {
         [CONFIG] = {"config.json", CONFIG_MAX, true, {0}},
-        [TOKENIZER] = {"tokenizer.json", HF_TOKENIZER_FILE_MAX, true, {0}},
+        [TOKENIZER] = {"tokenizer.json", HF_TOKENIZER_FILE_MAX, false, {0}},
+        [SENTENCEPIECE] = {"tokenizer.model", HF_TOKENIZER_FILE_MAX, false, {0}},
         [TOKENIZER_CONFIG] = {"tokenizer_config.json", CONFIG_MAX, false, {0}},
         [SPECIAL] = {"special_tokens_map.json", CONFIG_MAX, false, {0}},
         [GENERATION] = {"generation_config.json", CONFIG_MAX, false, {0}},

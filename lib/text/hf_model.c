@@ -268,12 +268,17 @@ static int hf_write_merges(struct hf_reader *r) {
     return 0;
 }
 
-/* Writes the scores of Unigram; added tokens, which have none, get 0. */
+/* Writes the scores of Unigram or SentencePiece; added tokens, which have none, get 0. */
 static int hf_write_scores(struct hf_reader *r, uint32_t n) {
     yyjson_val *vocab = yyjson_obj_get(yyjson_obj_get(r->root, "model"), "vocab");
     uint32_t written = 0;
+    float score;
 
     TRY(gguf_keys_array(r->out, VOCAB_SCORES, GGUF_F32, n));
+    for (; written < MIN(n, r->scores.len / sizeof(score)); written++) {
+        memcpy(&score, r->scores.data + written * sizeof(score), sizeof(score));
+        TRY(gguf_keys_add_f32(r->out, score));
+    }
     JSON_EACH(item, vocab) {
         if (written < n)
             TRY(gguf_keys_add_f32(r->out, (float)yyjson_get_num(yyjson_arr_get_last(item))));
@@ -286,10 +291,8 @@ static int hf_write_scores(struct hf_reader *r, uint32_t n) {
 
 int hf_write_model(struct hf_reader *r) {
     static const char *const models[] = {
-        [KIND_BYTES] = "gpt2",
-        [KIND_CHARS] = "gemma4",
-        [KIND_PIECES] = "bert",
-        [KIND_UNIGRAM] = "t5",
+        [KIND_BYTES] = "gpt2",  [KIND_CHARS] = "gemma4", [KIND_SCORES] = "llama",
+        [KIND_PIECES] = "bert", [KIND_UNIGRAM] = "t5",
     };
     const char *model = models[r->kind];
     uint32_t n = MAX(r->n, r->n_limit);
@@ -304,7 +307,7 @@ int hf_write_model(struct hf_reader *r) {
     }
     TRY(gguf_keys_string(r->out, "tokenizer.ggml.model", (struct gguf_str){model, strlen(model)}));
     TRY(hf_write_tokens(r, n));
-    if (r->kind == KIND_UNIGRAM)
+    if (r->kind == KIND_UNIGRAM || r->kind == KIND_SCORES)
         return hf_write_scores(r, n);
     return r->kind == KIND_PIECES ? 0 : hf_write_merges(r);
 }

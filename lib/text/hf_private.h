@@ -45,6 +45,8 @@ struct hf_reader {
     bool drop_space;
     /* precompiled_charsmap */
     struct gguf_str map_base64;
+    /* scores of the tokens of SentencePiece, F32 */
+    struct buf scores;
     /* text of the unknown token; .data == NULL: none */
     struct gguf_str unk;
     /* tokens that the post-processor adds; -1: none */
@@ -89,4 +91,6 @@ int hf_read_post_processor(struct hf_reader *r); /* lead, tail */
 int hf_write_model(struct hf_reader *r);
 int hf_write_rules(struct hf_reader *r);    /* pre-tokenizer and steps */
 int hf_write_specials(struct hf_reader *r); /* special ids, ends, flags of tokens */
+/* Reads @file, the contents of tokenizer.model, and writes all keys but the templates. */
+int hf_write_sentencepiece(struct hf_reader *r, struct gguf_str file);
 int hf_write_templates(struct hf_reader *r, struct gguf_str file);

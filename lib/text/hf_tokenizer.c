@@ -61,6 +61,7 @@ int hf_bool(const struct hf_reader *r, yyjson_val *object, const char *where, co
 static void reader_deinit(struct hf_reader *r) {
     free(r->token);
     buf_deinit(&r->steps);
+    buf_deinit(&r->scores);
 }
 
 /* Parses @text, the contents of file @name, which must be an object; *@doc = NULL: there is no such
@@ -82,6 +83,10 @@ static int reader_parse(yyjson_doc **doc, struct gguf_str text, size_t max, cons
 }
 
 static int reader_run(struct hf_reader *r, const struct hf_tokenizer_files *in) {
+    if (!in->tokenizer.data) {
+        TRY(hf_write_sentencepiece(r, in->sentencepiece));
+        return hf_write_templates(r, in->chat_template);
+    }
     TRY(hf_read_model(r));
     TRY(hf_read_added(r));
     TRY(hf_read_normalizer(r));
@@ -102,8 +107,11 @@ int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out
     CLEANUP(json_doc_freep) yyjson_doc *model = NULL;
     CLEANUP(reader_deinit) struct hf_reader r = {.lead = -1, .tail = -1, .out = out, .err = err};
 
-    if (!in->tokenizer.data)
-        return err_set(err, 0, NULL, "tokenizer.json is missing");
+    if (!in->tokenizer.data && !in->sentencepiece.data)
+        return err_set(err, 0, NULL, "tokenizer.json is missing, and so is tokenizer.model");
+    if (!in->tokenizer.data && in->sentencepiece.len > HF_TOKENIZER_FILE_MAX)
+        return err_set(err, 0, NULL, "tokenizer.model has %zu bytes, more than %u",
+                       in->sentencepiece.len, HF_TOKENIZER_FILE_MAX);
     TRY(reader_parse(&tokenizer, in->tokenizer, HF_TOKENIZER_FILE_MAX, "tokenizer.json", err));
     TRY(reader_parse(&config, in->tokenizer_config, SMALL_FILE_MAX, "tokenizer_config.json", err));
     TRY(reader_parse(&map, in->special_tokens_map, SMALL_FILE_MAX, "special_tokens_map.json", err));
@@ -117,6 +125,7 @@ int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out
     r.model_config = yyjson_doc_get_root(model);
     r.n_limit = in->n_vocab;
     buf_init(&r.steps, HF_TOKENIZER_FILE_MAX);
+    buf_init(&r.scores, HF_TOKENIZER_FILE_MAX);
     int status = reader_run(&r, in);
 
     if (status == -EMSGSIZE)

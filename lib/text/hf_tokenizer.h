@@ -16,10 +16,13 @@
 
 #define HF_TOKENIZER_FILE_MAX (64u << 20) /* most bytes of tokenizer.json */
 
-/* Contents of the files; .data == NULL: the folder has no such file. Only `tokenizer` is needed. */
+/* Contents of the files; .data == NULL: the folder has no such file. One of the first two is
+ * needed. */
 struct hf_tokenizer_files {
     /* tokenizer.json */
     struct gguf_str tokenizer;
+    /* tokenizer.model, which is read where there is no tokenizer.json */
+    struct gguf_str sentencepiece;
     /* tokenizer_config.json */
     struct gguf_str tokenizer_config;
     /* special_tokens_map.json */

@@ -436,6 +436,35 @@ def tokenizer_of(g):
     }
 
 
+def varint(v):
+    out = b""
+    while v > 127:
+        out += bytes([v & 127 | 128])
+        v >>= 7
+    return out + bytes([v])
+
+
+def proto(number, value):
+    """Returns a field of a message of Protocol Buffers: of a number, a float or bytes."""
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value % (1 << 64))
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def sentencepiece_of(g, **changes):
+    """Returns tokenizer.model of a vocabulary with scores, as SentencePiece writes it."""
+    keys, out = g.keys, b""
+    for text, score, kind in zip(*(keys["tokenizer.ggml." + k] for k in ("tokens", "scores", "token_type"))):
+        out += proto(1, proto(1, text.encode()) + proto(2, float(score)) + (proto(3, kind) if kind != 1 else b""))
+    settings = {"model_type": 2, "byte_fallback": 1, "unk": 0, "bos": 1, "eos": 2, "pad": -1, "prefix": 1, "extra": 0, "map": b"", **changes}
+    trainer = b"".join(proto(n, settings[k]) for n, k in ((3, "model_type"), (35, "byte_fallback"), (40, "unk"), (41, "bos"),
+                                                          (42, "eos"), (43, "pad")))
+    normalizer = proto(1, b"identity") + b"".join(proto(n, settings[k]) for n, k in ((2, "map"), (3, "prefix"), (4, "extra")))
+    return out + proto(2, proto(1, b"corpus.txt") + trainer) + proto(3, normalizer)
+
+
 def write_safetensors(path, tensors):
     """Writes a weight file: header and data in the order of sizes of values and of names, as Hugging Face's library does."""
     at, header, data = 0, {"__metadata__": {"format": "pt"}}, []

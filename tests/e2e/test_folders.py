@@ -17,7 +17,7 @@ from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
 from upgrading import Daemon, upgrade
-from weftd import ANY_TIME, LIMIT_S, Weftd, every, main, program, synth, until_accepted
+from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, every, main, program, synth, until_accepted
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
           "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
@@ -192,6 +192,37 @@ def test_a_bf16_folder_of_a_vocabulary_that_speaks():
                 d.kill_worker()
                 assert d.request("POST", "/v1/chat/completions", chat)[2]["choices"] == answer["choices"]
         assert results[0] == results[1], results
+
+
+SPOKEN = ["The weft is the thread that passes.", "  two  spaces", "tabs\tand\nlines", "naïve café 12345", "日本語 \U0001F9F5", "", " ",
+          "<s>[INST] a </s>", "<0x41>", "\u2581 mark"]
+
+
+def test_a_vocabulary_of_sentencepiece_has_the_ids_of_a_gguf_file():
+    """The folder has tokenizer.model and no tokenizer.json."""
+    model = golden("llama-gqa")
+    with tempfile.TemporaryDirectory() as where:
+        folder = pathlib.Path(folder_of("llama-gqa", where))
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer.model").write_bytes(hf_folder.sentencepiece_of(hf_folder.Gguf(model)))
+        results = []
+        for path in (model, folder):
+            with Weftd(*FLAGS, "--threads", 1, model=path) as d:
+                ids = [d.request("POST", "/tokenize", {"content": t, "add_special": True, "parse_special": special})[2]["tokens"]
+                       for t in SPOKEN for special in (False, True)]
+                texts = [d.request("POST", "/detokenize", {"tokens": i})[2]["content"] for i in ids]
+                results.append((ids, texts))
+        assert results[0] == results[1] and len({tuple(i) for i in results[0][0]}) > len(SPOKEN) - 2, results
+        bad = ((b"\x0a\xff", "cut off behind piece 0"), (b"", "has no pieces"), (hf_folder.proto(1, b"\x0a\x05ab"), "piece 0 is damaged"),
+               (hf_folder.proto(1, hf_folder.proto(3, 9)), "piece 0 has the unknown type 9"),
+               (hf_folder.sentencepiece_of(hf_folder.Gguf(model), model_type=3), "model_type 3 is not supported"),
+               (hf_folder.sentencepiece_of(hf_folder.Gguf(model), extra=1), "remove_extra_whitespaces"),
+               (hf_folder.sentencepiece_of(hf_folder.Gguf(model), map=b"abcd"), "precompiled_charsmap"),
+               (hf_folder.sentencepiece_of(hf_folder.Gguf(model), model_type=1), "byte_fallback"))
+        for content, reason in bad:
+            (folder / "tokenizer.model").write_bytes(content)
+            code, message = info(folder)
+            assert code == 1 and "tokenizer.model: " in message and reason in message, (reason, message)
 
 
 def test_a_folder_that_changes_is_noticed():
@@ -440,8 +471,9 @@ def damage(folder, change):
 
 def test_damaged_quantised_folders_name_file_and_key():
     with tempfile.TemporaryDirectory() as where:
-        whole = {form: quantised(form, "llama-gqa", os.path.join(where, form))[0] for form in {row[0] for row in QUANTISED_REFUSED}}
-        for i, (form, change, key, reason) in enumerate(QUANTISED_REFUSED):
+        forms = {row[0] for row in QUANTISED_REFUSED}
+        whole = {form: quantised(form, "llama-gqa", os.path.join(where, form))[0] for form in forms}
+        for i, (form, change, key, reason) in enumerate(every(QUANTISED_REFUSED, QUANTISED_REFUSED[::3])):
             folder = pathlib.Path(shutil.copytree(whole[form], os.path.join(where, str(i))))
             damage(folder, change)
             code, message = info(folder)
@@ -496,6 +528,24 @@ def test_published_names_and_shapes_are_those_of_the_architectures():
             write_published(row, where, left_out=gone)
             code, message = bound(where)
             assert code == 1 and "blk.1." in message, (row["source"], gone, message)
+
+
+def test_the_vocabulary_of_llama_2_as_sentencepiece_has_the_ids_of_llama_cpp():
+    vocabulary = DATA / "vocab" / "ggml-vocab-llama-spm.gguf"
+    texts = (DATA / "vocab" / "ggml-vocab-llama-spm.gguf.inp").read_text().split("\n__ggml_vocab_test__\n")
+    expected = (DATA / "vocab" / "ggml-vocab-llama-spm.gguf.out").read_text().split("\n")
+    row = {"config": {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 32000,
+                      "num_attention_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5},
+           "tensors": {"model.embed_tokens.weight": [32000, 64]}}
+    with tempfile.TemporaryDirectory() as where:
+        write_published(row, where)
+        (pathlib.Path(where) / "tokenizer.json").unlink()
+        (pathlib.Path(where) / "tokenizer.model").write_bytes(hf_folder.sentencepiece_of(hf_folder.Gguf(vocabulary)))
+        for text, line in every([*zip(texts, expected)], [*zip(texts, expected)][::6]):
+            done = subprocess.run([program("weft-gguf"), "tokenize", where], input=text.encode(), capture_output=True)
+            ids = json.loads(done.stdout)
+            assert ids == [int(i) for i in line.split()], (text, ids, line, done.stderr)
+        assert len(texts) > 40
 
 
 def test_the_cache_of_the_hub_is_used_in_place():

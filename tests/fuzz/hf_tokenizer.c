@@ -17,6 +17,7 @@ static struct gguf_str *member(struct hf_tokenizer_files *in, const char *s, siz
         {"tokenizer", &in->tokenizer},    {"tokenizer_config", &in->tokenizer_config},
         {"map", &in->special_tokens_map}, {"generation", &in->generation_config},
         {"config", &in->config},          {"template", &in->chat_template},
+        {"model", &in->sentencepiece},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(members); i++)
@@ -45,6 +46,9 @@ static struct gguf_str split(struct hf_tokenizer_files *in, const char *s, const
             part = &text;
         s = line + 1;
     }
+    /* an input may begin with another file */
+    if (in->tokenizer.len == 0)
+        in->tokenizer.data = NULL;
     return text;
 }
 
