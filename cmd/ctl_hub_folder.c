@@ -12,18 +12,19 @@
 /* Most bytes of a file that describes the model: more is nothing that the engine reads. */
 #define SMALL_MAX (64u << 20)
 
-/* Files that checkpoint_open() reads beside the weights. */
+/* Files that checkpoint_open() reads beside the weights; instead: the one that it reads where there
+ * is no such file. */
 static const struct {
-    const char *name;
+    const char *name, *instead;
     bool must;
 } small_files[] = {
-    {"config.json", true},
-    {"tokenizer.json", true},
-    {"tokenizer_config.json", false},
-    {"special_tokens_map.json", false},
-    {"generation_config.json", false},
-    {"chat_template.jinja", false},
-    {"model.safetensors.index.json", false},
+    {"config.json", NULL, true},
+    {"tokenizer.json", "tokenizer.model", true},
+    {"tokenizer_config.json", NULL, false},
+    {"special_tokens_map.json", NULL, false},
+    {"generation_config.json", NULL, false},
+    {"chat_template.jinja", NULL, false},
+    {"model.safetensors.index.json", NULL, false},
 };
 
 /* Returns the file @path of the listing; l->n: there is none, or it is empty. */
@@ -50,6 +51,8 @@ static int hub_folder_take_small(const struct hub_listing *l, const struct hub_s
     for (size_t k = 0; k < ARRAY_SIZE(small_files); k++) {
         uint32_t i = hub_folder_find(l, small_files[k].name);
 
+        if (i == l->n && small_files[k].instead)
+            i = hub_folder_find(l, small_files[k].instead);
         if (i == l->n && !small_files[k].must)
             continue;
         if (i == l->n)
