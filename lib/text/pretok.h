@@ -87,4 +87,5 @@ bool pretok_is_han(uint32_t cp);
 pretok_cut pretok_gpt2, pretok_modern, pretok_cased, pretok_numbers, pretok_lines, pretok_deepseek,
     pretok_deepseek_cjk, pretok_breaks, pretok_llm_letters, pretok_llm_punct, pretok_llm_end,
     pretok_llm_cjk, pretok_coder_letters, pretok_coder_punct, pretok_number_runs,
-    pretok_number_heads, pretok_afmoe_scripts;
+    pretok_number_heads, pretok_afmoe_scripts, pretok_lone_digits, pretok_digit_heads,
+    pretok_digit_threes, pretok_phrases;

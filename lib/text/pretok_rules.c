@@ -8,6 +8,8 @@
 #include "base/util.h"
 #include "text/pretok.h"
 
+#define NOT_NUMBER ((unsigned)UC_OTHER | UC_LETTER | UC_MARK | UC_SPACE)
+
 /* Returns the length of 's 't 're 've 'm 'll or 'd at the apostrophe @s, or 0. Ignoring case, the
  * long s (U+017F) is an s, too, as in every regex engine that knows Unicode. */
 static size_t contraction(const char *s, size_t len, bool ignore_case) {
@@ -71,30 +73,80 @@ size_t pretok_gpt2(const struct pretok *p, const char *s, size_t len) {
 size_t pretok_numbers(const struct pretok *p, const char *s, size_t len) {
     size_t n = pretok_run(s, len, UC_NUMBER, p->digits);
 
-    return n ? n : pretok_run(s, len, ~(unsigned)UC_NUMBER, SIZE_MAX);
+    return n ? n : pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
 }
 
 /* \p{N}+ */
 size_t pretok_number_runs(const struct pretok *p, const char *s, size_t len) {
     size_t n = pretok_run(s, len, UC_NUMBER, SIZE_MAX);
 
-    return n ? n : pretok_run(s, len, ~(unsigned)UC_NUMBER, SIZE_MAX);
+    return n ? n : pretok_run(s, len, NOT_NUMBER, SIZE_MAX);
 }
 
-/* ^\p{N}{1,2}(?=(?:\p{N}{3})+$)
- * Follows number_runs: a run is counted once for its head and once for the rest. */
-size_t pretok_number_heads(const struct pretok *p, const char *s, size_t len) {
+/* Returns the length of the one or two characters of class @any by which a piece of nothing else is
+ * longer than groups of three; or the length of the piece. */
+static size_t uneven_head(const char *s, size_t len, unsigned any) {
     size_t at = 0, count = 0;
 
     while (at < len) {
-        size_t n = pretok_run(s + at, len - at, UC_NUMBER, 1);
+        size_t n = pretok_run(s + at, len - at, any, 1);
 
         if (n == 0)
             return len;
         at += n;
         count++;
     }
-    return count > 3 && count % 3 ? pretok_run(s, len, UC_NUMBER, count % 3) : len;
+    return count > 3 && count % 3 ? pretok_run(s, len, any, count % 3) : len;
+}
+
+/* ^\p{N}{1,2}(?=(?:\p{N}{3})+$)
+ * Follows number_runs: a run is counted once for its head and once for the rest. */
+size_t pretok_number_heads(const struct pretok *p, const char *s, size_t len) {
+    return uneven_head(s, len, UC_NUMBER);
+}
+
+/* ^\p{Nd}{1,2}(?=(?:\p{Nd}{3})+$)
+ * Follows lone_digits. */
+size_t pretok_digit_heads(const struct pretok *p, const char *s, size_t len) {
+    return uneven_head(s, len, UC_DIGIT);
+}
+
+/* \p{Nd}++(?![\p{L}\p{M}_])
+ * Finds the digits that \d{1,3}(?=(?:\d{3})*\b) cuts, which are those that no word continues;
+ * digit_heads and digit_threes then cut them from the right. */
+size_t pretok_lone_digits(const struct pretok *p, const char *s, size_t len) {
+    const char *end = s + len;
+    size_t at = 0;
+    unsigned n;
+
+    while (at < len) {
+        size_t begin = at;
+
+        at += pretok_run(s + at, len - at, UC_DIGIT, SIZE_MAX);
+        if (at == begin) {
+            unicode_class_at(s + at, end, &n);
+            at += n;
+            continue;
+        }
+        bool goes_on =
+            at < len && (s[at] == '_' || unicode_class_at(s + at, end, &n) & (UC_LETTER | UC_MARK));
+        if (!goes_on)
+            return begin ? begin : at;
+    }
+    return len;
+}
+
+/* \p{Nd}{1,3} in a piece that ends with a digit
+ * Follows lone_digits, whose other pieces do not end with a digit. */
+size_t pretok_digit_threes(const struct pretok *p, const char *s, size_t len) {
+    size_t last = len - 1;
+    unsigned n;
+
+    while (last > 0 && len - last < 4 && ((uint8_t)s[last] & 0xC0) == 0x80)
+        last--;
+    if (!(unicode_class_at(s + last, s + len, &n) & UC_DIGIT))
+        return len;
+    return pretok_run(s, len, UC_DIGIT, 3);
 }
 
 /* [^\n]+|[\n]+ */
@@ -127,6 +179,55 @@ size_t pretok_modern(const struct pretok *p, const char *s, size_t len) {
     at += pretok_run(s + at, len - at, (UC_OTHER | UC_MARK) & ~p->letter, SIZE_MAX);
     if (at > (*s == ' '))
         return at + (p->no_tail ? 0 : pretok_run(s + at, len - at, UC_BREAK, SIZE_MAX));
+    return pretok_white_space(s, len, true);
+}
+
+/* Scans \p{L}\p{M}* */
+static size_t marked_letter(const char *s, size_t len) {
+    size_t at = pretok_run(s, len, UC_LETTER, 1);
+
+    return at ? at + pretok_run(s + at, len - at, UC_MARK, SIZE_MAX) : 0;
+}
+
+/* Scans (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+ : words with one space between them. */
+static size_t phrase(const char *s, size_t len) {
+    size_t at = 0, n = marked_letter(s, len);
+
+    while (n) {
+        at += n;
+        size_t space = at < len && s[at] == ' ';
+
+        n = marked_letter(s + at + space, len - at - space);
+        if (n)
+            at += space;
+    }
+    return at;
+}
+
+/*
+ * (?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|
+ * [^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|
+ * \s+(?!\S)|\s+
+ */
+size_t pretok_phrases(const struct pretok *p, const char *s, size_t len) {
+    unsigned n, c = unicode_class_at(s, s + len, &n);
+    size_t at = *s == '\'' ? contraction(s, len, true) : 0;
+
+    if (at && (uint8_t)s[1] < 0x80) /* the long s is none */
+        return at;
+    if (c & UC_NUMBER)
+        return n;
+    at = phrase(s, len);
+    if (at)
+        return at;
+    if (!(c & UC_BREAK))
+        at = phrase(s + n, len - n);
+    if (at)
+        return n + at;
+    size_t front = *s == ' ';
+    at = front + pretok_run(s + front, len - front, UC_OTHER | UC_MARK, SIZE_MAX);
+    if (at > front)
+        return at + pretok_run(s + at, len - at, UC_BREAK, 1);
     return pretok_white_space(s, len, true);
 }
 

@@ -10,6 +10,7 @@
 #define UP (UC_LETTER | UC_UPPER)
 #define LO (UC_LETTER | UC_LOWER)
 #define NU UC_NUMBER
+#define ND (UC_NUMBER | UC_DIGIT)
 #define LE UC_LETTER
 #define MA UC_MARK
 
@@ -18,7 +19,7 @@ const uint16_t unicode_ascii_class[128] = {
     OT, OT, OT, OT, OT, OT, OT, OT, OT, SP, BR, SP, SP, BR, OT, OT,
     OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT,
     SP, PU, PU, PU, SY, PU, PU, PU, PU, PU, PU, SY, PU, PU, PU, PU,
-    NU, NU, NU, NU, NU, NU, NU, NU, NU, NU, PU, PU, SY, SY, SY, PU,
+    ND, ND, ND, ND, ND, ND, ND, ND, ND, ND, PU, PU, SY, SY, SY, PU,
     PU, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP,
     UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, PU, PU, PU, SY, PU,
     SY, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO,
@@ -29,7 +30,7 @@ const uint16_t unicode_ascii_class[128] = {
 unsigned unicode_wide_class(uint32_t cp) {
     /* by category: Cn; letters Lu Ll Lt Lm Lo; marks; numbers; punctuation; symbols; separators;
      * others Cc Cf Cs Co */
-    static const uint16_t of_category[] = {OT, UP, LO, UP, LE, LE, MA, MA, MA, NU,
+    static const uint16_t of_category[] = {OT, UP, LO, UP, LE, LE, MA, MA, MA, ND,
                                            NU, NU, PU, PU, PU, PU, PU, PU, PU, SY,
                                            SY, SY, SY, SP, SP, SP, OT, OT, OT, OT};
 

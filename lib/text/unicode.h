@@ -34,6 +34,8 @@ enum unicode_class {
     UC_PUNCT = 256,
     /* a UC_OTHER: \p{S}; also a byte that is not UTF-8, as U+FFFD is one */
     UC_SYMBOL = 512,
+    /* a UC_NUMBER: \p{Nd} */
+    UC_DIGIT = 1024,
 };
 
 #define UNICODE_INVALID 0xFFFFFFFFu

@@ -97,6 +97,13 @@ static const struct rule rules[] = {
     {"afmoe",
      {"\\p{N}+", "^\\p{N}{1,2}(?=(?:\\p{N}{3})+$)", "\\p{N}{1,3}", "[" AFMOE_SCRIPTS "]+",
       DEEPSEEK}},
+    {"tiny_aya",
+     {"\\p{Nd}{1,3}(?=(?:\\p{Nd}{3})*(?![\\p{L}\\p{M}\\p{Nd}_]))",
+      CASED("[", CONTRACTION "?", "{1,3}", "\\r\\n/")}},
+    {"exaone-moe",
+     {"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+      "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
+      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
     {"deepseek-llm",
      {"[\\r\\n]", "\\s?[" LLM_LETTERS "]+", LLM_PUNCT, "\\s+$", LLM_CJK, "\\p{N}+"}},
     {"deepseek-coder", {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", LLM_CJK, "\\p{N}"}},
@@ -266,9 +273,9 @@ static void compare(const struct oracle *o, const struct text *t) {
 static uint32_t *shared_code_points(size_t *n) {
     static const char *const expr[] = {"\\p{L}",           "\\p{M}",  "\\p{N}", "\\s",
                                        "[\\p{Lu}\\p{Lt}]", "\\p{Ll}", "\\p{P}", "\\p{S}",
-                                       "\\p{sc:Han}",      "\\p{Cn}"};
-    static const unsigned class[] = {UC_LETTER, UC_MARK,  UC_NUMBER, UC_SPACE, UC_UPPER,
-                                     UC_LOWER,  UC_PUNCT, UC_SYMBOL, HAN,      0};
+                                       "\\p{sc:Han}",      "\\p{Nd}", "\\p{Cn}"};
+    static const unsigned class[] = {UC_LETTER, UC_MARK,   UC_NUMBER, UC_SPACE, UC_UPPER, UC_LOWER,
+                                     UC_PUNCT,  UC_SYMBOL, HAN,       UC_DIGIT, 0};
     pcre2_code *c[ARRAY_SIZE(expr)];
     pcre2_match_data *m;
     uint32_t *out = malloc(0x110000 * sizeof(*out));
@@ -315,7 +322,7 @@ static uint32_t pick(struct rng *r, const uint32_t *cps, size_t n_cps) {
         '\t',     '\n',  '\n',   '\r', '\r',  0xB,     0x85,   0xA0,   0x2028, 0x3000,
         0x1C,     '1',   '2',    '3',  0x661, 0xB2,    0x2160, 'a',    0xE9,   0x4E2D,
         0x301,    0x93F, 0x20E0, '.',  '!',   0x1F600, 0x200D, 0xFE0F, 0x2019, UNICODE_INVALID,
-        0x10FFFF,
+        0x10FFFF, '_',   '4',    '5',
     };
 
     if (rng_below(r, 8))
@@ -442,11 +449,13 @@ Test(text_pretok, words_take_linear_time) {
 
 /* What llama.cpp's files name and nothing here serves is not taken for something else. */
 Test(text_pretok, unknown_names_are_unknown) {
-    static const char *const unknown[] = {
-        "gpt-22",      "gpt",         "",         "default",    "falcon",       "bloom",
-        "poro-chat",   "viking",      "superbpe", "chameleon",  "exaone-moe",   "jais-2",
-        "tiny_aya",    "youtu",       "spark2_5", "whitespace", "gpt3-finnish", "ufakzeka",
-        "roberta-bpe", "modern-bert", "bert-bge", "cohere2moe"};
+    static const char *const unknown[] = {"gpt-22",    "gpt",         "",
+                                          "default",   "falcon",      "bloom",
+                                          "poro-chat", "viking",      "superbpe",
+                                          "chameleon", "jais-2",      "youtu",
+                                          "spark2_5",  "whitespace",  "gpt3-finnish",
+                                          "ufakzeka",  "roberta-bpe", "modern-bert",
+                                          "bert-bge"};
     char known[256];
 
     for (size_t i = 0; i < ARRAY_SIZE(unknown); i++)

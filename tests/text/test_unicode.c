@@ -117,6 +117,8 @@ Test(text_unicode, classes_of_every_code_point) {
         else if ((cat >= UTF8PROC_CATEGORY_ZS && cat <= UTF8PROC_CATEGORY_ZP) ||
                  (cp >= 9 && cp <= 13) || cp == 0x85)
             want = UC_SPACE;
+        if (cat == UTF8PROC_CATEGORY_ND)
+            want |= UC_DIGIT;
         if (cat == UTF8PROC_CATEGORY_LU || cat == UTF8PROC_CATEGORY_LT)
             want |= UC_UPPER;
         else if (cat == UTF8PROC_CATEGORY_LL)
