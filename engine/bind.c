@@ -195,6 +195,35 @@ const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_
     return part;
 }
 
+const struct tensor *bind_ones(struct binder *b, uint64_t n) {
+    static const char name[] = "ones";
+
+    if (b->r < 0)
+        return NULL;
+    for (const struct view *v = b->views; v; v = v->next)
+        if (v->tensor.name == name && v->tensor.ne[0] == n)
+            return &v->tensor;
+    struct view *v = malloc(sizeof(*v) + n * sizeof(v->own[0]));
+    if (!v) {
+        b->r = -ENOMEM;
+        return NULL;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        v->own[i] = 1;
+    v->next = b->views;
+    v->tensor = (struct tensor){
+        .name = name,
+        .format = tensor_format(TENSOR_F32),
+        .n_dims = 1,
+        .ne = {n, 1, 1, 1},
+        .row_bytes = n * sizeof(v->own[0]),
+        .n_bytes = n * sizeof(v->own[0]),
+        .data = (const uint8_t *)v->own,
+    };
+    b->views = v;
+    return &v->tensor;
+}
+
 const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
     struct tensor *flat = t && b->r == 0 ? add_view(b, t) : NULL;
 

@@ -37,10 +37,12 @@ struct binder {
     struct view *views;
 };
 
-/* A part of a tensor, under the name of the whole tensor, or a tensor with its scale. */
+/* A part of a tensor, under the name of the whole tensor, a tensor with its scale, or one with the
+ * values of its own. */
 struct view {
     struct view *next;
     struct tensor tensor;
+    float own[];
 };
 
 /* Frees a list of views; accepts NULL, returns NULL. */
@@ -83,6 +85,10 @@ const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, c
  * long as b->views. */
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
                                uint64_t n);
+
+/* Returns @n ones, F32: the weights of a norm that has none. The same object for the same @n, valid
+ * as long as b->views. */
+const struct tensor *bind_ones(struct binder *b, uint64_t n);
 
 /* Returns @t, whose format has no blocks, as a tensor of one row. */
 const struct tensor *bind_flat(struct binder *b, const struct tensor *t);

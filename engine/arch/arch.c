@@ -670,6 +670,14 @@ static const struct arch archs[] = {
                     .window_only_rope = true,
                     .scaled_logits = true},
     },
+    /* OLMo 1: layer norms without weights. Files that limit queries, keys and values (OLMo 1.7 7B)
+     * are refused. */
+    {
+        .name = "olmo",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.layer_norm = true, .plain_norm = true},
+    },
     /* StarCoder 2. */
     {
         .name = "starcoder2",
@@ -883,7 +891,7 @@ static double read_eps(struct binder *b, const struct arch *a, struct model_shap
  * fits into 64 bits, and a head's number of values into 32. */
 static void read_shape(struct binder *b, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
-    double scale = 0;
+    double scale = 0, clamp = 0;
     uint32_t value_length;
 
     meta_u32(b, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
@@ -902,8 +910,12 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     meta_u32_opt(b, "attention.value_length", 1, 1024, &value_length);
     double eps = read_eps(b, a, s);
     meta_f32_opt(b, "attention.scale", 0, 1e3, &scale);
+    meta_f32_opt(b, "attention.clamp_kqv", 0, 1e6, &clamp);
     if (b->r < 0)
         return;
+    if (clamp > 0)
+        bind_refuse(b, "queries limited by '%s' are not supported",
+                    meta_key(b, "attention.clamp_kqv").s);
     if (eps < 0)
         bind_refuse(b, "the model file has no '%s'",
                     meta_key(b, "attention.layer_norm_rms_epsilon").s);

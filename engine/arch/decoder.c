@@ -4,6 +4,23 @@
 #include <stdio.h>
 
 #include "engine/bind.h"
+#include "engine/meta.h"
+
+#define NO_LAYER UINT32_MAX
+
+/* Binds the weights of a norm before a branch or before the logits, blk.@l.NAME, or NAME if @l is
+ * NO_LAYER. */
+static const struct tensor *weighted_norm(struct binder *b, const struct model *m,
+                                          const struct decoder *d, enum bind_need need, uint32_t l,
+                                          const char *name) {
+    uint32_t n = m->shape.n_embd;
+
+    if (d->plain_norm)
+        return bind_ones(b, n);
+    if (l == NO_LAYER)
+        return bind_vector(b, need, n, "%s.weight", name);
+    return bind_vector(b, need, n, "blk.%u.%s.weight", l, name);
+}
 
 void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
                   struct model_op *logits) {
@@ -17,8 +34,8 @@ void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
     model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}, .scale = m->scale.embedding});
     *logits = (struct model_op){
         .kind = OP_LOGITS,
-        .norm = bind_vector(b, d->streams ? BIND_NEVER : BIND_MUST, s->n_embd, "%s.weight",
-                            d->final_norm ? d->final_norm : "output_norm"),
+        .norm = weighted_norm(b, m, d, d->streams ? BIND_NEVER : BIND_MUST, NO_LAYER,
+                              d->final_norm ? d->final_norm : "output_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "output_norm.bias"),
         .w = {output ? output : embed},
         .scale = m->scale.logits,
@@ -93,8 +110,7 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         .qkv.norm_all = d->norm_all,
         .qkv.norm_late = d->norm_late,
         .qkv.temper = m->temper,
-        .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
-                            "blk.%u.attn_norm.weight", l),
+        .norm = weighted_norm(b, m, d, d->unnormed ? BIND_NEVER : BIND_MUST, l, "attn_norm"),
         .norm_bias = bind_vector(b, d->norm_bias, s->n_embd, "blk.%u.attn_norm.bias", l),
         .w = {bind_matrix(b, d->fused_qkv ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
                           "blk.%u.attn_q.weight", l),
