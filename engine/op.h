@@ -164,8 +164,8 @@ enum op_kind {
     /* q = w[0] norm(r): for each head, n_nope values without RoPE, then n_rot values with RoPE */
     OP_MLA_Q,
     /* Writes the key, which is the value too, to the pages of @kv: (norm of the first mla.rank
-     * values of l, rope of the rest). Writes the queries for ATTEND in absorbed form: (w[0][head]
-     * times the head's first n_nope values of q, rope of the rest). */
+     * values of l, rope of the rest). Writes the queries for ATTEND in absorbed form: temper
+     * (w[0][head] times the head's first n_nope values of q, rope of the rest). */
     OP_MLA_KV,
     /* Follows ATTEND: for each head, d = w[0][head] times the first mla.rank values of o */
     OP_MLA_OUT,
@@ -443,6 +443,10 @@ struct model_op {
         struct op_qkv qkv;
         /* ATTEND */
         struct attn attn;
+        /* NORM */
+        bool rms;
+        /* MLA_KV */
+        struct temper temper;
         /* GATE */
         bool sigmoid;
         struct op_ffn ffn;

@@ -354,6 +354,16 @@ static const struct arch archs[] = {
         .bind = deepseek2_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
+    /* Mistral Small 4. */
+    {
+        .name = "mistral4",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .fixed_betas = true,
+        .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
+        .bind = deepseek2_bind,
+        .decoder = {.pick_bias = BIND_MAY},
+    },
     {
         .name = "deepseek4",
         .rope = ROPE_NORM,

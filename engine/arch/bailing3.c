@@ -112,7 +112,7 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
     meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
     m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
-    deepseek2_read(b, &m->shape);
+    deepseek2_read(b, m);
     read_kda(b, &m->shape);
     limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);

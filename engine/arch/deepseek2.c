@@ -31,10 +31,20 @@ static float score_scale(struct binder *b, uint32_t key_length) {
     return (float)scale;
 }
 
-void deepseek2_read(struct binder *b, struct model_shape *s) {
+/* Reads the temperature of queries, for Mistral's models. */
+static void read_temper(struct binder *b, struct temper *t) {
+    double slope = 0;
+
+    meta_f32_opt(b, "attention.temperature_scale", 0, 1e3, &slope);
+    if (slope > 0)
+        meta_u32(b, "attention.temperature_length", 1, 1u << 30, &t->span);
+    t->slope = (float)slope;
+}
+
+void deepseek2_read(struct binder *b, struct model *m) {
+    struct model_shape *s = &m->shape;
     struct mla_shape *d = &s->mla;
     uint32_t n_rot = 0, key_length = 0, func = 0;
-    double slope = 0;
 
     meta_u32(b, "rope.dimension_count", 2, s->head_dim, &n_rot);
     meta_u32(b, "attention.kv_lora_rank", 1, 1024, &d->rank);
@@ -42,13 +52,10 @@ void deepseek2_read(struct binder *b, struct model_shape *s) {
     meta_u32(b, "attention.value_length_mla", 1, 1024, &d->n_value);
     meta_u32_opt(b, "attention.q_lora_rank", 0, 1u << 16, &d->q_rank);
     meta_u32_opt(b, "expert_gating_func", 0, 2, &func);
-    meta_f32_opt(b, "attention.temperature_scale", 0, 1e3, &slope);
+    read_temper(b, &m->temper);
     if (b->r < 0)
         return;
-    if (slope > 0)
-        bind_refuse(b, "latent attention with '%s.attention.temperature_scale' is not supported",
-                    b->arch);
-    else if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
+    if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
         bind_refuse(b, "latent attention needs one key head of %u + %u values, not %u of %u",
                     d->rank, n_rot, s->n_head_kv, s->head_dim);
     d->n_nope = key_length - n_rot;
@@ -86,6 +93,7 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
                      .layer = l,
                      .kv = kv,
                      .heads = heads,
+                     .temper = m->temper,
                      .norm = layer_vector(b, l, "attn_kv_a_norm", d->rank),
                      .w = {layer_matrices(b, l, "attn_k_b", d->n_nope, d->rank, s->n_head)},
                  });
@@ -125,7 +133,7 @@ void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) 
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    deepseek2_read(b, &m->shape);
+    deepseek2_read(b, m);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
         deepseek2_block(b, m, d, i);

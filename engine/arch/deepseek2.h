@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * deepseek2 - models with multi-head latent attention: GLM-4.7-Flash, DeepSeek V2 and V3, Kimi K2.
+ * deepseek2 - models with multi-head latent attention: GLM-4.7-Flash, DeepSeek V2 and V3, Kimi K2,
+ * Mistral Small 4 and Large 3.
  */
 
 #include "engine/arch/decoder.h"
 #include "engine/meta.h"
 
-/* Reads the sizes of the latent vectors and the scale of the scores. */
-void deepseek2_read(struct binder *b, struct model_shape *s);
+/* Reads the sizes of the latent vectors, the scale of the scores and the temperature of queries. */
+void deepseek2_read(struct binder *b, struct model *m);
 /* Adds x += Wo (latent attention of norm x). @gated: each head's output is multiplied by
  * sigmoid(attn_gate y). */
 void deepseek2_attention(struct binder *b, struct model *m, uint32_t layer, bool gated);

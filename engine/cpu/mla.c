@@ -142,7 +142,8 @@ int ops_mla_q(struct step *s, const struct model_op *op) {
 }
 
 /* Norms the key of a row, applies RoPE to it and stores it in its page as key and as value; copies
- * the rotary parts of the row's queries to ACT_Q and applies RoPE to them. */
+ * the rotary parts of the row's queries to ACT_Q and applies RoPE to them, and to the queries the
+ * temperature. */
 static void mla_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -164,6 +165,7 @@ static void mla_finish_row(void *ctx, uint32_t row, uint32_t thread) {
         memcpy(q, b->mla->q + ((size_t)row * m->n_head + h) * width + m->mla.n_nope,
                n_rot * sizeof(*q));
         b->kernels->rope(q, cs, n_rot, m->rope_type);
+        ops_temper(&k->op->temper, pos, q - m->mla.rank, m->head_dim);
     }
 }
 

@@ -442,6 +442,15 @@ static void ops_store_row(const struct rows *r, uint32_t row, const float *cs) {
     write_kv(r, row);
 }
 
+void ops_temper(const struct temper *t, uint32_t pos, float *q, uint32_t n) {
+    if (t->slope == 0)
+        return;
+    float factor = temper_at(t, pos);
+
+    for (uint32_t i = 0; i < n; i++)
+        q[i] *= factor;
+}
+
 /* Finishes the queries of a row of QKV, and its keys and values if the op has any. A row writes
  * only to its own position in the pages. */
 static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
@@ -455,12 +464,7 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
                b->gated + ((size_t)row * heads->n + h) * 2 * dim, dim * sizeof(float));
     float *q = ops_act_row(b, ACT_Q, row);
     ops_finish_heads(b, r->op, q, heads->n, r->w->q_norm, cs);
-    if (r->op->qkv.temper.slope != 0) {
-        float factor = temper_at(&r->op->qkv.temper, r->step->host.row_pos[row]);
-
-        for (uint32_t i = 0; i < heads->n * dim; i++)
-            q[i] *= factor;
-    }
+    ops_temper(&r->op->qkv.temper, r->step->host.row_pos[row], q, heads->n * dim);
     uint32_t run = hadamard_runs(&b->shape, b->kv_type, dim).k;
     if (run)
         b->kernels->hadamard(q, heads->n * dim, run);

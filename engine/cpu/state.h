@@ -276,6 +276,8 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
     int ops_##name(struct step *s, const struct model_op *op);
 OPS(DECLARE_OP)
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
+/* Multiplies @n values of the queries of a row at @pos by their temperature. */
+void ops_temper(const struct temper *t, uint32_t pos, float *q, uint32_t n);
 /* y = the norm of a row x of @n values with the norm weights of @w: an RMS norm, or a layer norm if
  * the model's shape says so. */
 void ops_norm_input(const struct be *b, const struct weights *w, const float *x, float *y,

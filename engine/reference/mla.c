@@ -66,6 +66,7 @@ int ref_mla_kv(struct step *s, const struct model_op *op) {
             multiply_head(b, op->w[0], h, from, q);
             memcpy(q + rank, from + nope, (dim - rank) * sizeof(*q));
             ref_rotate(b, rope, q + rank);
+            ref_temper(&op->temper, s->host.row_pos[r], q, dim);
         }
     }
     ref_store_rows(s, op);

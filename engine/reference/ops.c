@@ -432,6 +432,15 @@ static void store_heads(struct step *s, const struct model_op *op) {
     ref_store_rows(s, op);
 }
 
+void ref_temper(const struct temper *t, uint32_t pos, float *q, size_t n) {
+    if (t->slope == 0)
+        return;
+    float factor = temper_at(t, pos);
+
+    for (size_t i = 0; i < n; i++)
+        q[i] *= factor;
+}
+
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -450,12 +459,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
         ref_set_rope(b, &b->shape->rope[op->rope], r);
         float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
         ref_finish_heads(b, op, q, h->n, op->q_norm);
-        if (op->qkv.temper.slope != 0) {
-            float factor = temper_at(&op->qkv.temper, s->host.row_pos[r]);
-
-            for (size_t i = 0; i < (size_t)h->n * h->dim; i++)
-                q[i] *= factor;
-        }
+        ref_temper(&op->qkv.temper, s->host.row_pos[r], q, (size_t)h->n * h->dim);
         hadamard(q, (size_t)h->n * h->dim, runs.k);
         if (!op->w[1])
             continue;

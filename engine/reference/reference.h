@@ -135,6 +135,8 @@ void ref_norm_rows(struct step *s, const struct model_op *op);
 void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t row);
 /* Rotates the pairs of the head @x by the angles in b->rope. */
 void ref_rotate(const struct be *b, const struct rope_set *s, float *x);
+/* Multiplies @n values of the queries of a row at @pos by their temperature. */
+void ref_temper(const struct temper *t, uint32_t pos, float *q, size_t n);
 /* Stores b->kv of all rows in the pages of the op. */
 void ref_store_rows(struct step *s, const struct model_op *op);
 
