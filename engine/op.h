@@ -82,8 +82,8 @@ enum op_kind {
     /* For rows of pictures only: x += values [part n_embd, (part + 1) n_embd) of the picture's row
      * (deepstack) */
     OP_DEEP,
-    /* x = (x - mean) / sqrt(variance + eps) * norm + norm_bias; without @norm, x / sqrt(mean of x^2
-     * + eps) */
+    /* x = (x - mean) / sqrt(variance + eps) * norm + norm_bias; with @rms, x / sqrt(mean of x^2 +
+     * eps) * norm, and without @norm the same without the factor */
     OP_NORM,
     /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) e) / sqrt(2), where e is the token's row of
      * w[1] (row 0 for a picture's row). p has n = n_layer_input values for each layer; post_norm is
@@ -489,11 +489,13 @@ static inline bool op_has_weights(const struct model_op *op) {
 }
 
 /* Returns the number of the op of the model @op that has the weights of op @i: @i, or an earlier
- * one, since passes share their embedding and logits. */
+ * one, since passes share their embedding and logits, and layers that run several times share their
+ * weights. */
 static inline uint32_t op_weights_of(const struct model_op *op, uint32_t i) {
-    bool shared = op[i].kind == OP_EMBED || op[i].kind == OP_LOGITS;
+    static const uint64_t kinds = 1ull << OP_EMBED | 1ull << OP_LOGITS | 1ull << OP_QKV |
+                                  1ull << OP_PROJ | 1ull << OP_GATE_UP;
 
-    for (uint32_t k = 0; k < i && shared; k++)
+    for (uint32_t k = 0; k < i && kinds >> op[i].kind & 1; k++)
         if (op[k].kind == op[i].kind && op[k].w[0] == op[i].w[0] && op[k].norm == op[i].norm)
             return k;
     return i;

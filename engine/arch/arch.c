@@ -493,6 +493,13 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY},
     },
+    /* Nanbeige 4.2. */
+    {
+        .name = "nanbeige",
+        .rope = ROPE_NORM,
+        .bind = decoder_bind,
+        .decoder = {.loops = true},
+    },
     /* Arcee AFM 4.5B. */
     {
         .name = "arcee",

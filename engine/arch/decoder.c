@@ -436,11 +436,17 @@ void decoder_block(struct binder *b, struct model *m, const struct decoder *d,
     decoder_mlp(b, m, d, layer);
 }
 
-void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
-    struct model_op logits;
+/* Reads how often the layers run, and whether x gets the last norm between two runs. */
+static uint32_t read_loops(struct binder *b, const struct model *m, bool *normed) {
+    uint32_t n = 1;
 
-    assert(m->n_ops == 0);
-    decoder_ends(b, m, d, &logits);
+    meta_u32_opt(b, "num_loops", 1, MODEL_LAYERS_MAX / m->shape.n_layer, &n);
+    *normed = !meta_bool(b, "skip_loop_final_norm");
+    return n;
+}
+
+/* Adds all layers once. */
+static void bind_layers(struct binder *b, struct model *m, const struct decoder *d) {
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
@@ -448,6 +454,24 @@ void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
         decoder_block(b, m, d, &l);
         if ((i + 2) * m->shape.n_embd <= m->shape.n_picture)
             model_add(m, &(struct model_op){.kind = OP_DEEP, .layer = i, .part = i + 1});
+    }
+}
+
+void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    uint32_t n_loops = 1;
+    bool normed = false;
+    struct model_op logits;
+
+    assert(m->n_ops == 0);
+    decoder_ends(b, m, d, &logits);
+    if (d->loops)
+        n_loops = read_loops(b, m, &normed);
+    bind_layers(b, m, d);
+    for (uint32_t i = 1; i < n_loops && b->r == 0; i++) {
+        if (normed)
+            model_add(m, &(struct model_op){
+                             .kind = OP_NORM, .layer = 0, .norm = logits.norm, .rms = true});
+        bind_layers(b, m, d);
     }
     model_add(m, &logits);
 }

@@ -84,6 +84,8 @@ struct decoder {
     enum bind_need pick_bias;
     /* name of the norm before the logits; NULL: output_norm */
     const char *final_norm;
+    /* layers run several times if the file says so, each time with keys of their own */
+    bool loops;
     /* hybrid.h: delta_shape.tiled */
     bool tiled;
 };

@@ -174,15 +174,15 @@ int ops_deep(struct step *s, const struct model_op *op) {
     return any ? each_row_of(s, op, deep_row) : 0;
 }
 
-/* Applies a layer norm to x, or an RMS norm without weights if the op has no weights (OP_NORM). */
+/* Applies a layer norm to x, or an RMS norm (OP_NORM). */
 static void ops_norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *x = ops_act_row(b, ACT_X, row);
 
-    if (r->op->norm)
+    if (r->op->norm && !r->op->rms)
         b->kernels->layer_norm(x, r->w->norm, r->w->norm_bias, b->shape.n_embd, b->shape.rms_eps);
     else
-        b->kernels->norm(x, NULL, x, b->shape.n_embd, b->shape.rms_eps);
+        b->kernels->norm(x, r->w->norm, x, b->shape.n_embd, b->shape.rms_eps);
 }
 
 int ops_norm(struct step *s, const struct model_op *op) {

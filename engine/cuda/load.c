@@ -397,20 +397,24 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     return code->load ? code->load(b, w, op, err) : load_matrices(b, w, op, err);
 }
 
+/* Sets the bytes that the op's layer takes in a page. */
+static void load_page_size(struct be *b, const struct model_op *op) {
+    const struct page_shape page = cuda_page_shape(b, &op->heads);
+    struct kv_class *kv = &b->kv[op->kv.cls];
+
+    assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
+    kv->layer_bytes[op->kv.layer] = page_layer_bytes(&page);
+    kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
+}
+
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = load_weights_new(b);
 
     assert(op_has_weights(op));
     if (!w)
         return -ENOMEM;
-    if (op_has_pages(op)) {
-        const struct page_shape page = cuda_page_shape(b, &op->heads);
-        struct kv_class *kv = &b->kv[op->kv.cls];
-
-        assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
-        kv->layer_bytes[op->kv.layer] = page_layer_bytes(&page);
-        kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
-    }
+    if (op_has_pages(op))
+        load_page_size(b, op);
     if (op->kind == OP_QKV && op->qkv.temper.slope != 0) {
         assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->qkv.temper.slope);
         b->attention.temper = op->qkv.temper;
@@ -448,6 +452,9 @@ int cuda_count_weights(struct be *b, struct err *err) {
 
     assert(cuda_counts(b));
     b->load.weights.size = b->load.host.size = SIZE_MAX;
+    for (uint32_t i = 0; i < b->shape->n_ops; i++) /* also of ops that share weights */
+        if (op_has_pages(&op[i]) && op_weights_of(op, i) != i)
+            load_page_size(b, &op[i]);
     for (uint32_t i = 0; i < b->shape->n_ops && r == 0; i++)
         if (op_has_weights(&op[i]) && op_weights_of(op, i) == i && loads(b, i))
             r = (b->group.n > 1 ? ranks_load_part : cuda_load)(b, &op[i], &w, err);

@@ -54,10 +54,10 @@ int ref_norm(struct step *s, const struct model_op *op) {
     for (size_t r = 0; r < s->host.batch->n_rows; r++) {
         float *x = b->act[ACT_X] + r * n;
 
-        if (op->norm)
+        if (op->norm && !op->rms)
             layer_norm(x, op->norm, op->norm_bias, b->shape->rms_eps, n);
         else
-            ref_rms_norm(x, NULL, b->shape->rms_eps, n, x);
+            ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
     return 0;
 }

@@ -131,12 +131,14 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 /* -- weights ----------------------------------------------------------------------------------- */
 
 /* Returns why an op cannot be divided by layers, or NULL: layers that read keys of other layers may
- * need another device's, and only x is handed over, not residual streams. */
+ * need another device's, and only x is handed over, once, not residual streams. */
 static const char *layers_lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs";
     if (op->kind == OP_HC_OUT)
         return "residual streams";
+    if (op->kind == OP_NORM && op->rms)
+        return "layers that run several times";
     return be_lacks(&weft_backend_cuda, s, op);
 }
 
