@@ -156,7 +156,7 @@ enum op_kind {
     /* Mamba-2. in: u, z, step before softplus. For each token in order, per head:
      *   c = silu(conv_bias + sum over j of conv[.][j] u of token t - kernel + 1 + j): x, B, C
      *   s = softplus(step + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
-     *   d = norm(y silu(z)), the norm over the heads of a group */
+     *   d = norm(y silu(z)), the norm over the heads of a group; without @norm y silu(z) */
     OP_MAMBA,
     /* Down projections of latent attention: l = w[0] y (key), r = w[1] y (query). mla.q_rank 0:
      * w[1] y is q already, and MLA_Q is absent. */

@@ -34,6 +34,7 @@
 #include "engine/arch/deepseek4.h"
 #include "engine/arch/dflash.h"
 #include "engine/arch/encoder.h"
+#include "engine/arch/falcon.h"
 #include "engine/arch/gemma4.h"
 #include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
@@ -608,6 +609,13 @@ static const struct arch archs[] = {
         .routing = {.by_keys = true, .normed = true, .gating = GATING_SOFTMAX},
         .scales = BIND_MAY,
         .bind = granite_bind,
+    },
+    /* Falcon-H1: 0.5B to 34B. */
+    {
+        .name = "falcon-h1",
+        .rope = ROPE_NEOX,
+        .bind = falcon_bind,
+        .decoder = {.bare_ffn_norm = true},
     },
     /* EXAONE 3 and 3.5. */
     {

@@ -199,8 +199,9 @@ static const char *ffn_norm_name(const struct decoder *d) {
 /* Binds the norm before a layer's FFN. Returns NULL if layers have no such norm. */
 static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
-    return bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight",
-                       l, ffn_norm_name(d));
+    if (d->bare_ffn_norm)
+        return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s", l, ffn_norm_name(d));
+    return weighted_norm(b, m, d, d->unnormed ? BIND_NEVER : BIND_MUST, l, ffn_norm_name(d));
 }
 
 /* Binds the bias of that norm. */

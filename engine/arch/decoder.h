@@ -30,6 +30,8 @@ struct decoder {
     bool streams;
     /* name of the norm before the FFN; NULL: ffn_norm */
     const char *ffn_norm;
+    /* the name of this norm does not end with .weight */
+    bool bare_ffn_norm;
     /* names of the norms after attention and after the FFN; NULL: there are no such norms */
     const char *attn_post_norm, *ffn_post_norm;
     /* epsilon of the norms after branches; 0: rms_eps */

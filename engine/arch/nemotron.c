@@ -36,7 +36,7 @@ void nemotron_read_mamba(struct binder *b, struct model_shape *s) {
     };
 }
 
-void nemotron_mamba(struct binder *b, struct model *m, uint32_t l) {
+void nemotron_mamba_in(struct binder *b, struct model *m, uint32_t l, enum bind_need norm) {
     const struct model_shape *s = &m->shape;
     uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
 
@@ -56,8 +56,8 @@ void nemotron_mamba(struct binder *b, struct model *m, uint32_t l) {
             .kind = OP_MAMBA,
             .layer = l,
             .recurrent.state = m->shape.state.n_layer++,
-            .norm = bind_flat(b, bind_vectors(b, BIND_MUST, inner / s->mamba.n_group,
-                                              s->mamba.n_group, "blk.%u.ssm_norm.weight", l)),
+            .norm = bind_flat(b, bind_vectors(b, norm, inner / s->mamba.n_group, s->mamba.n_group,
+                                              "blk.%u.ssm_norm.weight", l)),
             .recurrent.conv = layer_matrix(b, l, "ssm_conv1d", s->state.kernel, channels),
             .recurrent.conv_bias = bind_vector(b, BIND_MAY, channels, "blk.%u.ssm_conv1d.bias", l),
             .recurrent.dt = bind_vector(b, BIND_MUST, heads, "blk.%u.ssm_dt.bias", l),
@@ -65,7 +65,11 @@ void nemotron_mamba(struct binder *b, struct model *m, uint32_t l) {
                 bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_a", l)),
             .recurrent.skip = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_d", l)),
         });
-    decoder_project(b, m, l, ACT_D, inner, "ssm_out", false);
+}
+
+void nemotron_mamba(struct binder *b, struct model *m, uint32_t l) {
+    nemotron_mamba_in(b, m, l, BIND_MUST);
+    decoder_project(b, m, l, ACT_D, m->shape.state.n_out, "ssm_out", false);
 }
 
 /* Adds x += W (attention of norm x), with @n_kv key heads. */

@@ -10,6 +10,8 @@
 /* Reads the sizes of the Mamba-2 layers, bounded so that the number of floats of a state fits into
  * 64 bits. */
 void nemotron_read_mamba(struct binder *b, struct model_shape *s);
+/* Adds d = Mamba-2 of norm x. @norm: whether d has a norm (OP_MAMBA). */
+void nemotron_mamba_in(struct binder *b, struct model *m, uint32_t l, enum bind_need norm);
 /* Adds x += W (Mamba-2 of norm x). */
 void nemotron_mamba(struct binder *b, struct model *m, uint32_t l);
 /* Implements block_fn (mtp.h): attention, then experts with a norm of their own. */

@@ -64,7 +64,8 @@ static void mamba_advance_head(void *ctx, uint32_t i, uint32_t thread) {
     b->kernels->mamba_advance(&head, state);
 }
 
-/* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group. */
+/* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group
+ * if the op has one. */
 static void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -72,7 +73,7 @@ static void mamba_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     float *y = b->act[ACT_D] + row * b->act_width[ACT_D];
 
     b->kernels->glu[GLU_SILU](b->recurrent->in[1] + (size_t)row * inner, y, y, inner);
-    for (uint32_t at = 0; at < inner; at += n)
+    for (uint32_t at = 0; at < inner && k->op->weights->norm; at += n)
         b->kernels->norm(y + at, k->op->weights->norm + at, y + at, n, b->shape.rms_eps);
 }
 

@@ -24,6 +24,8 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
         return NULL;
     if (!op->norm)
         return "recurrent layers without norms";
+    if (op[1].kind != OP_PROJ) /* d and o share a buffer */
+        return "attention beside recurrent layers";
     if (dim == 16 || dim == 32 || dim == 64 || dim == 128)
         return NULL;
     return mamba ? "Mamba-2 states of other than 16, 32, 64 or 128 values"

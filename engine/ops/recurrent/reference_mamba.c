@@ -28,14 +28,14 @@ static void ref_mamba_advance(const struct be *b, const struct model_op *op, uin
     }
 }
 
-/* Computes y = norm(y silu(z)), with a norm for each group of heads. */
+/* Computes y = norm(y silu(z)), with a norm for each group of heads if the op has one. */
 static void gate_and_norm(const struct be *b, const struct model_op *op, const float *z, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
     size_t inner = (size_t)m->n_head * m->dim, n = inner / m->n_group;
 
     for (size_t i = 0; i < inner; i++)
         y[i] *= mx_silu(z[i]);
-    for (size_t at = 0; at < inner; at += n) {
+    for (size_t at = 0; at < inner && op->norm; at += n) {
         float scale = 1.0f / sqrtf(host_dot(y + at, y + at, n) / (float)n + b->shape->rms_eps);
 
         for (size_t i = at; i < at + n; i++)
