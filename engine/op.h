@@ -133,7 +133,8 @@ enum op_kind {
     /* Input products of the recurrent op that follows: in[first + i] = w[i] y. The recurrent op
      * computes d from them and from the state of the row's sequence, and updates the state. @parts:
      * the products of w[0], w[1] and w[2] are concatenated in in[0]; another STATE_IN computes the
-     * rest. */
+     * rest. LOW_DOWN: l[i] = w[i] y instead, for the STATE_IN with LOW_UP that follows: in[first +
+     * i] = w[i] l[i]. */
     OP_STATE_IN,
     /* A gated delta net. in: u, z, beta, alpha before their functions. @joined: in[3] is absent,
      * and in[2] has, for each key head, the betas of its value heads, then the alphas. For each
@@ -147,7 +148,8 @@ enum op_kind {
      * element of the key. in: u, z, raw decays, betas before the sigmoid. The rows of conv are
      * divided among three tensors (conv, conv_more). As DELTA, but per head and for each element i
      * of the key:
-     *   g[i] = lower sigmoid(decay (raw[i] + dt[i])), b = sigmoid(beta)
+     *   g[i] = lower sigmoid(decay (raw[i] + dt[i])), b = sigmoid(beta); if lower is 0,
+     *   g[i] = decay softplus(raw[i] + dt[i])
      *   M[i] = e^g[i] M[i]; M += k (b (v - M^T k))^T; d = norm(M^T q) sigmoid(z) */
     OP_KDA,
     /* A short convolution (LFM2). in: b, c, u. For each token: t = b u, d = c times the sum over j
@@ -327,6 +329,7 @@ struct op_ffn { /* GATE_UP, GATE_IN, EXPERTS, SHARED */
 struct op_state_in { /* STATE_IN */
     bool parts;
     uint8_t first;
+    enum state_low { LOW_NONE, LOW_DOWN, LOW_UP } low;
 };
 
 struct op_recurrent { /* DELTA, KDA, CONV, MAMBA */

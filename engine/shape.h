@@ -61,6 +61,8 @@ struct state_shape {
     /* values of a row in each product, the most of any layer; n_in[0]: the convolution's channels,
      * a multiple of 16 */
     uint32_t n_in[OP_MATRICES];
+    /* values of a row between the two products of STATE_IN with @low; 0: there are none */
+    uint32_t n_low;
     /* values of the output, ACT_D */
     uint32_t n_out;
     /* size of a sequence's state in one layer */
@@ -144,7 +146,9 @@ struct delta_shape {
     uint32_t dim;
     /* value head h uses key head h % n_key_head; else h / (n_value_head / n_key_head) */
     bool tiled;
-    /* KDA: lower bound of the logarithm of a decay, negative */
+    /* KDA: each element of a key has a decay */
+    bool elementwise;
+    /* KDA: lower bound of the logarithm of a decay, negative; 0: there is none */
     float lower;
 };
 

@@ -156,7 +156,7 @@ static void mla_finish_row(void *ctx, uint32_t row, uint32_t thread) {
     float *key = b->mla->latent + (size_t)row * m->head_dim;
 
     b->kernels->norm(key, k->op->weights->norm, key, m->mla.rank, m->rms_eps);
-    b->kernels->rope(key + m->mla.rank, cs, n_rot, m->rope_type);
+    b->kernels->rope(key + m->mla.rank, cs, m->rope[k->op->rope].n_rot, m->rope_type);
     b->kernels->kv_write(&view, keys, keys + view.k_head, pos % view.page_tokens, key, key);
     for (uint32_t h = 0; h < m->n_head; h++) {
         float *q =
@@ -164,7 +164,7 @@ static void mla_finish_row(void *ctx, uint32_t row, uint32_t thread) {
 
         memcpy(q, b->mla->q + ((size_t)row * m->n_head + h) * width + m->mla.n_nope,
                n_rot * sizeof(*q));
-        b->kernels->rope(q, cs, n_rot, m->rope_type);
+        b->kernels->rope(q, cs, m->rope[k->op->rope].n_rot, m->rope_type);
         ops_temper(&k->op->temper, pos, q - m->mla.rank, m->head_dim);
     }
 }

@@ -40,6 +40,8 @@ static void alloc_states(struct be *b, const struct be_opts *o) {
     b->gated = floats(b, n_rows, (size_t)2 * o->shape->widest.q);
     for (int i = 0; i < OP_MATRICES; i++)
         b->in[i] = floats(b, n_rows, t->n_in[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(b->between); i++)
+        b->between[i] = floats(b, n_rows, t->n_low);
     b->channel = floats(b, 1, t->n_in[0]);
     b->recall = floats(b, 1, o->shape->delta.dim);
     b->state = floats(b, o->n_states, state_floats(t));

@@ -67,6 +67,8 @@ struct be {
     float *gated;
     /* [max_rows][n_in] products of STATE_IN */
     float *in[OP_MATRICES];
+    /* [max_rows][n_low]: products of STATE_IN with LOW_DOWN */
+    float *between[2];
     /* [channels] result of the convolution of a row */
     float *channel;
     /* [dim] M^T k of a value head */

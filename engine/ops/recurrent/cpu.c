@@ -23,8 +23,10 @@ int recurrent_open(struct be *b, uint32_t n_states) {
     d->n_heads = heads_of(b);
     for (int i = 0; i < OP_MATRICES; i++)
         d->in[i] = be_rows(b, s->n_in[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(d->between); i++)
+        d->between[i] = be_rows(b, s->n_low);
     d->c = be_rows(b, s->n_in[0]);
-    d->n_keep = d->n_heads * (b->shape.delta.lower < 0 ? b->shape.delta.dim : 1);
+    d->n_keep = d->n_heads * (b->shape.delta.elementwise ? b->shape.delta.dim : 1);
     d->mix[0] = be_rows(b, d->n_keep);
     d->mix[1] = be_rows(b, d->n_heads);
     d->state = be_map(b, n_states * state_floats(s) * sizeof(float));
@@ -79,9 +81,28 @@ int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, s
     return r ? r : recurrent_load_taps(b, w, &op->recurrent, b->shape.state.n_in[0]);
 }
 
+/* Computes in[first + i] = w[i] l[i]. */
+static int recurrent_up(struct step *s, const struct model_op *op) {
+    const struct recurrent *d = s->be->recurrent;
+    const struct weights *w = op->weights;
+    uint32_t n_low = s->be->shape.state.n_low;
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        ops_store(s, ops_prepare_rows(s, w, i, 1, d->between[i], n_low),
+                  d->in[op->state_in.first + i], w->m[i].n_out);
+    return 0;
+}
+
 int ops_state_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_mats = op->weights->n_mats;
+
+    if (op->state_in.low == LOW_DOWN) {
+        ops_store_each(s, ops_prepare(s, op->weights, 0, n_mats, ACT_X), b->recurrent->between);
+        return 0;
+    }
+    if (op->state_in.low == LOW_UP)
+        return recurrent_up(s, op);
     struct matmul mm = ops_prepare(s, op->weights, 0, n_mats, ACT_X);
 
     assert(b->recurrent && n_mats > 0);

@@ -16,6 +16,8 @@
 struct recurrent {
     /* [max_rows][n_in[i]] the products of STATE_IN */
     float *in[OP_MATRICES];
+    /* [max_rows][n_low]: those with LOW_DOWN */
+    float *between[2];
     /* [max_rows][n_in[0]] the result of the convolution */
     float *c;
     /* [max_rows][n_keep] decays, and [max_rows][n_heads] sigmoid(beta) (DELTA, KDA) or the step

@@ -39,6 +39,13 @@ static void delta_mix_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
+/* Computes e^g of a head whose decays have no lower bound. The products with its state cost @n
+ * times as much, so that plain loops suffice. */
+static void keep_unbounded(const float *x, const float *dt, float by, float *keep, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        keep[i] = mx_expf(by * mx_softplus(x[i] + dt[i]));
+}
+
 /* Computes e^g, for each element of the key, and sigmoid(beta) of the value heads of a row of
  * OP_KDA. */
 static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
@@ -51,8 +58,12 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
     for (uint32_t h = 0; h < n; h++) {
         size_t at = ((size_t)row * n + h) * s->dim, i = (size_t)row * n + h;
 
-        b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
-                             d->mix[0] + at, s->dim);
+        if (s->lower < 0)
+            b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
+                                 d->mix[0] + at, s->dim);
+        else
+            keep_unbounded(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], d->mix[0] + at,
+                           s->dim);
         d->mix[1][i] = mx_sigmoid(d->in[3][i]);
     }
 }

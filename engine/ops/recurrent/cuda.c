@@ -21,7 +21,7 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
         return s->state.n_floats % 4 == 0 ? NULL
                                           : "short convolutions with states that 4 does not divide";
     if (op->kind == OP_STATE_IN)
-        return NULL;
+        return op->state_in.low ? "inputs of recurrent layers of a lower rank" : NULL;
     if (!op->norm)
         return "recurrent layers without norms";
     if (op[1].kind != OP_PROJ) /* d and o share a buffer */

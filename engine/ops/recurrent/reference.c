@@ -10,11 +10,29 @@
 
 #include "engine/quant.h"
 
+/* Computes the products of STATE_IN with LOW_DOWN or LOW_UP. */
+static int ref_low_products(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_rows = s->host.batch->n_rows;
+
+    if (op->state_in.low == LOW_DOWN)
+        ref_norm_rows(s, op);
+    for (size_t i = 0; i < ARRAY_SIZE(b->between) && op->w[i]; i++) {
+        if (op->state_in.low == LOW_DOWN)
+            ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->between[i]);
+        else
+            ref_linear(b, op->w[i], NULL, b->between[i], n_rows, b->in[op->state_in.first + i]);
+    }
+    return 0;
+}
+
 int ref_state_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
 
+    if (op->state_in.low)
+        return ref_low_products(s, op);
     ref_norm_rows(s, op);
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
         size_t n = op->w[i]->ne[1];

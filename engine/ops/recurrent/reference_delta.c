@@ -109,6 +109,13 @@ int ref_delta(struct step *s, const struct model_op *op) {
     return ref_each_state(s, op, ref_delta_row);
 }
 
+/* Returns the logarithm of a decay of OP_KDA, from the raw value with its bias. */
+static float kda_decay(float by, float lower, float x) {
+    if (lower < 0)
+        return lower * mx_sigmoid(by * x);
+    return by * mx_softplus(x);
+}
+
 /* Implements ref_state_fn for OP_KDA, which has as many key heads as value heads. Overwrites the
  * raw decays in in[2] by the decays. */
 static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
@@ -124,9 +131,9 @@ static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, f
               by = ref_vector_at(op->recurrent.decay, h);
 
         for (uint32_t i = 0; i < n; i++) {
-            float x = by * (keep[i] + ref_vector_at(op->recurrent.dt, (size_t)h * n + i));
+            float x = keep[i] + ref_vector_at(op->recurrent.dt, (size_t)h * n + i);
 
-            keep[i] = mx_expf(d->lower * mx_sigmoid(x));
+            keep[i] = mx_expf(kda_decay(by, d->lower, x));
         }
         const struct head head = {
             .q = b->channel + (size_t)h * n,
