@@ -38,6 +38,7 @@
 #include "engine/arch/gemma4.h"
 #include "engine/arch/granite.h"
 #include "engine/arch/hybrid.h"
+#include "engine/arch/kimi.h"
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
 #include "engine/arch/mtp.h"
@@ -82,6 +83,8 @@ struct arch {
     /* the file's MTP blocks are ignored */
     bool no_drafts;
     bool no_rope;
+    /* attention is latent: values and keys differ in size */
+    bool latent;
     /* decoder.layer_norm: files with the key of RMS norms have these */
     bool may_rms;
     /* keys with factors of the embedding, of branches and of logits */
@@ -352,6 +355,7 @@ static const struct arch archs[] = {
         .fixed_betas = true,
         .mtp = deepseek2_block,
         .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
+        .latent = true,
         .bind = deepseek2_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
@@ -362,6 +366,7 @@ static const struct arch archs[] = {
         .experts = EXPERTS_MUST,
         .fixed_betas = true,
         .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
+        .latent = true,
         .bind = deepseek2_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
@@ -405,7 +410,19 @@ static const struct arch archs[] = {
         .mtp = bailing3_block,
         .mtp_norm = MTP_NAMED,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .latent = true,
         .bind = bailing3_bind,
+        .decoder = {.pick_bias = BIND_MAY},
+    },
+    /* Kimi Linear 48B-A3B. */
+    {
+        .name = "kimi-linear",
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .no_rope = true,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SIGMOID},
+        .latent = true,
+        .bind = kimi_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
     /* BERT: bge, MiniLM, e5, gte; and models derived from RoBERTa, which have the same name. */
@@ -949,7 +966,7 @@ static void read_shape(struct binder *b, const struct arch *a, struct model *mod
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
         bind_refuse(b, "heads have %u values; an even number from 2 to 1024 is needed",
                     s->head_dim);
-    else if (value_length != s->head_dim && a->bind != deepseek2_bind && a->bind != bailing3_bind)
+    else if (value_length != s->head_dim && !a->latent)
         bind_refuse(
             b,
             "heads with keys of %u and values of %u numbers are not supported; both must be equal",

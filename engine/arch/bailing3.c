@@ -5,8 +5,7 @@
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 
-/* Reads the sizes of the delta nets. */
-static void read_kda(struct binder *b, struct model_shape *s) {
+void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded) {
     struct delta_shape *d = &s->delta;
     double lower = 0;
 
@@ -20,9 +19,11 @@ static void read_kda(struct binder *b, struct model_shape *s) {
                     "'%s.kda.head_dim' is %u; a multiple of 16 is needed, and the values of a "
                     "latent head, %u",
                     b->arch, d->dim, s->mla.n_value);
-    else if (!meta_bool(b, "kda.safe_gate") || lower >= 0)
+    bool bound = meta_bool(b, "kda.safe_gate") && lower < 0;
+    if (bounded && !bound)
         bind_refuse(b, "decays without '%s.kda.gate_lower_bound' are not supported", b->arch);
-    d->lower = (float)lower;
+    d->elementwise = true;
+    d->lower = bound ? (float)lower : 0;
     d->n_key_head = d->n_value_head = s->n_head;
     uint32_t inner = s->n_head * d->dim;
     s->state = (struct state_shape){
@@ -40,8 +41,53 @@ static const struct tensor *taps(struct binder *b, const struct model_shape *s, 
                          "blk.%u.ssm_conv1d_%c.weight", l, which);
 }
 
-/* Adds x += W (Kimi delta attention of norm x). */
-static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
+/* Adds in[1] to in[3] of Kimi delta attention: gates of the output, raw decays and betas. */
+static void bind_gates(struct binder *b, struct model *m, uint32_t l, const struct tensor *norm) {
+    const struct model_shape *s = &m->shape;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .state_in.first = 1,
+                     .norm = norm,
+                     .w = {layer_matrix(b, l, "ssm_g_a", s->n_embd, s->state.n_out),
+                           layer_matrix(b, l, "ssm_f_a", s->n_embd, s->state.n_out),
+                           layer_matrix(b, l, "ssm_beta", s->n_embd, s->n_head)},
+                 });
+}
+
+/* Adds what bind_gates() adds, where gates and decays are products of two matrices. */
+static void bind_low_gates(struct binder *b, struct model *m, uint32_t l,
+                           const struct tensor *norm) {
+    const struct model_shape *s = &m->shape;
+    uint64_t n_low = m->shape.state.n_low = s->delta.dim;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .state_in.low = LOW_DOWN,
+                     .norm = norm,
+                     .w = {layer_matrix(b, l, "ssm_g_a", s->n_embd, n_low),
+                           layer_matrix(b, l, "ssm_f_a", s->n_embd, n_low)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .state_in.low = LOW_UP,
+                     .state_in.first = 1,
+                     .w = {layer_matrix(b, l, "ssm_g_b", n_low, s->state.n_out),
+                           layer_matrix(b, l, "ssm_f_b", n_low, s->state.n_out)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .state_in.first = 3,
+                     .norm = norm,
+                     .w = {layer_matrix(b, l, "ssm_beta", s->n_embd, s->n_head)},
+                 });
+}
+
+void bailing3_kda(struct binder *b, struct model *m, uint32_t l, bool low) {
     const struct model_shape *s = &m->shape;
     uint64_t e = s->n_embd, inner = s->state.n_out, n = s->n_head;
     const struct tensor *norm = layer_vector(b, l, "attn_norm", e);
@@ -56,15 +102,10 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
                .w = {layer_matrix(b, l, "attn_q", e, inner), layer_matrix(b, l, "attn_k", e, inner),
                      layer_matrix(b, l, "attn_v", e, inner)},
            });
-    model_add(
-        m, &(struct model_op){
-               .kind = OP_STATE_IN,
-               .layer = l,
-               .state_in.first = 1,
-               .norm = norm,
-               .w = {layer_matrix(b, l, "ssm_g_a", e, inner),
-                     layer_matrix(b, l, "ssm_f_a", e, inner), layer_matrix(b, l, "ssm_beta", e, n)},
-           });
+    if (low)
+        bind_low_gates(b, m, l, norm);
+    else
+        bind_gates(b, m, l, norm);
     model_add(
         m, &(struct model_op){
                .kind = OP_KDA,
@@ -87,7 +128,7 @@ static void bailing3_bind_layer(struct binder *b, struct model *m, const struct 
     if (latent)
         deepseek2_attention(b, m, i, true);
     else
-        bind_kda(b, m, i);
+        bailing3_kda(b, m, i, false);
     uint32_t first = m->n_ops;
     decoder_mlp(b, m, d, &l);
     limits_set(m, first, limits, i);
@@ -113,7 +154,7 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
     m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
     deepseek2_read(b, m);
-    read_kda(b, &m->shape);
+    bailing3_read_kda(b, &m->shape, true);
     limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)

@@ -10,5 +10,10 @@
 /* Implements block_fn (mtp.h): latent attention and experts. Called after bailing3_bind(), which
  * reads the sizes. */
 void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
+/* Reads the sizes of the delta nets. @bounded: decays must have a lower bound. */
+void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded);
+/* Adds x += W (Kimi delta attention of norm x). @low: decays and output gates have matrices of rank
+ * delta.dim. */
+void bailing3_kda(struct binder *b, struct model *m, uint32_t l, bool low);
 /* Binds the whole model, in place of decoder_bind(). */
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d);
