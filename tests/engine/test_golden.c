@@ -253,7 +253,8 @@ static const char *const served_here[] = {
     "granitemoe",   "internlm2",     "olmoe",         "qwen2moe",
     "seed-oss",     "smollm3",       "command-r",     "cohere2",
     "cohere2moe",   "hunyuan-dense", "hunyuan-moe",   "nemotron",
-    "stablelm",     "starcoder2",    "apertus"};
+    "stablelm",     "starcoder2",    "apertus",       "falcon-h1",
+    "kimi-linear",  "mistral4",      "nanbeige",      "olmo"};
 /* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -486,16 +486,25 @@ Test(identity, reference_windows) {
 }
 
 /* Other features of the table of architectures. */
-static const char *const others[] = {
-    "granite",        "phi3",           "mistral3",    "olmo2",
-    "lfm2",           "lfm2moe",        "glm4moe-mtp", "nemotron-h-moe-mtp",
-    "deepseek2-mtp",  "deepseek2-lite", "laguna",      "minimax-m2",
-    "muse-glimmer",   "step35",         "bailingmoe3", "qwen4exp",
-    "qwen4exp-r2",    "deepseek4",      "smollm3",     "glm4",
-    "exaone4-window", "arcee",          "afmoe",       "bailingmoe2",
-    "granitemoe",     "granitehybrid",  "qwen2moe",    "deepseek2-v3",
-    "cohere2moe",     "hunyuan-moe",    "command-r",   "stablelm",
-    "apertus"};
+static const char *const others[] = {"granite",        "phi3",
+                                     "mistral3",       "olmo2",
+                                     "lfm2",           "lfm2moe",
+                                     "glm4moe-mtp",    "nemotron-h-moe-mtp",
+                                     "deepseek2-mtp",  "deepseek2-lite",
+                                     "laguna",         "minimax-m2",
+                                     "muse-glimmer",   "step35",
+                                     "bailingmoe3",    "qwen4exp",
+                                     "qwen4exp-r2",    "deepseek4",
+                                     "smollm3",        "glm4",
+                                     "exaone4-window", "arcee",
+                                     "afmoe",          "bailingmoe2",
+                                     "granitemoe",     "granitehybrid",
+                                     "qwen2moe",       "deepseek2-v3",
+                                     "cohere2moe",     "hunyuan-moe",
+                                     "command-r",      "stablelm",
+                                     "apertus",        "falcon-h1",
+                                     "kimi-linear",    "mistral4",
+                                     "nanbeige",       "olmo"};
 
 Test(identity, cpu_architectures) {
     need("cpu");
