@@ -1,9 +1,9 @@
 /*
  * gguf_fingerprint - computes 128 bits that distinguish model files from the size and header of
- * every shard and samples of its data. Page keys and the handshake of the two processes contain it.
- * It does not resist an adversary who may write the model file and could change the answers anyway,
- * but accidental differences, other quantisations and other fine-tunes of a model have other
- * fingerprints.
+ * every shard, samples of its data, and the values that the operator has replaced. Page keys and
+ * the handshake of the two processes contain it. It does not resist an adversary who may write the
+ * model file and could change the answers anyway, but accidental differences, other quantisations
+ * and other fine-tunes of a model have other fingerprints.
  *
  * The data is read with pread() and not through the mapping, so that a file that shrinks meanwhile
  * causes no signal.
@@ -63,6 +63,22 @@ static void mix_range(struct mix *m, int fd, uint64_t at, uint64_t len) {
     }
 }
 
+/* Mixes in the values that are not those of the file. */
+static void mix_overrides(struct mix *m, const struct gguf_meta *meta) {
+    for (uint32_t i = 0; i < meta->n; i++) {
+        const struct gguf_kv *kv = &meta->kv[i];
+
+        if (!kv->overridden)
+            continue;
+        mix_bytes(m, (const uint8_t *)kv->key.data, kv->key.len);
+        mix_word(m, kv->type);
+        if (kv->value)
+            mix_bytes(m, kv->value, gguf_scalar_bytes(kv->type));
+        else
+            mix_bytes(m, (const uint8_t *)kv->str.data, kv->str.len);
+    }
+}
+
 void gguf_fingerprint(const struct gguf *g, uint8_t out[16]) {
     struct mix m = {0x77656674u, g->n_shards};
 
@@ -82,6 +98,7 @@ void gguf_fingerprint(const struct gguf *g, uint8_t out[16]) {
         for (uint32_t k = 0; k < N_SAMPLES; k++) /* the first and the last piece included */
             mix_range(&m, s->fd, s->data_start + (data - PIECE) / (N_SAMPLES - 1) * k, PIECE);
     }
+    mix_overrides(&m, &g->meta);
     for (int i = 0; i < 4; i++)
         mix_word(&m, 0);
     m.a = htole64(m.a);

@@ -107,6 +107,8 @@ struct gguf_kv {
     const uint8_t *value;
     struct gguf_str str;
     struct gguf_array array;
+    /* the operator has given the value (gguf_override.h) */
+    bool overridden;
 };
 
 /* Invariant: the index has kv[0 .. n), and no key twice. */
