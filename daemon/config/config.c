@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "base/gguf_override.h"
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
@@ -480,6 +481,19 @@ static int check_sources(const struct config *c, struct err *err) {
     return 0;
 }
 
+/* Checks the form of values that replace those of the model file. */
+static int check_overrides(const struct config *c, struct err *err) {
+    for (char *const *text = c->override_kv; *text; text++)
+        TRY(gguf_override_check(*text, err));
+    return 0;
+}
+
+int config_override(const struct config *c, struct gguf *g, struct err *err) {
+    for (char *const *text = c->override_kv; *text; text++)
+        TRY(gguf_override(g, *text, err));
+    return 0;
+}
+
 int config_set(struct config *c, const char *key, const char *text, struct err *err) {
     const struct option *o = config_find(key);
 
@@ -592,6 +606,7 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "max-seqs",
                        "max-seqs: is %u, which must not be more than max-batch-rows, %u",
                        c->engine.max_seqs, c->engine.max_rows);
+    TRY(check_overrides(c, err));
     return check_sources(c, err);
 }
 

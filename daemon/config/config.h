@@ -18,6 +18,7 @@
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/gguf.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
@@ -74,6 +75,8 @@ struct config {
     char *kv_disk;
     /* "": none */
     char *kv_events, *kv_events_replay, *kv_events_topic;
+    /* KEY=TYPE:VALUE (base/gguf_override.h) */
+    char *override_kv[CONFIG_LIST_MAX + 1];
     /* 0: decided by the worker */
     uint64_t draft_kv_bytes;
     char *draft_sources[CONFIG_LIST_MAX + 1];
@@ -158,6 +161,8 @@ int config_pack(const struct config *c, const char *section, struct buf *out);
  * or -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
+/* Applies the values of override-kv to @g, the model's file. Returns as gguf_override(). */
+int config_override(const struct config *c, struct gguf *g, struct err *err);
 enum log_level config_log_level(const struct config *c); /* Returns the value of log-level. */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);

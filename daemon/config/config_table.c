@@ -262,6 +262,10 @@ const struct option config_table[] = {
     SIZE("engine", "draft-kv-memory", draft_kv_bytes, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of the model's KV memory, on cuda a sixteenth "
          "of the memory that is left on the device."),
+    LIST("engine", "override-kv", override_kv, "",
+         "Values that replace those of the model file: KEY=TYPE:VALUE,... with the types int, "
+         "float, bool and str. general.architecture=str:NAME also renames the keys of the file's "
+         "own architecture."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0|q4_0|auto", false,
            "Format of keys and values; q4_0 is less exact; auto: f16, or q8_0 if f16 does not hold "
            "the context."),

@@ -34,7 +34,7 @@ static const struct llama_option table[] = {
     {"--lora,--control-vector", LLAMA_REFUSED_VALUE, ADAPTER},
     {"--lora-scaled,--control-vector-scaled", LLAMA_REFUSED_VALUE, ADAPTER},
     {"--lora-init-without-apply", LLAMA_REFUSED, ADAPTER},
-    {"--override-kv,--rope-scaling,--rope-scale,--rope-freq-base", LLAMA_REFUSED_VALUE, FILE_ROPE},
+    {"--rope-scaling,--rope-scale,--rope-freq-base", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--models-preset", LLAMA_REFUSED_VALUE, ROUTER},

@@ -298,9 +298,10 @@ static void log_vocabulary(const struct tokenizer *t, const char *file) {
 }
 
 /* Opens the model's file and its vocabulary. Returns 0 or -errno. */
-static int front_model_read(struct front_model *m, const char *path, struct engine_kind *kind,
+static int front_model_read(struct front_model *m, const struct config *c, struct engine_kind *kind,
                             struct err *err) {
-    TRY(checkpoint_open_model(&m->file, path, err));
+    TRY(checkpoint_open_model(&m->file, c->model, err));
+    TRY(config_override(c, m->file, err));
     TRY(front_model_check_kind(m->file, kind, err));
     return tokenizer_new(&m->tokenizer, m->file, err);
 }
@@ -310,7 +311,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     struct engine_kind kind = {0};
 
     assert(*c->model);
-    TRY(name_file(front_model_read(m, c->model, &kind, err), "model", c->model, err));
+    TRY(name_file(front_model_read(m, c, &kind, err), "model", c->model, err));
     log_vocabulary(m->tokenizer, c->model);
     TRY(kind.encoder ? 0 : open_template(m, c, err));
     TRY(open_system(m, c, err));

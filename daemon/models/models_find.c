@@ -39,8 +39,8 @@ struct search {
 };
 
 int models_clone(struct config *c, const struct config *from) {
-    static const char *const own[] = {"model",  "aliases",       "tags",         "draft-model",
-                                      "mmproj", "chat-template", "system-prompt"};
+    static const char *const own[] = {"model",  "aliases",       "tags",          "draft-model",
+                                      "mmproj", "chat-template", "system-prompt", "override-kv"};
 
     TRY(config_clone(c, from));
     c->pinned = false;

@@ -695,6 +695,7 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
     if (n_draft >= n)
         return -EPROTO;
     TRY(gguf_open_fds(&w->file, fds, n - n_draft, err));
+    TRY(config_override(&w->config, w->file, err));
     if (n_draft > 0)
         TRY(gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err));
     return m->has_projector ? gguf_open_fds(&w->projector, fds + n, 1, err) : 0;
