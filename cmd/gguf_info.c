@@ -8,7 +8,9 @@
 #include <yyjson.h>
 
 #include "base/gguf.h"
+#include "base/gguf_override.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/util.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/cli.h"
@@ -28,6 +30,8 @@ static const char usage[] =
     "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --draft-model FILE serve it with this draft model or block, not the model's own\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
+    "  --override-kv LIST replace values of the file: KEY=TYPE:VALUE,... with the types int,\n"
+    "                     float, bool and str\n"
     "  --ops BACKEND      print instead the operations of a step, and which of them BACKEND\n"
     "                     (reference, cpu or cuda) computes together\n"
     "  --no-fit           print only the content of the file\n"
@@ -393,12 +397,22 @@ static int info_print_ops(const struct gguf *g, const char *path, const char *ba
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
+/* Opens the model at @path with the values of @overrides. Returns as gguf_open(). */
+static int info_open(struct gguf **out, const char *path, const char *overrides, struct err *err) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+
+    TRY(checkpoint_open_model(&g, path, err));
+    TRY(gguf_override(g, overrides, err));
+    *out = STEAL(g);
+    return 0;
+}
+
 int gguf_cmd_info(int argc, char **argv) {
     bool json = false, no_fit = false, nearest = false;
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
-    char *projector = NULL, *drafter = NULL, *kv = "f16", *ops = NULL;
+    char *projector = NULL, *drafter = NULL, *kv = "f16", *ops = NULL, *overrides = "";
     const struct cli_option options[] = {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
@@ -408,6 +422,7 @@ int gguf_cmd_info(int argc, char **argv) {
         {"fetch-experts", CLI_TRUE, &machine.fetches_experts, 0, 0},
         {"draft-model", CLI_TEXT, &drafter, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
+        {"override-kv", CLI_TEXT, &overrides, 0, 0},
         {"ops", CLI_TEXT, &ops, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
         {"nearest", CLI_TRUE, &nearest, 0, 0},
@@ -422,7 +437,7 @@ int gguf_cmd_info(int argc, char **argv) {
         return cli_usage("info needs one FILE");
     if (!kv_option_read(kv, &machine.kv_type))
         return cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", kv);
-    int r = checkpoint_open_model(&g, argv[1], &err);
+    int r = info_open(&g, argv[1], overrides, &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
     if (nearest) {

@@ -794,13 +794,14 @@ static int refuse_unknown(const struct gguf *file, struct gguf_str name, struct 
                        "docs/reference/architectures.md has the supported ones");
     if (near->accepts)
         return err_set(err, 0, NULL,
-                       "architecture '%.*s' is not supported; all its tensors fit '%s' (`weft-gguf "
-                       "info --nearest` says more)",
-                       len, name.data, near->name);
+                       "architecture '%.*s' is not supported; all its tensors fit '%s', which may "
+                       "compute something else: --override-kv general.architecture=str:%s tries it "
+                       "(`weft-gguf info --nearest` says more)",
+                       len, name.data, near->name, near->name);
     return err_set(err, 0, NULL,
-                   "architecture '%.*s' is not supported; the nearest is '%s': %.200s (`weft-gguf "
-                   "info --nearest` says more)",
-                   len, name.data, near->name, near->why);
+                   "architecture '%.*s' is not supported; the nearest is '%s' (--override-kv "
+                   "general.architecture=str:%s): %.150s (`weft-gguf info --nearest` says more)",
+                   len, name.data, near->name, near->name, near->why);
 }
 
 /* Finds the row of general.architecture. Returns 0, or -EINVAL with a hint in @err. */

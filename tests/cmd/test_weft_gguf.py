@@ -514,6 +514,19 @@ def test_nearest_finds_the_architecture_of_a_file_with_another_name():
         assert f"architecture {arch[:-1]}z." in out and f"\n{arch}\n  has all tensors of the file" in out, (name, out)
         fit = info_text(file)
         assert f"architecture '{arch[:-1]}z' is not supported; all its tensors fit '" in fit, (name, fit)
+        own = ops_text(str(DATA / "golden" / f"{name}.gguf"))
+        assert own and ops_text("--override-kv", f"general.architecture=str:{arch}", file) == own, name
+
+
+def ops_text(*args):
+    return run("info", "--ops", "reference", *args)[0].decode()
+
+
+def test_values_are_replaced_where_a_reader_takes_them():
+    file = str(DATA / "golden" / "qwen3.gguf")
+    out = json.loads(run("info", "--json", "--override-kv", "qwen3.rope.freq_base=float:5,a.b=str:c d", file)[0])
+    assert (out["metadata"]["qwen3.rope.freq_base"], out["metadata"]["a.b"]) == (5, "c d"), out["metadata"]
+    assert "override-kv: a: the type must be" in run("info", "--override-kv", "a=text:c", file, code=1)[1]
 
 
 def info_text(file):

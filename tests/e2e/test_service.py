@@ -96,6 +96,39 @@ def test_files_that_are_no_language_model_are_told_apart():
             assert r.returncode == 78 and folder + "/x.gguf: " in r.stderr and part in r.stderr and r.stderr.count("\n") == 1, r
 
 
+def test_values_of_the_file_can_be_replaced():
+    """A file of an unknown architecture answers as the known one, in a preset too; limits and forms are checked."""
+    ask = {"max_tokens": 8, "temperature": 0}
+    option = "--override-kv", "general.architecture=str:qwen3"
+    with tempfile.TemporaryDirectory() as folder:
+        strange = pathlib.Path(folder) / "strange.gguf"
+        data = pathlib.Path(tiny_model()).read_bytes()
+        end = data.rindex(b"qwen3.") + 6
+        strange.write_bytes(data[:end].replace(b"qwen3", b"qwenX") + data[end:])
+        r = run_weftd("--model", str(strange), "--listen", "127.0.0.1:0")
+        assert r.returncode == 78 and "'qwenX' is not supported" in r.stderr and " ".join(option) in r.stderr, r
+        with Weftd() as d:
+            wanted = d.complete([5, 6, 7], **ask)["token_ids"]
+        with Weftd(*option, model=str(strange)) as d:
+            assert d.complete([5, 6, 7], **ask)["token_ids"] == wanted
+        presets = pathlib.Path(folder) / "presets"
+        presets.mkdir()
+        (presets / "other.conf").write_text(f"model = {strange}\nkv-memory = 64M\noverride-kv = {option[1]}\n")
+        (presets / "plain.conf").write_text(f"model = {tiny_model()}\nkv-memory = 64M\n")
+        with Weftd("--models", str(presets), "--override-kv", "qwen3.attention.layer_norm_rms_epsilon=float:0.09") as d:
+            assert d.complete([5, 6, 7], model="other", **ask)["token_ids"] == wanted
+            assert d.complete([5, 6, 7], model="plain", **ask)["token_ids"] == wanted, "a preset has its own values"
+            assert d.complete([5, 6, 7], **ask)["token_ids"] != wanted
+        cases = [
+            ("qwen3.block_count=int:0", "'qwen3.block_count' is 0"),
+            ("qwen3.context_length=str:long", "'qwen3.context_length'"),
+            ("qwen3.block_count=two", "override-kv: must be KEY=TYPE:VALUE"),
+        ]
+        for text, part in cases:
+            r = run_weftd("--model", tiny_model(), "--override-kv", text, "--listen", "127.0.0.1:0")
+            assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, (text, r)
+
+
 def with_floats(model, path, values):
     """Copies @model with additional metadata before its own; padded, so that tensors stay aligned."""
     def pair(key, kind, value):

@@ -169,9 +169,11 @@ Test(model, foreign_architectures_are_refused_by_name) {
     struct err err;
 
     t.arch = "mamba";
-    expect_refused(refusal_of(&t, &err),
-                   "'mamba' is not supported; all its tensors fit 'llama' (`weft-gguf info "
-                   "--nearest` says more)");
+    expect_refused(
+        refusal_of(&t, &err),
+        "'mamba' is not supported; all its tensors fit 'llama', which may compute something "
+        "else: --override-kv general.architecture=str:llama tries it (`weft-gguf info "
+        "--nearest` says more)");
 
     t.arch = "gptoss";
     expect_refused(refusal_of(&t, &err), "a file made for Ollama");
