@@ -14,11 +14,11 @@
 #define LETTERS_3 .letter = UC_LETTER, .digits = 3
 #define LETTERS_1 .letter = UC_LETTER, .digits = 1
 
-/* A row for each set of rules. Names under which llama.cpp has the same rules for embedding models
- * are left out, because such models are not served. */
+/* A row for each set of rules, with the names under which llama.cpp has them. */
 static const struct pretok table[] = {
     {.names = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat",
-               "a.x-4.0", "mellum", "exaone4"},
+               "a.x-4.0", "mellum", "exaone4", "modern-bert", "jina-es", "jina-de", "jina-v2-es",
+               "jina-v2-de", "jina-v1-en", "jina-v2-code"},
      .stage = {pretok_gpt2}},
     {.names = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
                "mellum2"},

@@ -13,7 +13,7 @@
 #include "text/unicode.h"
 
 #define PRETOK_STAGES 6
-#define PRETOK_NAMES 13
+#define PRETOK_NAMES 18
 
 struct pretok;
 

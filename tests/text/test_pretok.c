@@ -77,6 +77,7 @@ struct rule {
 
 static const struct rule rules[] = {
     {"gpt-2", {GPT2}},
+    {"modern-bert", {GPT2}},
     {"smollm", {"\\p{N}", GPT2}},
     {"llama-bpe", {MODERN("\\p{L}", "{1,3}")}},
     {"glm4", {MODERN("\\p{L}", "{1,3}")}},
@@ -449,13 +450,11 @@ Test(text_pretok, words_take_linear_time) {
 
 /* What llama.cpp's files name and nothing here serves is not taken for something else. */
 Test(text_pretok, unknown_names_are_unknown) {
-    static const char *const unknown[] = {"gpt-22",    "gpt",         "",
-                                          "default",   "falcon",      "bloom",
-                                          "poro-chat", "viking",      "superbpe",
-                                          "chameleon", "jais-2",      "youtu",
-                                          "spark2_5",  "whitespace",  "gpt3-finnish",
-                                          "ufakzeka",  "roberta-bpe", "modern-bert",
-                                          "bert-bge"};
+    static const char *const unknown[] = {
+        "gpt-22",   "gpt",         "",         "default",    "falcon",
+        "bloom",    "poro-chat",   "viking",   "superbpe",   "chameleon",
+        "jais-2",   "youtu",       "spark2_5", "whitespace", "gpt3-finnish",
+        "ufakzeka", "roberta-bpe", "bert-bge"};
     char known[256];
 
     for (size_t i = 0; i < ARRAY_SIZE(unknown); i++)
