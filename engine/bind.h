@@ -81,6 +81,10 @@ const struct tensor *layer_vector(struct binder *b, uint32_t l, const char *name
 const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, const char *fmt, ...)
     PRINTF(4, 5);
 
+/* Returns values [first, first + n) of the vector @t, which bind_vector() has returned; NULL for
+ * NULL. Valid as long as b->views. */
+const struct tensor *bind_values(struct binder *b, const struct tensor *t, uint64_t first,
+                                 uint64_t n);
 /* Returns rows [first, first + n) of @t, which has at least first + n rows; NULL for NULL. Valid as
  * long as b->views. */
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,

@@ -125,7 +125,7 @@ enum op_kind {
     /* Follows ROUTE: x += post_norm(expert_scale * sum of p e(y)), summed in the order of the
      * picks, where e(y) = weigh[e] (down glu(gate y + b, up y + b) + b). y is that of ROUTE unless
      * the op has a norm. @joined: w[0] has each expert's gate rows, then its up rows, and w[1] is
-     * NULL. @branch (also in SHARED): adds to b instead of x. */
+     * NULL. w[1] NULL without @joined: the up value is 1. @branch (also in SHARED): adds to b instead of x. */
     OP_EXPERTS,
     /* The shared expert. Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), with the
      * y of ROUTE; w[3] has one row. */
@@ -280,6 +280,9 @@ struct attn {
     /* Attention is not causal: a row also sees later rows of its sequence in the step. A
      * window begins where it would for causal attention. */
     bool whole;
+    /* with @whole: largest distance between a row and the keys that it sees, on both sides; 0: it
+     * sees all */
+    uint32_t reach;
     /* a row of a picture also sees the picture's later rows, which are in the same step */
     bool two_way;
     /* the row's own key is excluded, although a window counts it */
@@ -487,7 +490,7 @@ static inline const struct op_recurrent *op_recurrent(const struct model_op *op)
 
 /* Returns true if the op has weights to load. */
 static inline bool op_has_weights(const struct model_op *op) {
-    return op->w[0] || op->sinks || op->post_norm || op->weigh || op_recurrent(op) ||
+    return op->w[0] || op->norm || op->sinks || op->post_norm || op->weigh || op_recurrent(op) ||
            op->kind == OP_NORM || op->kind == OP_KEEP;
 }
 

@@ -79,6 +79,18 @@ void decoder_check_heads(struct binder *b, uint32_t n, const uint32_t *n_head,
                         n_kv[l]);
 }
 
+/* Divides the bias of attn_qkv, if there is one, among @n_q values of queries and @n_kv values each
+ * of keys and values. */
+static void split_bias(struct binder *b, const struct decoder *d, uint32_t l, uint64_t n_q,
+                       uint64_t n_kv, const struct tensor **out) {
+    const struct tensor *all =
+        bind_vector(b, d->qkv_bias, n_q + 2 * n_kv, "blk.%u.attn_qkv.bias", l);
+
+    out[0] = bind_values(b, all, 0, n_q);
+    out[1] = bind_values(b, all, n_q, n_kv);
+    out[2] = bind_values(b, all, n_q + n_kv, n_kv);
+}
+
 /* Adds o = attention(qkv(norm x)). Returns the place of the keys. */
 static struct kv_layer attention_in(struct binder *b, struct model *m, const struct decoder *d,
                                     const struct layer *layer) {
@@ -98,6 +110,7 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
     enum bind_need own = layer->kv || d->fused_qkv ? BIND_NEVER : BIND_MUST;
     enum bind_need v = own && d->v_unit ? BIND_MAY : own;
+    enum bind_need bias = d->fused_qkv ? BIND_NEVER : d->qkv_bias;
 
     struct model_op qkv = {
         .kind = OP_QKV,
@@ -116,9 +129,9 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
                           "blk.%u.attn_q.weight", l),
               bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
               bind_matrix(b, v, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
-        .bias = {bind_vector(b, d->qkv_bias, n_rows, "blk.%u.attn_q.bias", l),
-                 bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_k.bias", l),
-                 bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_v.bias", l)},
+        .bias = {bind_vector(b, bias, n_rows, "blk.%u.attn_q.bias", l),
+                 bind_vector(b, bias, n_kv, "blk.%u.attn_k.bias", l),
+                 bind_vector(b, bias, n_kv, "blk.%u.attn_v.bias", l)},
         .q_norm =
             bind_vector(b, d->qk_norm, d->norm_all ? n_q : h->dim, "blk.%u.attn_q_norm.weight", l),
         .k_norm = bind_vector(b, layer->kv ? BIND_NEVER : d->qk_norm, d->norm_all ? n_kv : h->dim,
@@ -130,6 +143,7 @@ static struct kv_layer attention_in(struct binder *b, struct model *m, const str
         qkv.w[0] = bind_rows(b, all, 0, n_q);
         qkv.w[1] = bind_rows(b, all, n_q, n_kv);
         qkv.w[2] = bind_rows(b, all, n_q + n_kv, n_kv);
+        split_bias(b, d, l, n_q, n_kv, qkv.bias);
     }
     model_add(m, &qkv);
     model_add(m, &(struct model_op){
@@ -337,9 +351,10 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
     enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
     const struct tensor *up =
         bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
-    const struct tensor *gate =
-        d->no_gate ? up
-                   : bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
+    const struct tensor *gate = up;
+    bool no_up = d->no_gate && d->glu != GLU_RELU;
+    if (!d->no_gate)
+        gate = bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
     model_add(
         m,
         &(struct model_op){
@@ -349,7 +364,7 @@ static void sum_experts(struct binder *b, struct model *m, const struct decoder 
             .post_norm = post_norm(b, m, branch ? NULL : d->ffn_post_norm, l),
             .ffn.joined = both != NULL,
             .ffn.glu = d->glu,
-            .w = {both ? both : gate, up,
+            .w = {both ? both : gate, no_up ? NULL : up,
                   layer_matrices(b, l, "ffn_down_exps", n_ff, s->n_embd, n)},
             .bias = {bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_gate_exps.bias", l),
                      bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_up_exps.bias", l),

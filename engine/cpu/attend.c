@@ -148,19 +148,26 @@ static void gather_queries(const struct item *it, float *q) {
 
 /* Returns the first position that a row at @pos sees. */
 static uint32_t first_key(const struct run *r, uint32_t pos) {
-    uint32_t window = r->op->attn.window;
+    uint32_t window = r->op->attn.window, reach = r->op->attn.reach;
 
+    if (reach)
+        return pos - MIN(pos, reach);
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Returns the end of the positions that row @row sees if attention is causal: after its own
- * position (before it with attn.before), or after the last row of its picture. */
+/* Returns the end of the positions that row @row sees: after its own position (before it with
+ * attn.before), after the last row of its picture, or after the last key within its reach. */
 static uint32_t attend_end_key(const struct run *r, uint32_t row) {
     const struct host_step *host = &r->step->host;
+    uint32_t pos = host->row_pos[row], reach = r->op->attn.reach;
 
+    if (reach)
+        return MIN(host_end(host, row), pos + reach + 1);
+    if (r->op->attn.whole)
+        return host_end(host, row);
     if (r->op->attn.two_way)
         return host->row[row].end;
-    return host->row_pos[row] + !r->op->attn.before;
+    return pos + !r->op->attn.before;
 }
 
 /* The keys [first, n) of a tile; none if first == n. */
@@ -172,7 +179,7 @@ struct range {
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
     uint32_t row = it->row0 + i / it->run->group;
-    uint32_t end = it->run->op->attn.whole ? it->end : attend_end_key(it->run, row);
+    uint32_t end = attend_end_key(it->run, row);
 
     if (end <= at || first >= at + TILE_KEYS)
         return (struct range){0, 0};
@@ -298,8 +305,6 @@ static struct item make_item(const struct run *r, uint32_t i) {
         it.begin = MIN(it.begin, first_key(r, it.pos[k]));
         it.end = MAX(it.end, attend_end_key(r, it.row0 + k));
     }
-    if (r->op->attn.whole)
-        it.end = host_end(host, block->row0);
     assert(it.begin <= it.end && it.end > 0 && block->n_rows > 0);
     return it;
 }
@@ -329,8 +334,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
         for (uint32_t i = 0; i < it->n_queries; i++) {
             uint32_t pos = it->pos[i / it->run->group];
 
-            if (attend_end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
-                !it->run->op->attn.whole)
+            if (attend_end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK)
                 continue;
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* the query sees no key before it */
                 state_copy(&s->total[i], &s->chunk[i], attend_padded(b));

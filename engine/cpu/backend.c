@@ -332,9 +332,11 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
                             uint32_t which, struct err *err) {
     const struct tensor *all = op->w[op->ffn.joined && which == 1 ? 0 : which];
     uint32_t n = b->shape.n_expert;
-    struct tensor t = *all;
     struct mat plan;
 
+    if (!all) /* experts without an up value */
+        return 0;
+    struct tensor t = *all;
     if (which == 1 && op->w[1] == op->w[0]) { /* experts without a gate (GLU_RELU) */
         for (uint32_t e = 0; e < n; e++)
             w->expert[e][1] = w->expert[e][0];

@@ -529,12 +529,16 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                          const float *q, float *o) {
     struct be *b = s->be;
     uint32_t group = op->heads.n / op->heads.n_kv, pos = s->host.row_pos[row];
-    uint32_t end = pos + !op->attn.before;
+    uint32_t end = pos + !op->attn.before, reach = op->attn.reach;
     if (op->attn.whole)
         end = host_end(&s->host, row);
     else if (op->attn.two_way)
         end = s->host.row[row].end;
     uint32_t window = op->attn.window, first = window && pos >= window ? pos - window + 1 : 0;
+    if (reach) {
+        first = pos - MIN(pos, reach);
+        end = MIN(end, pos + reach + 1);
+    }
     uint32_t n = end - first, dim = op->heads.dim;
     float *kv = b->row;
 

@@ -286,17 +286,29 @@ static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
                    n);
 }
 
+/* Implements each_fn: applies GELU to the hidden values of a pair. */
+static void gelu_pair(void *ctx, uint32_t pair, uint32_t thread) {
+    const struct be *b = ctx;
+    uint32_t n = b->shape.n_ff_expert;
+
+    b->kernels->gelu(b->experts->hidden + (size_t)pair * n, n);
+}
+
 /* Computes experts.out, the output of each pair, from experts.normed. */
 static void compute_pairs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct experts *e = s->be->experts;
+    bool gated = op->w[1] || op->ffn.joined;
 
     assert(e && w->expert); /* the model has experts */
+    assert(gated || op->ffn.glu == GLU_GELU);
     sort_pairs(e, &s->be->shape, s->n_rows);
     if (e->n_pairs == 0)
         return;
-    cpu_experts_fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
-    multiply_groups(s, op, 0, MATMUL_GLU, e->hidden, s->n_rows == 1);
+    cpu_experts_fill_tiles(s, w, e->normed, 0, gated ? 2 : 1, s->n_rows == 1);
+    multiply_groups(s, op, 0, gated ? MATMUL_GLU : MATMUL_STORE, e->hidden, s->n_rows == 1);
+    if (!gated)
+        be_each(s->be, e->n_pairs, gelu_pair, s->be);
     cpu_experts_fill_tiles(s, w, e->hidden, 2, 1, false);
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }

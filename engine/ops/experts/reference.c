@@ -57,8 +57,10 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
     float *gate = b->gate, *out = b->gate + 2 * n;
 
     multiply_expert(b, op->w[0], op->bias[0], e, y, gate);
-    if (!op->ffn.joined)
+    if (op->w[1])
         multiply_expert(b, op->w[1], op->bias[1], e, y, b->up);
+    for (uint32_t i = 0; i < n && !op->w[1]; i++)
+        b->up[i] = 1;
     ref_glu(op->ffn.glu, op->ffn.limit, gate, op->ffn.joined ? gate + n : b->up, n);
     multiply_expert(b, op->w[2], op->bias[2], e, gate, out);
     return out;
