@@ -454,6 +454,66 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .alibi = true},
     },
+    /* nomic-embed-text 2. */
+    {
+        .name = "nomic-bert-moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.unnormed = true},
+        .bind = encoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .unnormed = true,
+                    .glu = GLU_GELU,
+                    .no_gate = true,
+                    .fused_qkv = true},
+    },
+    /* jina-embeddings-v3 without its adapters. */
+    {
+        .name = "jina-bert-v3",
+        .rope = ROPE_NEOX,
+        .bind = encoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .unnormed = true,
+                    .glu = GLU_GELU,
+                    .no_gate = true,
+                    .fused_qkv = true},
+    },
+    /* ModernBERT: gte-modernbert, granite-embedding-r2, nomic's modernbert-embed. */
+    {
+        .name = "modern-bert",
+        .rope = ROPE_NEOX,
+        .bind = encoder_bind_normed,
+        .decoder = {.layer_norm = true,
+                    .glu = GLU_GELU,
+                    .fused_qkv = true,
+                    .fused_ffn = true,
+                    .embed_norm = "token_embd_norm",
+                    .lead_unnormed = true,
+                    .lead_whole = true,
+                    .window_period = 3,
+                    .window_rope = true},
+    },
+    /* EmbeddingGemma. */
+    {
+        .name = "gemma-embedding",
+        .rope = ROPE_NEOX,
+        .bind = encoder_bind_normed,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .glu = GLU_GELU,
+                    .window_period = 6,
+                    .window_rope = true,
+                    .scaled_embedding = true},
+    },
+    /* EuroBERT. */
+    {
+        .name = "eurobert",
+        .rope = ROPE_NEOX,
+        .bind = encoder_bind_normed,
+    },
     /* SmolLM3. Every fourth layer has no rotary positions. */
     {
         .name = "smollm3",

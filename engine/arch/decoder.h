@@ -81,6 +81,12 @@ struct decoder {
     bool positions;
     /* encoder.h: scores have ALiBi */
     bool alibi;
+    /* encoder.h: name of the norm of the embedding; NULL: none, in BERT token_embd_norm */
+    const char *embed_norm;
+    /* encoder.h: the first layer's attention has no norm, because the embedding has one */
+    bool lead_unnormed;
+    /* encoder.h: of window_period layers the first one has no window, not the last one */
+    bool lead_whole;
     /* lfm2.h: attention has a window if the file gives its size */
     bool windowed;
     enum bind_need pick_bias;

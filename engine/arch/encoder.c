@@ -2,10 +2,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mathx.h"
+#include "engine/arch/window.h"
 #include "engine/bind.h"
 
 #define ALIBI_BIAS 8 /* the smallest slope is 2^-8; files cannot give another number */
@@ -101,11 +104,77 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
                  });
 }
 
+/* Finds the layers whose rows see near keys only. Returns the largest distance of such a key, half
+ * of the window that the file gives; 0: rows see all keys. */
+static uint32_t find_near(struct binder *b, const struct model *m, const struct decoder *d,
+                          bool near[MODEL_LAYERS_MAX]) {
+    static const char key[] = "attention.sliding_window_pattern";
+    uint32_t n = m->shape.n_layer, window = 0;
+
+    if (d->window_period == 0)
+        return 0;
+    window_read(b, n, d->window_period, near, &window);
+    if (b->r < 0 || window == 0)
+        return 0;
+    if (d->lead_whole && !gguf_array(b->file, meta_key(b, key).s)) {
+        memmove(near + 1, near, (n - 1) * sizeof(*near));
+        near[0] = false;
+    }
+    return MAX(window / 2, 1u);
+}
+
+/* Adds attention to the keys of the whole sequence, or to those within @reach. */
+static void add_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t i,
+                          uint32_t reach) {
+    struct decoder own = *d;
+    struct layer l = decoder_layer(m, i);
+
+    l.attn.whole = true;
+    l.attn.reach = reach;
+    l.rope = d->window_rope && reach;
+    own.unnormed = i == 0 && d->lead_unnormed;
+    decoder_attention(b, m, &own, &l);
+}
+
+void encoder_bind_normed(struct binder *b, struct model *m, const struct decoder *d) {
+    struct model_shape *s = &m->shape;
+    bool near[MODEL_LAYERS_MAX] = {false};
+    uint32_t reach = find_near(b, m, d, near);
+
+    assert(m->n_ops == 0 && !d->unnormed);
+    s->encoder = true;
+    if (d->window_rope)
+        window_rope(b, s, s->head_dim, 10000);
+    model_add(m, &(struct model_op){
+                     .kind = OP_EMBED,
+                     .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight")},
+                     .scale = d->scaled_embedding ? sqrtf((float)s->n_embd) : 0,
+                 });
+    if (d->embed_norm)
+        model_add(m, &(struct model_op){
+                         .kind = OP_NORM,
+                         .norm = bind_vector(b, BIND_MUST, s->n_embd, "%s.weight", d->embed_norm),
+                     });
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        add_attention(b, m, d, i, near[i] ? reach : 0);
+        decoder_mlp(b, m, d, &l);
+    }
+    model_add(m, &(struct model_op){
+                     .kind = OP_LOGITS,
+                     .norm = bind_vector(b, BIND_MUST, s->n_embd, "output_norm.weight"),
+                 });
+}
+
 void encoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     const float *slope = d->alibi ? make_slopes(m) : NULL;
+    uint32_t every = 0;
 
     assert(m->n_ops == 0 && d->unnormed);
     m->shape.encoder = true;
+    if (m->shape.n_expert) /* every n-th layer has experts, from the second one on */
+        meta_u32(b, "moe_every_n_layers", 2, MODEL_LAYERS_MAX, &every);
     add_embedding(b, m, d);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
@@ -114,7 +183,10 @@ void encoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
         l.attn.slope = slope;
         decoder_attention(b, m, d, &l);
         add_layer_norm(b, m, i, "attn_output_norm");
-        add_ffn(b, m, d, i);
+        if (every && i % every == 1)
+            decoder_experts(b, m, d, i);
+        else
+            add_ffn(b, m, d, i);
         add_layer_norm(b, m, i, "layer_output_norm");
     }
     model_add(m, &(struct model_op){.kind = OP_LOGITS});

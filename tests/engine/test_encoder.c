@@ -101,7 +101,10 @@ static void make_tokens(int32_t *t, uint32_t n, uint64_t seed) {
         t[i] = (int32_t)rng_below(&rng, 300);
 }
 
-static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v2"};
+static const char *const archs[] = {
+    "bert",         "nomic-bert",  "jina-bert-v2",    "nomic-bert-moe",
+    "jina-bert-v3", "modern-bert", "gemma-embedding", "eurobert"};
+enum { N_ARCHS = sizeof(archs) / sizeof(*archs) };
 
 /*
  * llama.cpp 0.7.0 on the files that tiny_model makes with the options above, llama-server
@@ -124,6 +127,22 @@ static const struct {
     {"jina-bert-v2",
      {1.467287f, 0.529337f, 0.120631f, -0.003699f, 1.700616f, -0.068167f, 2.038504f, 0.774638f},
      {-0.146910f, 0.003411f, 0.644533f, 1.860050f, 0.799709f, 0.378399f, 0.187390f, -0.010415f}},
+    {"nomic-bert-moe",
+     {1.257822f, -0.017807f, -0.723303f, -0.513540f, 0.721073f, -1.217077f, 0.187267f, 0.053860f},
+     {-0.124082f, 1.426760f, -0.827102f, -0.064574f, -0.158311f, -0.916429f, -0.780652f,
+      0.013442f}},
+    {"jina-bert-v3",
+     {-0.887069f, 0.650221f, -0.152370f, -1.267510f, 0.111582f, 0.255088f, 0.718629f, -0.716512f},
+     {-0.145538f, 0.598242f, 0.790207f, -0.557720f, -0.321899f, -1.058455f, -0.088225f, 0.308972f}},
+    {"modern-bert",
+     {1.621499f, 1.518020f, 1.173894f, 0.622714f, 0.786790f, 0.828028f, -0.731487f, -0.917654f},
+     {-0.467305f, 1.412399f, 0.884674f, 0.920514f, -0.715070f, 0.947933f, 0.305637f, -0.399309f}},
+    {"gemma-embedding",
+     {-0.420909f, 2.209805f, -1.071735f, -0.835362f, 1.289739f, 0.274919f, -0.624518f, -1.216356f},
+     {-0.289657f, 0.631452f, 0.163943f, 0.446470f, 0.928703f, 0.768747f, 0.291996f, 0.454143f}},
+    {"eurobert",
+     {-0.409414f, 2.162442f, -0.144702f, -1.344567f, 0.720695f, 1.079188f, 1.202796f, -0.971690f},
+     {-0.870626f, 2.221723f, 0.373169f, -1.365447f, -0.343205f, -0.453837f, 0.633614f, -1.786374f}},
 };
 
 Test(encoder, reference_computes_what_llama_cpp_does) {
@@ -158,7 +177,7 @@ Test(encoder, cpu_stays_near_the_reference) {
     struct run r;
 
     make_tokens(token, n, 1);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < N_ARCHS; i++) {
         float(*va)[N_EMBD] = a, (*vb)[N_EMBD] = b;
         double worst = 0;
 
@@ -182,7 +201,7 @@ static void check_identity(const char *backend, const char *isa, uint32_t n_thre
     const uint32_t n[3] = {N_LONG, 7, 90};
     struct run r;
 
-    for (size_t a = 0; a < 3; a++) {
+    for (size_t a = 0; a < N_ARCHS; a++) {
         const int32_t *t[3];
         float(*v[3])[N_EMBD];
 

@@ -116,7 +116,8 @@ Test(real_engine, company_changes_no_bit) {
 /* Prompts that are computed whole, few of which fit into a step; all begin alike and share
  * nothing. */
 Test(real_engine, company_changes_no_bit_of_encoders) {
-    static const char *const names[] = {"bert", "nomic-bert", "jina-bert-v2"};
+    static const char *const names[] = {"bert",           "nomic-bert",  "jina-bert-v2",
+                                        "nomic-bert-moe", "modern-bert", "gemma-embedding"};
     static struct heard alone[REQUESTS], together[REQUESTS];
 
     encoder = true;

@@ -204,6 +204,14 @@ static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t 
     put_matrices(m, name, (uint64_t[3]){n_in, n_out, m->t->n_expert}, 3, scale_of(m, name, n_in));
 }
 
+static void key(struct maker *m, const char *name, uint32_t v) {
+    char s[64];
+
+    snprintf(s, sizeof(s), "%s.%s", m->t->arch, name);
+    if (!left_out(m, s))
+        gw_u32(m->w, s, v);
+}
+
 static void norm(struct maker *m, const char *name, uint32_t n) {
     add(m, name, TENSOR_F32, n, 0, 0.1f, 1);
 }
@@ -358,8 +366,14 @@ static void block(struct maker *m, uint32_t l) {
     layer(m, l);
 }
 
+/* Encoders with norms before branches. */
+static bool is_normed_encoder(const struct tiny_model *t) {
+    return strcmp(t->arch, "modern-bert") == 0 || strcmp(t->arch, "gemma-embedding") == 0 ||
+           strcmp(t->arch, "eurobert") == 0;
+}
+
 static bool is_encoder(const struct tiny_model *t) {
-    return strstr(t->arch, "bert") != NULL;
+    return strstr(t->arch, "bert") != NULL || is_normed_encoder(t);
 }
 
 static void bias(struct maker *m, const char *name, uint32_t n) {
@@ -377,13 +391,17 @@ static void layer_norm(struct maker *m, const char *name, uint32_t n) {
 
 static void encoder_layer(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
-    bool nomic = strcmp(t->arch, "nomic-bert") == 0, bert = strcmp(t->arch, "bert") == 0;
+    bool nomic = strcmp(t->arch, "nomic-bert") == 0, moe = strcmp(t->arch, "nomic-bert-moe") == 0;
+    bool fused = nomic || moe || strcmp(t->arch, "jina-bert-v3") == 0;
+    bool ungated = strcmp(t->arch, "bert") == 0 || (fused && !nomic);
     static const char *const parts[] = {"attn_q", "attn_k", "attn_v"};
     char s[64], part[24];
 
-    if (nomic)
+    if (fused)
         matrix(m, name_of(s, l, "attn_qkv.weight"), t->n_embd, 3 * t->n_embd);
-    for (int i = 0; i < 3 && !nomic; i++) {
+    if (fused && !nomic)
+        bias(m, name_of(s, l, "attn_qkv.bias"), 3 * t->n_embd);
+    for (int i = 0; i < 3 && !fused; i++) {
         snprintf(part, sizeof(part), "%s.weight", parts[i]);
         matrix(m, name_of(s, l, part), t->n_embd, t->n_embd);
         snprintf(part, sizeof(part), "%s.bias", parts[i]);
@@ -393,15 +411,79 @@ static void encoder_layer(struct maker *m, uint32_t l) {
     if (!nomic)
         bias(m, name_of(s, l, "attn_output.bias"), t->n_embd);
     layer_norm(m, name_of(s, l, "attn_output_norm"), t->n_embd);
-    if (!bert)
+    if (moe && l % 2) {
+        add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert, 1, 0);
+        matrices(m, name_of(s, l, "ffn_up_exps.weight"), t->n_embd, t->n_ff);
+        matrices(m, name_of(s, l, "ffn_down_exps.weight"), t->n_ff, t->n_embd);
+        layer_norm(m, name_of(s, l, "layer_output_norm"), t->n_embd);
+        return;
+    }
+    if (!ungated)
         matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
-    if (bert)
+    if (ungated)
         bias(m, name_of(s, l, "ffn_up.bias"), t->n_ff);
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
     if (!nomic)
         bias(m, name_of(s, l, "ffn_down.bias"), t->n_embd);
     layer_norm(m, name_of(s, l, "layer_output_norm"), t->n_embd);
+}
+
+/* Adds a layer with norms before its branches; the first one of modern-bert has none before
+ * attention. */
+static void normed_layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    bool modern = strcmp(t->arch, "modern-bert") == 0, gemma = t->arch[0] == 'g';
+    uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
+    char s[64];
+
+    if (!modern || l > 0)
+        norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
+    if (modern) {
+        matrix(m, name_of(s, l, "attn_qkv.weight"), t->n_embd, 3 * t->n_embd);
+    } else {
+        matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, n_q);
+        matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
+        matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
+    }
+    if (gemma) {
+        norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
+        norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
+        norm(m, name_of(s, l, "post_attention_norm.weight"), t->n_embd);
+        norm(m, name_of(s, l, "post_ffw_norm.weight"), t->n_embd);
+    }
+    matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
+    norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+    if (!modern)
+        matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, (modern ? 2 : 1) * t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+}
+
+/* Adds what encoders with norms before branches have; rows see the 3 keys on both sides in every
+ * layer of modern-bert but the first, and in every second layer of gemma-embedding. */
+static void normed_encoder(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    bool modern = strcmp(t->arch, "modern-bert") == 0;
+    char s[64];
+
+    snprintf(s, sizeof(s), "%s.rope.freq_base", t->arch);
+    gw_f32(m->w, s, 16000);
+    snprintf(s, sizeof(s), "%s.attention.layer_norm_rms_epsilon", t->arch);
+    if (!modern)
+        gw_f32(m->w, s, 1e-6f);
+    if (strcmp(t->arch, "eurobert") != 0) {
+        key(m, "attention.sliding_window", 7);
+        key(m, "attention.sliding_window_pattern", modern ? 3 : 2);
+        snprintf(s, sizeof(s), "%s.rope.freq_base_swa", t->arch);
+        gw_f32(m->w, s, 1000);
+    }
+    add(m, "token_embd.weight", t->type, t->n_embd, t->n_vocab, modern ? 1 : 0.1f, 0);
+    if (modern)
+        norm(m, "token_embd_norm.weight", t->n_embd);
+    norm(m, "output_norm.weight", t->n_embd);
+    for (uint32_t l = 0; l < t->n_layer; l++)
+        normed_layer(m, l);
 }
 
 static void vocabulary(const struct tiny_model *t, struct gguf_writer *w) {
@@ -457,11 +539,17 @@ static void encoder(struct maker *m) {
         snprintf(s, sizeof(s), "%s.pooling_type", t->arch);
         gw_u32(m->w, s, t->pooling);
     }
-    if (strcmp(t->arch, "nomic-bert") == 0) {
+    if (strcmp(t->arch, "nomic-bert-moe") == 0)
+        key(m, "moe_every_n_layers", 2);
+    if (strstr(t->arch, "nomic-bert") || strcmp(t->arch, "jina-bert-v3") == 0) {
         snprintf(s, sizeof(s), "%s.rope.freq_base", t->arch);
         gw_f32(m->w, s, 1000);
     }
     vocabulary(t, m->w);
+    if (is_normed_encoder(t)) {
+        normed_encoder(m);
+        return;
+    }
     add(m, "token_embd.weight", t->type, t->n_embd, t->n_vocab, 1, 0);
     add(m, "token_types.weight", TENSOR_F32, t->n_embd, 2, 0.3f, 0);
     if (strcmp(t->arch, "bert") == 0)
@@ -475,14 +563,6 @@ static void encoder(struct maker *m) {
         add(m, "cls.output.weight", TENSOR_F32, t->n_embd, t->n_labels, 0.3f, 0);
         bias(m, "cls.output.bias", t->n_labels);
     }
-}
-
-static void key(struct maker *m, const char *name, uint32_t v) {
-    char s[64];
-
-    snprintf(s, sizeof(s), "%s.%s", m->t->arch, name);
-    if (!left_out(m, s))
-        gw_u32(m->w, s, v);
 }
 
 static bool is_gemma4(const struct tiny_model *t) {
@@ -573,8 +653,6 @@ static void gemma4_layer(struct maker *m, uint32_t l) {
     if (t->n_expert)
         gemma4_experts(m, l);
 }
-
-static void key(struct maker *m, const char *name, uint32_t v);
 
 /* Writes the keys of both files; the last layer has full attention. */
 static void gemma4_keys(struct maker *m) {
@@ -736,7 +814,8 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
-                   strcmp(d.arch, "qwen3vlmoe") == 0 || is_gpt_oss(&d) || is_latent(&d);
+                   strcmp(d.arch, "qwen3vlmoe") == 0 || strcmp(d.arch, "nomic-bert-moe") == 0 ||
+                   is_gpt_oss(&d) || is_latent(&d);
     d.n_kv_full = d.n_kv_full ? d.n_kv_full : 1;
     d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {

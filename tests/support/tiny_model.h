@@ -10,7 +10,7 @@
  * assistant of a gemma4 model: "gemma4-assistant" with the numbers of the model, whose width is
  * half of the model's. Embeddings of that model are zeros in the second half; its even layers have
  * a window of 24 keys; with n_expert a layer has those beside its FFN. NVFP4 comes with a scale for
- * each matrix, but that of the embedding. Encoders (bert, nomic-bert, jina-bert-v2) come with a
+ * each matrix, but that of the embedding. Encoders (names with bert, gemma-embedding) come with a
  * vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII
  * character c, by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
  * "dflash" is the block drafter of a model with the same numbers, two layers and an untied

@@ -74,18 +74,26 @@ Test(cuda_open, norms_beyond_the_files_are_counted) {
     }
 }
 
-/* outside of branches only norms without biases are supported */
 Test(cuda_open, encoders_are_refused_by_name) {
-    static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v2"};
+    static const struct {
+        const char *arch, *lacks;
+    } cases[] = {
+        {"bert", "norms with biases"},
+        {"nomic-bert", "norms with biases"},
+        {"jina-bert-v2", "norms with biases"},
+        {"modern-bert", "layer norms"},
+        {"gemma-embedding", "attention of encoders"},
+    };
 
-    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
-        const struct tiny_model m = {.arch = archs[i]};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct tiny_model m = {.arch = cases[i].arch};
         struct err err = {0};
         char path[64];
 
         tiny_model_temp(&m, path);
         cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
-        cr_expect(strstr(err.message, "does not compute norms with biases"), "%s", err.message);
+        cr_expect(strstr(err.message, "does not compute"), "%s", err.message);
+        cr_expect(strstr(err.message, cases[i].lacks), "%s", err.message);
         unlink(path);
     }
 }
