@@ -197,6 +197,7 @@ static void fill_info(struct engine *e) {
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
     i->encoder = s->encoder;
+    i->widens = e->head.n_wide > 0;
     i->ranks = e->head.out != NULL && e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
     i->memory_bytes = fit_weights(&e->model, e->ops) + fit_buffers(&e->model, &e->opts) +
@@ -463,6 +464,11 @@ const char *engine_fault(const struct engine *e) {
 float engine_score(struct engine *e, const float *hidden) {
     assert(e->info.ranks);
     return head_score(&e->head, hidden);
+}
+
+void engine_widen(struct engine *e, float *pooled) {
+    assert(e->info.widens);
+    head_widen(&e->head, pooled);
 }
 
 const struct engine_info *engine_info(const struct engine *e) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
+#include "base/try.h"
 #include "engine/bind.h"
 #include "engine/host.h"
 #include "engine/quant.h"
@@ -55,12 +56,23 @@ static void bind_words(struct binder *b, struct head_tensors *h, const struct te
         h->out[0] = NULL;
 }
 
+/* Binds the matrices behind the pooling, which have no biases and no activation between them. */
+static void bind_wide(struct binder *b, struct head_tensors *h, uint32_t n) {
+    const struct tensor *first = bind_any(b, "dense_2.weight");
+
+    if (!first)
+        return;
+    h->wide[0] = bind_matrix(b, BIND_MUST, n, first->ne[1], "dense_2.weight");
+    h->wide[1] = bind_matrix(b, BIND_MUST, first->ne[1], n, "dense_3.weight");
+}
+
 void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struct tensor *output) {
     const struct tensor *dense = bind_any(b, "cls.weight"), *out = bind_any(b, "cls.output.weight");
     const struct tensor *only = out ? out : dense;
 
     if (b->r < 0)
         return;
+    bind_wide(b, h, n);
     if (!only) {
         bind_words(b, h, output);
         return;
@@ -89,8 +101,20 @@ static float *head_decode(const struct tensor *t) {
     return v;
 }
 
+/* Decodes the matrices behind the pooling. Returns 0 or -ENOMEM. */
+static int head_init_wide(struct head *h, const struct head_tensors *t) {
+    if (!t->wide[0])
+        return 0;
+    h->n_wide = (uint32_t)t->wide[0]->ne[1];
+    h->between = calloc(h->n_wide, sizeof(*h->between));
+    for (int i = 0; i < 2; i++)
+        h->wide[i] = head_decode(t->wide[i]);
+    return h->between && h->wide[0] && h->wide[1] ? 0 : -ENOMEM;
+}
+
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
     *h = (struct head){.n_embd = n_embd, .n_mid = n_embd};
+    TRY(head_init_wide(h, t));
     if (!t->out[0])
         return 0;
     h->n_mid = (uint32_t)t->out[0]->ne[0];
@@ -117,7 +141,18 @@ void head_deinit(struct head *h) {
     free(h->dense_bias);
     free(h->out);
     free(h->mid);
+    free(h->wide[0]);
+    free(h->wide[1]);
+    free(h->between);
     *h = (struct head){0};
+}
+
+void head_widen(struct head *h, float *v) {
+    assert(h->wide[0] && h->wide[1]);
+    for (uint32_t i = 0; i < h->n_wide; i++)
+        h->between[i] = host_dot(h->wide[0] + (size_t)i * h->n_embd, v, h->n_embd);
+    for (uint32_t i = 0; i < h->n_embd; i++)
+        v[i] = host_dot(h->wide[1] + (size_t)i * h->n_wide, h->between, h->n_wide);
 }
 
 float head_score(struct head *h, const float *v) {

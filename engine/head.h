@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * head - the classifier of a reranker, which computes from a hidden vector how well a text answers
- * a query. It is small, so the host computes it in f32, in a fixed order, for every backend.
+ * head - what a model computes from one vector of a whole text: the classifier of a reranker says
+ * how well the text answers a query; an embedding model may have two matrices behind the pooling.
+ * They are small, so the host computes them in f32, in a fixed order, for every backend.
  */
 
 #include "base/err.h"
@@ -18,6 +19,8 @@ struct head_tensors {
     const struct tensor *dense, *dense_bias;
     /* out[i]: one row */
     const struct tensor *out[2], *out_bias;
+    /* a pooled vector v becomes wide[1] (wide[0] v); NULL: it stays */
+    const struct tensor *wide[2];
 };
 
 /* The decoded classifier. Members are NULL for parts that it lacks, and all are NULL without a
@@ -26,6 +29,9 @@ struct head {
     /* n_mid: length of the vector that out is multiplied by; n_embd without dense */
     uint32_t n_embd, n_mid;
     float *dense, *dense_bias, *out, out_bias, *mid;
+    /* the matrices behind the pooling; [n_wide] values between them */
+    float *wide[2], *between;
+    uint32_t n_wide;
 };
 
 /* Finds the head of a model with vectors of @n_embd values, after all other tensors were bound.
@@ -37,3 +43,5 @@ int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
 void head_deinit(struct head *h);
 /* Returns the score of @v [n_embd]. Not by two threads at once. */
 float head_score(struct head *h, const float *v);
+/* Applies the matrices behind the pooling, which the model has, to @v [n_embd]. */
+void head_widen(struct head *h, float *v);

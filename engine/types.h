@@ -344,6 +344,8 @@ struct engine_info {
     bool encoder;
     /* a reranker: engine_score() may be called */
     bool ranks;
+    /* pooled vectors need engine_widen() */
+    bool widens;
     /* Values of a picture's row; 0: the model takes no pictures. two_way: rows of a picture attend
      * to each other in both directions. */
     uint32_t picture_width;

@@ -253,6 +253,11 @@ static inline bool request_pools(const struct request *r) {
     return (r->flags & SUBMIT_POOLS) != 0;
 }
 
+/* Returns whether @r wants one vector of its whole text. */
+static inline bool request_pools_one(const struct request *r) {
+    return request_pools(r) && !(r->flags & SUBMIT_POOL_NONE);
+}
+
 /* Returns whether @r needs the hidden states of all positions. */
 static inline bool request_pools_all(const struct request *r) {
     return (r->flags & (SUBMIT_POOL_MEAN | SUBMIT_POOL_NONE)) != 0;

@@ -74,6 +74,8 @@ static int step_take_results(struct sched *s, struct batch *t, const struct engi
         if (why == FINISH_STOP && r->flags & SUBMIT_SCORE) {
             r->vector[0] = engine_score(s->engine, r->vector);
             r->n_vector = 1;
+        } else if (why == FINISH_STOP && s->info->widens && request_pools_one(r)) {
+            engine_widen(s->engine, r->vector);
         }
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);

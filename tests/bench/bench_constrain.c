@@ -89,6 +89,11 @@ float engine_score(struct engine *e, const float *hidden) {
     return hidden[0];
 }
 
+void engine_widen(struct engine *e, float *pooled) {
+    (void)e;
+    (void)pooled;
+}
+
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     const struct engine_batch *b = e->batch[step % 2];
     const struct timespec pause = {0, step_ms * 1000000L};

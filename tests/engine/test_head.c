@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/backend.h"
@@ -149,4 +150,32 @@ Test(head, of_other_models_is_none) {
         cr_expect(!engine_info(r.engine)->ranks);
         close_run(&r);
     }
+}
+
+/* Of llama.cpp 0.7.0 on the same file, with --pooling none, which applies the matrices to every
+ * row: the first and the last four values of the first token. */
+Test(head, vectors_behind_the_pooling_are_those_of_llama_cpp) {
+    static const float golden[] = {-0.022171f, 0.110177f,  -0.023677f, 0.526925f,
+                                   -1.304646f, -0.034712f, 0.592877f,  -0.157155f};
+    const struct tiny_model t = {.arch = "gemma-embedding",
+                                 .n_embd = 192,
+                                 .n_head = 6,
+                                 .n_ff = 128,
+                                 .n_vocab = N_VOCAB,
+                                 .seed = 3};
+    struct gguf_writer w;
+    struct run r;
+    float v[192];
+
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    open_run(&r, &w, "reference");
+    gw_deinit(&w);
+    cr_assert(engine_info(r.engine)->widens && !engine_info(r.engine)->ranks);
+    memcpy(v, compute(&r, 0, false), sizeof(v));
+    engine_widen(r.engine, v);
+    for (uint32_t i = 0; i < ARRAY_SIZE(golden); i++)
+        cr_expect_float_eq(v[i < 4 ? i : 184 + i], golden[i], 4e-3, "%u: %g", i,
+                           (double)v[i < 4 ? i : 184 + i]);
+    close_run(&r);
 }

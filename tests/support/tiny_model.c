@@ -484,6 +484,14 @@ static void normed_encoder(struct maker *m) {
     norm(m, "output_norm.weight", t->n_embd);
     for (uint32_t l = 0; l < t->n_layer; l++)
         normed_layer(m, l);
+    if (t->arch[0] != 'g')
+        return;
+    key(m, "dense_2_feat_in", t->n_embd); /* behind the pooling */
+    key(m, "dense_2_feat_out", 80);
+    key(m, "dense_3_feat_in", 80);
+    key(m, "dense_3_feat_out", t->n_embd);
+    matrix(m, "dense_2.weight", t->n_embd, 80);
+    matrix(m, "dense_3.weight", 80, t->n_embd);
 }
 
 static void vocabulary(const struct tiny_model *t, struct gguf_writer *w) {
