@@ -134,6 +134,18 @@ struct op_division {
     uint64_t takes;
 };
 
+/* What kinds of ops share that belong to one family. Each function is called once when a device is
+ * opened, for models with an op of the family; NULL: there is nothing to do. Those that return int
+ * return 0 or -errno. */
+struct op_family {
+    /* Counts the buffers of the family, beside those of all kinds. */
+    void (*scratch)(struct be *b);
+    /* Fills these buffers with what kernels may read before anything else is written there. */
+    int (*clear)(struct be *b);
+    /* Tests kernels of the family, and refuses a device whose results are wrong with @err. */
+    int (*check)(struct be *b, struct err *err);
+};
+
 /* Functions of a backend for a kind of op. The reference backend has only run. */
 struct op_code {
     /* Computes the op. NULL: not supported; models with such an op are refused. */
@@ -149,9 +161,8 @@ struct op_code {
      * depends on more, a function. */
     size_t out[OP_MATRICES];
     float *(*place)(const struct be *b, const struct model_op *op, int i);
-    /* Counts the buffers that ops of the kind share, beside those of all kinds; called once for a
-     * model, also if other kinds have the same function. NULL: there are none. */
-    void (*scratch)(struct be *b);
+    /* NULL: there are no buffers or tests beside those of all kinds */
+    const struct op_family *family;
     /* op.weigh may be of any format, and becomes floats */
     bool decodes;
     /* Fusion with other ops (fuse.h): sets OP_BIT(kind) of the kinds that op_links.adds and

@@ -947,17 +947,14 @@ int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a)
 int residual_branch(struct step *s, const struct model_op *op);
 /* Replaces each row of @n values of x by its rms norm times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
-/* Return the number of heads of latent attention, or of parts of condensed attention's output, that
- * have matrices of their own; the most items of these in a step. */
+/* Returns the number of heads of latent attention, or of parts of condensed attention's output, that
+ * have matrices of their own. */
 uint32_t latent_heads(const struct be *b);
-uint32_t latent_items(const struct be *b);
 /* Multiplies each of these matrices with its part of the rows of @x, which are @stride values
  * apart. */
 int latent_multiply(struct step *s, const struct model_op *op, const float *x, uint32_t stride);
 /* Returns the name of a property of latent attention that is not supported, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Uploads be.latent.list, if there are latent_heads(). Returns 0, -ENOMEM or -EIO. */
-int latent_open(struct be *b);
 /* Returns the values of a head's query before attn_k_b. */
 uint32_t latent_query_width(const struct model_shape *m);
 /* Sets the addresses of the rotary part of the queries. */

@@ -53,7 +53,6 @@ bool load_has_relu_gates(const struct model_op *op);
 
 /* Functions of rows, as op_code.lacks and op_code.load say (engine/ops/experts/cuda_load.c). */
 typedef const char *op_lacks(const struct model_shape *s, const struct model_op *op);
-typedef void op_scratch(struct be *b);
 typedef int op_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* Register @n elements of @size bytes for allocation, the address of which is written to @where;
  * @n 32-bit numbers of activations. @host: pinned memory. @what: a name for the sum. */
@@ -64,12 +63,16 @@ void memory_add_words(struct be *b, void *where, size_t n);
  * @most of @max_blocks blocks. */
 void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most);
 
-/* Count the buffers of a family of ops (op_code.scratch): pairs of a row and an expert; exchange
- * with the host's experts, where a dense FFN is one expert; latent attention, whose heads count as
- * experts; rows and states of recurrent layers; residual streams; attention to condensed keys;
- * indexer and attention to chosen keys; drafts. */
-op_scratch memory_experts, memory_host, memory_latent, memory_recurrent, memory_streams,
-    memory_condensed, memory_sparse, memory_draft;
+/* Families of ops: mixtures of experts; dense FFNs that the host computes, each of which is one
+ * expert; latent attention, whose heads count as experts; rows and states of recurrent layers;
+ * residual streams; attention to condensed keys; indexer and attention to chosen keys; drafts. */
+extern const struct op_family attention_family, experts_family, experts_host_family, latent_family,
+    recurrent_family, streams_family, condensed_family, sparse_family, draft_family;
+/* Implement op_family.check (cuda_check.c of the room). */
+int experts_check(struct be *b, struct err *err);
+int recurrent_check(struct be *b, struct err *err);
+/* Sets @out to the families of the model's ops, in their order. Returns their number. */
+uint32_t ops_families(const struct model_shape *s, const struct op_family *out[OP_KINDS]);
 
 op_lacks route_lacks, experts_lacks, shared_lacks;
 op_load load_route, load_experts, load_shared;

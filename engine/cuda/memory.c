@@ -82,61 +82,6 @@ static void add_activations(struct be *b) {
     memory_add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
-void memory_latent(struct be *b) {
-    const struct model_shape *s = b->shape;
-    size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
-
-    if (latent_heads(b) == 0)
-        return;
-    if (s->mla.rank) {
-        memory_add_words(b, &b->latent.q, rows * s->n_head * width);
-        memory_add_words(b, &b->latent.r, rows * s->mla.q_rank);
-    }
-    memory_add_words(b, &b->latent.list, rows * latent_heads(b));
-    memory_add_words(b, &b->latent.n_items, 1);
-    memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
-               false);
-}
-
-/* Counts buffers of a block drafter, which the last device computes if devices divide the
- * layers. */
-static void add_drafter(struct be *b) {
-    const struct block_shape *s = &b->shape->block;
-    size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
-    size_t scored = MIN(wants, LOGIT_ROWS);
-
-    memory_add_words(b, &b->draft.tap, rows * b->shape->n_taps * n);
-    if (!has_last_layer(b))
-        return;
-    if (s->kernel) {
-        memory_add_words(b, &b->draft.hidden, rows * n);
-        memory_add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
-    }
-    if (s->rank && !s->top_k)
-        memory_add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
-    if (s->top_k) {
-        memory_add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
-        memory_add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
-        memory_add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);
-    }
-}
-
-/* Before open the number of slots is unknown, so the largest one is used. */
-void memory_draft(struct be *b) {
-    size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
-
-    if (b->shape->n_taps)
-        add_drafter(b);
-    if (!b->shape->drafts || b->shape->n_taps)
-        return;
-    n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
-    size_t n_hidden = hidden_width(b->shape);
-    memory_add_words(b, &b->draft.hidden, rows * n_hidden);
-    memory_add_words(b, &b->draft.pair, rows * 2 * n);
-    memory_add_words(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden);
-    memory_add_words(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0);
-}
-
 uint32_t cuda_few(const struct be *b) {
     return b->shape->mla.rank ? ATTN_LATENT : ATTN_QUERIES;
 }
@@ -279,30 +224,16 @@ static void add_handed(struct be *b) {
         memory_add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }
 
-/* Counts the buffers of the kinds of ops that the model has. Kinds of one family have the same
- * function, which counts for all of them. */
-static void memory_add_ops(struct be *b) {
-    void (*done[OP_KINDS])(struct be * b);
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < b->shape->n_ops; i++) {
-        void (*scratch)(struct be * b) = cuda_code[b->shape->op[i].kind].scratch;
-        uint32_t k = 0;
-
-        while (k < n && done[k] != scratch)
-            k++;
-        if (!scratch || k < n)
-            continue;
-        done[n++] = scratch;
-        scratch(b);
-    }
-}
-
 /* Registers all regions. Needs shape, options, and the numbers of pages and states; allocates
  * nothing. */
 static void add_all(struct be *b) {
+    const struct op_family *family[OP_KINDS];
+    uint32_t n = ops_families(b->shape, family);
+
     add_activations(b);
-    memory_add_ops(b);
+    for (uint32_t i = 0; i < n; i++)
+        if (family[i]->scratch)
+            family[i]->scratch(b);
     memory_add_attention(b);
     add_steps(b);
     memory_add_rest(b);
@@ -420,34 +351,20 @@ static int alloc_steps(struct be *b) {
     return sampler_init(&b->sampling.host, b->shape->n_vocab);
 }
 
-/* Initialises counts, item lists and experts with valid values, so that later kernels access valid
- * memory even if route() does nothing. */
-static int clear_experts(struct be *b) {
-    const struct model_shape *s = b->shape;
-    size_t pairs = (size_t)b->opts->max_rows * MAX(s->n_expert_used, 1u);
-
-    if (has_host(b)) { /* valid even if hand_over() does nothing; a dense FFN is expert 0 */
-        *b->experts.host_rows = 0;
-        memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
-        memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
-    }
-    if (!b->experts.count) /* no layer has experts */
-        return 0;
-    TRY(cuda_clear_picks(b));
-    if (s->fetches) /* valid even if bring() does nothing; slots begin without a time */
-        TRY(cuda_fill(b, b->experts.n_moves, 0, sizeof(uint32_t)));
-    if (s->fetches)
-        TRY(cuda_fill(b, b->experts.slot_since, 0,
-                      (size_t)s->n_layer * (s->n_expert + 1) * sizeof(uint32_t)));
-    b->experts.n_items = b->experts.count + s->n_expert + 1;
-    TRY(cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t)));
-    return cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));
-}
-
 int cuda_clear_arrived(struct be *b) {
     size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->products.arrived);
 
     return cuda_fill(b, b->products.arrived, 0, bytes);
+}
+
+static int clear_families(struct be *b) {
+    const struct op_family *family[OP_KINDS];
+    uint32_t n = ops_families(b->shape, family);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (family[i]->clear)
+            TRY(family[i]->clear(b));
+    return 0;
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
@@ -468,8 +385,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     TRY(cuda_fill(b, b->sampling.state, 0,
                   MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state)));
     TRY(cuda_clear_arrived(b));
-    TRY(clear_experts(b));
-    TRY(latent_open(b));
+    TRY(clear_families(b));
     /* Fills pages with zeros, because even unwritten keys must be finite (attention.cu). */
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         if (b->kv[i].n_pages)

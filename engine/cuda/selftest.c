@@ -1,9 +1,9 @@
 /*
  * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
  * products of a few rows of one of the model's matrices of each type with made-up activations, in
- * each way that products are computed (struct way); attention (selftest_attention.c); and ops that
- * choose or keep something (cuda_selftest.c). A wrong way is not used, and be.note says so, if a
- * plainer one does the same work. Otherwise the device is refused.
+ * each way that products are computed (struct way); and what families of ops test (op_family.check).
+ * A wrong way is not used, and be.note says so, if a plainer one does the same work. Otherwise the
+ * device is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -18,6 +18,7 @@
 
 #include "base/rng.h"
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
@@ -415,6 +416,40 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     return r;
 }
 
+/* -- families of ops --------------------------------------------------------------------------- */
+
+const struct model_op *selftest_next(const struct be *b, enum op_kind kind,
+                                     const struct model_op *after) {
+    const struct model_op *first = b->shape->op, *end = first + b->shape->n_ops;
+
+    for (const struct model_op *op = after ? after + 1 : first; op < end; op++)
+        if (op->kind == kind && op->layer >= b->layers.first && op->layer < b->layers.end)
+            return op;
+    return NULL;
+}
+
+int selftest_try(struct be *b, const struct model_op *op,
+                 int (*try)(struct selftest_op *t, struct err *err), struct err *err) {
+    uint32_t page[SELFTEST_ROWS]; /* an entry for each row, or fewer */
+    struct selftest_op t = {
+        .b = b, .of = op, .step.page = page, .n_rows = MIN(SELFTEST_ROWS, b->opts->max_rows)};
+    int r = try(&t, err);
+
+    free(t.all);
+    return r;
+}
+
+/* Tests what the families of the model's ops test. */
+static int check_families(struct be *b, struct err *err) {
+    const struct op_family *family[OP_KINDS];
+    uint32_t n = ops_families(b->shape, family);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (family[i]->check)
+            TRY(family[i]->check(b, err));
+    return 0;
+}
+
 /* Tests the tensor with the longest rows of each type and number of dimensions, since split-K needs
  * long rows. */
 int cuda_selftest(struct be *b, struct err *err) {
@@ -431,10 +466,9 @@ int cuda_selftest(struct be *b, struct err *err) {
         const struct tensor **w = &widest[t->n_dims == 3][type];
         *w = *w && (*w)->ne[0] >= t->ne[0] ? *w : t;
     }
-    int r = selftest_attention(b, err);
-
-    r = r < 0 ? r : selftest_ops(b, err);
-    for (uint32_t i = 0; i < 2 * TYPES && r == 0; i++)
-        r = widest[i / TYPES][i % TYPES] ? try_type(b, widest[i / TYPES][i % TYPES], err) : 0;
-    return r;
+    TRY(check_families(b, err));
+    for (uint32_t i = 0; i < 2 * TYPES; i++)
+        if (widest[i / TYPES][i % TYPES])
+            TRY(try_type(b, widest[i / TYPES][i % TYPES], err));
+    return 0;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-/* selftest - common declarations of the self-test (selftest.c, selftest_attention.c,
- * cuda_selftest.c). */
+/* selftest - common declarations of the self-test: selftest.c, and the checks of families
+ * (op_family.check). */
 
 #include "engine/cuda/cuda.h"
 
@@ -41,9 +41,25 @@ int selftest_leave_out(struct be *b, const char *what, const char *why);
  * wrong one. */
 __attribute__((format(printf, 3, 4))) int selftest_refuse(const struct be *b, struct err *err,
                                                           const char *format, ...);
-/* Tests attention in each way that steps use. A wrong way is left out, or refused if there is no
- * plainer one. Returns 0, -EINVAL with @err, -ENOMEM or -EIO. */
-int selftest_attention(struct be *b, struct err *err);
-/* Tests the model's ROUTE and KDA ops. A wrong one is refused. Returns as selftest_attention()
- * does. */
-int selftest_ops(struct be *b, struct err *err);
+
+/* More than twice the rows that kda() has in shared memory, and more than two blocks of route(). */
+#define SELFTEST_ROWS 19u
+
+/* The test of an op: its step, and its numbers in one piece of host memory, which is freed. */
+struct selftest_op {
+    struct be *b;
+    /* the model's */
+    const struct model_op *of;
+    struct weights weights;
+    struct selftest_step step;
+    uint32_t n_rows;
+    float *all;
+};
+
+/* Returns the next op of a kind after @after, or the first (NULL), whose layer is on this device;
+ * NULL: there is none. */
+const struct model_op *selftest_next(const struct be *b, enum op_kind kind,
+                                     const struct model_op *after);
+/* Tests an op with @try on at most SELFTEST_ROWS rows. Returns what @try does. */
+int selftest_try(struct be *b, const struct model_op *op,
+                 int (*try)(struct selftest_op *t, struct err *err), struct err *err);

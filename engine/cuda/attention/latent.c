@@ -11,7 +11,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/attention/kernels_attention.h"
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/load.h"
 
 uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
@@ -32,10 +32,6 @@ uint32_t latent_heads(const struct be *b) {
     return b->shape->mla.rank ? b->shape->n_head : b->shape->condensed.n_group;
 }
 
-uint32_t latent_items(const struct be *b) {
-    return latent_heads(b) * ((b->opts->max_rows + EXPERT_ROWS - 1) / EXPERT_ROWS);
-}
-
 const char *latent_lacks(const struct model_shape *s) {
     const struct mla_shape *m = &s->mla;
 
@@ -43,21 +39,6 @@ const char *latent_lacks(const struct model_shape *s) {
     if (m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY)
         return "latent vectors of more than 512 values, or 576 with those that turn";
     return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;
-}
-
-/* Uploads the list of pairs of each head h: entry i is pair i n_head + h. */
-int latent_open(struct be *b) {
-    uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
-    size_t n = (size_t)n_head * n_rows;
-
-    if (n == 0)
-        return 0;
-    CLEANUP(freep) uint32_t *list = calloc(n, sizeof(*list));
-    if (!list)
-        return -ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        list[i] = (uint32_t)(i % n_rows * n_head + i / n_rows);
-    return cuda_load_bytes(b, list, n * sizeof(*list), b->latent.list);
 }
 
 /* Launches the list of items. */
@@ -145,3 +126,39 @@ int step_mla_out(struct step *s, const struct model_op *op) {
         return 0;
     return step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value);
 }
+
+/* -- buffers --------------------------------------------------------------------------------- */
+
+/* Returns the most items of a step. */
+static uint32_t latent_items(const struct be *b) {
+    return latent_heads(b) * ((b->opts->max_rows + EXPERT_ROWS - 1) / EXPERT_ROWS);
+}
+
+static void memory_latent(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
+
+    if (s->mla.rank) {
+        memory_add_words(b, &b->latent.q, rows * s->n_head * width);
+        memory_add_words(b, &b->latent.r, rows * s->mla.q_rank);
+    }
+    memory_add_words(b, &b->latent.list, rows * latent_heads(b));
+    memory_add_words(b, &b->latent.n_items, 1);
+    memory_add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations",
+               false);
+}
+
+/* Uploads the list of pairs of each head h: entry i is pair i n_head + h. */
+static int clear_latent(struct be *b) {
+    uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
+    size_t n = (size_t)n_head * n_rows;
+
+    CLEANUP(freep) uint32_t *list = calloc(n, sizeof(*list));
+    if (!list)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        list[i] = (uint32_t)(i % n_rows * n_head + i / n_rows);
+    return cuda_load_bytes(b, list, n * sizeof(*list), b->latent.list);
+}
+
+const struct op_family latent_family = {.scratch = memory_latent, .clear = clear_latent};

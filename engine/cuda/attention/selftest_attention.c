@@ -18,6 +18,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/load.h"
 #include "engine/cuda/selftest.h"
 
 /* three chunks and part of a fourth; up to MOST rows begin in the last one or two */
@@ -382,7 +383,7 @@ static int make_scene(struct be *b, struct scene *t) {
     return 0;
 }
 
-int selftest_attention(struct be *b, struct err *err) {
+static int check_attention(struct be *b, struct err *err) {
     struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
 
     if (!b->kv[KV_GLOBAL].page_bytes || b->shape->condensed.window || b->shape->sparse.n_layer)
@@ -400,3 +401,5 @@ int selftest_attention(struct be *b, struct err *err) {
     free(t.step.page);
     return r;
 }
+
+const struct op_family attention_family = {.check = check_attention};

@@ -11,7 +11,7 @@
 #include <assert.h>
 
 #include "base/try.h"
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/load.h"
 #include "engine/cuda/rows/kernels_blocks.h"
 
 void draft_begin(struct step *s) {
@@ -249,3 +249,44 @@ int step_holes(struct step *s, const struct model_op *op) {
 
     return CUDA_LAUNCH(b, holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, &a);
 }
+
+/* Counts buffers of a block drafter, which the last device computes if devices divide the
+ * layers. */
+static void add_drafter(struct be *b) {
+    const struct block_shape *s = &b->shape->block;
+    size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
+    size_t scored = MIN(wants, LOGIT_ROWS);
+
+    memory_add_words(b, &b->draft.tap, rows * b->shape->n_taps * n);
+    if (!has_last_layer(b))
+        return;
+    if (s->kernel) {
+        memory_add_words(b, &b->draft.hidden, rows * n);
+        memory_add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
+    }
+    if (s->rank && !s->top_k)
+        memory_add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
+    if (s->top_k) {
+        memory_add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
+        memory_add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
+        memory_add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);
+    }
+}
+
+/* Before open the number of slots is unknown, so the largest one is used. */
+static void memory_draft(struct be *b) {
+    size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
+
+    if (b->shape->n_taps)
+        add_drafter(b);
+    if (!b->shape->drafts || b->shape->n_taps)
+        return;
+    n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
+    size_t n_hidden = hidden_width(b->shape);
+    memory_add_words(b, &b->draft.hidden, rows * n_hidden);
+    memory_add_words(b, &b->draft.pair, rows * 2 * n);
+    memory_add_words(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden);
+    memory_add_words(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0);
+}
+
+const struct op_family draft_family = {.scratch = memory_draft};

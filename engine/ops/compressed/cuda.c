@@ -292,7 +292,7 @@ int step_csa_out(struct step *s, const struct model_op *op) {
     return op->part ? 0 : latent_multiply(s, op, s->be->act.o, op->weights->n_in);
 }
 
-void memory_condensed(struct be *b) {
+static void memory_condensed(struct be *b) {
     const struct model_shape *s = b->shape;
     const struct condensed_shape *c = &s->condensed;
     struct condensed *to = &b->condensed;
@@ -308,3 +308,5 @@ void memory_condensed(struct be *b) {
     memory_add_indexer(b, c->n_index * c->index_dim,
                        MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
+
+const struct op_family condensed_family = {.scratch = memory_condensed};

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
@@ -55,7 +56,7 @@ static void load_count_exchange(struct be *b) {
                true);
 }
 
-void memory_experts(struct be *b) {
+static void memory_experts(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, pairs = rows * s->n_expert_used;
 
@@ -91,10 +92,47 @@ void memory_experts(struct be *b) {
 }
 
 /* Counts for FFNs on the host, each of which is one expert, in models without experts. */
-void memory_host(struct be *b) {
+static void memory_host(struct be *b) {
     if (b->shape->n_expert == 0)
         load_count_exchange(b);
 }
+
+/* Initialises the results of the host, so that later kernels read valid numbers even if hand_over()
+ * does nothing; a dense FFN is expert 0. */
+static int clear_host(struct be *b) {
+    size_t pairs = (size_t)b->opts->max_rows * MAX(b->shape->n_expert_used, 1u);
+
+    if (!has_host(b))
+        return 0;
+    *b->experts.host_rows = 0;
+    memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
+    memset(b->experts.host_y, 0, pairs * b->shape->n_embd * sizeof(float));
+    return 0;
+}
+
+/* Initialises counts, item lists and experts with valid values, so that later kernels access valid
+ * memory even if route() does nothing. */
+static int clear_experts(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t pairs = (size_t)b->opts->max_rows * s->n_expert_used;
+
+    TRY(clear_host(b));
+    if (!b->experts.count) /* no layer has experts */
+        return 0;
+    TRY(cuda_clear_picks(b));
+    if (s->fetches) /* valid even if bring() does nothing; slots begin without a time */
+        TRY(cuda_fill(b, b->experts.n_moves, 0, sizeof(uint32_t)));
+    if (s->fetches)
+        TRY(cuda_fill(b, b->experts.slot_since, 0,
+                      (size_t)s->n_layer * (s->n_expert + 1) * sizeof(uint32_t)));
+    b->experts.n_items = b->experts.count + s->n_expert + 1;
+    TRY(cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t)));
+    return cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));
+}
+
+const struct op_family experts_family = {
+    .scratch = memory_experts, .clear = clear_experts, .check = experts_check};
+const struct op_family experts_host_family = {.scratch = memory_host, .clear = clear_host};
 
 /* Returns matrix @i of all experts that the device has or fetches; of each only the rank's rows. */
 static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {

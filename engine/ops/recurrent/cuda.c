@@ -253,7 +253,7 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     return r < 0 || b->shape->state.n_more == 0 ? r : copy_more(b, src, dst);
 }
 
-void memory_recurrent(struct be *b) {
+static void memory_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
     size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
@@ -271,3 +271,5 @@ void memory_recurrent(struct be *b) {
     memory_add_words(b, &b->recurrent.out, rows * s->n_out);
     memory_add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
+
+const struct op_family recurrent_family = {.scratch = memory_recurrent, .check = recurrent_check};

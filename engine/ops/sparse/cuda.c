@@ -150,7 +150,7 @@ void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t mo
     memory_add_words(b, &to->n_pick, rows);
 }
 
-void memory_sparse(struct be *b) {
+static void memory_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
 
     if (p->n_layer == 0)
@@ -160,3 +160,5 @@ void memory_sparse(struct be *b) {
     memory_add_indexer(b, p->n_head * p->dim, n_blocks, most);
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
+
+const struct op_family sparse_family = {.scratch = memory_sparse};

@@ -45,7 +45,7 @@ int step_mix(struct step *s, const struct model_op *op) {
                        CUDA_THREADS, &a);
 }
 
-void memory_streams(struct be *b) {
+static void memory_streams(struct be *b) {
     const struct stream_shape *s = &b->shape->stream;
     size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
 
@@ -69,3 +69,5 @@ void memory_streams(struct be *b) {
                "uploads", true);
     memory_add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
+
+const struct op_family streams_family = {.scratch = memory_streams};

@@ -1,7 +1,6 @@
 /*
- * cuda_selftest - tests ops that choose or keep something on made-up inputs: the picks of a router
- * must have the bits of engine/experts.c; Kimi delta attention is compared with double precision on
- * the host, and must give the same bits if its rows come in two steps. No plainer kernels exist, so
+ * cuda_check - tests Kimi delta attention on made-up inputs: it is compared with double precision on
+ * the host, and must give the same bits if its rows come in two steps. No plainer kernel exists, so
  * a device with wrong results is refused.
  */
 
@@ -13,97 +12,10 @@
 
 #include "base/try.h"
 #include "engine/cuda/selftest.h"
-#include "engine/experts.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 
-/* more than twice the rows that kda() has in shared memory, and more than two blocks of route() */
-#define ROWS 19u
 #define FIRST 11u  /* rows of the first of two steps */
 #define LIMIT 1e-4 /* largest |got - right| / |right| */
-
-/* The step of a test, and its numbers in one piece of host memory. */
-struct scene {
-    struct be *b;
-    /* the model's */
-    const struct model_op *of;
-    struct weights weights;
-    struct selftest_step step;
-    uint32_t n_rows;
-    float *all;
-};
-
-/* Returns the first op of a kind whose layer is on this device and that does not read a table, or
- * NULL. */
-static const struct model_op *find_op(const struct be *b, enum op_kind kind) {
-    for (uint32_t i = 0; i < b->shape->n_ops; i++) {
-        const struct model_op *op = &b->shape->op[i];
-
-        if (op->kind == kind && !(kind == OP_ROUTE && op->picks) && op->layer >= b->layers.first &&
-            op->layer < b->layers.end)
-            return op;
-    }
-    return NULL;
-}
-
-/* -- picks ------------------------------------------------------------------------------------- */
-
-/* Returns the number of rows whose picks or weights differ from the host's. */
-static uint32_t wrong_picks(const struct scene *t, float *logits, const float *bias,
-                            const float *weight, const uint32_t *expert) {
-    const struct model_shape *m = t->b->shape;
-    const struct expert_rule rule = experts_rule(m, bias);
-    struct expert_pick right[ROUTE_PICKS];
-    uint32_t n_used = m->n_expert_used, n_wrong = 0;
-
-    for (uint32_t r = 0; r < t->n_rows; r++) {
-        float *row = logits + (size_t)r * m->n_expert;
-        bool same = true;
-
-        for (uint32_t e = 0; e < m->n_expert; e++)
-            row[e] *= t->of->scale;
-        experts_pick(row, &rule, right);
-        for (uint32_t k = 0; k < n_used; k++)
-            same = same && right[k].expert == expert[r * n_used + k] &&
-                   memcmp(&right[k].weight, &weight[r * n_used + k], sizeof(*weight)) == 0;
-        n_wrong += !same;
-    }
-    return n_wrong;
-}
-
-static int try_route(struct scene *t, struct err *err) {
-    struct be *b = t->b;
-    const struct model_shape *m = b->shape;
-    size_t n_logits = (size_t)t->n_rows * m->n_expert;
-    size_t n_pairs = (size_t)t->n_rows * m->n_expert_used;
-    float *bias_on = (float *)b->load.buffer[0].device;
-    struct step *s;
-    const struct model_op op = {
-        .kind = OP_ROUTE, .layer = t->of->layer, .scale = t->of->scale, .weights = &t->weights};
-
-    t->all = malloc((n_logits + m->n_expert + 2 * n_pairs) * sizeof(*t->all));
-    if (!t->all)
-        return -ENOMEM;
-    float *logits = t->all, *bias = logits + n_logits, *weight = bias + m->n_expert;
-    uint32_t *expert = (uint32_t *)(weight + n_pairs);
-    selftest_fill(logits, n_logits + m->n_expert, 1);
-    t->weights.pick_bias = t->of->pick_bias ? bias_on : NULL;
-    TRY(selftest_send(b, bias, bias_on, m->n_expert));
-    TRY(selftest_begin(b, &t->step, 0, t->n_rows, false, &s));
-    TRY(selftest_send(b, logits, b->experts.logits, n_logits));
-    struct route_args a = experts_route_args(s, &op);
-    a.slot = NULL; /* computed as if the device had all experts; the slots are not known yet */
-    a.slots = (struct expert_slots){0};
-    a.picks = NULL;
-    TRY(CUDA_LAUNCH(b, route, (t->n_rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a));
-    TRY(selftest_fetch(b, weight, a.weight, n_pairs * sizeof(*weight)));
-    TRY(selftest_fetch(b, expert, a.expert, n_pairs * sizeof(*expert)));
-    selftest_end(b);
-    uint32_t n = wrong_picks(t, logits, t->weights.pick_bias ? bias : NULL, weight, expert);
-    return n ? selftest_refuse(b, err, "%u of %u rows pick other experts or weights", n, t->n_rows)
-             : 0;
-}
-
-/* -- Kimi delta attention ---------------------------------------------------------------------- */
 
 /* Inputs and results: u [3][rows][n], z, raw decays and results [rows][n], beta [rows][heads]. */
 struct kda {
@@ -116,7 +28,7 @@ static double logistic(double x) {
 }
 
 /* Returns value @i of part @part of u of row @r after the convolution and silu. */
-static double selftest_convolve(const struct scene *t, const struct kda *k, uint32_t part,
+static double selftest_convolve(const struct selftest_op *t, const struct kda *k, uint32_t part,
                                 uint32_t r, uint32_t i) {
     double sum = 0;
 
@@ -131,8 +43,8 @@ static double selftest_convolve(const struct scene *t, const struct kda *k, uint
 
 /* Computes a head's q, k and v of row @r; q and k have unit length, q is also divided by
  * sqrt(dim). */
-static void selftest_mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
-                             double x[3][DELTA_DIM]) {
+static void selftest_mix_row(const struct selftest_op *t, const struct kda *k, uint32_t h,
+                             uint32_t r, double x[3][DELTA_DIM]) {
     for (uint32_t part = 0; part < 3; part++) {
         double sum = (double)t->b->shape->rms_eps;
 
@@ -146,8 +58,8 @@ static void selftest_mix_row(const struct scene *t, const struct kda *k, uint32_
 }
 
 /* Advances the state @m [keys][values] of head @h by row @r, and stores the output in @out. */
-static void selftest_advance(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
-                             double *m, double *out) {
+static void selftest_advance(const struct selftest_op *t, const struct kda *k, uint32_t h,
+                             uint32_t r, double *m, double *out) {
     double x[3][DELTA_DIM], keep[DELTA_DIM], square = 0, lower = (double)t->b->shape->delta.lower;
     double beta = logistic((double)k->beta[r * k->n_head + h]);
     const size_t at = (size_t)r * k->n + h * k->dim;
@@ -175,7 +87,7 @@ static void selftest_advance(const struct scene *t, const struct kda *k, uint32_
 }
 
 /* Returns |got - right| / |right| for the rows that were computed in one step. */
-static double selftest_ops_error(const struct scene *t, const struct kda *k, double *m) {
+static double selftest_ops_error(const struct selftest_op *t, const struct kda *k, double *m) {
     double d = 0, norm = 0, out[DELTA_DIM];
 
     for (uint32_t h = 0; h < k->n_head; h++) {
@@ -192,7 +104,8 @@ static double selftest_ops_error(const struct scene *t, const struct kda *k, dou
 }
 
 /* Computes rows [from, to) to @out. The buffer of results is filled with NaN first. */
-static int run_kda(struct scene *t, const struct kda *k, uint32_t from, uint32_t to, float *out) {
+static int run_kda(struct selftest_op *t, const struct kda *k, uint32_t from, uint32_t to,
+                   float *out) {
     struct be *b = t->b;
     struct model_op op = *t->of;
     size_t n = (size_t)(to - from) * k->n, first = (size_t)from * k->n;
@@ -212,7 +125,7 @@ static int run_kda(struct scene *t, const struct kda *k, uint32_t from, uint32_t
     return 0;
 }
 
-static int try_kda(struct scene *t, struct err *err) {
+static int check_kda(struct selftest_op *t, struct err *err) {
     struct be *b = t->b;
     const struct model_shape *m = b->shape;
     struct kda k = {.n = m->state.n_out,
@@ -269,24 +182,8 @@ static int try_kda(struct scene *t, struct err *err) {
                : selftest_refuse(b, err, "Kimi delta attention in two steps gives other bits");
 }
 
-/* ---------------------------------------------------------------------------------------------- */
+int recurrent_check(struct be *b, struct err *err) {
+    const struct model_op *op = selftest_next(b, OP_KDA, NULL);
 
-int selftest_ops(struct be *b, struct err *err) {
-    static const struct {
-        enum op_kind kind;
-        int (*try)(struct scene *t, struct err *err);
-    } ops[] = {{OP_ROUTE, try_route}, {OP_KDA, try_kda}};
-    int r = 0;
-
-    for (size_t i = 0; i < ARRAY_SIZE(ops) && r == 0; i++) {
-        uint32_t page[ROWS]; /* an entry for each row, or fewer */
-        struct scene t = {.b = b,
-                          .of = find_op(b, ops[i].kind),
-                          .step.page = page,
-                          .n_rows = MIN(ROWS, b->opts->max_rows)};
-
-        r = t.of ? ops[i].try(&t, err) : 0;
-        free(t.all);
-    }
-    return r;
+    return op ? selftest_try(b, op, check_kda, err) : 0;
 }
