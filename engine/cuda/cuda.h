@@ -553,6 +553,9 @@ struct be {
 /* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
  * error is kept in be.fault with @what, the name of the call; from then on be.fault.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
+/* Marks the device as lost, and all that compute the model with it. The reason is kept in be.fault,
+ * unless it was lost before. Returns -EIO. */
+__attribute__((format(printf, 2, 3))) int cuda_lose(struct be *b, const char *format, ...);
 /* Enqueue a copy of @n bytes, or @n times @byte to memory of the device. Return 0 or -EIO. */
 int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir);
 int cuda_fill(struct be *b, void *d, int byte, size_t n);

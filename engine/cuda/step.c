@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -9,13 +10,23 @@
 #include "engine/cuda/pace.h"
 #include "engine/cuda/ranks/ranks.h"
 
+int cuda_lose(struct be *b, const char *format, ...) {
+    va_list list;
+
+    va_start(list, format);
+    if (!b->fault.lost)
+        vsnprintf(b->fault.text, sizeof(b->fault.text), format, list);
+    va_end(list);
+    b->fault.lost = true;
+    if (b->group.ranks)
+        ranks_lose(b);
+    return -EIO;
+}
+
 int cuda_check(struct be *b, int error, const char *what) {
     if (error == 0 && !b->fault.lost)
         return 0;
-    if (!b->fault.lost)
-        snprintf(b->fault.text, sizeof(b->fault.text), "%s: %s", what, b->api->text(error));
-    b->fault.lost = true;
-    return -EIO;
+    return cuda_lose(b, "%s: %s", what, b->api->text(error));
 }
 
 int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir) {
@@ -183,12 +194,9 @@ static int upload_rows(struct step *s) {
         .last = d[7],
         .want_row = d[8],
     };
-    if (!fill_attention(s, head) || !pictures_fill(s, head, h[7])) {
-        snprintf(s->be->fault.text, sizeof(s->be->fault.text),
-                 "internal error: the batch is larger than the buffer for its upload");
-        s->be->fault.lost = true;
-        return -EIO;
-    }
+    if (!fill_attention(s, head) || !pictures_fill(s, head, h[7]))
+        return cuda_lose(s->be,
+                         "internal error: the batch is larger than the buffer for its upload");
     s->grid = (struct step_grid){b->n_rows, b->n_seqs, s->n_scored};
     return staging_send(s->be, &s->rows, 0);
 }
@@ -716,11 +724,9 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
         int64_t waited = step_now_ns() - start;
 
         if (waited > b->fault.wait_ns) {
-            snprintf(b->fault.text, sizeof(b->fault.text),
-                     "%s: the device has not answered for %lld ms", what,
-                     (long long)(b->fault.wait_ns / 1000000));
-            b->fault.lost = b->fault.stuck = true;
-            return -EIO;
+            b->fault.stuck = true;
+            return cuda_lose(b, "%s: the device has not answered for %lld ms", what,
+                             (long long)(b->fault.wait_ns / 1000000));
         }
         if (waited > 2000000)
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);

@@ -34,49 +34,44 @@ static uint64_t bytes_of_op(const struct model_op *op) {
     return n;
 }
 
-/* Returns the bytes of the matrices of a layer; the first layer includes the embedding. */
-static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer) {
-    uint64_t n = 0;
-
-    for (uint32_t i = 0; i < s->n_ops && s->op[i].kind != OP_LOGITS; i++)
-        n += s->op[i].layer == layer ? bytes_of_op(&s->op[i]) : 0;
-    return n;
-}
-
-/* Returns the bytes of the matrices of the logits and of the draft block. */
-static uint64_t layers_bytes_behind(const struct model_shape *s) {
-    uint64_t n = 0;
+/* Sets @bytes to those of the matrices of each layer, and [n_layer] to those of the logits and of
+ * the draft block. The first layer includes the embedding. */
+static void layers_bytes(const struct model_shape *s, uint64_t bytes[MODEL_LAYERS_MAX + 1]) {
     bool behind = false;
 
+    memset(bytes, 0, (s->n_layer + 1) * sizeof(*bytes));
     for (uint32_t i = 0; i < s->n_ops; i++) {
-        bool logits = s->op[i].kind == OP_LOGITS;
+        const struct model_op *op = &s->op[i];
+        bool again = behind && (op->kind == OP_LOGITS || op->kind == OP_EMBED);
 
-        if (behind ? !logits && s->op[i].kind != OP_EMBED : logits)
-            n += bytes_of_op(&s->op[i]);
-        behind |= logits;
+        behind |= op->kind == OP_LOGITS;
+        if (behind && !again)
+            bytes[s->n_layer] += bytes_of_op(op);
+        else if (!behind && op->layer < s->n_layer)
+            bytes[op->layer] += bytes_of_op(op);
     }
-    return n;
 }
 
 /* Cuts the layers so that each device has its part of the bytes, and at least one layer. Parts are
  * in 64ths, so that some megabytes of another process do not move layers. */
 static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) {
-    uint64_t all = layers_bytes_behind(s), sum = 0, so_far = room[0], at = 0;
+    uint64_t bytes[MODEL_LAYERS_MAX + 1], all = 0, sum = 0, so_far = room[0], at = 0;
     uint32_t i = 0;
 
-    for (uint32_t l = 0; l < s->n_layer; l++)
-        all += bytes_of_layer(s, l);
+    layers_bytes(s, bytes);
+    for (uint32_t l = 0; l <= s->n_layer; l++)
+        all += bytes[l];
     for (uint32_t k = 0; k < n; k++)
         sum += room[k];
     for (uint32_t l = 0; l < s->n_layer; l++) {
-        uint64_t bytes = bytes_of_layer(s, l), part = (64 * so_far + sum / 2) / sum;
-        bool enough = at + bytes / 2 > all / 64 * part || s->n_layer - l < n - i;
+        uint64_t part = (64 * so_far + sum / 2) / sum;
+        bool enough = at + bytes[l] / 2 > all / 64 * part || s->n_layer - l < n - i;
 
         if (i + 1 < n && l > s->cut[i] && enough) {
             s->cut[++i] = l;
             so_far += room[i];
         }
-        at += bytes;
+        at += bytes[l];
     }
     s->cut[n] = s->n_layer;
     assert(i + 1 == n);
@@ -157,27 +152,17 @@ static uint32_t layers_device(const struct ranks *k, const struct model_op *op) 
     return op->kind == OP_LOGITS ? k->n - 1 : device_of_layer(k->be[0]->shape, op->layer);
 }
 
-static int layers_load(struct be *b, const struct model_op *op, struct weights **out,
-                       struct err *err) {
-    struct ranks *k = b->group.ranks;
-    bool first = op == first_embed(k);
-    uint32_t at = op->kind == OP_EMBED && !first ? k->n - 1 : layers_device(k, op);
-    struct kv_class *kv = &k->be[at]->kv[op->kv.cls];
-    int r = ranks_use(k, at);
+int layers_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err) {
+    bool first = op == first_embed(k), behind = op->kind == OP_EMBED && !first;
+    struct be *last = k->be[k->leader], *b = behind ? last : k->be[layers_device(k, op)];
 
-    r = r < 0 ? r : cuda_load(k->be[at], op, out, err);
-    if (r == 0 && first && embeds_drafts(k->be[k->n - 1])) {
-        at = k->n - 1;
-        r = ranks_use(k, at);
-        r = r < 0 ? r : cuda_load(k->be[at], op, &k->draft_embed, err);
-    }
-    if (r == -EIO) {
-        ranks_lose(k, k->be[at]);
-        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
-    }
+    TRY(ON_DEVICE(b, cuda_load(b, op, out, err)));
+    if (first && embeds_drafts(last))
+        TRY(ON_DEVICE(last, cuda_load(last, op, &k->draft_embed, err)));
     for (uint32_t i = 0; i < k->n && op_has_pages(op); i++)
-        k->be[i]->kv[op->kv.cls].all_layer_bytes[op->kv.layer] = kv->all_layer_bytes[op->kv.layer];
-    return r;
+        k->be[i]->kv[op->kv.cls].all_layer_bytes[op->kv.layer] =
+            b->kv[op->kv.cls].all_layer_bytes[op->kv.layer];
+    return 0;
 }
 
 /* -- steps ------------------------------------------------------------------------------------- */
@@ -218,7 +203,8 @@ static int layers_cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto
     float *x = handed(k, i, &bytes);
     uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
 
-    TRY(back ? layers_send(b, b->act.x, x, bytes) : layers_send(b, x, b->act.x, bytes));
+    const void *from = back ? x : b->act.x;
+    TRY(layers_send(b, back ? b->act.x : x, from, bytes));
     for (const struct model_op *op = s->op; op < s->op + s->n_ops; op++) {
         if (op->kind != OP_TAP || layers_device(k, op) > upto)
             continue;
@@ -233,41 +219,33 @@ static int layers_cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto
     return 0;
 }
 
-/* Begins the batch on device @at, which becomes current. */
-static int begin_here(struct ranks *k, uint32_t at) {
+/* Begins the batch on device @at, which is current or becomes so. */
+static int begin_on(struct ranks *k, uint32_t at) {
     struct step *s;
 
     k->at = at;
-    return step_begin(k->be[at], k->batch, &s) < 0 ? ranks_lose(k, k->be[at]) : 0;
-}
-
-static int begin_on(struct ranks *k, uint32_t at) {
-    TRY(ranks_use(k, at));
-    return begin_here(k, at);
+    return ON_DEVICE(k->be[at], step_begin(k->be[at], k->batch, &s));
 }
 
 static int compute(struct ranks *k, const struct model_op *op) {
-    int r = weft_backend_cuda.op[op->kind].run(step_now(k), op);
-
-    return r < 0 ? ranks_lose(k, k->be[k->at]) : 0;
+    return weft_backend_cuda.op[op->kind].run(step_now(k), op);
 }
 
 /* Ends the step on a device, and begins it on the next one with x. */
 static int hand_over(struct ranks *k) {
     struct be *from = k->be[k->at], *to = k->be[k->at + 1];
     struct step *s = step_now(k);
+
     graph_end(s);
-    int r = layers_cross(k, from, k->at + 1, k->at, false);
-    if (r < 0 || step_record(s) < 0)
-        return ranks_lose(k, from);
-    r = ranks_use(k, k->at + 1);
-    r = r < 0 ? r : layers_wait_for(to, s->event);
-    if (r < 0 || layers_cross(k, to, k->at + 1, k->at, true) < 0)
-        return ranks_lose(k, to);
-    r = begin_here(k, k->at + 1);
-    for (const struct model_op *op = k->holes; op && op->kind == OP_HOLES && r == 0; op++)
-        r = k->at + 1 == k->n ? compute(k, op) : 0;
-    return r;
+    TRY(layers_cross(k, from, k->at + 1, k->at, false));
+    TRY(step_record(s));
+    TRY(ON_DEVICE(to, layers_wait_for(to, s->event)));
+    TRY(layers_cross(k, to, k->at + 1, k->at, true));
+    TRY(begin_on(k, k->at + 1));
+    for (const struct model_op *op = k->holes; op && op->kind == OP_HOLES; op++)
+        if (k->at == k->leader)
+            TRY(compute(k, op));
+    return 0;
 }
 
 /* HOLES, which come first, are postponed until the device that has the draft block. */
@@ -346,32 +324,39 @@ static int run_part(struct ranks *k, const struct model_op *end) {
     TRY(begin_on(k, 0));
     for (const struct model_op *op = first_embed(k); op < end; op++)
         TRY(run_op(k, op));
-    assert(k->at + 1 == k->n);
-    struct be *last = k->be[k->at];
-    return layers_cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
+    assert(k->at == k->leader);
+    return layers_cross(k, k->be[k->at], k->at, k->at, false);
 }
 
-/* Computes the layers of the batch part by part, so that a device computes one part while the
- * next device computes the one before, and begins the whole batch after the layers on the last
- * device. */
-static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t n) {
-    const struct model_op *end = first_embed(k);
-    struct engine_batch part;
+/* Computes the layers of the batch up to @end part by part, so that a device computes one part while
+ * the next device computes the one before. k->batch is the last part afterwards. */
+static int run_layers(struct ranks *k, const struct engine_batch *batch, uint32_t n,
+                      const struct model_op *end, struct engine_batch *part) {
     uint32_t turn = 0;
-    int r = 0;
 
-    while (end->kind != OP_KEEP && end->kind != OP_LOGITS)
-        end++;
-    k->batch = &part;
-    for (k->row0 = 0; k->row0 < batch->n_rows && r == 0; k->row0 += n) {
+    k->batch = part;
+    for (k->row0 = 0; k->row0 < batch->n_rows; k->row0 += n) {
         turn++;
         for (uint32_t i = 0; i < k->n; i++) {
             k->be[i]->step[batch->step % 2].rows.turn = turn;
             k->be[i]->step[batch->step % 2].batch = NULL;
         }
-        part = layers_part(k, batch, k->row0, n);
-        r = run_part(k, end);
+        *part = layers_part(k, batch, k->row0, n);
+        TRY(run_part(k, end));
     }
+    return 0;
+}
+
+/* Computes the layers in parts of @n rows, and begins the whole batch after the layers on the last
+ * device. */
+static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t n) {
+    const struct model_op *end = first_embed(k);
+    struct be *last = k->be[k->leader];
+    struct engine_batch part;
+
+    while (end->kind != OP_KEEP && end->kind != OP_LOGITS)
+        end++;
+    int r = run_layers(k, batch, n, end, &part);
     k->batch = batch;
     k->row0 = 0;
     k->done = end;
@@ -379,13 +364,13 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
         struct step *s = &k->be[i]->step[batch->step % 2];
 
         s->rows.turn = 0;
-        s->batch = i + 1 < k->n ? batch : NULL;
+        s->batch = i < k->leader ? batch : NULL;
         if (s->batch) /* needed by a step that it feeds */
             hidden_sort(s);
     }
-    struct be *last = k->be[k->n - 1];
-    r = r < 0 ? r : begin_on(k, k->n - 1);
-    return r < 0 || layers_cross(k, last, k->n - 1, k->n - 1, true) < 0 ? ranks_lose(k, last) : 0;
+    TRY(r);
+    TRY(begin_on(k, k->leader));
+    return layers_cross(k, last, k->leader, k->leader, true);
 }
 
 static bool is_fed(const struct engine_batch *batch) {
@@ -402,14 +387,10 @@ static size_t sampled_bytes(const struct be *b) {
 
 /* Copies the samples of the step before to the first device. */
 static int layers_take_samples(struct ranks *k) {
-    struct be *first = k->be[0];
-    int r = ranks_use(k, 0);
+    struct be *b = k->be[0];
 
-    r = r < 0 ? r : layers_wait_for(first, k->be[k->n - 1]->group.ready);
-    r = r < 0 ? r
-              : layers_send(first, first->sampling.sampled, first->handed.sampled,
-                            sampled_bytes(first));
-    return r < 0 ? ranks_lose(k, first) : 0;
+    TRY(ON_DEVICE(b, layers_wait_for(b, k->be[k->leader]->group.ready)));
+    return layers_send(b, b->sampling.sampled, b->handed.sampled, sampled_bytes(b));
 }
 
 /* Begins on the first device, or for a draft pass on the last one. A batch without rows begins on
@@ -422,7 +403,7 @@ static int layers_begin(struct be *b, const struct engine_batch *batch, struct s
     k->holes = k->done = NULL;
     *out = &b->step[batch->step % 2];
     if (batch->model)
-        return begin_on(k, k->n - 1);
+        return begin_on(k, k->leader);
     if (is_fed(batch))
         TRY(layers_take_samples(k));
     if (n)
@@ -436,50 +417,11 @@ static int layers_begin(struct be *b, const struct engine_batch *batch, struct s
 /* Samples on the last device, which is current, and starts the copy of the samples for the first
  * one. */
 static int layers_sample(struct step *s) {
-    struct be *b = s->be;
-    int r = step_sample(s);
+    struct be *b = s->be, *first = b->group.ranks->be[0];
 
-    r = r < 0 ? r
-              : layers_send(b, b->group.ranks->be[0]->handed.sampled, b->sampling.sampled,
-                            sampled_bytes(b));
-    r = r < 0 ? r
-              : cuda_check(b, b->api->event_record(b->group.ready, b->stream), "cudaEventRecord");
-    return r < 0 ? ranks_lose(b->group.ranks, b) : 0;
-}
-
-static int layers_end(struct step *s, struct engine_result *out) {
-    struct ranks *k = s->be->group.ranks;
-    uint64_t number = s->batch->step;
-
-    for (uint32_t i = 0; i < k->n; i++) {
-        struct step *part = &k->be[i]->step[number % 2];
-
-        if (!part->batch) /* a draft pass */
-            continue;
-        TRY(ON_RANK(k, i, (part == s ? step_end(s, out) : step_wait(part))));
-    }
-    return 0;
-}
-
-static int layers_copy(struct be *b, const struct engine_copy *c) {
-    struct ranks *k = b->group.ranks;
-
-    for (uint32_t i = 0; i < k->n; i++)
-        TRY(ON_RANK(k, i, step_copy(k->be[i], c)));
-    return 0;
-}
-
-static void *host_state(struct be *b, uint32_t state) {
-    return step_host_state(b->group.ranks->be[0], state);
-}
-
-static bool layers_proving(struct be *b, bool on) {
-    bool wanted = true;
-
-    for (uint32_t i = 0; i < b->group.ranks->n && wanted; i++)
-        wanted = ranks_use(b->group.ranks, i) == 0 &&
-                 weft_backend_cuda.proving(b->group.ranks->be[i], on);
-    return wanted;
+    TRY(step_sample(s));
+    TRY(layers_send(b, first->handed.sampled, b->sampling.sampled, sampled_bytes(b)));
+    return cuda_check(b, b->api->event_record(b->group.ready, b->stream), "cudaEventRecord");
 }
 
 void layers_ops(struct be_ops *all) {
@@ -493,13 +435,7 @@ void layers_ops(struct be_ops *all) {
     }
     all->divide = layers_divide;
     all->room = room_layers;
-    all->load = layers_load;
     all->begin = layers_begin;
     all->op = code;
     all->sample = layers_sample;
-    all->end = layers_end;
-    all->copy = layers_copy;
-    all->copy_state = ranks_copy_state;
-    all->host_state = host_state;
-    all->proving = layers_proving;
 }

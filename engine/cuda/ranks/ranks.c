@@ -24,8 +24,10 @@
 
 #include "base/try.h"
 
-int ranks_lose(struct ranks *k, const struct be *b) {
-    for (uint32_t r = 0; r < k->n && b->fault.lost; r++) {
+void ranks_lose(const struct be *b) {
+    const struct ranks *k = b->group.ranks;
+
+    for (uint32_t r = 0; r < k->n; r++) {
         struct be *other = k->be[r];
 
         if (!other->fault.lost)
@@ -34,15 +36,12 @@ int ranks_lose(struct ranks *k, const struct be *b) {
         other->fault.lost = true;
         other->fault.stuck |= b->fault.stuck;
     }
-    return -EIO;
 }
 
-int ranks_use(struct ranks *k, uint32_t r) {
-    struct be *b = k->be[r];
-
+int ranks_use(struct be *b) {
     if (b->group.n > 1 && b->group.first->graphs.replaying)
-        return b->fault.lost ? -EIO : 0;
-    return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
+        return cuda_check(b, 0, "");
+    return cuda_check(b, b->api->use(b->number), "cudaSetDevice");
 }
 
 struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
@@ -99,7 +98,7 @@ static int ranks_join(struct ranks *k) {
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
-        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->group.ready), "cudaEventCreate")));
+        TRY(ON_DEVICE(b, cuda_check(b, b->api->event_new(&b->group.ready), "cudaEventCreate")));
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
         if (b->group.n == 1)
@@ -110,37 +109,37 @@ static int ranks_join(struct ranks *k) {
     return 0;
 }
 
-/* Opens all devices; the note of @k->be[leader] lists code paths that are off. */
-static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, struct err *err) {
+/* Opens the @i-th of @n devices. */
+static int open_one(struct ranks *k, const struct be_opts *o, uint32_t i, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
     const uint32_t *cut = o->shape->cut;
-    bool by_layers = cut[n] > 0;
-    const char *note = "";
-    int r = by_layers ? 0 : check_heads(o->shape, n, err);
+    struct rank rank = {(int)number[i], i, n, {cut[i], cut[i + 1]}};
+    struct be *b;
 
-    if (by_layers) {
-        k->part = calloc(o->engine->max_seqs, sizeof(*k->part));
-        if (!k->part)
-            return -ENOMEM;
+    if (k->by_layers) {
+        rank.rank = 0;
+        rank.n_ranks = 1;
     }
-    for (uint32_t i = 0; i < n && r == 0; i++) {
-        const struct rank rank = {
-            (int)number[i], by_layers ? 0 : i, by_layers ? 1 : n, {cut[i], cut[i + 1]}};
-        struct be *b;
+    TRY(cuda_open(&b, o, &rank, err));
+    k->be[k->n++] = b;
+    b->group.ranks = k;
+    size_t at = strlen(b->device.name);
+    snprintf(b->device.name + at, sizeof(b->device.name) - at, " (device %u)", number[i]);
+    return 0;
+}
 
-        r = cuda_open(&b, o, &rank, err);
-        if (r < 0)
-            return r;
-        k->be[k->n++] = b;
-        b->group.ranks = k;
-        note = *note ? note : b->note;
-        size_t at = strlen(b->device.name);
-        snprintf(b->device.name + at, sizeof(b->device.name) - at, " (device %u)", number[i]);
-    }
-    if (r == 0 && note != k->be[leader]->note)
-        snprintf(k->be[leader]->note, sizeof(k->be[leader]->note), "%s", note);
-    r = r < 0 ? r : ranks_join(k);
-    if (r == -EIO)
+/* Opens all devices; the note of the leader is the first that lists code paths that are off. */
+static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
+    uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number), noted = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        TRY(open_one(k, o, i, err));
+    while (noted + 1 < n && !*k->be[noted]->note)
+        noted++;
+    if (noted != k->leader)
+        memcpy(k->be[k->leader]->note, k->be[noted]->note, sizeof(k->be[noted]->note));
+    int r = ranks_join(k);
+    if (r < 0)
         err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->fault.text);
     return r;
 }
@@ -185,16 +184,22 @@ static void tell_kinds(const struct ranks *k, const uint32_t *cut, struct be *le
 static int open_ranks(struct be **out, const struct be_opts *o, struct err *err) {
     struct ranks *k = calloc(1, sizeof(*k));
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
-    uint32_t leader = o->shape->cut[n] ? n - 1 : 0;
 
     if (!k)
         return -ENOMEM;
-    int r = open_all(k, o, leader, err);
+    k->by_layers = o->shape->cut[n] > 0;
+    k->leader = k->by_layers ? n - 1 : 0;
+    k->part = calloc(o->engine->max_seqs, sizeof(*k->part));
+    int r = k->part ? 0 : -ENOMEM;
+    if (r == 0 && !k->by_layers)
+        r = check_heads(o->shape, n, err);
+    if (r == 0)
+        r = open_all(k, o, err);
     if (r < 0) {
         ranks_close_all(k);
         return r;
     }
-    *out = k->be[leader];
+    *out = k->be[k->leader];
     tell_kinds(k, o->shape->cut, *out);
     return 0;
 }
@@ -203,6 +208,22 @@ static struct be *close_ranks(struct be *b) {
     if (b)
         ranks_close_all(b->group.ranks);
     return NULL;
+}
+
+/* -- what all devices do ----------------------------------------------------------------------- */
+
+static int load_ranks(struct be *b, const struct model_op *op, struct weights **out,
+                      struct err *err) {
+    struct ranks *k = b->group.ranks;
+    int r;
+
+    if (k->by_layers)
+        r = layers_load(k, op, out, err);
+    else
+        r = ranks_load(k, op, out, err);
+    if (r == -EIO)
+        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
+    return r;
 }
 
 /* Turns a variant on or off on all devices. */
@@ -222,6 +243,59 @@ static bool ranks_coarse(const struct be *b) {
     return any;
 }
 
+static bool ranks_proving(struct be *b, bool on) {
+    const struct ranks *k = b->group.ranks;
+    bool wanted = true;
+
+    for (uint32_t i = 0; i < k->n && wanted; i++)
+        wanted = ranks_use(ranks_nth(k, i)) == 0 && weft_backend_cuda.proving(ranks_nth(k, i), on);
+    return wanted;
+}
+
+/* Devices without a part of the step have not begun it: a draft pass is computed by the last. */
+static int end_ranks(struct step *s, struct engine_result *out) {
+    const struct ranks *k = s->be->group.ranks;
+
+    for (uint32_t i = 0; i + 1 < k->n; i++) {
+        struct be *b = ranks_nth(k, i);
+        struct step *part = ranks_step_of(s, b);
+
+        if (part->batch)
+            TRY(ON_DEVICE(b, step_wait(part)));
+    }
+    return ON_DEVICE(s->be, step_end(s, out));
+}
+
+static int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
+    const struct ranks *k = b->group.ranks;
+
+    for (uint32_t i = 0; i < k->n; i++)
+        TRY(ON_DEVICE(ranks_nth(k, i), step_copy_state(ranks_nth(k, i), src, dst)));
+    return 0;
+}
+
+static void *ranks_host_state(struct be *b, uint32_t state) {
+    return step_host_state(b->group.ranks->be[0], state);
+}
+
+/* Copies a page, or a device's part of one. A page that every rank has completely exists once in
+ * host memory, where the first rank writes it and all ranks read it. Meetings order the copies: all
+ * reads of the old contents come before the write, and the write before later reads. */
+static int copy_ranks(struct be *b, const struct engine_copy *c) {
+    struct ranks *k = b->group.ranks;
+    bool whole = b->group.n > 1 && cuda_page_ranks(b) == 1;
+
+    if (whole && c->dir == COPY_D2H) {
+        TRY(ranks_meet_now(k, &to_first));
+        return ON_DEVICE(b, step_copy(b, c));
+    }
+    if (whole && c->dir == COPY_H2D)
+        TRY(ranks_meet_now(k, &from_first));
+    for (uint32_t i = 0; i < k->n; i++)
+        TRY(ON_DEVICE(ranks_nth(k, i), step_copy(ranks_nth(k, i), c)));
+    return 0;
+}
+
 /* -- the table --------------------------------------------------------------------------------- */
 
 static const char *ranks_address(const struct be *b, uint32_t i) {
@@ -238,7 +312,8 @@ static int ranks_find_ways(const uint32_t *number, uint32_t n, bool *direct) {
     *direct = cuda_wants("PEERS");
     for (uint32_t i = n; i-- > 0 && e == 0 && *direct;) {
         e = api->describe((int)number[i], &d);
-        e = e ? e : api->use((int)number[i]);
+        if (e == 0)
+            e = api->use((int)number[i]);
         *direct = d.major == first.major && d.minor == first.minor;
         for (uint32_t j = 0; j < n && e == 0 && *direct; j++)
             e = j == i ? 0 : api->reach((int)number[i], (int)number[j], direct);
@@ -266,13 +341,18 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
     all.variant = ranks_variant;
     all.coarse = ranks_coarse;
     all.picks = NULL;
+    all.load = load_ranks;
+    all.end = end_ranks;
+    all.copy = copy_ranks;
+    all.copy_state = ranks_copy_state;
+    all.host_state = ranks_host_state;
+    all.proving = ranks_proving;
     all.one = &weft_backend_cuda;
     if (!direct) {
         layers_ops(&all);
         return &all;
     }
     all.room = room_ranks;
-    all.load = ranks_load;
     ranks_step_ops(&all);
     return &all;
 }

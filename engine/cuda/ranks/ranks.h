@@ -34,9 +34,11 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 /* -- what the files of ranks share ------------------------------------------------------------- */
 
 struct ranks {
-    /* open devices */
-    uint32_t n;
+    /* open devices; the one that functions of be_ops take */
+    uint32_t n, leader;
     struct be *be[RANKS];
+    /* devices divide the layers: the leader is the last one; else it is the first */
+    bool by_layers;
     /* Devices that divide the layers: the current batch, or part of one, with its first row; the
      * device that computes it; a postponed OP_HOLES. Ops before @done were computed part by
      * part. */
@@ -56,25 +58,30 @@ static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 /* Columns that ranks exchange; GATHER_E: those of GATHER_H for pairs of a row and an expert. */
 enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
-/* Returns the struct step of rank @r for the same step. */
-static inline struct step *ranks_step_of(const struct step *s, uint32_t r) {
-    return &s->be->group.ranks->be[r]->step[s->batch->step % 2];
+/* Returns the struct step of @b for the same step. */
+static inline struct step *ranks_step_of(const struct step *s, struct be *b) {
+    return &b->step[s->batch->step % 2];
 }
 
-/* Marks all ranks lost, as @b is. Returns -EIO. */
-int ranks_lose(struct ranks *k, const struct be *b);
-/* Makes rank @r the current device; does nothing while a graph is replayed. Returns 0 or -EIO. */
-int ranks_use(struct ranks *k, uint32_t r);
-/* Calls @call on rank @r. An error marks that rank, and so all ranks, as lost. Returns 0 or
- * -EIO. */
-#define ON_RANK(k, r, call)                                                                        \
-    (ranks_use(k, r) < 0 ? -EIO : (call) < 0 ? ranks_lose(k, (k)->be[r]) : 0)
-/* Copies state @src to @dst on each device. Returns 0 or -EIO. */
-int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst);
+/* Returns each device for @i below k->n, the leader last, which is then current. */
+static inline struct be *ranks_nth(const struct ranks *k, uint32_t i) {
+    return k->be[(k->leader + 1 + i) % k->n];
+}
+
+/* Marks all devices that compute a model with @b as lost, as @b is. */
+void ranks_lose(const struct be *b);
+/* Makes @b the current device; does nothing while a graph is replayed. Returns 0 or -EIO. */
+int ranks_use(struct be *b);
+/* Calls @call with @b as the current device. Returns its result, or -EIO. */
+#define ON_DEVICE(b, call) (ranks_use(b) < 0 ? -EIO : (call))
 /* Returns the part of an op that rank @b computes. */
 struct model_op ranks_part_of(const struct be *b, const struct model_op *op);
-/* Implements be_ops.load; ranks_load_part() does so for rank @b alone. */
-int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+/* Loads the weights of an op on each device, and sets *out to those of the leader. Returns 0, or
+ * -errno with @err. */
+int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
+/* Does so for devices that divide the layers: on the device that computes the op. */
+int layers_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
+/* Loads the part of rank @b. */
 int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Sets the functions of be_ops that a step consists of. */
 void ranks_step_ops(struct be_ops *all);
@@ -84,16 +91,16 @@ const char *ranks_lack(const struct model_shape *s, const struct model_op *op);
 /* Sets the functions of be_ops for devices that divide the layers. */
 void layers_ops(struct be_ops *all);
 
-/* Calls ranks_meet(); an error marks all ranks as lost. Returns 0 or -EIO. */
+/* Calls ranks_meet(). Returns 0 or -EIO. */
 int ranks_meet_now(struct ranks *k, const struct meeting *m);
 /* Enqueues a meeting as a part of the step, so that it is recorded in graphs. Returns 0 or -EIO. */
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
 /* Returns the addresses of the columns of all ranks, @n in all. */
 struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n);
-/* Copies rows of @from to @to in the memory of rank @rank, in the order of its stream. @count: as
- * in struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
-int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
-               const uint32_t *count, uint32_t n_rows);
+/* Copies rows of @from to @to in the memory of rank @b, in the order of its stream. @count: as in
+ * struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
+int ranks_take(struct be *b, float *to, const struct shares *from, const uint32_t *count,
+               uint32_t n_rows);
 /* Buffers of a rank for its own columns and for all columns; whole NULL: there is none. */
 struct columns {
     float *own, *whole;

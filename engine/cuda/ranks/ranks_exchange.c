@@ -9,60 +9,70 @@
 
 #include "engine/cuda/ranks/ranks.h"
 
+/* Records the event of @b on its stream. */
+static int record_ready(const struct be *b) {
+    int e = b->api->use(b->number);
+
+    return e ? e : b->api->event_record(b->group.ready, b->stream);
+}
+
+/* Makes later work of @b wait for the events of ranks @of. */
+static int wait_ready(const struct ranks *k, const struct be *b, uint32_t of) {
+    int e = b->api->use(b->number);
+
+    for (uint32_t j = 0; j < k->n && e == 0; j++)
+        if (k->be[j] != b && of >> j & 1)
+            e = b->api->event_wait(k->be[j]->group.ready, b->stream);
+    return e;
+}
+
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
-    const struct cuda_api *api = k->be[0]->api;
-    uint32_t i = k->n;
+    struct be *b = NULL;
     int e = 0;
 
-    while (e == 0 && i-- > 0) {
-        if (!(m->of >> i & 1))
-            continue;
-        e = api->use(k->be[i]->number);
-        e = e ? e : api->event_record(k->be[i]->group.ready, k->be[i]->stream);
+    for (uint32_t i = k->n; i-- > 0 && e == 0;) {
+        b = k->be[i];
+        if (m->of >> i & 1)
+            e = record_ready(b);
     }
-    if (e == 0)
-        i = k->n;
-    while (e == 0 && i-- > 0) {
-        if (!(m->by >> i & 1))
-            continue;
-        e = api->use(k->be[i]->number);
-        for (uint32_t j = 0; j < k->n && e == 0; j++)
-            if (j != i && m->of >> j & 1)
-                e = api->event_wait(k->be[j]->group.ready, k->be[i]->stream);
+    for (uint32_t i = k->n; i-- > 0 && e == 0;) {
+        b = k->be[i];
+        if (m->by >> i & 1)
+            e = wait_ready(k, b, m->of);
     }
-    if (e && failed)
-        *failed = k->be[i];
+    if (failed)
+        *failed = b;
     return e;
 }
 
 int ranks_meet_now(struct ranks *k, const struct meeting *m) {
-    struct be *failed = NULL;
-    int e = k->be[0]->fault.lost ? 0 : ranks_meet(k, m, &failed);
+    struct be *failed = k->be[0];
+    int e = 0;
 
+    if (!failed->fault.lost)
+        e = ranks_meet(k, m, &failed);
     for (uint32_t i = 0; i < k->n; i++)
         k->be[i]->waits |= m->by >> i & 1;
-    if (e)
-        cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
-    return e ? ranks_lose(k, failed) : k->be[0]->fault.lost ? -EIO : 0;
+    return cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
 }
 
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     struct be *first = k->be[0];
 
     if (first->graphs.replaying)
-        return first->fault.lost ? -EIO : 0;
+        return cuda_check(first, 0, "");
     if (first->graphs.noting)
         graph_note(first, NOTE_MEETING, NULL, false, m, sizeof(*m));
     return ranks_meet_now(k, m);
 }
 
-int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
-               const uint32_t *count, uint32_t n_rows) {
+int ranks_take(struct be *b, float *to, const struct shares *from, const uint32_t *count,
+               uint32_t n_rows) {
     const struct gather_args a = {count, to, *from};
     uint32_t parts = (from->n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
 
     assert(from->n_shares > 0 && from->n_shares <= RANKS && from->share[0].first == 0);
-    return ON_RANK(k, rank, CUDA_LAUNCH(k->be[rank], gather, n_rows, parts, CUDA_THREADS, &a));
+    return ON_DEVICE(b, CUDA_LAUNCH(b, gather, n_rows, parts, CUDA_THREADS, &a));
 }
 
 struct columns ranks_columns(const struct be *b, enum gathered what) {

@@ -15,7 +15,9 @@ static const struct tensor *ranks_slice(const struct be *b, const struct tensor 
                                         struct tensor *out) {
     if (!t)
         return NULL;
-    int d = t->ne[2] > 1 ? 2 : t->n_dims > 1 ? 1 : 0;
+    int d = t->n_dims > 1;
+    if (t->ne[2] > 1)
+        d = 2;
     size_t each = t->n_bytes / t->ne[d];
     uint32_t first = rank_cut(t->ne[d], b->group.rank, b->group.n);
 
@@ -152,54 +154,37 @@ static int check_layer(const struct ranks *k, const struct model_op *op, struct 
 
 /* Scales the tiles of each matrix by the largest scale of all ranks. Tiles of a matrix have one
  * common unit, and all ranks must round alike to give the results of one device. */
-static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
-    int r = 0;
-
+static int scale_parts(const struct ranks *k, struct weights *const part[RANKS]) {
     for (uint32_t m = 0; m < part[0]->n_mats; m++) {
         float most = 0;
 
         for (uint32_t i = 0; i < k->n; i++)
             most = MAX(most, part[i]->most[m]);
-        for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+        for (uint32_t i = k->n; i-- > 0;) {
             struct matrix *matrix = &part[i]->m[m];
+            uint32_t n = matrix->n_row_tiles * part[i]->n_experts;
 
-            r = ON_RANK(
-                k, i,
-                cuda_scale_tiles(k->be[i], matrix, matrix->n_row_tiles * part[i]->n_experts, most));
+            TRY(ON_DEVICE(k->be[i], cuda_scale_tiles(k->be[i], matrix, n, most)));
         }
     }
-    return r;
-}
-
-/* Scales the matrices of an op, including the down projection of a shared expert. */
-static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
-    struct weights *down[RANKS] = {NULL};
-    int r = scale_parts(k, part);
-
-    for (uint32_t i = 0; i < k->n; i++)
-        down[i] = part[i]->down;
-    return r < 0 || !down[0] ? r : scale_parts(k, down);
+    return 0;
 }
 
 /* Loads an op's weights on each rank. The embedding, and work that is handed to the host, belong to
- * the first rank alone. */
-int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    struct weights *part[RANKS] = {NULL};
-    struct ranks *k = b->group.ranks;
-    bool first = cuda_code[op->kind].division.cut == CUT_FIRST || is_handed_over(b, op);
-    int r = check_layer(k, op, err);
+ * the first rank alone. The down projection of a shared expert is scaled, too. */
+int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err) {
+    struct weights *part[RANKS] = {NULL}, *down[RANKS] = {NULL};
+    bool first = cuda_code[op->kind].division.cut == CUT_FIRST || is_handed_over(k->be[0], op);
 
-    for (uint32_t i = first ? 1 : k->n; i-- > 0 && r == 0;) {
-        r = ranks_use(k, i);
-        r = r < 0 ? r : ranks_load_part(k->be[i], op, &part[i], err);
-        r = r == -EIO ? ranks_lose(k, k->be[i]) : r;
+    TRY(check_layer(k, op, err));
+    for (uint32_t i = first ? 1 : k->n; i-- > 0;) {
+        TRY(ON_DEVICE(k->be[i], ranks_load_part(k->be[i], op, &part[i], err)));
+        down[i] = part[i]->down;
     }
-    r = r < 0 || first ? r : scale_all(k, part);
-    if (r == -EIO)
-        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
-    if (r < 0)
-        return r;
-    memcpy(part[0]->rank, part, sizeof(part));
     *out = part[0];
-    return 0;
+    memcpy(part[0]->rank, part, sizeof(part));
+    if (first)
+        return 0;
+    TRY(scale_parts(k, part));
+    return down[0] ? scale_parts(k, down) : 0;
 }

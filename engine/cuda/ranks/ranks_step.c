@@ -8,45 +8,45 @@
 #include "base/try.h"
 #include "engine/cuda/ranks/ranks.h"
 
-/* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
- * afterwards. */
+/* Calls @run for each rank's part of @op. */
 static int ranks_each(struct step *s, const struct model_op *op, step_op *run) {
-    struct ranks *k = s->be->group.ranks;
+    const struct ranks *k = s->be->group.ranks;
 
-    for (uint32_t i = k->n; i-- > 0;) {
-        const struct model_op part = ranks_part_of(k->be[i], op);
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct be *b = ranks_nth(k, i);
+        const struct model_op part = ranks_part_of(b, op);
 
-        TRY(ON_RANK(k, i, run(ranks_step_of(s, i), &part)));
+        TRY(ON_DEVICE(b, run(ranks_step_of(s, b), &part)));
     }
     return 0;
 }
 
 /* Launches the whole step, recorded for all ranks, as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
-    struct be *b = s->be;
-
     TRY(ranks_meet_now(k, &to_first));
-    TRY(ON_RANK(k, 0, graph_launch(s)));
+    TRY(ON_DEVICE(s->be, graph_launch(s)));
     TRY(ranks_meet_now(k, &from_first));
-    return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
+    return cuda_check(s->be, s->be->api->use(s->be->number), "cudaSetDevice");
 }
 
-static int begin_ranks(struct be *b, const struct engine_batch *batch, struct step **out) {
-    struct ranks *k = b->group.ranks;
+static int begin_ranks(struct be *first, const struct engine_batch *batch, struct step **out) {
+    struct ranks *k = first->group.ranks;
 
-    for (uint32_t i = k->n; i-- > 0;)
-        TRY(ON_RANK(k, i, step_upload(k->be[i], batch, out)));
+    for (uint32_t i = 0; i < k->n; i++)
+        TRY(ON_DEVICE(ranks_nth(k, i), step_upload(ranks_nth(k, i), batch, out)));
     if (batch->n_rows == 0)
         return 0;
     bool graph = graph_begin(*out);
     for (uint32_t i = 1; i < k->n; i++)
-        graph_follow(ranks_step_of(*out, i), *out);
+        graph_follow(ranks_step_of(*out, k->be[i]), *out);
     if (graph)
         return launch_graph(k, *out);
-    for (uint32_t i = k->n; i-- > 0;) {
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct be *b = ranks_nth(k, i);
+
         /* an upload or the beginning of a capture precedes the first launch */
-        k->be[i]->waits = true;
-        TRY(ON_RANK(k, i, step_start(ranks_step_of(*out, i))));
+        b->waits = true;
+        TRY(ON_DEVICE(b, step_start(ranks_step_of(*out, b))));
     }
     return 0;
 }
@@ -56,13 +56,15 @@ int ranks_embed(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
     uint32_t n = s->be->shape->n_embd;
     const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
-    const struct model_op part = ranks_part_of(k->be[0], op);
+    const struct model_op part = ranks_part_of(s->be, op);
 
-    if (step_embed(s, &part) < 0)
-        return ranks_lose(k, s->be);
+    TRY(step_embed(s, &part));
     TRY(ranks_meet_in_step(k, &from_first));
-    for (uint32_t i = k->n; i-- > 1;)
-        TRY(ranks_take(k, i, k->be[i]->act.x, &x, &k->be[i]->head->n_rows, s->grid.rows));
+    for (uint32_t i = 0; i + 1 < k->n; i++) {
+        struct be *b = ranks_nth(k, i);
+
+        TRY(ranks_take(b, b->act.x, &x, &b->head->n_rows, s->grid.rows));
+    }
     return 0;
 }
 
@@ -138,7 +140,7 @@ int ranks_gate_up(struct step *s, const struct model_op *op) {
 static int ranks_join_host(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->group.ranks;
 
-    TRY(ON_RANK(k, 0, cuda_join(s->be)));
+    TRY(ON_DEVICE(s->be, cuda_join(s->be)));
     TRY(ranks_meet_in_step(k, &from_first));
     return ranks_each(s, op, step_finish);
 }
@@ -182,8 +184,10 @@ static int ranks_run(struct step *s, const struct model_op *op) {
 }
 
 int ranks_logits(struct step *s, const struct model_op *op) {
-    for (uint32_t i = 0; i < s->be->group.ranks->n; i++)
-        ranks_step_of(s, i)->logits = op;
+    const struct ranks *k = s->be->group.ranks;
+
+    for (uint32_t i = 0; i < k->n; i++)
+        ranks_step_of(s, k->be[i])->logits = op;
     TRY(ranks_each(s, op, step_pack_wanted));
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
@@ -192,60 +196,30 @@ int ranks_logits(struct step *s, const struct model_op *op) {
  * previous round may still read be.sampling.z of the others. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->group.ranks;
-    const uint32_t *count = step_wanted(s, first, n).count;
 
     if (n == 0)
         return 0;
     if (first > 0)
         TRY(ranks_meet_in_step(k, &from_first));
-    for (uint32_t i = k->n; i-- > 0;) {
-        struct step *part = ranks_step_of(s, i);
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct be *b = ranks_nth(k, i);
+        const struct step *part = ranks_step_of(s, b);
         const struct operand x = step_wanted(part, first, n);
 
-        TRY(ON_RANK(k, i, cuda_matmul(k->be[i], step_weights(k->be[i], part->logits), &x, false)));
+        TRY(ON_DEVICE(b, cuda_matmul(b, step_weights(b, part->logits), &x, false)));
     }
     TRY(ranks_meet_in_step(k, &to_first));
     const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
-    return ranks_take(k, 0, s->be->sampling.logits, &all, count, n);
+    return ranks_take(s->be, s->be->sampling.logits, &all, step_wanted(s, first, n).count, n);
 }
 
 static int sample_ranks(struct step *s) {
-    struct ranks *k = s->be->group.ranks;
+    const struct ranks *k = s->be->group.ranks;
 
-    TRY(step_sample(s) < 0 ? ranks_lose(k, s->be) : 0);
-    for (uint32_t i = k->n; i-- > 0;)
-        TRY(ON_RANK(k, i, i ? step_record(ranks_step_of(s, i)) : 0));
-    return 0;
-}
-
-static int end_ranks(struct step *s, struct engine_result *out) {
-    struct ranks *k = s->be->group.ranks;
-
-    for (uint32_t i = k->n; i-- > 1;)
-        TRY(ON_RANK(k, i, step_wait(ranks_step_of(s, i))));
-    return ON_RANK(k, 0, step_end(s, out));
-}
-
-int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
-    struct ranks *k = b->group.ranks;
-
-    for (uint32_t i = k->n; i-- > 0;)
-        TRY(ON_RANK(k, i, step_copy_state(k->be[i], src, dst)));
-    return 0;
-}
-
-/* Copies a page or a part of one on each rank. A page that every rank has completely exists once in
- * host memory, where the first rank writes it and all ranks read it. Meetings order the copies: all
- * reads of the old contents come before the write, and the write before later reads. */
-static int copy_ranks(struct be *b, const struct engine_copy *c) {
-    struct ranks *k = b->group.ranks;
-    bool one = cuda_page_ranks(b) == 1 && c->dir == COPY_D2H;
-    bool meets = cuda_page_ranks(b) == 1 && c->dir != COPY_D2D;
-
-    TRY(meets ? ranks_meet_now(k, one ? &to_first : &from_first) : 0);
-    for (uint32_t i = one ? 1 : k->n; i-- > 0;)
-        TRY(ON_RANK(k, i, step_copy(k->be[i], c)));
-    return 0;
+    TRY(step_sample(s));
+    for (uint32_t i = 0; i + 1 < k->n; i++)
+        TRY(ON_DEVICE(ranks_nth(k, i), step_record(ranks_step_of(s, ranks_nth(k, i)))));
+    return ranks_use(s->be);
 }
 
 void ranks_step_ops(struct be_ops *all) {
@@ -263,7 +237,4 @@ void ranks_step_ops(struct be_ops *all) {
     all->begin = begin_ranks;
     all->op = code;
     all->sample = sample_ranks;
-    all->end = end_ranks;
-    all->copy = copy_ranks;
-    all->copy_state = ranks_copy_state;
 }

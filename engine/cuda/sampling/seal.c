@@ -225,11 +225,8 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
             TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample"));
             from = s->wants.used = 0;
         } else if (n == 1) {
-            snprintf(b->fault.text, sizeof(b->fault.text),
-                     "internal error: bias, bans or penalties of a row are longer than the buffer "
-                     "for them");
-            b->fault.lost = true;
-            return -EIO;
+            return cuda_lose(b, "internal error: bias, bans or penalties of a row are longer than "
+                                "the buffer for them");
         } else {
             n /= 2;
         }

@@ -104,12 +104,8 @@ int ngram_bring(struct step *s) {
     bool good = ngram_read_rows(s, op, true, to);
     TRY(ngram_ask_device(s, op));
     good &= ngram_read_rows(s, op, false, to);
-    if (!good || gguf_has_changed(b->opts->file)) {
-        snprintf(b->fault.text, sizeof(b->fault.text),
-                 "the table of n-grams cannot be read, or the model's file has changed");
-        b->fault.lost = true;
-        return -EIO;
-    }
+    if (!good || gguf_has_changed(b->opts->file))
+        return cuda_lose(b, "the table of n-grams cannot be read, or the model's file has changed");
     return cuda_copy(b, b->streams.rows, to,
                      (size_t)s->batch->n_rows * ngram_n_rows(b->shape) * op->ngram.table->row_bytes,
                      CUDA_TO_DEVICE);
