@@ -55,6 +55,13 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
     return -ENODEV;
 }
 
+/* Describes device @number and makes it current. Returns 0 or an error of the runtime. */
+static int find_and_use(const struct cuda_api *api, int number, struct cuda_device *out) {
+    int e = api->describe(number, out);
+
+    return e ? e : api->use(number);
+}
+
 /* Describes device @number; fails if the kernels of this library do not run on it. */
 static int find_device(const struct cuda_api *api, int number, struct cuda_device *out,
                        struct err *err) {
@@ -66,8 +73,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
         err_set(err, 0, "devices", "CUDA device %d: there are %d, numbered from 0", number, n);
         return -ENODEV;
     }
-    e = api->describe(number, out);
-    e = e ? e : api->use(number);
+    e = find_and_use(api, number, out);
     if (e) {
         err_set(err, 0, NULL, "CUDA device %d: %s%s", number, api->text(e), cuda_advice(e));
         return -ENODEV;
@@ -311,10 +317,10 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     set_rank(b, rank);
     divide_shape(b);
     cuda_size_pages(b, shape);
-    r = find_device(b->api, b->number, &b->device, err);
-    if (r == 0 && cuda_load_kernels(b) < 0)
-        r = err_set(err, 0, NULL, "loading the kernels: %s", b->fault.text);
-    return r < 0 ? r : cuda_memory_room(b, bytes, err);
+    TRY(find_device(b->api, b->number, &b->device, err));
+    if (cuda_load_kernels(b) < 0)
+        return err_set(err, 0, NULL, "loading the kernels: %s", b->fault.text);
+    return cuda_memory_room(b, bytes, err);
 }
 
 int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
@@ -377,7 +383,7 @@ static void choose_early(struct be *b) {
 }
 
 /* Loads the kernels for the device that was found, allocates its memory, and tests it. */
-static int cuda_prepare(struct be *b, const struct be_opts *o, struct err *err) {
+static int prepare_found(struct be *b, const struct be_opts *o, struct err *err) {
     assert(b->device.n_multiprocessors > 0);
     snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
     TRY(cuda_load_kernels(b));
@@ -389,13 +395,22 @@ static int cuda_prepare(struct be *b, const struct be_opts *o, struct err *err) 
     return 0;
 }
 
+/* Finds the device and prepares it. */
+static int cuda_prepare(struct be *b, const struct be_opts *o, struct err *err) {
+    TRY(find_device(b->api, b->number, &b->device, err));
+    int r = prepare_found(b, o, err);
+    if (r == -EIO)
+        err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
+    return r;
+}
+
 /* Opens a device without weights, which load() brings later. */
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
-    int r = cuda_check_shape(o->shape, err);
-    struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
+    TRY(cuda_check_shape(o->shape, err));
+    struct be *b = calloc(1, sizeof(*b));
 
     if (!b)
-        return r < 0 ? r : -ENOMEM;
+        return -ENOMEM;
     b->api = cuda_api();
     b->shape = o->shape;
     b->opts = o->engine;
@@ -409,12 +424,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     b->draft.of.n_slots = b->shape->drafts ? o->n_slots : 0;
     cuda_size_pages(b, o->shape);
     cuda_read_environment(b);
-    r = find_device(b->api, b->number, &b->device, err);
-    if (r == 0) {
-        r = cuda_prepare(b, o, err);
-        if (r == -EIO)
-            err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
-    }
+    int r = cuda_prepare(b, o, err);
     if (r < 0) {
         cuda_close(b);
         return r;

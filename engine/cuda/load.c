@@ -394,7 +394,9 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     else
         TRY(load_vector(b, op->weigh, &w->weigh, err));
     TRY(load_vector(b, op->sinks, &w->sinks, err));
-    return code->load ? code->load(b, w, op, err) : load_matrices(b, w, op, err);
+    if (code->load)
+        return code->load(b, w, op, err);
+    return load_matrices(b, w, op, err);
 }
 
 /* Sets the bytes that the op's layer takes in a page. */
@@ -436,13 +438,13 @@ static bool loads(const struct be *b, uint32_t i) {
     const struct model_op *op = &s->op[i];
     bool first = true;
 
-    if (op->kind != OP_EMBED)
-        return op->kind == OP_LOGITS || op->layer >= s->n_layer
-                   ? has_last_layer(b)
-                   : op->layer >= b->layers.first && op->layer < b->layers.end;
-    for (uint32_t k = 0; k < i; k++)
+    for (uint32_t k = 0; k < i && op->kind == OP_EMBED; k++)
         first = first && s->op[k].kind != OP_EMBED;
-    return first ? is_first_device(b) || embeds_drafts(b) : has_last_layer(b);
+    if (op->kind == OP_EMBED && first)
+        return is_first_device(b) || embeds_drafts(b);
+    if (op->kind == OP_EMBED || op->kind == OP_LOGITS || op->layer >= s->n_layer)
+        return has_last_layer(b);
+    return op->layer >= b->layers.first && op->layer < b->layers.end;
 }
 
 int cuda_count_weights(struct be *b, struct err *err) {
@@ -471,7 +473,9 @@ int cuda_load_one(struct be *b, const struct tensor *t, const float *bias, struc
                                   .data = (const uint8_t *)bias};
 
     *out = load_weights_new(b);
-    return *out ? load_parts(b, *out, t, &all, bias ? &vector : NULL, NULL, err) : -ENOMEM;
+    if (!*out)
+        return -ENOMEM;
+    return load_parts(b, *out, t, &all, bias ? &vector : NULL, NULL, err);
 }
 
 int cuda_load_floats(struct be *b, const float *v, size_t n, const float **out, struct err *err) {
@@ -484,10 +488,11 @@ int cuda_load_floats(struct be *b, const float *v, size_t n, const float **out, 
 
 const void *cuda_load_back(struct be *b, const void *from, size_t n) {
     assert(n <= b->load.bytes);
-    int r = wait_buffer(b, 0);
-
-    r = r < 0 ? r : cuda_copy(b, b->load.buffer[0].host, from, n, CUDA_TO_HOST);
-    return r < 0 || cuda_load_wait(b) < 0 ? NULL : b->load.buffer[0].host;
+    if (wait_buffer(b, 0) < 0)
+        return NULL;
+    if (cuda_copy(b, b->load.buffer[0].host, from, n, CUDA_TO_HOST) < 0)
+        return NULL;
+    return cuda_load_wait(b) < 0 ? NULL : b->load.buffer[0].host;
 }
 
 void cuda_unload(struct be *b) {

@@ -38,7 +38,8 @@ static void add_activations(struct be *b) {
      * layers. */
     size_t n_out = (size_t)b->group.n * s->n_head * s->mla.n_value;
     size_t n_d = (size_t)b->group.n * s->state.n_out;
-    size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
+    size_t n_parts = s->drafts ? 2 : 0; /* of rows that are made of several */
+    size_t n_pair = (s->n_taps ? s->n_taps : n_parts) * s->n_embd;
     size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
     size_t n_streams = (size_t)s->stream.n * s->n_embd;
     size_t widest =
@@ -313,8 +314,12 @@ static int check_fit(struct be *b, struct err *err) {
 
 /* Allocates a region. Returns 0, or -EIO with the pointer NULL. */
 static int alloc_region(struct be *b, const struct region *r) {
-    int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
+    int e;
 
+    if (r->host)
+        e = b->api->alloc_host(r->where, r->bytes);
+    else
+        e = b->api->alloc(r->where, r->bytes);
     if (e)
         *r->where = NULL;
     return cuda_check(b, e, r->host ? "cudaMallocHost" : "cudaMalloc");
@@ -374,10 +379,9 @@ int cuda_memory_open(struct be *b, struct err *err) {
     TRY(check_fit(b, err));
     TRY(cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate"));
     if (has_host(b)) {
-        int e = b->api->stream_new(&b->side.stream);
-
-        e = e ? e : b->api->event_new(&b->side.forked);
-        TRY(cuda_check(b, e ? e : b->api->event_new(&b->side.joined), "cudaStreamCreate"));
+        TRY(cuda_check(b, b->api->stream_new(&b->side.stream), "cudaStreamCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->side.forked), "cudaEventCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->side.joined), "cudaEventCreate"));
     }
     for (uint32_t i = 0; i < b->regions.n; i++)
         TRY(alloc_region(b, &b->regions.list[i]));

@@ -281,7 +281,9 @@ static int load_chain(struct be *b, struct weights *w, const struct model_op *op
 }
 
 static int load_qkv(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    return op->qkv.gated ? load_gated(b, w, op, err) : load_matrices(b, w, op, err);
+    if (op->qkv.gated)
+        return load_gated(b, w, op, err);
+    return load_matrices(b, w, op, err);
 }
 
 static int load_gate_up(struct be *b, struct weights *w, const struct model_op *op,

@@ -207,8 +207,9 @@ static int selftest_prepare(struct be *b, struct product *p) {
         pack.packed = to->device;
         pack.cores = cores;
         TRY(CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack));
-        TRY(cores ? selftest_repeat(b, to, WGMMA_SLICE_BYTES(WGMMA_ROWS), 64 * sizeof(uint16_t))
-                  : selftest_repeat(b, to, to->bytes, to->bytes / ROWS));
+        size_t part = cores ? WGMMA_SLICE_BYTES(WGMMA_ROWS) : to->bytes;
+        size_t row = cores ? 64 * sizeof(uint16_t) : to->bytes / ROWS;
+        TRY(selftest_repeat(b, to, part, row));
     }
     TRY(selftest_repeat(b, &p->scale, p->scale.bytes, sizeof(float)));
     TRY(selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found)));
@@ -311,11 +312,11 @@ static int multiply_by(struct be *b, const struct product *p, const struct way *
 
     assert(bytes <= p->y.bytes);
     /* y is filled with NaN first, so that a result of an earlier kernel cannot pass */
-    int r = cuda_fill(b, p->y.device, 0xFF, p->y.bytes);
-    r = r < 0 ? r : w->multiply(b, p, &x, w);
-    r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
-    memcpy(y, p->y.host, r < 0 ? 0 : bytes);
-    return r;
+    TRY(cuda_fill(b, p->y.device, 0xFF, p->y.bytes));
+    TRY(w->multiply(b, p, &x, w));
+    TRY(selftest_fetch(b, p->y.host, p->y.device, bytes));
+    memcpy(y, p->y.host, bytes);
+    return 0;
 }
 
 /* Returns the relative error |y - W x| / |W x| of the different rows, in double precision. */

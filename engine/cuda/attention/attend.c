@@ -83,7 +83,8 @@ static int attend_plan(struct step *s, const struct heads *h, bool two_way) {
 static struct launch attend_launch(const struct step *s, const struct heads *h,
                                    const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
-    uint32_t each = !step_fuses(s) ? 4 : h->dim > 128 ? 1 : 2; /* blocks on each multiprocessor */
+    uint32_t fused = h->dim > 128 ? 1 : 2;
+    uint32_t each = step_fuses(s) ? fused : 4; /* blocks on each multiprocessor */
     uint32_t busy = (each * multiprocessors + h->n_kv - 1) / h->n_kv;
 
     return (struct launch){.kernel = k->kernel,

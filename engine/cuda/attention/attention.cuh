@@ -413,7 +413,7 @@ DEVICE void find_pages(struct Place &p, const struct attend_args &a, uint32_t he
     p.page_bytes = (uint32_t)page_layer_bytes(&s);
     p.dim = s.head_dim;
     p.tokens = s.page_tokens;
-    p.shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6; /* or 64 */
+    p.shift = 4 + (s.page_tokens > 16) + (s.page_tokens > 32); /* of 16, 32 or 64 tokens */
 }
 
 /* Fills @p for an item; @first: first_key_of(). */

@@ -225,9 +225,12 @@ template <int D> DEVICE void wide_find_range(const struct attend_args &a, struct
     bool shared = s.item.chunk >= 0;
 
     s.low[threadIdx.x] = s.item.pos0 + (shared ? 0 : (s.item.q0 + query) / a.group);
-    s.high[threadIdx.x] = query >= n_q ? 0
-                          : shared     ? INT32_MAX
-                                       : last_key_of(a, s.item, (end < n_q ? end : n_q) - 1);
+    if (query >= n_q)
+        s.high[threadIdx.x] = 0;
+    else if (shared)
+        s.high[threadIdx.x] = INT32_MAX;
+    else
+        s.high[threadIdx.x] = last_key_of(a, s.item, (end < n_q ? end : n_q) - 1);
 }
 
 /* Computes the tile that begins with key @first for the warp's queries from @query on, and merges

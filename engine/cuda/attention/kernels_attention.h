@@ -114,7 +114,11 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
 /* Returns the number of the pages' format in the order of ATTEND_KERNELS(). */
 static inline uint32_t attend_format(const struct page_shape *s) {
     assert(s->k_bits == s->v_bits || (s->k_bits == 8 && s->v_bits == 4 && !s->latent));
-    return s->k_bits != s->v_bits ? 3 : s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
+    if (s->k_bits != s->v_bits)
+        return 3;
+    if (s->k_bits == 16)
+        return 0;
+    return s->k_bits == 8 ? 1 : 2;
 }
 
 /* Returns the variant for pages of shape @s. @wide: for steps of many rows; @bulk:
@@ -138,14 +142,19 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     };
 #undef ATTEND_ROW
 #undef ATTEND_ALIKE_ROW
-    uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
+    static const uint32_t wide_queries[] = {ATTN_WIDE, ATTN_WIDE, ATTN_WIDE_256, ATTN_WIDE_512};
+    uint32_t dim = s->head_dim, size = (dim > 64) + (dim > 128) + (dim > 256);
+    uint32_t dims = size == 2 ? 256 : 512, row = wide ? 4 + size : size;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
     assert(dim <= (s->latent ? LATENT_KEY : 512));
-    if (s->latent)
+    if (s->latent) {
         k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;
-    else if (wide)
-        k.queries = size < 2 ? ATTN_WIDE : size == 2 ? ATTN_WIDE_256 : ATTN_WIDE_512;
+        dims = LATENT_KEY;
+        row = 8u + bulk;
+    } else if (wide) {
+        k.queries = wide_queries[size];
+    }
     k.leaves = k.queries == ATTN_WIDE;
     if (k.leaves)
         k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->k_bits, s->v_bits);
@@ -154,8 +163,8 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     else if (!s->latent && size < 2)
         k.shared = (uint32_t)ATTEND_SHARED(dim <= 64 ? 64 : 128);
     else if (k.queries > ATTN_QUERIES)
-        k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
-    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][attend_format(s)];
+        k.shared = ATTEND_GROUPS_SHARED(dims, k.queries);
+    k.kernel = *kernel[row][attend_format(s)];
     return k;
 }
 

@@ -282,7 +282,8 @@ DEVICE void plan_give(const struct plan_args &a, struct Plan &p, uint32_t first,
         uint32_t n_shared = 0,
                  n_group = plan_group_at(a, p, i, n, run ? a.shared : a.few, &n_shared);
         bool wide = n_group * a.group > a.few;
-        uint32_t its_run = !wide ? 1 : run < n_shared ? run : n_shared;
+        uint32_t wide_run = run < n_shared ? run : n_shared;
+        uint32_t its_run = wide ? wide_run : 1;
 
         if (n_group > 1 && give_group(a, p, i, n_group, n_shared, its_run, many, first + i, g)) {
             i += n_group;

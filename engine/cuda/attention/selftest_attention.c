@@ -313,7 +313,7 @@ static int selftest_try_ways(struct be *b, struct scene *t, struct err *err) {
         snprintf(why, sizeof(why), "other bits in %s", what);
         r = selftest_leave_out(b, way_name[way], why);
     }
-    return r < 0 ? r : 0;
+    return MIN(r, 0);
 }
 
 /* Rounds numbers to those that pages of @bits store exactly: codes times a power of two. */
@@ -383,20 +383,25 @@ static int make_scene(struct be *b, struct scene *t) {
     return 0;
 }
 
+/* Tests attention without, and for models with sinks also with these and a window. */
+static int try_scene(struct be *b, struct scene *t, struct err *err) {
+    TRY(make_scene(b, t));
+    TRY(selftest_store_keys(b, t));
+    TRY(selftest_try_ways(b, t, err));
+    if (!gguf_find(b->opts->file, "blk.0.attn_sinks.weight"))
+        return 0;
+    t->window = WINDOW;
+    TRY(selftest_send(b, t->sinks, t->sinks_on, t->heads.n));
+    return selftest_try_ways(b, t, err);
+}
+
 static int check_attention(struct be *b, struct err *err) {
     struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
 
     if (!b->kv[KV_GLOBAL].page_bytes || b->shape->condensed.window || b->shape->sparse.n_layer)
         return 0; /* the model has no such attention */
-    int r = make_scene(b, &t);
+    int r = try_scene(b, &t, err);
 
-    r = r < 0 ? r : selftest_store_keys(b, &t);
-    r = r < 0 ? r : selftest_try_ways(b, &t, err);
-    if (r == 0 && gguf_find(b->opts->file, "blk.0.attn_sinks.weight")) {
-        t.window = WINDOW;
-        r = selftest_send(b, t.sinks, t.sinks_on, t.heads.n);
-        r = r < 0 ? r : selftest_try_ways(b, &t, err);
-    }
     free(t.q);
     free(t.step.page);
     return r;

@@ -132,6 +132,11 @@ static int open_one(struct ranks *k, const struct be_opts *o, uint32_t i, struct
 static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number), noted = 0;
 
+    k->part = calloc(o->engine->max_seqs, sizeof(*k->part));
+    if (!k->part)
+        return -ENOMEM;
+    if (!k->by_layers)
+        TRY(check_heads(o->shape, n, err));
     for (uint32_t i = 0; i < n; i++)
         TRY(open_one(k, o, i, err));
     while (noted + 1 < n && !*k->be[noted]->note)
@@ -189,12 +194,7 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
         return -ENOMEM;
     k->by_layers = o->shape->cut[n] > 0;
     k->leader = k->by_layers ? n - 1 : 0;
-    k->part = calloc(o->engine->max_seqs, sizeof(*k->part));
-    int r = k->part ? 0 : -ENOMEM;
-    if (r == 0 && !k->by_layers)
-        r = check_heads(o->shape, n, err);
-    if (r == 0)
-        r = open_all(k, o, err);
+    int r = open_all(k, o, err);
     if (r < 0) {
         ranks_close_all(k);
         return r;
@@ -312,8 +312,9 @@ static int ranks_find_ways(const uint32_t *number, uint32_t n, bool *direct) {
     *direct = cuda_wants("PEERS");
     for (uint32_t i = n; i-- > 0 && e == 0 && *direct;) {
         e = api->describe((int)number[i], &d);
-        if (e == 0)
-            e = api->use((int)number[i]);
+        if (e)
+            return e;
+        e = api->use((int)number[i]);
         *direct = d.major == first.major && d.minor == first.minor;
         for (uint32_t j = 0; j < n && e == 0 && *direct; j++)
             e = j == i ? 0 : api->reach((int)number[i], (int)number[j], direct);

@@ -103,16 +103,21 @@ static int slice_delta(const struct be *b, const struct model_op *op, struct row
     return slice_heads(b, op->recurrent.decay, 1, &rows[DECAY], &part->recurrent.decay);
 }
 
+static int load_slices(struct be *b, const struct model_op *op, struct rows rows[SLICED],
+                       struct weights **out, struct err *err) {
+    struct model_op part = *op;
+
+    TRY(slice_delta(b, op, rows, &part));
+    return cuda_load(b, &part, out, err);
+}
+
 /* Loads a rank's part of an op of a delta net. Its tensors are copies, which live during the
  * load. */
 static int load_delta(struct be *b, const struct model_op *op, struct weights **out,
                       struct err *err) {
     struct rows rows[SLICED] = {0};
-    struct model_op part = *op;
-    int r = slice_delta(b, op, rows, &part);
+    int r = load_slices(b, op, rows, out, err);
 
-    if (r == 0)
-        r = cuda_load(b, &part, out, err);
     for (int i = 0; i < SLICED; i++)
         free(rows[i].data);
     return r;

@@ -31,10 +31,14 @@ DEVICE void hc_in_weights(const struct hc_in_args &a, uint32_t r, float inverse,
     uint32_t lane = threadIdx.x % 32, n = a.n_stream;
 
     for (uint32_t i = lane; i < a.n_low; i += 32) {
-        uint32_t part = i < n ? 0 : i < 2 * n ? 1 : 2;
+        uint32_t part = (i >= n) + (i >= 2 * n);
         float z = a.low[(size_t)r * a.n_low + i] * inverse * a.scale[part] + a.base[i];
 
-        m[i] = part == 0 ? mx_sigmoid(z) + a.eps : part == 1 ? 2 * mx_sigmoid(z) : z;
+        m[i] = z;
+        if (part == 0)
+            m[i] = mx_sigmoid(z) + a.eps;
+        else if (part == 1)
+            m[i] = 2 * mx_sigmoid(z);
     }
     sync_warp();
     if (a.n_low == n)
@@ -88,7 +92,8 @@ ROW_KERNEL(hc_out, struct hc_out_args, CUDA_THREADS, 2) {
         return;
     float x = a.x[(size_t)r * a.n + i], was[HC_STREAMS];
     float *s = a.s + (size_t)r * n * a.n + i;
-    const float *w = a.weight ? a.weight + (size_t)r * n * (a.shares ? n + 1 : 1) : NULL;
+    uint32_t n_weights = a.shares ? n * (n + 1) : n;
+    const float *w = a.weight ? a.weight + (size_t)r * n_weights : NULL;
 
     if (w && !a.shares) {
         for (uint32_t d = 0; d < n; d++)
@@ -271,8 +276,11 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     take_picks(a, r, q);
-    for (uint32_t i = threadIdx.x; i < (a.n_head + 15) / 16 * 16; i += CUDA_THREADS)
-        weight[i] = i >= a.n_head ? 0 : a.weight ? a.weight[(size_t)r * a.n_head + i] * a.by : 1;
+    for (uint32_t i = threadIdx.x; i < (a.n_head + 15) / 16 * 16; i += CUDA_THREADS) {
+        weight[i] = i < a.n_head;
+        if (a.weight && i < a.n_head)
+            weight[i] = a.weight[(size_t)r * a.n_head + i] * a.by;
+    }
     sync_block();
     for (uint32_t i = first; i < n; i += gridDim.y * WARPS * 16)
         score_keys(a, seq, i, n, q, weight, a.score + (size_t)blockIdx.x * a.stride);

@@ -394,7 +394,9 @@ int step_experts(struct step *s, const struct model_op *op) {
     TRY(experts_multiply(s, op));
     if (op->links.into)
         return 0;
-    return op->branch ? add_to_branch(s, op) : step_finish(s, op);
+    if (op->branch)
+        return add_to_branch(s, op);
+    return step_finish(s, op);
 }
 
 /* Computes the shared expert, from x before the other experts are added, whose sum comes after it,

@@ -189,9 +189,10 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
 int load_experts(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
-    if (n_host && !cuda_counts(b))
-        TRY(b->shape->fetches ? experts_load_slots(b, op->layer)
-                              : experts_load_host(b, w, op, err));
+    if (n_host && !cuda_counts(b) && b->shape->fetches)
+        TRY(experts_load_slots(b, op->layer));
+    else if (n_host && !cuda_counts(b))
+        TRY(experts_load_host(b, w, op, err));
     if (n_host == b->shape->n_expert && !b->shape->fetches)
         return 0;
     if (op->ffn.joined)

@@ -42,10 +42,14 @@ DEVICE void expert_probabilities(const struct route_args &a, float *p) {
     for (uint32_t i = lane; i < a.n_expert; i += 32)
         max = p[i] > max ? p[i] : max;
     max = warp_max(max);
-    for (uint32_t i = lane; i < a.n_expert; i += 32)
-        p[i] = a.gating == SIGMOID ? mx_sigmoid(p[i])
-               : a.gating == ROOT  ? sqrtf(mx_softplus(p[i]))
-                                   : mx_expf(p[i] - max);
+    for (uint32_t i = lane; i < a.n_expert; i += 32) {
+        if (a.gating == SIGMOID)
+            p[i] = mx_sigmoid(p[i]);
+        else if (a.gating == ROOT)
+            p[i] = sqrtf(mx_softplus(p[i]));
+        else
+            p[i] = mx_expf(p[i] - max);
+    }
     sync_warp();
     if (a.gating != SOFTMAX)
         return;
@@ -65,7 +69,8 @@ DEVICE float expert_judge_group(const struct route_args &a, const float *p, uint
     for (uint32_t i = g * each; i < (g + 1) * each; i++) {
         float score = p[i] + (a.bias ? a.bias[i] : 0.0f);
 
-        second = score > best ? best : score > second ? score : second;
+        float less = score > best ? best : score;
+        second = less > second ? less : second;
         best = score > best ? score : best;
     }
     return each > 1 ? best + second : best;
@@ -128,7 +133,11 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
 
             best = !(taken >> (i / 32) & 1) && key > best ? key : best;
         }
-        uint32_t e = a.table ? table_pick(a, r, k) : samp_rank_id(warp_max(best));
+        uint32_t e;
+        if (a.table)
+            e = table_pick(a, r, k);
+        else
+            e = samp_rank_id(warp_max(best));
         float v = p[e];
 
         max = k == 0 ? v : max;
@@ -138,7 +147,8 @@ DEVICE void expert_pick_row(const struct route_args &a, uint32_t r, float *p) {
         mine = k == lane ? e : mine;
         weight = k == lane ? v : weight;
     }
-    sum = !a.normalize ? 1.0f : sum < 0x1p-14f ? 0x1p-14f : sum;
+    sum = sum < 0x1p-14f ? 0x1p-14f : sum;
+    sum = a.normalize ? sum : 1.0f;
     if (lane >= a.n_used)
         return;
     uint32_t pair = r * a.n_used + lane, at = add_global(a.count + mine, 1);

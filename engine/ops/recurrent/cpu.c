@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/try.h"
 #include "engine/quant.h"
 
 /* Returns the number of heads of a recurrent op, 0 if it has no heads. */
@@ -73,12 +74,11 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct op_recurre
 }
 
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
-    int r = be_vector(b, op->recurrent.dt, &w->dt);
-
-    r = r ? r : be_vector(b, op->recurrent.decay, &w->decay);
-    r = r ? r : be_vector(b, op->recurrent.skip, &w->skip);
-    r = r ? r : be_vector(b, op->recurrent.conv_bias, &w->conv_bias);
-    return r ? r : recurrent_load_taps(b, w, &op->recurrent, b->shape.state.n_in[0]);
+    TRY(be_vector(b, op->recurrent.dt, &w->dt));
+    TRY(be_vector(b, op->recurrent.decay, &w->decay));
+    TRY(be_vector(b, op->recurrent.skip, &w->skip));
+    TRY(be_vector(b, op->recurrent.conv_bias, &w->conv_bias));
+    return recurrent_load_taps(b, w, &op->recurrent, b->shape.state.n_in[0]);
 }
 
 /* Computes in[first + i] = w[i] l[i]. */

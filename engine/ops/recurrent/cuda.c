@@ -109,8 +109,10 @@ int step_delta(struct step *s, const struct model_op *op) {
     assert(cuda_recurrent_parts(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS &&
            a.dim <= DELTA_DIM);
     TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
-    TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a)
-            : CUDA_LAUNCH(b, delta, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
+    if (kda)
+        TRY(CUDA_LAUNCH(b, kda, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
+    else
+        TRY(CUDA_LAUNCH(b, delta, s->grid.seqs, cuda_recurrent_parts(&a), DELTA_THREADS, &a));
     return CUDA_LAUNCH(b, delta_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
@@ -249,8 +251,11 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
 
     if (src == dst)
         return 0;
-    int r = here || b->group.n == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
-    return r < 0 || b->shape->state.n_more == 0 ? r : copy_more(b, src, dst);
+    if (here || b->group.n == 1)
+        TRY(copy_piece(b, src, dst, &whole));
+    else
+        TRY(copy_heads(b, src, dst));
+    return b->shape->state.n_more > 0 ? copy_more(b, src, dst) : 0;
 }
 
 static void memory_recurrent(struct be *b) {

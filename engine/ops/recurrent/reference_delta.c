@@ -99,9 +99,12 @@ static void ref_delta_row(struct step *s, const struct model_op *op, uint32_t r,
 
         ref_delta_advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, d->dim, out);
-        for (uint32_t j = 0; j < d->dim; j++)
-            out[j] *=
-                op->recurrent.sigmoid ? mx_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
+        for (uint32_t j = 0; j < d->dim; j++) {
+            if (op->recurrent.sigmoid)
+                out[j] *= mx_sigmoid(b->in[1][at + j]);
+            else
+                out[j] *= mx_silu(b->in[1][at + j]);
+        }
     }
 }
 

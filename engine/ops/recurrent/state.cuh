@@ -18,9 +18,11 @@ DEVICE float input_of(const struct state_args &a, size_t row, uint32_t c) {
 
     if (!a.keep)
         return a.in[0][row * a.n + c];
-    return c < n       ? a.in[0][row * n + c]
-           : c < 2 * n ? a.more[0][row * n + c - n]
-                       : a.more[1][row * n + c - 2 * n];
+    if (c < n)
+        return a.in[0][row * n + c];
+    if (c < 2 * n)
+        return a.more[0][row * n + c - n];
+    return a.more[1][row * n + c - 2 * n];
 }
 
 /* Returns the input of channel @c at row @k of the sequence, counted from n_taps - 1 rows before

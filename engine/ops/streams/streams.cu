@@ -80,7 +80,9 @@ ROW_KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
 DEVICE float ngram_weight(float z) {
     float root = sqrtf(fmaxf(fabsf(z), 1e-6f));
 
-    return mx_sigmoid(z > 0 ? root : z < 0 ? -root : 0.0f);
+    float signed_root = z > 0 ? root : 0.0f;
+
+    return mx_sigmoid(z < 0 ? -root : signed_root);
 }
 
 ROW_KERNEL(ngram_weigh, struct ngram_args, CUDA_THREADS, 2) {
