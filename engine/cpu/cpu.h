@@ -9,13 +9,11 @@
  *   pool.c          the threads, which fork and join inside one op
  *   panel.c         repacks weights into panels of 16 output rows
  *   matmul.c        divides products of panels and activations into work items
- *   attend.c        divides attention over pages into work items
- *   mla.c           latent attention
  *   engine/ops      families of ops: cpu*.c
  *   blocks.c        ops of block drafters
  *   vision.c        ops of image encoders
  *
- * Files with kernels are compiled once for each instruction set (vec.h): acts.c, attention.c,
+ * Files with kernels are compiled once for each instruction set (vec.h): acts.c, cpu_tiles.c,
  * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, rows.c, engine/ops/recurrent/cpu_rows.c; gemm_amx.c for
  * AMX only.
  *
@@ -218,7 +216,7 @@ static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
     return n * kv_types[type].code_bits / 8;
 }
 
-/* Running softmax of one query over the keys that it has seen so far (attend.c): the largest score,
+/* Running softmax of one query over the keys that it has seen so far (engine/ops/attention/cpu.c): the largest score,
  * the sum of the weights in 16 parts, and the sum of the weighted values. */
 struct attn_state {
     float m, l[LANES];

@@ -54,14 +54,14 @@ struct weights {
 };
 
 struct experts;   /* buffers of a mixture of experts: experts.c */
-struct mla;       /* buffers of latent attention: mla.c */
+struct mla;       /* buffers of latent attention: cpu_latent.c */
 struct streams;   /* buffers of residual streams: engine/ops/streams */
 struct condensed; /* buffers of condensed keys: engine/ops/compressed */
 struct blocks;    /* buffers of block drafters: blocks.c */
 struct sparse;    /* buffers of sparse attention: engine/ops/sparse */
 struct recurrent; /* states and buffers of recurrent layers: engine/ops/recurrent */
 
-/* Consecutive rows of the batch whose queries go through the pages together (attend.c). */
+/* Consecutive rows of the batch whose queries go through the pages together (engine/ops/attention/cpu.c). */
 struct attend_block {
     uint32_t row0, n_rows;
 };
@@ -160,7 +160,7 @@ struct be {
 };
 
 /* Positions of a chunk of attention; most queries of an item of attention, unless a kv head has
- * more (attend.c). */
+ * more (engine/ops/attention/cpu.c). */
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
 /* Returns the address of page @page of class @cls. */

@@ -4,7 +4,7 @@
  * only one group of checks runs (report.h). */
 
 #include "base/rng.h"
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/products/matvec_way.h"

@@ -7,7 +7,7 @@
  * An 8B model in 4 bits (Qwen3-8B Q4_K_M: 4.67 GB read a step, 15.1 GFLOP a row, 147 KB of f16 keys
  * and values a token, 0.59 MFLOP a pair) at 85 % of the bandwidth and 70 % of the matrix peak: H200
  * 4.8 TB/s and 989 TFLOP/s, RTX 5090 1.79 TB/s, 838 TOP/s for weights and 209 TFLOP/s for
- * attention. Four sequences read a common beginning once (engine/cuda/attention/plan.cu with groups
+ * attention. Four sequences read a common beginning once (engine/ops/attention/plan.cu with groups
  * of four heads). Pages go to host memory and back over PCIe 5 at 50 GB/s, before the step's rows.
  *
  * 27b: a hybrid model of 27B (48 recurrent layers and 16 others with 4 heads of keys of 256: 16.5

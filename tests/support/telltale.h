@@ -101,7 +101,7 @@ struct telltale {
     /* a step of pass 1, and an eighth of row_ns for each row */
     int64_t block_ns;
     /* Number of adjacent sequences of one row each that together read their common prefix once, in
-     * whole chunks (as in engine/cuda/attention/plan.cu); 0 or 1: each reads it separately. */
+     * whole chunks (as in engine/ops/attention/plan.cu); 0 or 1: each reads it separately. */
     uint32_t together;
     /* relative deviation of a step's time, at most */
     double noise;

@@ -7,7 +7,7 @@
 #include <errno.h>
 
 #include "base/try.h"
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/products/matvec_way.h"
 

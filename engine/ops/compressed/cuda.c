@@ -1,7 +1,7 @@
 /*
  * condensed - grids and arguments of the kernels of kernels_compressed.h. Products compute queries
  * and keys. The parts of attention's output are multiplied like the heads of latent attention
- * (latent.c), all in one product. A grid depends only on the numbers of rows and sequences, so
+ * (cuda_latent.c), all in one product. A grid depends only on the numbers of rows and sequences, so
  * steps with these ops can be recorded as graphs.
  */
 

@@ -9,7 +9,7 @@
  * keys.
  */
 
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/ops/attention/attention.cuh"
 #include "engine/ops/compressed/kernels_compressed.h"
 
 #define WARPS (CUDA_THREADS / 32)

@@ -6,7 +6,7 @@
  * score_blocks and choose_blocks, kernels of condensed/.
  */
 
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/ops/compressed/kernels_compressed.h"
 
 #define SPARSE_PART 128u /* keys of a row in one block's part */

@@ -36,7 +36,7 @@ DRIVER_SHARED = 1024  # of each block
 # Prints numbers of the headers for each format: bytes of a stage, and the shared memory that launches request.
 PROBE = """
 #include <stdio.h>
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);

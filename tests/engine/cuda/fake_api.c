@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda_api.h"
 #include "tests/engine/cuda/fake_ptx.h"
 #include "tests/engine/cuda/fake_streams.h"

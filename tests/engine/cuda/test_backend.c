@@ -14,7 +14,7 @@
 
 #include "base/rng.h"
 #include "engine/backend.h"
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"

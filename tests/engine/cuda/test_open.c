@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/kernels.h"
 #include "engine/engine.h"
 #include "tests/engine/cuda/fake_find.h"

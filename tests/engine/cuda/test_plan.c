@@ -1,5 +1,5 @@
 /*
- * Tests the work list of attention (engine/cuda/attention/plan.cu, on the emulator) against a model
+ * Tests the work list of attention (engine/ops/attention/plan.cu, on the emulator) against a model
  * that is independent of how it is planned: it executes items and merges, with numbers of chunks in
  * place of their results. For each query, all chunks must be merged once, from left to right, on
  * pages with the same content as its own.

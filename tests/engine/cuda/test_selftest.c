@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"

@@ -1,6 +1,6 @@
 /*
- * attention - kernels of attention. The main one adds a tile of 32 keys and values to the running
- * softmax of up to four queries; attend.c explains how tiles are combined. The others serve the
+ * cpu_tiles - kernels of attention. The main one adds a tile of 32 keys and values to the running
+ * softmax of up to four queries; cpu.c explains how tiles are combined. The others serve the
  * indexer and compressed keys (engine/ops).
  *
  * Keys are stored transposed in their page, in groups of 16: dimension 0 of the 16 keys, then

@@ -1,11 +1,11 @@
 /*
- * mla - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op.h).
+ * cpu_latent - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op.h).
  *
  * All heads share one latent key of mla.rank values with n_rot rotary values, which is also the
  * value. A head's up projections of keys and values are multiplied into its query and its output
  * instead of every cached key: each head has a matrix before attention (MLA_KV) and one after it
  * (MLA_OUT). The products of all heads run in one round of the thread pool, each with the head's
- * part of every row. Attention itself is that of attend.c, with one kv head.
+ * part of every row. Attention itself is that of cpu.c, with one kv head.
  */
 
 #include <assert.h>

@@ -20,7 +20,7 @@
  * needs a branch, and neither is stored or weighted.
  */
 
-#include "engine/cuda/attention/kernels_attention.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/rows/rows.cuh"
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */

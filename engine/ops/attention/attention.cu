@@ -50,7 +50,7 @@
  * attention_latent.cu for latent attention (MLA) on data-center devices.
  */
 
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/ops/attention/attention.cuh"
 
 /* Static shared memory of a block, for heads of up to 32 D values. */
 template <int D> struct alignas(16) Shared {

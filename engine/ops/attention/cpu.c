@@ -1,5 +1,5 @@
 /*
- * attend - attention over pages: divides the work among threads and merges partial results in a
+ * cpu - attention over pages: divides the work among threads and merges partial results in a
  * fixed order.
  *
  * Attention of one query is a softmax over all keys that it sees, which need not be computed at
@@ -20,7 +20,7 @@
  *     tiles     |32|32|..|        |        |..|32|.|      inside a chunk: tile after tile
  *     merge      ((chunk 0 + chunk 1) + chunk 2) + chunk 3
  *
- * attention.c computes one tile of 32 keys for up to four queries.
+ * cpu_tiles.c computes one tile of 32 keys for up to four queries.
  *
  * Items of work. Decode is bound by memory bandwidth, so a pass over keys and values should serve
  * as many queries as possible. An item is one kv head of a block of rows; its queries go through

@@ -25,7 +25,7 @@
  * attend_latent: G groups of 16 queries, whose keys are loaded once; dynamic shared memory.
  */
 
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/ops/attention/attention.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 

@@ -25,7 +25,7 @@
  * of 2048 values.
  */
 
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/ops/attention/attention.cuh"
 
 #define STAGES ATTEND_WIDE_STAGES
 #define WARPS (CUDA_THREADS / 32)

@@ -23,7 +23,7 @@
  * The kernel is bound by its reads of shared memory.
  */
 
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/ops/attention/attention.cuh"
 #include "engine/cuda/bulk.cuh"
 
 #define WARPS (CUDA_THREADS / 32)

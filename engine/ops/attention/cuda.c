@@ -1,13 +1,14 @@
 /*
- * attend - launches attention: the kernel that makes the work list (plan.cu), the kernels for few
+ * cuda - launches attention: the kernel that makes the work list (plan.cu), the kernels for few
  * and for many queries per block, and the merge of partial results.
  */
+
+#include "engine/cuda/cuda.h"
 
 #include <assert.h>
 
 #include "base/try.h"
-#include "engine/cuda/attention/kernels_attention.h"
-#include "engine/cuda/cuda.h"
+#include "engine/ops/attention/kernels_attention.h"
 
 /* Returns the kernel for items that cover all chunks. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {

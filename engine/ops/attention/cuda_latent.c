@@ -1,5 +1,5 @@
 /*
- * latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b before
+ * cuda_latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b before
  * attention and attn_v_b after it, are multiplied like experts (experts.cu): each head counts as an
  * expert that every row picks. So the lists are equal in all steps, and only the items depend on
  * the number of rows.
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 #include "base/try.h"
-#include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/load.h"
+#include "engine/ops/attention/kernels_attention.h"
 
 uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;

@@ -1,5 +1,5 @@
 /*
- * selftest_attention - tests attention on made-up keys in each way that steps use: for a prompt,
+ * cuda_check - tests attention on made-up keys in each way that steps use: for a prompt,
  * for few rows, split or not, for sequences that share pages; for models with sinks, again with
  * these and a window. The plainest way, blocks of few queries over all of their chunks, is compared
  * with a sum in double precision on the host. The other ways are turned on one after the other and
@@ -17,9 +17,9 @@
 #include <string.h>
 
 #include "base/try.h"
-#include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/load.h"
 #include "engine/cuda/selftest.h"
+#include "engine/ops/attention/kernels_attention.h"
 
 /* three chunks and part of a fourth; up to MOST rows begin in the last one or two */
 #define KEYS SELFTEST_KEYS
