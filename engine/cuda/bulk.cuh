@@ -14,9 +14,10 @@
 #define WEFT_BULK 1
 
 /* Initialises barrier @bar and begins its first phase. One thread calls it. A phase ends when
- * bulk_expect() was called once and the bytes that it announced have arrived. */
-DEVICE void bulk_init(uint64_t *bar) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_place(bar)) : "memory");
+ * bulk_expect() and bulk_arrive() were called @n times and the announced bytes have arrived. */
+DEVICE void bulk_init(uint64_t *bar, uint32_t n = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_place(bar)), "r"(n)
+                 : "memory");
 }
 
 /* Orders earlier accesses of threads to shared memory before later bulk copies. Bulk copies use the
@@ -33,6 +34,11 @@ DEVICE void bulk_expect(uint64_t *bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),
                  "r"(bytes)
                  : "memory");
+}
+
+/* Arrives at barrier @bar: a thread that waits for the phase sees what this thread did before. */
+DEVICE void bulk_arrive(uint64_t *bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_place(bar)) : "memory");
 }
 
 /* Starts to copy @n bytes to shared memory; addresses and @n are multiples of 16. Accesses to the

@@ -173,3 +173,49 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     }
     a.data[128 + t] = sum;
 }
+
+/* Three warps: the last one copies to a ring of one stage, twice; the others read it and tell so. */
+KERNEL(mistake_roles, struct mistake_args, 96, 1) {
+    struct Stage {
+        uint32_t word[64];
+        uint64_t full, empty;
+    } &s = *(struct Stage *)dynamic_shared();
+    uint32_t t = threadIdx.x, sum = 0;
+    enum mistake w = a.what;
+
+    wait_for_previous();
+    if (t == 64) {
+        bulk_init(&s.full);
+        bulk_init(&s.empty, w == ROLES_MORE_ARRIVALS ? 3 : w == ROLES_FEWER_ARRIVALS ? 1 : 2);
+        bulk_publish();
+    }
+    sync_block();
+    for (uint32_t phase = 0; phase < 2 && t == 64; phase++) {
+        if (phase == 1 && w != ROLES_COPIES_AT_ONCE)
+            bulk_wait(&s.empty, 0);
+        if (w != ROLES_NOT_FENCED)
+            bulk_publish();
+        bulk_expect(&s.full, 256);
+        bulk_copy(s.word, a.data, 256, &s.full);
+    }
+    for (uint32_t phase = 0; phase < 2 && t < 64; phase++) {
+        bulk_wait(&s.full, phase);
+        if (w == ROLES_TELLS_EARLY && t % 32 == 0)
+            bulk_arrive(&s.empty);
+        sum += s.word[t];
+        if (w != ROLES_NO_WARP_BARRIER)
+            sync_warp();
+        if (w != ROLES_TELLS_EARLY && t % 32 == 0)
+            bulk_arrive(&s.empty);
+    }
+    if (t < 64)
+        s.word[t] = sum;
+    if (t < 64 && w != ROLES_NO_BARRIER)
+        wgmma_sync(64);
+    if (w == ROLES_BARRIER_OF_OTHERS && t >= 64)
+        wgmma_sync(64);
+    if (t < 64)
+        a.data[128 + t] = s.word[t ^ 32];
+    if (w == ROLES_REGISTERS)
+        wgmma_more<160>();
+}

@@ -120,6 +120,25 @@ enum mistake {
     BULK_OF_STORES,
     /* the last copy is not waited for */
     BULK_NEVER_WAITED,
+    /* first mistake of kernel_mistake_roles */
+    ROLES_MISTAKES,
+    /* the ring's barrier counts more arrivals than there are; fewer */
+    ROLES_MORE_ARRIVALS = ROLES_MISTAKES,
+    ROLES_FEWER_ARRIVALS,
+    /* the second copy does not wait for the readers of the first */
+    ROLES_COPIES_AT_ONCE,
+    /* nor is there a fence */
+    ROLES_NOT_FENCED,
+    /* a warp tells that it has read before it reads */
+    ROLES_TELLS_EARLY,
+    /* one lane tells while others read */
+    ROLES_NO_WARP_BARRIER,
+    /* missing between a write and another warp's read */
+    ROLES_NO_BARRIER,
+    /* a warp is at a barrier of the first two */
+    ROLES_BARRIER_OF_OTHERS,
+    /* a block without whole warpgroups asks for registers */
+    ROLES_REGISTERS,
     N_MISTAKES
 };
 
@@ -138,6 +157,9 @@ extern const void *const kernel_mistake_wgmma;
 
 /* A kernel with 64 threads, one block and WGMMA_SHARED bytes of shared memory. */
 extern const void *const kernel_mistake_bulk;
+
+/* A kernel with 96 threads, one block and WGMMA_SHARED bytes of shared memory. */
+extern const void *const kernel_mistake_roles;
 
 #ifdef __cplusplus
 }

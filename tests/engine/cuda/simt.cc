@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
 #include "base/rng.h"
 
 #define MAX_THREADS 1024u
@@ -30,6 +31,7 @@ struct async { /* an asynchronous copy that has not been waited for */
 };
 
 #define PRODUCTS_MAX 16u
+#define ARRIVALS_MAX 32u
 
 struct bulk { /* a bulk copy that has not completed */
     void *to;
@@ -37,11 +39,14 @@ struct bulk { /* a bulk copy that has not completed */
     uint32_t n;
 };
 
-struct barrier { /* an mbarrier of bulk copies with one arrival in each phase */
+struct barrier { /* an mbarrier, or the barrier of some of the block's threads */
     uint64_t *at;
-    bool published, expected;
-    uint32_t thread;       /* the thread that initialised it */
-    uint32_t phase;        /* the current phase */
+    bool published;
+    uint32_t thread;                           /* the thread that initialised it */
+    uint32_t phase;                            /* the current phase */
+    uint32_t count;                            /* arrivals of a phase */
+    uint32_t n_arrived;                        /* arrivals so far */
+    struct simt_arrival told[2][ARRIVALS_MAX]; /* by those of an even and of an odd phase */
     uint32_t bytes, asked; /* bytes announced for the phase; bytes of the copies started in it */
     struct bulk copy[BULK_MAX];
     uint32_t n_copies;
@@ -73,6 +78,7 @@ struct alignas(64) fiber {
 #endif
     const char *here;            /* the barrier or instruction of the warp that it waits at */
     struct barrier *bar;         /* whose phase it waits for, or NULL */
+    uint32_t n_registers;        /* as it has asked for; 0: it has not */
     uint64_t multiplied;         /* a digest of the operands of its products, in their order */
     uint32_t n_copies, n_groups; /* n_groups: groups committed */
     uint32_t n_products, n_product_groups;
@@ -139,6 +145,7 @@ static bool other_sums; /* set by simt_wgmma_other() */
 static uint32_t n_left; /* argument of the wgmma_wait() at which the lanes meet */
 static struct barrier barriers[SIMT_BARRIERS];
 static uint32_t n_barriers;
+static struct barrier first_threads; /* of simt_sync_first() */
 
 uint8_t simt_dynamic[SIMT_DYNAMIC_MAX] __attribute__((section("simt_at_launch"), aligned(128)));
 
@@ -259,6 +266,7 @@ static void start(struct fiber *f, uint32_t thread) {
     f->n_copies = f->n_groups = 0;
     f->n_products = f->n_product_groups = 0;
     f->multiplied = 0;
+    f->n_registers = 0;
     f->multiplies = false;
     f->bar = NULL;
     f->lane.stack = simt_looks ? f->stack : NULL;
@@ -266,7 +274,7 @@ static void start(struct fiber *f, uint32_t thread) {
     f->lane.thread = thread;
     f->lane.n_warp_syncs = 0;
     f->lane.waited = f->lane.hidden = false;
-    f->lane.fenced = 0;
+    f->lane.fenced = f->lane.met = 0;
 }
 
 /* -- barriers and instructions of a warp ------------------------------------------------------- */
@@ -358,7 +366,7 @@ static void reduce(struct gift gift[32], uint32_t first, uint32_t end, const JOI
         memcpy(&gift[lane], &v[lane], sizeof(T));
 }
 
-enum meeting { GIFTS, SUM, SUM_64, MAX, MAX_32, MAX_64, MMA, MMA_BYTES, WGMMA_WAIT };
+enum meeting { GIFTS, SYNC, SUM, SUM_64, MAX, MAX_32, MAX_64, MMA, MMA_BYTES, WGMMA_WAIT };
 
 static uint32_t first_bit, end_bit; /* of the reduction at which the lanes meet */
 
@@ -366,6 +374,9 @@ static uint32_t first_bit, end_bit; /* of the reduction at which the lanes meet 
 static void execute(enum meeting what, struct gift gift[32], struct tile *tile) {
     switch (what) {
     case GIFTS:
+        break;
+    case SYNC:
+        simt_check_warp();
         break;
     case SUM:
         reduce<float>(gift, first_bit, end_bit, [](float x, float y) { return x + y; });
@@ -480,7 +491,7 @@ uint64_t simt_warp_max(const char *here, uint64_t v, uint32_t first, uint32_t en
 }
 
 void simt_sync_warp(const char *here) {
-    meet(here, GIFTS);
+    meet(here, SYNC);
     current->lane.n_warp_syncs++;
 }
 
@@ -676,17 +687,32 @@ void simt_wgmma_other(bool other) {
     other_sums = other;
 }
 
-/* Checks that the four warps of each warpgroup have executed the same products. */
+void simt_registers(const char *here, uint32_t n) {
+    if (current->n_registers)
+        simt_fault("at %s, registers are set again: not emulated", here);
+    current->n_registers = n;
+}
+
+/* Checks that the four warps of each warpgroup have executed the same products and have the same
+ * number of registers, of which there are enough. */
 static void check_warpgroups() {
-    uint64_t first[MAX_THREADS / 128];
+    const struct fiber *first[MAX_THREADS / 128];
+    uint32_t n_registers = 0;
 
     for (uint32_t i = 0; i < n_threads; i++)
         if (fibers[i].lane.thread % 128 == 0)
-            first[fibers[i].lane.thread / 128] = fibers[i].multiplied;
-    for (uint32_t i = 0; i < n_threads; i++)
-        if (fibers[i].multiplied != first[fibers[i].lane.thread / 128] ||
-            (fibers[i].multiplied && n_threads % 128))
+            first[fibers[i].lane.thread / 128] = &fibers[i];
+    for (uint32_t i = 0; i < n_threads; i++) {
+        const struct fiber *f = &fibers[i], *of_group = first[f->lane.thread / 128];
+
+        if (f->multiplied != of_group->multiplied || (f->multiplied && n_threads % 128))
             simt_fault("warps of a group have not multiplied together");
+        if (f->n_registers != of_group->n_registers || (f->n_registers && n_threads % 128))
+            simt_fault("warps of a group have different numbers of registers");
+        n_registers += f->n_registers;
+    }
+    if (n_registers > 65536)
+        simt_fault("%u registers in a block", n_registers);
 }
 
 /* -- memory ------------------------------------------------------------------------------------ */
@@ -811,15 +837,18 @@ void simt_copy_wait(uint32_t n_left) {
 
 /* -- bulk copies ------------------------------------------------------------------------------- */
 
-void bulk_init(uint64_t *bar) {
+void bulk_init(uint64_t *bar, uint32_t n) {
     struct barrier *b = &barriers[n_barriers++];
 
+    if (n == 0 || n > ARRIVALS_MAX)
+        simt_fault("a barrier of %u arrivals", n);
     if (n_barriers > SIMT_BARRIERS)
         simt_fault("more than %u barriers", SIMT_BARRIERS);
     check_aligned(bar, 8);
     simt_check_access(bar, 8, SIMT_WRITE, __builtin_return_address(0));
     *b = {};
     b->at = bar;
+    b->count = n;
     for (uint32_t i = 0; i < n_threads; i++)
         fibers[i].lane.phases[n_barriers - 1] = 0;
     b->thread = current->lane.thread;
@@ -845,14 +874,18 @@ static struct barrier *barrier_at(uint64_t *bar, const void *pc) {
     return &barriers[i];
 }
 
-/* Returns true if all announced bytes belong to copies that were started. */
+/* Returns true if all have arrived and all announced bytes belong to copies that were started. */
 static bool is_complete(const struct barrier *b) {
-    return b->expected && b->asked == b->bytes;
+    return b->n_arrived == b->count && b->asked == b->bytes;
 }
 
 static void check_bytes(const struct barrier *b) {
-    if (b->expected && b->asked > b->bytes)
+    if (b->n_arrived == b->count && b->asked > b->bytes)
         simt_fault("copies of %u bytes, %u were announced", b->asked, b->bytes);
+}
+
+static void arrive_at(struct barrier *b) {
+    b->told[b->phase % 2][b->n_arrived++] = simt_check_leave();
 }
 
 void bulk_expect(uint64_t *bar, uint32_t bytes) {
@@ -860,11 +893,34 @@ void bulk_expect(uint64_t *bar, uint32_t bytes) {
 
     if (bytes >= 1u << 20)
         simt_fault("%u bytes are announced: more than a barrier counts", bytes);
-    if (b->expected)
+    if (b->n_arrived == b->count)
         simt_fault("announced for phase %u again before it was waited for", b->phase);
-    b->expected = true;
-    b->bytes = bytes;
+    arrive_at(b);
+    b->bytes += bytes;
     check_bytes(b);
+}
+
+void bulk_arrive(uint64_t *bar) {
+    struct barrier *b = barrier_at(bar, __builtin_return_address(0));
+
+    if (b->n_arrived == b->count)
+        simt_fault("arrives at phase %u, which is complete and was not waited for", b->phase);
+    arrive_at(b);
+}
+
+/* Checks that no product in flight reads what a bulk copy will overwrite. */
+static void check_products(const uint8_t *to, uint32_t n) {
+    for (uint32_t i = 0; i < n_threads; i++)
+        for (uint32_t k = 0; k < fibers[i].n_products && fibers[i].lane.thread % 32 == 0; k++) {
+            const struct wgmma *p = &fibers[i].own->product[k];
+
+            for (uint32_t j = 0; j < p->n / 4; j++) {
+                const uint8_t *core = core_of(p->b, j % 2 * 8, j / 2 * 8);
+
+                if (core < to + n && to < core + 128)
+                    simt_fault("a copy in bulk over what a product reads that is not waited for");
+            }
+        }
 }
 
 void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
@@ -875,12 +931,11 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     check_aligned(from, 16);
     if (n == 0 || n % 16)
         simt_fault("a copy in bulk of %u bytes: not aligned", n);
-    if (!current->lane.waited)
-        simt_fault("a copy in bulk before wait_for_previous()");
     if (b->n_copies == BULK_MAX)
         simt_fault("more than %u copies in bulk in a phase", BULK_MAX);
     simt_check_access(from, n, SIMT_READ, pc);
     simt_check_bulk(to, from, n, pc);
+    check_products((const uint8_t *)to, n);
     b->copy[b->n_copies++] = {to, from, n};
     b->asked += n;
     check_bytes(b);
@@ -895,26 +950,52 @@ static void end_phase(struct barrier *b) {
         simt_check_came(c->to, c->n, (uint32_t)(b - barriers), b->phase);
     }
     b->phase++;
-    b->expected = false;
-    b->bytes = b->asked = b->n_copies = 0;
+    b->bytes = b->asked = b->n_copies = b->n_arrived = 0;
+}
+
+/* Waits until phase @phase of @b is complete. */
+static void wait_at(const char *here, struct barrier *b, uint32_t phase) {
+    current->here = here;
+    current->bar = b;
+    current->phase = phase;
+    warp->ready &= ~place_bit();
+    warp->at_copies |= place_bit();
+    yield();
 }
 
 void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase) {
     struct barrier *b = barrier_at(bar, __builtin_return_address(0));
 
-    if (phase == b->phase && !is_complete(b)) {
-        current->here = here;
-        current->bar = b;
-        current->phase = phase;
-        warp->ready &= ~place_bit();
-        warp->at_copies |= place_bit();
-        yield();
-    }
+    if (phase == b->phase && !is_complete(b))
+        wait_at(here, b, phase);
     if (phase > b->phase || phase + 1 < b->phase)
         simt_fault("at %s, waits for phase %u, and %u is under way", here, phase, b->phase);
+    for (uint32_t i = 0; i < b->count; i++)
+        simt_check_learn(current->lane.thread, &b->told[phase % 2][i]);
     if (phase == b->phase)
         end_phase(b);
     current->lane.phases[b - barriers] = phase + 1;
+}
+
+/* The last thread to arrive lets the others go on. */
+void simt_sync_first(const char *here, uint32_t n) {
+    struct barrier *b = &first_threads;
+
+    if (simt_thread.x >= n || n % 32 || n > n_threads)
+        simt_fault("at %s, thread %u at a barrier of the first %u", here, simt_thread.x, n);
+    if (b->n_arrived && b->count != n)
+        simt_fault("at %s, a barrier of %u threads, others wait for %u", here, n, b->count);
+    b->count = n;
+    if (++b->n_arrived < n) {
+        wait_at(here, b, b->phase);
+        return;
+    }
+    simt_check_first(n);
+    for (uint32_t i = 0; i < n_threads; i++)
+        if (fibers[i].lane.thread < n)
+            fibers[i].lane.met = simt_check_time();
+    b->n_arrived = 0;
+    b->phase++;
 }
 
 /* Makes those lanes of the warp runnable whose copies have all been started. */
@@ -981,6 +1062,8 @@ static void release_barrier() {
     }
     n_waiting = 0;
     simt_check_barrier();
+    for (uint32_t i = 0; i < n_threads; i++)
+        fibers[i].lane.met = simt_check_time();
 }
 
 /* Starts all threads of a block, with warps in an order chosen by simt_order(), and lanes within
@@ -999,6 +1082,7 @@ static void start_all() {
             start(&fibers[w * 32 + i], warp_at[w] * 32u + lane_at[i]);
     }
     n_alive = n_threads;
+    first_threads.n_arrived = first_threads.bytes = first_threads.asked = 0;
     n_waiting = n_barriers = 0;
     hidden = false;
 }
@@ -1011,9 +1095,12 @@ static void check_waiting() {
         f++;
     for (uint32_t i = 0; i < n_threads; i++)
         if (fibers[i].bar)
-            simt_fault("thread %u waits at %s for %u bytes, of which %u were asked for",
-                       fibers[i].lane.thread, fibers[i].here, fibers[i].bar->bytes,
-                       fibers[i].bar->asked);
+            simt_fault(
+                "thread %u waits at %s for %u of %u arrivals, for %u bytes, of which %u were "
+                "asked for",
+                fibers[i].lane.thread, fibers[i].here,
+                fibers[i].bar->count - fibers[i].bar->n_arrived, fibers[i].bar->count,
+                fibers[i].bar->bytes, fibers[i].bar->asked);
     simt_fault("threads wait for each other, thread %u at %s", f->lane.thread, f->here);
 }
 

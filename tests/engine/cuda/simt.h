@@ -275,6 +275,9 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
 void simt_wgmma_begin(const char *here);
 void wgmma_commit();
 void simt_wgmma_wait(const char *here, uint32_t n_left);
+#define wgmma_n24(d, a, b) simt_wgmma(SIMT_HERE, 24, d, a, b)
+#define wgmma_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b)
+#define wgmma_n48(d, a, b) simt_wgmma(SIMT_HERE, 48, d, a, b)
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
@@ -288,8 +291,24 @@ struct simt_wgmma_at {
 };
 #define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
 
+/* Registers are not counted here, but all warps of a warpgroup must ask for the same number. */
+void simt_registers(const char *here, uint32_t n);
+struct simt_registers_at {
+    const char *here;
+    template <int N> void set() const {
+        static_assert(N >= 24 && N <= 256 && N % 8 == 0, "a number of registers");
+        simt_registers(here, N);
+    }
+};
+#define wgmma_fewer simt_registers_at{SIMT_HERE}.template set
+#define wgmma_more simt_registers_at{SIMT_HERE}.template set
+/* Barrier of the threads below @n. */
+void simt_sync_first(const char *here, uint32_t n);
+#define wgmma_sync(n) simt_sync_first(SIMT_HERE, n)
+
 /* Emulates engine/cuda/bulk.cuh. Copies are executed when their phase is first waited for. */
-void bulk_init(uint64_t *bar);
+void bulk_init(uint64_t *bar, uint32_t n = 1);
+void bulk_arrive(uint64_t *bar);
 void bulk_publish();
 void bulk_expect(uint64_t *bar, uint32_t bytes);
 void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar);

@@ -36,7 +36,7 @@ extern const uint8_t __ehdr_start[], _end[];
 
 /* The host, which runs before the first launch and between blocks; none of its accesses are
  * checked. */
-static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, false, 0, {}};
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, 0, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true, simt_is_ahead;
 struct simt_seen simt_seen;
@@ -52,7 +52,16 @@ static uintptr_t args_from, args_to;
 static const char *kernel;
 /* Intervals are numbered consecutively over all launches of the process. */
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
+static uint64_t since = 1; /* first interval after the block's last barrier */
 static uint32_t n_blocks;
+
+#define THREADS 1024u
+
+/* Intervals also end at sync_warp() and at arrivals; synced: first interval after a warp's last
+ * sync_warp(). known: of each thread, what each warp has told it last; what it was told about
+ * earlier blocks is older than all accesses of this one. */
+static uint64_t synced[THREADS / 32];
+static struct simt_arrival known[THREADS][THREADS / 32];
 
 /* Arrivals of blocks at counts, each with the intervals [from, to) of the block before it arrived.
  * The n_heard arrivals that the running block knows of, because it was the last to arrive, order
@@ -260,14 +269,40 @@ void simt_check_block(uint32_t block, uint32_t n) {
 
     simt_banks_count();
     simt_looks = block * many / n != (block + 1) * many / n;
-    first_of_block = ++interval;
+    first_of_block = since = ++interval;
     n_blocks++;
     n_heard = 0;
 }
 
 void simt_check_barrier() {
-    interval++;
+    since = ++interval;
     simt_banks_count();
+}
+
+uint64_t simt_check_time() {
+    return interval;
+}
+
+void simt_check_warp() {
+    synced[simt_lane->thread / 32] = ++interval;
+}
+
+struct simt_arrival simt_check_leave() {
+    uint32_t warp = simt_lane->thread / 32;
+    uint64_t all = synced[warp] < since ? since : synced[warp];
+
+    return {interval++, all, simt_lane->thread};
+}
+
+void simt_check_learn(uint32_t thread, const struct simt_arrival *from) {
+    known[thread][from->thread / 32] = *from;
+}
+
+void simt_check_first(uint32_t n) {
+    interval++;
+    for (uint32_t thread = 0; thread < n; thread++)
+        for (uint32_t other = 0; other < n; other += 32)
+            known[thread][other / 32] = {0, interval, other};
 }
 
 /* Returns the current time and thread, without bytes. */
@@ -291,7 +326,7 @@ void simt_check_arrival(const void *count, bool last) {
         return;
     if (n_arrivals == sizeof(arrival) / sizeof(*arrival))
         abort();
-    arrival[n_arrivals++] = {count, first_of_block, interval};
+    arrival[n_arrivals++] = {count, first_of_block, simt_lane->met};
     for (uint32_t i = 0; i < n_arrivals && last; i++) {
         const struct arrival *a = &arrival[i];
 
@@ -310,9 +345,16 @@ void simt_check_arrival(const void *count, bool last) {
 static bool is_heard(uint64_t at) {
     for (uint32_t i = n_heard; i-- > 0;)
         if (at >= heard[i].from && at < heard[i].to &&
-            (interval > heard[i].since || heard[i].thread == simt_lane->thread))
+            (simt_lane->met > heard[i].since || heard[i].thread == simt_lane->thread))
             return true;
     return false;
+}
+
+/* Returns true if the running thread has been told about access @then of another one. */
+static bool is_known(uint64_t at, unsigned thread) {
+    const struct simt_arrival *k = &known[simt_lane->thread][thread / 32];
+
+    return at < k->all || (thread == k->thread && at <= k->own);
 }
 
 /* Returns true if nothing orders access @then before an access of this thread to the same
@@ -325,7 +367,7 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
         return false;
     if (at < first_of_block)
         return !shared && !is_heard(at);
-    if (at < interval || thread == simt_lane->thread)
+    if (at < since || thread == simt_lane->thread || is_known(at, thread))
         return false;
     return thread / 32 != simt_lane->thread / 32 ||
            (then >> 15 & 127) == (simt_lane->n_warp_syncs & 127);
@@ -342,7 +384,7 @@ static inline void see_read(struct cell *c, moment m, unsigned bytes) {
         return;
     }
     if (c->read && thread_of(c->read) != thread_of(m) &&
-        (thread_of(c->read) / 32 != thread_of(m) / 32 || interval_of(c->other) < interval))
+        (thread_of(c->read) / 32 != thread_of(m) / 32 || interval_of(c->other) < since))
         c->other = c->read;
     c->read = m;
 }
@@ -362,7 +404,7 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
         see_read(c, m, bytes);
         return;
     }
-    if (kind == SIMT_READ && shared && interval_of(c->write) < interval && c->block == n_blocks &&
+    if (kind == SIMT_READ && shared && interval_of(c->write) < since && c->block == n_blocks &&
         /* fast path: data written before a barrier */
         !(bytes & ~c->written) && !c->pending && !c->bar) {
         see_read(c, m, bytes);

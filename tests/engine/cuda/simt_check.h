@@ -9,8 +9,8 @@
  * It reports, with kernel, block, thread and address:
  *
  *     races        Two threads of a block access a byte, one of them writes, and no sync_block()
- *                  separates the accesses. Inside a warp sync_warp() suffices; shuffles and mma
- *                  order nothing. Or two blocks of a launch access a byte of device memory and one
+ *                  separates the accesses, nor an arrival at a barrier and a wait for its phase.
+ *                  Inside a warp sync_warp() suffices; shuffles and mma order nothing. Or two blocks of a launch access a byte of device memory and one
  *                  writes, unless the first accessed it before the barrier that precedes its
  *                  arrive(), and the second after a barrier that follows the answer that it is
  *                  last.
@@ -74,8 +74,8 @@ struct simt_lane { /* the thread that runs */
     bool waited;
     /* has written shared memory since its last fence, so wgmma does not see the writes */
     bool hidden;
-    /* time of its last bulk_publish() */
-    uint64_t fenced;
+    /* time of its last bulk_publish(); of the last barrier of many threads at which it was */
+    uint64_t fenced, met;
     /* next phase to wait for, of each barrier */
     uint32_t phases[SIMT_BARRIERS];
 };
@@ -90,6 +90,14 @@ extern struct simt_seen {
     bool closed;
 } simt_seen;
 
+/* What a thread that arrives at a barrier tells those that wait for it: its own accesses up to time
+ * @own, and those of the warp's other lanes before @all, the time of the warp's last
+ * sync_warp(). */
+struct simt_arrival {
+    uint64_t own, all;
+    uint32_t thread;
+};
+
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
 [[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -99,6 +107,15 @@ bool simt_will_look(uint32_t block, uint32_t n);
 /* Begins block @block of @n. */
 void simt_check_block(uint32_t block, uint32_t n);
 void simt_check_barrier();
+/* Return the time; record that all lanes of the running thread's warp are at sync_warp(), or that
+ * the first @n threads are at a barrier. */
+uint64_t simt_check_time();
+void simt_check_warp();
+void simt_check_first(uint32_t n);
+/* Returns what the running thread tells where it arrives; records that thread @thread has been
+ * told. */
+struct simt_arrival simt_check_leave();
+void simt_check_learn(uint32_t thread, const struct simt_arrival *from);
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
 /* Returns true if @p is in shared memory. */
 bool simt_is_shared(const void *p);

@@ -53,13 +53,22 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
     [WGMMA_OTHER_OPERAND] = "have not multiplied together",
     [BULK_NOT_PUBLISHED] = "without bulk_publish()",
-    [BULK_NOT_ORDERED] = "a copy in bulk before",
+    [BULK_NOT_ORDERED] = "before wait_for_previous()",
     [BULK_NOT_INITIALISED] = "before it was written",
     [BULK_NOT_WAITED_FOR] = "before the copy to it was waited for",
     [BULK_WAITED_BY_ANOTHER] = "before the copy to it was waited for",
     [BULK_WRONG_PHASE] = "before the copy to it was waited for",
     [BULK_PHASE_TO_COME] = "waits for phase 2, and 1 is under way",
     [BULK_FEWER_BYTES] = "for 768 bytes, of which 512",
+    [ROLES_MORE_ARRIVALS] = "for 1 of 1 arrivals",
+    [ROLES_FEWER_ARRIVALS] = "is complete and was not waited for",
+    [ROLES_COPIES_AT_ONCE] = "again before it was waited for",
+    [ROLES_NOT_FENCED] = "without a fence",
+    [ROLES_TELLS_EARLY] = "while another thread",
+    [ROLES_NO_WARP_BARRIER] = "while another thread",
+    [ROLES_NO_BARRIER] = "while another thread",
+    [ROLES_BARRIER_OF_OTHERS] = "at a barrier of the first 64",
+    [ROLES_REGISTERS] = "different numbers of registers",
     [BULK_TOO_MANY_BYTES] = "more than a barrier counts",
     [BULK_MORE_BYTES] = "copies of 512 bytes, 256 were announced",
     [BULK_ANNOUNCED_TWICE] = "again before it was waited for",
@@ -86,10 +95,14 @@ static void make(int what) {
                 stream); /* TOO_EARLY reads what this launch writes */
     api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, true, stream);
+    api->launch(kernel_mistake_roles, 1, 1, 96, WGMMA_SHARED, &fine, true, stream);
     if (what < WGMMA_MISTAKES)
         api->launch(kernel_mistake, 2, 1, 64, 0, &a, true, stream);
-    else if (what >= BULK_MISTAKES)
-        api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &a, false, stream);
+    else if (what >= ROLES_MISTAKES)
+        api->launch(kernel_mistake_roles, 1, 1, 96, WGMMA_SHARED, &a, false, stream);
+    else if (what >= BULK_MISTAKES) /* early: the launches before have written its source */
+        api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &a, what == BULK_NOT_ORDERED,
+                    stream);
     else
         api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &a, false, stream);
     api->stream_wait(stream);
