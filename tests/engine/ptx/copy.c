@@ -251,8 +251,6 @@ static void bulk_copy(struct warp *w, const struct op *o, uint32_t m) {
             continue;
         uint64_t to = address_of(w, &o->at[0], l), from = address_of(w, &o->at[1], l);
         uint64_t barrier = address_of(w, &o->at[2], l);
-        if (b->launch->early && !w->waited)
-            fail(o, "a copy in bulk of a kernel that has not waited for the one before");
         if (n[l] % 16 || n[l] == 0 || from % 16)
             fail(o, "a copy of %u bytes from %#lx", n[l], (unsigned long)from);
         check_range(w, (uintptr_t)from, n[l]);

@@ -298,11 +298,12 @@ static void decode_product(struct instruction *in) {
     static const struct {
         const char *shape;
         uint32_t n;
-    } shapes[] = {{"m64n32k16", 4}, {"m64n64k16", 8}, {"m64n128k16", 16}};
+    } shapes[] = {
+        {"m64n24k16", 3}, {"m64n32k16", 4}, {"m64n48k16", 6}, {"m64n64k16", 8}, {"m64n128k16", 16}};
     struct op *o = in->op;
     uint32_t halves = 0;
 
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         if (has(in, shapes[i].shape))
             o->size = (uint8_t)shapes[i].n;
     halves = (uint32_t)has(in, "f16") + has(in, "f16");

@@ -71,7 +71,8 @@ static const struct {
     {"wgmma", decode_wgmma},       {"prefetch", decode_prefetch}, {"griddepcontrol", decode_sync},
     {"lop3", decode_lop3},         {"redux", decode_vote},        {"ret", decode_sync},
     {"exit", decode_sync},         {"bra", decode_sync},          {"activemask", decode_vote},
-    {"match", decode_vote},        {"elect", decode_vote},        {"mapa", decode_mapa},
+    {"setmaxnreg", decode_sync},   {"match", decode_vote},        {"elect", decode_vote},
+    {"mapa", decode_mapa},
 };
 
 void use_label(struct instruction *in, const char *name) {
@@ -104,7 +105,8 @@ static void look_family(const struct instruction *in) {
                                         "fence.mbarrier_init"};
     const struct function *f = in->parser->function;
 
-    if (strcmp(in->part[0], "wgmma") == 0 && !(f->family == 90 && f->is_own))
+    bool is_own = strcmp(in->part[0], "wgmma") == 0 || strcmp(in->part[0], "setmaxnreg") == 0;
+    if (is_own && !(f->family == 90 && f->is_own))
         refuse(in, "an instruction of sm_90a alone");
     for (size_t i = 0; i < sizeof(later) / sizeof(*later); i++)
         if (f->family < 90 && strncmp(in->name, later[i], strlen(later[i])) == 0)

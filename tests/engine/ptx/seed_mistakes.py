@@ -53,7 +53,7 @@ MISTAKES = [
     ("ldmatrix", DEVICE, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.shared.b16", LATENT, IN_LATENT, 90),
     ("ldmatrix order", DEVICE, "shared.b16 {%0, %1, %2, %3}, [%4];", "shared.b16 {%0, %2, %1, %3}, [%4];", LATENT, IN_LATENT, 90),
     ("bulk_publish", BULK, '"fence.proxy.async.shared::cta;"', '""', LATENT, IN_LATENT, 90),
-    ("bulk_init count", BULK, "mbarrier.init.shared::cta.b64 [%0], 1;", "mbarrier.init.shared::cta.b64 [%0], 2;", LATENT, IN_LATENT, 90),
+    ("bulk_init count", BULK, '"r"(n)\n                 : "memory");', '"r"(n + 1)\n                 : "memory");', LATENT, IN_LATENT, 90),
     ("bulk_expect", BULK, '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),\n                 "r"(bytes)', '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),\n                 "r"(bytes - 16)', LATENT, IN_LATENT, 90),
     ("bulk_wait parity", BULK, '"r"(phase & 1)', '"r"(~phase & 1)', LATENT, IN_LATENT, 90),
     ("bulk_wait once", BULK, "while (!done);", "while (0);", LATENT, IN_LATENT, 90),

@@ -160,6 +160,19 @@ static void decode_fence(struct instruction *in) {
     }
 }
 
+/* Registers are not limited here; simt.cc looks at their sum. */
+static void decode_registers(struct instruction *in) {
+    bool known = has(in, "inc") || has(in, "dec");
+    int64_t n;
+
+    if (!known || !has(in, "sync") || !has(in, "aligned") || !has(in, "u32"))
+        refuse(in, "an unknown form of the instruction");
+    n = immediate(in, 0);
+    if (n < 24 || n > 256 || n % 8)
+        refuse(in, "a number of registers that there is not");
+    in->op->run = nothing;
+}
+
 void decode_sync(struct instruction *in) {
     struct op *o = in->op;
     const char *name = in->part[0];
@@ -177,6 +190,8 @@ void decode_sync(struct instruction *in) {
             o->kind = OP_BRANCH;
             use_label(in, "(return)");
         }
+    } else if (strcmp(name, "setmaxnreg") == 0) {
+        decode_registers(in);
     } else if (strcmp(name, "griddepcontrol") == 0) {
         o->run = nothing;
         if (has(in, "wait"))

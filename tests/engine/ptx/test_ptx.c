@@ -724,13 +724,12 @@ Test(ptx, refusals) {
     refuses("bra $nowhere;", "unknown label");
     refuses("mbarrier.init.shared::cta.b64 [at_launch], 0;", "arrivals");
     refuses("mbarrier.arrive.expect_tx.shared::cta.b64 _, [at_launch], 16;", "not initialised");
+    refuses("setmaxnreg.inc.sync.aligned.u32 20;", "a number of registers");
+    refuses("setmaxnreg.inc.sync.aligned.u32 164;", "a number of registers");
+    refuses("setmaxnreg.sync.aligned.u32 160;", "an unknown form");
     cr_assert_not(run_with("st.global.u32 [%rd1], %r1;\ngriddepcontrol.wait;",
                            &(struct ptx_launch){.early = true}));
     cr_assert(strstr(ptx_message, "before it has waited") != NULL, "%s", ptx_message);
-    cr_assert_not(run_with(BULK("fence.proxy.async.shared::cta;\n") "griddepcontrol.wait;",
-                           &(struct ptx_launch){.early = true, .shared_bytes = 4096}));
-    cr_assert(strstr(ptx_message, "a copy in bulk of a kernel that has not") != NULL, "%s",
-              ptx_message);
     cr_assert_not(run_with("mov.u32 %r3, 1;", &(struct ptx_launch){.early = true}));
     cr_assert(strstr(ptx_message, "did not wait") != NULL, "%s", ptx_message);
 }
