@@ -215,6 +215,14 @@ bool cuda_wants(const char *what) {
     return !(said && strcmp(said, "0") == 0);
 }
 
+bool cuda_asks(const char *what) {
+    char name[32];
+
+    snprintf(name, sizeof(name), "WEFT_CUDA_%s", what);
+    const char *said = getenv(name);
+    return said && strcmp(said, "1") == 0;
+}
+
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of

@@ -244,9 +244,11 @@ struct attention {
 };
 
 /* Kernel and split-K factor of a product of many rows: rows of activations per panel
- * (MATMUL_COLUMNS or WGMMA_ROWS), and the blocks that share its segments, a power of two. */
+ * (MATMUL_COLUMNS or WGMMA_ROWS), and the blocks that share its segments, a power of two; roles: by
+ * matmul_roles. */
 struct product_way {
     uint32_t block_rows, n_splits;
+    bool roles;
 };
 
 #define CHOICES 128u /* shapes of products and classes of rows that are timed, at most */
@@ -257,6 +259,8 @@ struct products {
     bool no_matvec, no_split;
     /* wgmma passed the self-test; the op's rows are packed for it */
     bool wgmma, cores;
+    /* matmul_roles computes products of up to MATMUL_COLUMNS rows: an experiment */
+    bool roles;
     /* PACK_PLANES of the kernels here */
     uint32_t planes;
     /* ways are chosen by timing (choose.c) */
@@ -742,6 +746,8 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 /* Return the number of panels of MATMUL_COLUMNS rows of a product; whether blocks may share their
  * segments. */
 uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
+/* Returns the number of panels of matmul_roles, without gates. */
+uint32_t cuda_roles_panels(const struct weights *w);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* Chooses how a product of many rows is computed (choose.c). The first product of a shape and a
  * class of rows is computed in each way and timed, with the step's outputs as destination; with
@@ -765,6 +771,8 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows);
 int cuda_selftest(struct be *b, struct err *err);
 /* Returns false if the environment sets WEFT_CUDA_@what to 0. */
 bool cuda_wants(const char *what);
+/* Returns true if WEFT_CUDA_@what is 1: an experiment is asked for. */
+bool cuda_asks(const char *what);
 /* Loads each kernel and allows it the shared memory of its launches, and sets be.products.wgmma and
  * be.attention.bulk; called before the free memory of the device is read. Returns 0 or -EIO. */
 int cuda_load_kernels(struct be *b);

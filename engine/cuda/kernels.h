@@ -490,6 +490,54 @@ MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
            CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
 }
 
+/* matmul_roles_N computes the products of matmul_wide for up to N rows that are packed as core
+ * matrices: panels of ROLES_OUT rows of a matrix, with gates half as many of each. ROLES_THREADS
+ * threads: ROLES_GROUPS groups of 128 multiply, the last group copies. Grid x: panels n_splits; the
+ * sums of shared segments are those of matmul_wide's panels. Dynamic shared memory: roles_shared()
+ * of the largest format. */
+#define ROLES_GROUPS 3u
+#define ROLES_TILES (ROLES_GROUPS * 4u)
+#define ROLES_OUT (ROLES_TILES * 16u)
+#define ROLES_THREADS ((ROLES_GROUPS + 1) * 128u)
+#define ROLES_STAGES 7u           /* most stages of the ring */
+#define ROLES_SHARED (194u << 10) /* bytes of a ring, at most: see SHARED_USED */
+
+/* Returns the number of tiles of a row of tiles in a stage, 64 to 256 columns. */
+MX_FN uint32_t roles_units(uint32_t format) {
+    return tile_k(format) == 256 ? 1 : tile_stage_units(format);
+}
+
+/* Returns the bytes of a stage: slices of @n rows of the activations, then a row of tiles for each
+ * warp. */
+MX_FN uint32_t roles_stage_bytes(uint32_t n, uint32_t format) {
+    uint32_t units = roles_units(format);
+
+    return units * (tile_k(format) * n * 2 + ROLES_TILES * tile_bytes(format));
+}
+
+/* Returns the number of stages of the ring. */
+MX_FN uint32_t roles_stages(uint32_t n, uint32_t format) {
+    uint32_t most = ROLES_SHARED / roles_stage_bytes(n, format);
+
+    return most < ROLES_STAGES ? most : ROLES_STAGES;
+}
+
+/* Returns the bytes of dynamic shared memory of matmul_roles_@n. */
+MX_FN uint32_t roles_shared(uint32_t n, uint32_t format) {
+    return roles_stages(n, format) * roles_stage_bytes(n, format);
+}
+
+/* Returns the number of panels of a product, from its matrices and a.gated. */
+MX_FN uint32_t roles_panels(const struct matmul_args *a) {
+    uint32_t n = 0;
+
+    if (a->gated)
+        return (a->gated + ROLES_TILES / 2 - 1) / (ROLES_TILES / 2);
+    for (uint32_t i = 0; i < a->n_mats; i++)
+        n += (a->m[i].n_row_tiles + ROLES_TILES - 1) / ROLES_TILES;
+    return n;
+}
+
 extern const bool matmul_wgmma_built; /* with code for a Hopper */
 
 /* -- experts ----------------------------------------------------------------------------------- */
@@ -826,7 +874,21 @@ typedef const void *const kernel_address;
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
 extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
-    kernel_matmul_wgmma, kernel_matmul_wgmma_64;
+    kernel_matmul_wgmma, kernel_matmul_wgmma_64, kernel_matmul_roles_24, kernel_matmul_roles_32,
+    kernel_matmul_roles_48, kernel_matmul_roles_64;
+
+/* Returns the kernel for up to 64 rows, and in *columns its number of rows. */
+static inline const void *roles_for(uint32_t n_rows, uint32_t *columns) {
+    const void *const kernels[] = {kernel_matmul_roles_24, kernel_matmul_roles_32,
+                                   kernel_matmul_roles_48, kernel_matmul_roles_64};
+    static const uint32_t sizes[] = {24, 32, 48, 64};
+    uint32_t i = 0;
+
+    while (i < 3 && sizes[i] < n_rows)
+        i++;
+    *columns = sizes[i];
+    return kernels[i];
+}
 
 /* Returns the matvec kernel for @n_rows rows: up to PACK_ROWS, or up to 16. */
 static inline const void *matvec_for(uint32_t n_rows) {

@@ -98,6 +98,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/latent.h"
 #include "tests/gpu/matrices.h"
 #include "tests/gpu/recurrent.h"
+#include "tests/gpu/roles.h"
 #include "tests/gpu/sharing.h"
 #include "tests/gpu/sparse.h"
 #include "tests/gpu/streams.h"
@@ -188,6 +189,7 @@ int main(int argc, char **argv) {
         return report_end("times");
     }
     check_matrices(tiny);
+    check_roles(tiny);
     if (WITH_ATTENTION) {
         check_attentions(tiny);
         check_latents(tiny);

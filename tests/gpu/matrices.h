@@ -348,18 +348,19 @@ static void check_two_formats(const void *arg) {
     drop_inputs(&in);
 }
 
+static const enum tensor_type matrix_types[] = {
+    TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,    TENSOR_Q5_0,
+    TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,    TENSOR_Q5_K,
+    TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4,
+    TENSOR_IQ1_S, TENSOR_IQ1_M,   TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S,
+    TENSOR_TQ1_0, TENSOR_TQ2_0};
+
 static void check_matrices(bool tiny) {
-    static const enum tensor_type types[] = {
-        TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,    TENSOR_Q5_0,
-        TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,    TENSOR_Q5_K,
-        TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4,
-        TENSOR_IQ1_S, TENSOR_IQ1_M,   TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S,
-        TENSOR_TQ1_0, TENSOR_TQ2_0};
     char name[60];
 
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        snprintf(name, sizeof(name), "matrices %s", tensor_format((uint32_t)types[i])->name);
-        report_alone(name, 60, check_type, &(struct matrix_case){types[i], tiny});
+    for (size_t i = 0; i < ARRAY_SIZE(matrix_types); i++) {
+        snprintf(name, sizeof(name), "matrices %s", tensor_format((uint32_t)matrix_types[i])->name);
+        report_alone(name, 60, check_type, &(struct matrix_case){matrix_types[i], tiny});
     }
     report_alone("matrices Q4_K, Q6_K", 60, check_two_formats, NULL);
     if (!tiny)

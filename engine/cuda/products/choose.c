@@ -10,7 +10,7 @@
  * Sums that blocks leave to residual() are added up by the last block where they are timed, which
  * takes longer; so where shared segments win the trial, they win the step.
  *
- * Several devices, and WEFT_CUDA_TIMES=0: nothing is timed. Blocks then share segments as long as
+ * Several devices, WEFT_CUDA_TIMES=0, and products by warps with roles (WEFT_CUDA_ROLES=1): nothing is timed. Blocks then share segments as long as
  * there are multiprocessors for them.
  */
 
@@ -35,9 +35,9 @@ static uint32_t list_ways(const struct be *b, const struct weights *w, const str
     uint32_t most = cuda_can_split(b, w, x->n_rows) ? TILE_SEGMENTS : 1, n = 0;
 
     if (x->cores && x->n_rows > MATMUL_COLUMNS)
-        ways[n++] = (struct product_way){WGMMA_ROWS, 1};
+        ways[n++] = (struct product_way){WGMMA_ROWS, 1, false};
     for (uint32_t splits = 1; splits <= most; splits *= 2)
-        ways[n++] = (struct product_way){MATMUL_COLUMNS, splits};
+        ways[n++] = (struct product_way){MATMUL_COLUMNS, splits, false};
     assert(n > 0 && n <= WAYS);
     return n;
 }
@@ -47,11 +47,30 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
                                     const struct operand *x) {
     uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
     bool splits = !x->gates && cuda_can_split(b, w, x->n_rows);
-    struct product_way way = {MATMUL_COLUMNS, 1};
+    struct product_way way = {MATMUL_COLUMNS, 1, false};
 
     if (x->cores && x->n_rows > MATMUL_COLUMNS && panels > n)
         way.block_rows = WGMMA_ROWS;
     while (splits && way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
+        way.n_splits *= 2;
+    return way;
+}
+
+/* Returns true if warps with roles compute the product (WEFT_CUDA_ROLES=1). */
+static bool has_roles(const struct be *b, const struct operand *x) {
+    return b->products.roles && x->cores && x->n_rows <= MATMUL_COLUMNS;
+}
+
+/* Returns the way of such a product: blocks share segments as long as there are multiprocessors for
+ * them. */
+static struct product_way roles_way(const struct be *b, const struct weights *w,
+                                    const struct operand *x) {
+    uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_roles_panels(w);
+    struct product_way way = {MATMUL_COLUMNS, 1, true};
+
+    if (x->gates || !cuda_can_split(b, w, x->n_rows))
+        return way;
+    while (way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
         way.n_splits *= 2;
     return way;
 }
@@ -145,6 +164,8 @@ struct product_way product_chosen(const struct be *b, const struct weights *w,
     const struct choice *c = product_find(p, &key);
     struct product_way ways[WAYS];
 
+    if (has_roles(b, x))
+        return roles_way(b, w, x);
     if (!p->timed || x->untimed)
         return usual_way(b, w, x);
     uint32_t n = list_ways(b, w, x, ways);
@@ -162,7 +183,7 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
     struct products *p = &b->products;
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
-    bool timed = p->timed && !x->untimed && n > 1 && x->n_rows <= MOST;
+    bool timed = p->timed && !has_roles(b, x) && !x->untimed && n > 1 && x->n_rows <= MOST;
 
     assert(b->group.n == 1 || !p->timed);
     if (timed && !b->graphs.replaying && !b->fault.lost && p->n_choices < CHOICES &&

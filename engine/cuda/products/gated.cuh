@@ -10,8 +10,9 @@
 #include "engine/cuda/rows/rows.cuh"
 
 #define GATED_OUT (WIDE_OUT / 2) /* rows of each matrix of a block */
-/* floats of a row in shared memory; padded so that rows begin in different banks */
-#define GATED_STRIDE (WIDE_OUT + 4u)
+/* floats of a row in shared memory, for @out rows of each matrix; padded so that rows begin in
+ * different banks */
+#define GATED_STRIDE(out) (2 * (out) + 4u)
 
 /* Returns the warp's row tile, in block @block of its matrix m[threadIdx.x / 128]. */
 DEVICE uint32_t gated_tile(uint32_t block) {
@@ -19,7 +20,9 @@ DEVICE uint32_t gated_tile(uint32_t block) {
 }
 
 /* Stores the output of a thread's sum @k in shared memory, over the ring: all threads must have met
- * at a barrier since they read it. The block's rows begin with @row0. */
+ * at a barrier since they read it. The block's rows begin with @row0, and it has OUT rows of each
+ * matrix. */
+template <uint32_t OUT = GATED_OUT>
 DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                        uint32_t row0, uint32_t tile, uint32_t k, float sum) {
     uint32_t lane = threadIdx.x % 32, r = k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2;
@@ -27,27 +30,28 @@ DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint
     uint32_t out = tile * TILE_ROWS + in_tile;
 
     if (row < n_rows && out < m.n_out)
-        ((float *)dynamic_shared())[r * GATED_STRIDE + threadIdx.x / 32 * TILE_ROWS + in_tile] =
+        ((float *)
+             dynamic_shared())[r * GATED_STRIDE(OUT) + threadIdx.x / 32 * TILE_ROWS + in_tile] =
             product_value(a, m, row, out, sum);
 }
 
-/* Writes y of the block's N rows, once all threads have called keep_gated(). */
-template <uint32_t N>
+/* Writes y of the block's N rows by its first @n_threads threads, once they have met behind
+ * keep_gated(). */
+template <uint32_t N, uint32_t OUT = GATED_OUT>
 DEVICE void put_gated_rows(const struct matmul_args &a, uint32_t n_rows, uint32_t row0,
-                           uint32_t block) {
+                           uint32_t block, uint32_t n_threads) {
     uint32_t n = a.m[0].n_out;
 
-    sync_block();
-    for (uint32_t i = threadIdx.x; i < N * (GATED_OUT / 4); i += CUDA_THREADS) {
-        uint32_t r = i / (GATED_OUT / 4), q = i % (GATED_OUT / 4) * 4, out = block * GATED_OUT + q;
-        const float *v = (const float *)dynamic_shared() + r * GATED_STRIDE + q;
+    for (uint32_t i = threadIdx.x; i < N * (OUT / 4); i += n_threads) {
+        uint32_t r = i / (OUT / 4), q = i % (OUT / 4) * 4, out = block * OUT + q;
+        const float *v = (const float *)dynamic_shared() + r * GATED_STRIDE(OUT) + q;
         float *y = a.m[0].y + (size_t)(row0 + r) * n + out, h[4];
 
         if (row0 + r >= n_rows || out >= n)
             continue;
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            h[j] = out + j < n ? gated(a.glu, v[j], v[GATED_OUT + j]) : 0;
+            h[j] = out + j < n ? gated(a.glu, v[j], v[OUT + j]) : 0;
         if (n % 4 == 0)
             store_some<4>(y, h);
         else

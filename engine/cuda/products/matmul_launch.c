@@ -30,10 +30,23 @@ static int load_attention(struct be *b) {
     return 0;
 }
 
+/* Allows the kernels with roles, if they run, the shared memory of their rings. */
+static int load_roles(struct be *b) {
+    uint32_t columns;
+
+    for (uint32_t n = 1; b->products.roles && n <= MATMUL_COLUMNS; n = columns + 1) {
+        int e = b->api->allow_shared(roles_for(n, &columns), ROLES_SHARED);
+
+        TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
+    }
+    return 0;
+}
+
 /* Allows each kernel as much dynamic shared memory as the largest format needs. Kernels without
  * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
- * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off. */
+ * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off;
+ * WEFT_CUDA_ROLES=1: be.products.roles is on. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
@@ -47,6 +60,7 @@ int cuda_load_kernels(struct be *b) {
     }
     b->products.wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
                         b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
+    b->products.roles = b->products.wgmma && cuda_asks("ROLES");
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
     const struct {
@@ -63,6 +77,7 @@ int cuda_load_kernels(struct be *b) {
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
     }
+    TRY(load_roles(b));
     return load_attention(b);
 }
 
@@ -180,23 +195,50 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     return a;
 }
 
+uint32_t cuda_roles_panels(const struct weights *w) {
+    struct matmul_args a = {.n_mats = w->n_mats};
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        a.m[i].n_row_tiles = w->m[i].n_row_tiles;
+    return roles_panels(&a);
+}
+
+/* Computes the product by warps with roles. */
+static int cuda_matmul_roles(struct be *b, const struct weights *w, const struct operand *x,
+                             bool add, uint32_t n_splits) {
+    struct matmul_args a = wide_args(b, w, x, add, MATMUL_COLUMNS, n_splits);
+    struct launch l = {.grid_y = 1, .n_threads = ROLES_THREADS, .what = "matmul_roles"};
+    uint32_t columns;
+
+    assert(x->cores && b->products.roles && x->n_rows <= MATMUL_COLUMNS);
+    l.kernel = roles_for(x->n_rows, &columns);
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        l.shared = MAX(l.shared, roles_shared(columns, w->m[i].format));
+    a.n_panels = roles_panels(&a);
+    l.grid_x = a.n_panels * n_splits;
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
 /* A multiprocessor runs one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      struct product_way way) {
     struct matmul_args a = wide_args(b, w, x, add, way.block_rows, way.n_splits);
     bool whole = way.block_rows == WGMMA_ROWS;
+    const void *kernel = kernel_matmul_wide;
     uint32_t shared = 0;
 
+    if (way.roles)
+        return cuda_matmul_roles(b, w, x, add, way.n_splits);
     assert(x->cores ? b->products.wgmma : !whole);
     assert(whole || way.block_rows == MATMUL_COLUMNS);
+    if (x->cores)
+        kernel = whole ? kernel_matmul_wgmma : kernel_matmul_wgmma_64;
     for (uint32_t i = 0; i < w->n_mats; i++) {
         uint32_t format = w->m[i].format;
 
         shared = MAX(shared, x->cores ? wgmma_shared(way.block_rows, format) : wide_shared(format));
     }
-    struct launch l = {.kernel = !x->cores ? kernel_matmul_wide
-                                 : whole   ? kernel_matmul_wgmma
-                                           : kernel_matmul_wgmma_64,
+    struct launch l = {.kernel = kernel,
                        .grid_x = a.n_panels * a.n_splits,
                        .grid_y = 1,
                        .n_threads = CUDA_THREADS,

@@ -255,7 +255,8 @@ template <uint32_t N> DEVICE void wgmma_multiply(const struct matmul_args &a, st
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++)
             keep_gated(a, own, n_rows, row0, tile, k, total[k]);
-        return put_gated_rows<N>(a, n_rows, row0, block);
+        sync_block();
+        return put_gated_rows<N>(a, n_rows, row0, block, CUDA_THREADS);
     }
     if (tile >= m.n_row_tiles)
         return;

@@ -13,16 +13,19 @@
 
 /* The accumulators of a thread: N / 2 floats d[4 j + i], where column block j is like c[i] of
  * mma. */
-#define WGMMA_D32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define WGMMA_D64                                                                                  \
-    WGMMA_D32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_D24 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+#define WGMMA_D32 WGMMA_D24 ", %12, %13, %14, %15"
+#define WGMMA_D48 WGMMA_D32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define WGMMA_D64 WGMMA_D48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_D128                                                                                 \
     WGMMA_D64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "      \
               "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, "   \
               "%63"
 #define WGMMA_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define WGMMA_F32 WGMMA_F4(0), WGMMA_F4(4), WGMMA_F4(8), WGMMA_F4(12)
-#define WGMMA_F64 WGMMA_F32, WGMMA_F4(16), WGMMA_F4(20), WGMMA_F4(24), WGMMA_F4(28)
+#define WGMMA_F24 WGMMA_F4(0), WGMMA_F4(4), WGMMA_F4(8)
+#define WGMMA_F32 WGMMA_F24, WGMMA_F4(12)
+#define WGMMA_F48 WGMMA_F32, WGMMA_F4(16), WGMMA_F4(20)
+#define WGMMA_F64 WGMMA_F48, WGMMA_F4(24), WGMMA_F4(28)
 #define WGMMA_F128                                                                                 \
     WGMMA_F64, WGMMA_F4(32), WGMMA_F4(36), WGMMA_F4(40), WGMMA_F4(44), WGMMA_F4(48), WGMMA_F4(52), \
         WGMMA_F4(56), WGMMA_F4(60)
@@ -36,6 +39,9 @@
 
 /* Only sm_90a has these instructions. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+WGMMA(24, "%12", "%13", "%14", "%15", "%16")
+WGMMA(32, "%16", "%17", "%18", "%19", "%20")
+WGMMA(48, "%24", "%25", "%26", "%27", "%28")
 WGMMA(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA(128, "%64", "%65", "%66", "%67", "%68")
 
@@ -69,6 +75,21 @@ DEVICE void wgmma_commit() {
  * read, and their operands be written. */
 template <int N> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Sets the number of registers of each thread, a multiple of 8; all warps of a warpgroup call it.
+ * wgmma_more() waits until enough registers are free, which wgmma_fewer() gives back. */
+template <int N> DEVICE void wgmma_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> DEVICE void wgmma_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* Barrier of @n threads of the block, those of its first warps. */
+DEVICE void wgmma_sync(uint32_t n) {
+    asm volatile("bar.sync 1, %0;" ::"r"(n) : "memory");
 }
 #endif
 #endif

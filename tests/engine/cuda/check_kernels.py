@@ -17,6 +17,10 @@ LIMITS = {
     "matmul_wide": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
+    "matmul_roles_24": 128,  # 512 threads; those that multiply get more (setmaxnreg)
+    "matmul_roles_32": 128,
+    "matmul_roles_48": 128,
+    "matmul_roles_64": 128,
     "attend_64": 128,
     "attend_64_q8": 128,
     "attend_64_q4": 128,

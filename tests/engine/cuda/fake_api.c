@@ -38,7 +38,7 @@ static struct loaded {
     /* bytes of dynamic shared memory that are allowed */
     uint32_t bytes;
     bool by_call;
-} loaded[FAKE_DEVICES][128];
+} loaded[FAKE_DEVICES][160];
 static uint32_t n_loaded[FAKE_DEVICES];
 static size_t n_used[FAKE_DEVICES];
 static bool was_asked[FAKE_DEVICES]; /* free memory was queried */
@@ -456,6 +456,11 @@ static uint32_t carved_out(int percent) {
     return sizes[i] << 10;
 }
 
+static bool has_roles(const void *kernel) {
+    return kernel == kernel_matmul_roles_24 || kernel == kernel_matmul_roles_32 ||
+           kernel == kernel_matmul_roles_48 || kernel == kernel_matmul_roles_64;
+}
+
 static int allow_shared(const void *kernel, uint32_t bytes) {
     int r = call();
 
@@ -463,9 +468,9 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
         return r;
     if (bytes < SHARED_USED && carved_out(cuda_carveout(bytes)) != SHARED_USED)
         fake_refuse("a carve-out that the driver rounds to another size");
-    bool servers = kernel == kernel_matmul_wgmma || kernel == kernel_matmul_wgmma_64 ||
-                   kernel == kernel_attend_latent_bulk || kernel == kernel_attend_latent_bulk_q8 ||
-                   kernel == kernel_attend_latent_bulk_q4;
+    bool servers = has_roles(kernel) || kernel == kernel_matmul_wgmma ||
+                   kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
+                   kernel == kernel_attend_latent_bulk_q8 || kernel == kernel_attend_latent_bulk_q4;
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))
         return 1;
     *load(kernel) = (struct loaded){kernel, bytes, true};

@@ -26,8 +26,8 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 
 /* Counts launches of products with more than a few rows: with split-K, and with sums left to
  * residual; with glu(gate, up) as epilogue, by matmul_wide and by wgmma; by wgmma with 64 rows in a
- * block, and with 128. */
-static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
+ * block, and with 128; by warps with roles, and with glu(gate, up). */
+static uint32_t n_split, n_left, n_gated[2], n_wgmma[2], n_roles, n_roles_gated;
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -39,6 +39,14 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma = strncmp(kernel, "matmul_wgmma", 12) == 0;
     if (wgmma || strcmp(kernel, "matmul_wide") == 0)
         n_gated[wgmma] += ((const struct matmul_args *)args)->gated > 0;
+    if (strncmp(kernel, "matmul_roles", 12) == 0) {
+        const struct matmul_args *a = args;
+
+        n_roles++;
+        n_roles_gated += a->gated > 0;
+        n_split += a->n_splits > 1;
+        n_left += a->leave;
+    }
     n_wgmma[0] += wgmma_64;
     n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
 }
@@ -92,6 +100,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
+    n_roles = n_roles_gated = 0;
     n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
 }
 
@@ -181,6 +190,48 @@ Test(cuda_products, what_blocks_leave_is_added_up_behind) {
         }
         unlink(path);
     }
+}
+
+/* Warps with roles (WEFT_CUDA_ROLES=1) compute all products of 17 to 64 rows, and only those. */
+Test(cuda_products, warps_with_roles_give_the_same_bits) {
+    static const char *const archs[] = {"qwen2", "gemma4"};
+    static const uint32_t sizes[] = {OWN, 17, 65};
+    static const bool takes[] = {true, true, false};
+
+    setenv("WEFT_CUDA_FUSE", "16384", 1);
+    for (size_t k = 0; k < ARRAY_SIZE(archs); k++) {
+        struct tiny_model m = {.arch = archs[k],
+                               .type = TENSOR_Q8_0,
+                               .n_layer = 1,
+                               .n_embd = 640,
+                               .n_ff = 640,
+                               .n_vocab = 40,
+                               .n_head = 10,
+                               .n_head_kv = 1,
+                               .head_dim = 64};
+        uint64_t first[OWN];
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        for (size_t i = 0; i <= ARRAY_SIZE(sizes); i++) {
+            bool roles = i > 0 && takes[i - 1];
+            struct driver d;
+
+            setenv("WEFT_CUDA_ROLES", i > 0 ? "1" : "0", 1);
+            open_with(&d, path, "1", 132);
+            run_rows(&d, i > 0 ? sizes[i - 1] : OWN);
+            driver_close(&d);
+            cr_expect_eq(n_roles > 0, roles, "%s, %zu: %u", m.arch, i, n_roles);
+            cr_expect(!roles || (n_split > 0 && n_left > 0 && n_roles_gated > 0),
+                      "%s, %zu: %u, %u, %u", m.arch, i, n_split, n_left, n_roles_gated);
+            cr_expect(!roles || n_wgmma[0] == 0, "%s, %zu: %u", m.arch, i, n_wgmma[0]);
+            if (i == 0)
+                memcpy(first, digest, sizeof(digest));
+            cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%s, %zu", m.arch, i);
+        }
+        unlink(path);
+    }
+    unsetenv("WEFT_CUDA_ROLES");
 }
 
 Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
