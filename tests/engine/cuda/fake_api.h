@@ -80,7 +80,7 @@ struct fake_cuda {
     size_t n_bytes, peak_bytes;
     /* the fake clock */
     float now_us;
-    uint64_t n_launches, n_early, n_graphs, n_graph_launches, n_host_calls;
+    uint64_t n_launches, n_early, n_late, n_graphs, n_graph_launches, n_host_calls;
     /* a host call may be running: it has started and is not joined */
     bool beside;
     /* call fail_at was part of a capture */

@@ -115,6 +115,8 @@ static void run_ahead(const struct op *o) {
         if (!next->was_ahead)
             simt_run_ahead(next->from, next->grid, next->shared, next->args, &next->ahead);
         next->was_ahead = true;
+        if (next->how & LAUNCH_LATE) /* those behind it start only when it has waited */
+            return;
     }
 }
 
@@ -122,7 +124,8 @@ static void run_launch(struct op *o, int device) {
     const struct simt_kernel *k = o->from;
 
     fake_cuda.n_launches++;
-    fake_cuda.n_early += o->how & LAUNCH_EARLY;
+    fake_cuda.n_early += o->how & LAUNCH_EARLY ? 1 : 0;
+    fake_cuda.n_late += o->how & LAUNCH_LATE ? 1 : 0;
     if (!(o->how & LAUNCH_EARLY))
         simt_settled();
     fake_cuda.now_us += fake_cuda.us_of ? fake_cuda.us_of(k->name, o->args) : 0;
