@@ -1,10 +1,7 @@
 #pragma once
 
 /*
- * bounds - largest magnitudes that the inputs of products can have, computed from the weights of a
- * model alone. A row of n values that has passed an RMS norm has a length of at most sqrt(n), so
- * that a product W with it is bounded by the lengths of the rows of W, and what follows from there
- * by the functions in between.
+ * bounds - which bound (engine/cuda/bounds.h) the input of each product of a model has.
  */
 
 #include "engine/model.h"

@@ -2,7 +2,7 @@
  * test_bounds - rounds the inputs of the reference backend's products to half precision, as a
  * device does, by two scales: that of the row (the power of two of its largest value, as the kernel
  * `pack` computes) and a static one, the power of two of the bound that the weights give
- * (bounds.h). With static scales a kernel could round its own output, without a reduction over the
+ * (engine/cuda/bounds.h). With static scales a kernel could round its own output, without a reduction over the
  * row. The tests hold that no input exceeds its bound, and what the rounding of rows that are far
  * below it loses.
  *
@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/cuda/bounds.h"
 #include "engine/reference/reference.h"
 #include "tests/engine/bounds.h"
 #include "tests/engine/golden.h"
@@ -25,10 +26,8 @@
 
 #define PRODUCTS 4096u
 #define ROWS 64u
-/* A row's largest value scaled to [2^13, 2^14), a bound to (2^14, 2^15]: the largest half is
- * 65,504. */
+/* A row's largest value is scaled to [2^13, 2^14). */
 #define ROW_EXPONENT 13
-#define STATIC_EXPONENT 15
 
 enum scale { SCALE_NONE, SCALE_ROW, SCALE_STATIC, SCALES };
 
@@ -141,8 +140,8 @@ static void bounds_row(const struct bounds_input *bound, const float *x, size_t 
     if (bound->kind < BOUNDS_KINDS)
         bounds.seen[bound->kind].n_unbounded += !bounded;
     if (bounded && max > 0) {
-        frexpf(bound->most, &e);
-        bounds_round(x, n, STATIC_EXPONENT - e, row + n);
+        frexpf(bounds_scale(bound->most), &e);
+        bounds_round(x, n, e - 1, row + n);
         bounds_look(bound, x, row, row + n, n, max);
         if (bounds.scale == SCALE_STATIC)
             memcpy(to, row + n, n * sizeof(*to));
