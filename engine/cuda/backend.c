@@ -226,7 +226,7 @@ bool cuda_asks(const char *what) {
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
- * a step is polled for all the time. */
+ * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
@@ -235,6 +235,7 @@ static void cuda_read_environment(struct be *b) {
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
+    b->ways.fixed = getenv("WEFT_CUDA_STATIC") && cuda_wants("STATIC");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
     b->experts.wants_vec = true;
@@ -393,7 +394,8 @@ static void choose_early(struct be *b) {
 /* Loads the kernels for the device that was found, allocates its memory, and tests it. */
 static int prepare_found(struct be *b, const struct be_opts *o, struct err *err) {
     assert(b->device.n_multiprocessors > 0);
-    snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
+    snprintf(b->isa, sizeof(b->isa), "sm_%d%d%s", b->device.major, b->device.minor,
+             b->ways.fixed ? "-static" : "");
     TRY(cuda_load_kernels(b));
     TRY(cuda_memory_open(b, err));
     TRY(open_host(b, o, err));

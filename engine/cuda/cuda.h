@@ -140,6 +140,8 @@ struct weights {
     /* EXPERTS with fetched experts: tiles of all experts */
     const uint8_t *host[MATMUL_MATRICES];
     float *norm, *post_norm, *q_norm, *k_norm;
+    /* pack_args.fixed of the op's input after its norm; of the output of a GATE_UP */
+    float fixed_norm, fixed_h;
     /* by expert */
     float *pick_bias, *weigh;
     /* by head */
@@ -514,6 +516,8 @@ struct be {
         /* each kernel lets the next one start where it waits, not where it begins */
         bool late;
         bool wants_graphs;
+        /* rows are packed by static scales where there are some */
+        bool fixed;
     } ways;
     struct {
         /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes

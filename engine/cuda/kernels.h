@@ -209,6 +209,8 @@ struct pack_args {
     /* values from a row of x or up to the next; 0: n */
     uint32_t x_stride, up_stride;
     float eps;
+    /* power of two by which rows are multiplied (bounds.h); 0: that of each row's largest value */
+    float fixed;
 };
 
 /* Computes hidden = rms norm of x times weight, with the bits of a NORM pack; @centred: of x -
@@ -437,6 +439,12 @@ struct matmul_args {
      * the function @glu (enum pack_kind) of both. In matmul_wide each has half of a block's rows;
      * `add` and split-K are not supported then. */
     uint32_t gated, glu;
+    /* matvec with gates: instead of m[0].y, packs its rows times the power of two @fixed; n_out is
+     * a multiple of 64. packed NULL: not. */
+    uint16_t *packed;
+    /* [n_rows] of packed */
+    float *packed_scale;
+    float fixed;
     /* matmul_wide: a panel is 128 rows of a matrix by 64 rows of activations; n_columns panels
      * cover the activations. n_splits: blocks that share the segments of a panel, a power of two up
      * to TILE_SEGMENTS. If it is above 1, each panel needs WIDE_SPLIT_BYTES of @sums and an element

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/try.h"
+#include "engine/cuda/bounds.h"
 #include "engine/cuda/ranks/ranks.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
@@ -409,6 +410,15 @@ static void load_page_size(struct be *b, const struct model_op *op) {
     kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
 }
 
+/* Sets the static scales of an op. Products of bytes have scales of their own. */
+static void load_scales(const struct be *b, struct weights *w, const struct model_op *op) {
+    if (!b->ways.fixed || b->products.planes > 1 || b->group.n > 1 || cuda_counts(b))
+        return;
+    w->fixed_norm = bounds_scale(bounds_norm(b->shape, op));
+    if (op->kind == OP_GATE_UP && op->w[0]->ne[1] % 64 == 0)
+        w->fixed_h = bounds_scale(bounds_ffn(b->shape, op));
+}
+
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = load_weights_new(b);
 
@@ -421,6 +431,7 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->qkv.temper.slope);
         b->attention.temper = op->qkv.temper;
     }
+    load_scales(b, w, op);
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->fault.text);

@@ -438,6 +438,7 @@ int step_norm(struct step *s, const struct model_op *op) {
     if (op->links.from && op->links.from->kind == OP_BLOCK_IN)
         return 0;                                        /* it has packed its result */
     a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
+    a.fixed = op->weights->fixed_norm;
     if (left)
         return step_add(s, left, &a);
     return step_launch_pack(b, s->grid.rows, &a);
@@ -496,6 +497,28 @@ int step_gate(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, soft_gate, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
+/* Returns the rows of a product of gate and up, which may combine them. */
+static struct operand step_glu_rows(const struct step *s, const struct weights *w,
+                                    enum pack_kind glu) {
+    struct operand x = step_rows(s);
+
+    x.glu = glu;
+    x.gates = w->n_mats == 2 && s->be->ways.fuse;
+    return x;
+}
+
+/* Returns true if matvec combines gate and up. */
+static bool step_matvec_gates(const struct step *s, const struct weights *w) {
+    return w->n_mats == 2 && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
+}
+
+/* Returns true if matvec packs the product of gate and up by a static scale. The halves are in the
+ * place of the gate's results, and their scales in that of the up's; a group of eight rows takes as
+ * much room as four rows of results. */
+static bool step_matvec_packs(const struct step *s, const struct weights *w) {
+    return w->fixed_h != 0 && s->be->opts->max_rows >= MATVEC_ROWS && step_matvec_gates(s, w);
+}
+
 /* Returns the product of a PROJ of one device: the kernel leaves split-K sums to the addition. */
 static struct operand step_proj_rows(const struct step *s, const struct model_op *op) {
     struct operand x = step_rows(s);
@@ -517,6 +540,7 @@ static int step_pack_ffn(struct step *s, const struct model_op *ffn, uint32_t n)
 
     if (ffn->kind == OP_GATE_UP) {
         a.kind = step_glu_left(s, ffn->weights, step_glu(ffn));
+        a.fixed = ffn->weights->fixed_h;
     } else {
         a.up = b->act.layer_input + (size_t)ffn->layer * b->shape->n_layer_input;
         a.up_stride = b->shape->n_layer * b->shape->n_layer_input;
@@ -551,8 +575,13 @@ int step_proj(struct step *s, const struct model_op *op) {
         TRY(cuda_join(b));
         return step_finish(s, op);
     }
-    const struct operand x = step_proj_rows(s, op);
-    TRY(step_pack_in(s, op));
+    struct operand x = step_proj_rows(s, op);
+    if (op->in == ACT_H && step_matvec_packs(s, op->links.from->weights)) {
+        x.packed = (const uint16_t *)b->act.gate;
+        x.scale = b->act.up;
+    } else {
+        TRY(step_pack_in(s, op));
+    }
     TRY(cuda_matmul(b, w, &x, w->m[0].y == b->act.x));
     return op->branch ? residual_branch(s, op) : step_finish(s, op);
 }
@@ -570,21 +599,6 @@ enum pack_kind step_glu(const struct model_op *op) {
     return kinds[op->ffn.glu];
 }
 
-/* Returns the rows of a product of gate and up, which may combine them. */
-static struct operand step_glu_rows(const struct step *s, const struct weights *w,
-                                    enum pack_kind glu) {
-    struct operand x = step_rows(s);
-
-    x.glu = glu;
-    x.gates = w->n_mats == 2 && s->be->ways.fuse;
-    return x;
-}
-
-/* Returns true if matvec combines gate and up. */
-static bool step_matvec_gates(const struct step *s, const struct weights *w) {
-    return w->n_mats == 2 && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
-}
-
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
     const struct operand x = step_glu_rows(s, w, glu);
 
@@ -594,6 +608,11 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
     struct matmul_args a = cuda_matmul_args(w, &x, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = glu;
+    if (step_matvec_packs(s, w)) {
+        a.packed = (uint16_t *)s->be->act.gate;
+        a.packed_scale = s->be->act.up;
+        a.fixed = w->fixed_h;
+    }
     return cuda_matvec(s->be, &a);
 }
 
@@ -651,6 +670,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
                                         w->norm, b->shape->n_embd);
 
     a.wanted = true;
+    a.fixed = w->fixed_norm;
     a.packed = b->sampling.packed;
     a.scale = b->sampling.scale;
     a.cores = step_wanted_cores(s);

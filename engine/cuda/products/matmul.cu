@@ -187,6 +187,16 @@ struct Element {
         n_rows = n;
         scale = row < n ? a.scale[row] : 0;
     }
+    /* Packs column @out of n, as put_quads() does. */
+    static MEMBER void pack(const struct matmul_args &a, uint32_t n, uint32_t row, uint32_t out,
+                            float v) {
+        uint32_t group = row / PACK_ROWS * (n / 32) + out / 32;
+
+        a.packed[(group * PACK_ROWS + row % PACK_ROWS) * 32 + pack_place(out % 32)] =
+            (uint16_t)pack_half(v * a.fixed);
+        if (out == 0)
+            a.packed_scale[row] = 1.0f / a.fixed;
+    }
     /* Stores the element, whose sum is @sum, of row tile @local of matrix @i. With gates, the
      * gate's is kept in @gate (shared memory) until the up matrix's follows. */
     MEMBER void put(const struct matmul_args &a, const struct matrix &m, uint32_t i, uint32_t local,
@@ -201,8 +211,12 @@ struct Element {
 
         if (a.gated && i == 0)
             *gate = v;
+        else if (a.packed)
+            pack(a, m.n_out, row, out, gated(a.glu, *gate, v));
+        else if (a.gated)
+            *y = gated(a.glu, *gate, v);
         else
-            *y = a.gated ? gated(a.glu, *gate, v) : a.add ? *y + v : v;
+            *y = a.add ? *y + v : v;
     }
 };
 

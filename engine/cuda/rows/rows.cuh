@@ -270,6 +270,12 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
             for (int k = 0; k < QUADS; k++)
                 for (int j = 0; j < 4; j++)
                     v[k][j] = v[k][j] * inverse * w[k][j];
+        if (!packs && a.fixed != 0) {
+            packs = true;
+            shrink = a.fixed;
+            if (threadIdx.x == 0)
+                a.scale[r] = 1.0f / a.fixed;
+        }
         if (!packs) {
 #pragma unroll
             for (int k = 0; k < QUADS; k++)
