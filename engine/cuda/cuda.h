@@ -715,6 +715,9 @@ void cuda_settle(struct be *b);
  * until cuda_join(). Returns 0 or -EIO. */
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);
 int cuda_join(struct be *b);
+/* Enqueues such a call, or with @fn NULL the wait for the calls before, and returns the runtime's
+ * error. */
+int step_host_call(struct be *b, void (*fn)(void *ctx), void *ctx);
 /* Enqueues the copy of @n_layers pages of struct copy_args. Returns 0 or -EIO. */
 int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers);
 /* Operand of a product: packed rows on the device. */

@@ -150,8 +150,7 @@ static int graph_again(const struct graphs *g, uint32_t i) {
         return b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
                               g->note[i].how, b->stream);
     case NOTE_CALL:
-        return c->fn ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
-                     : b->api->host_join(b->stream, &b->side);
+        return step_host_call(b, c->fn, c->ctx);
     case NOTE_MEETING:
         return ranks_meet(b->group.ranks, args, NULL);
     }

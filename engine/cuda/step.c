@@ -62,6 +62,12 @@ void cuda_settle(struct be *b) {
         b->waits = true;
 }
 
+int step_host_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
+    if (!fn)
+        return b->api->host_join(b->stream, &b->side);
+    return b->api->host_call(fn, ctx, b->stream, &b->side);
+}
+
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     const struct host_call c = {fn, ctx};
 
@@ -69,9 +75,8 @@ int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
         return b->fault.lost ? -EIO : 0;
     if (b->graphs.noting)
         graph_note(b, NOTE_CALL, NULL, 0, &c, sizeof(c));
-    int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
-               : b->api->host_join(b->stream, &b->side);
-    return cuda_check(b, e, fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");
+    return cuda_check(b, step_host_call(b, fn, ctx),
+                      fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");
 }
 
 int cuda_join(struct be *b) {
@@ -253,7 +258,9 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     if (r < 0 || batch->n_rows == 0)
         return r;
     TRY(ngram_bring(*out));
-    return graph_begin(*out) ? graph_launch(*out) : step_start(*out);
+    if (graph_begin(*out))
+        return graph_launch(*out);
+    return step_start(*out);
 }
 
 int step_start(struct step *s) {
@@ -583,7 +590,9 @@ int step_proj(struct step *s, const struct model_op *op) {
         TRY(step_pack_in(s, op));
     }
     TRY(cuda_matmul(b, w, &x, w->m[0].y == b->act.x));
-    return op->branch ? residual_branch(s, op) : step_finish(s, op);
+    if (op->branch)
+        return residual_branch(s, op);
+    return step_finish(s, op);
 }
 
 enum pack_kind step_glu(const struct model_op *op) {
@@ -655,7 +664,10 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     const struct cap_args cap = {x.count, b->sampling.logits, b->shape->n_vocab, w->scale, w->cap};
 
     assert(n <= LOGIT_ROWS);
-    TRY(b->group.n > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, w, &x, false));
+    if (b->group.n > 1)
+        TRY(ranks_logit_rows(s, first, n));
+    else
+        TRY(cuda_matmul(b, w, &x, false));
     if (cap.scale != 1 || cap.cap != 0)
         TRY(CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap));
     return s->logits->links.into ? draft_select(s, first, n) : 0;

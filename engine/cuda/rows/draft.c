@@ -213,7 +213,9 @@ static int select_tokens(struct step *s, uint32_t first, uint32_t n) {
 }
 
 int draft_select(struct step *s, uint32_t first, uint32_t n) {
-    return s->be->shape->block.top_k ? select_tokens(s, first, n) : chain(s, first, n);
+    if (s->be->shape->block.top_k)
+        return select_tokens(s, first, n);
+    return chain(s, first, n);
 }
 
 /* Does nothing, since step_logit_rows() selects among the logits of each round. The selector uses
@@ -231,8 +233,10 @@ int step_keys(struct step *s, const struct model_op *op) {
     assert(op->weights->n_mats == 2);
     store.n_head = 0;
     store.v = b->act.v;
-    TRY(b->shape->n_taps ? step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd)
-                         : step_norm(s, op));
+    if (b->shape->n_taps)
+        TRY(step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd));
+    else
+        TRY(step_norm(s, op));
     TRY(step_multiply(s, op->weights, false));
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, &store);
 }

@@ -43,10 +43,9 @@ int hidden_launch(struct step *s) {
             row[s->place[i]] = batch->want[i].row;
         }
     TRY(staging_send(b, &s->wants, 0));
+    const float *kept = b->shape->keeps_streams ? b->draft.x : b->draft.hidden;
     const struct keep_args a = {
-        .x = !s->logits->links.kept    ? b->act.x
-             : b->shape->keeps_streams ? b->draft.x
-                                       : b->draft.hidden,
+        .x = s->logits->links.kept ? kept : b->act.x,
         .weight = step_weights(b, s->logits)->norm,
         .row = device,
         .hidden = b->sampling.hidden,

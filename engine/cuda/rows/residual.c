@@ -13,7 +13,9 @@
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 
-    return b->group.n > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
+    if (b->group.n > 1)
+        return b->act.own_t;
+    return plain ? b->act.x : b->act.o;
 }
 
 /* Launches residual(): to = (base + gain norm(t)) * scale. n 0: n_embd values in a row; eps 0: the
