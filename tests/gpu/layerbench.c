@@ -3,10 +3,11 @@
  * variants of the engine. It needs a file of two layers, not a whole model: it records the launches
  * of a step (launches.h) and repeats them with the same arguments on the same device memory.
  *
- * usage: layerbench [--dump] [--reps N] [--rows LIST] [--context N]
+ * usage: layerbench [--dump] [--steps] [--reps N] [--rows LIST] [--context N]
  *                   [--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf
  *   --dump      prints the launches as JSON lines for launches.py and measures nothing; with the
  *               emulator's weft-cuda.so, no kernel runs, and the device has an H200's sizes
+ *   --steps     measures whole steps, and no kernel alone
  *   --reps N    repetitions of each measurement (200)
  *   --rows L    rows of a step (1,5,16,64): 5 verify a draft of one sequence, the others decode as
  *               many sequences
@@ -67,7 +68,7 @@ struct variant {
 static struct bench {
     const char *path;
     uint32_t reps, context, n_variants, n_rows, rows[8];
-    bool dump;
+    bool dump, steps;
     struct variant variant[VARIANTS];
     struct launches *launches;
     struct fake_cuda *fake;
@@ -383,7 +384,8 @@ static void bench_rows(uint32_t rows) {
         return;
     }
     bench_measure(rows, all, 0, 1, "step", "in graph");
-    measure_kernels(rows);
+    if (!bench.steps)
+        measure_kernels(rows);
     for (uint32_t i = 0; i < bench.n_variants; i++) {
         /* The repeated launches have written what the step had written. */
         variant_step(&bench.variant[i], rows);
@@ -433,7 +435,7 @@ static void take_variant(char *text) {
     v->settings = text;
 }
 
-/* Reads the options, of which all but --dump have a value. */
+/* Reads the options, of which all but --dump and --steps have a value. */
 static void take_options(int argc, char **argv) {
     int i = 1;
 
@@ -442,6 +444,10 @@ static void take_options(int argc, char **argv) {
 
         if (strcmp(argv[i], "--dump") == 0) {
             bench.dump = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--steps") == 0) {
+            bench.steps = true;
             continue;
         }
         if (strcmp(argv[i], "--reps") == 0)
@@ -457,7 +463,7 @@ static void take_options(int argc, char **argv) {
         i++;
     }
     if (i + 1 != argc || argv[i][0] == '-') {
-        printf("usage: layerbench [--dump] [--reps N] [--rows LIST] [--context N] "
+        printf("usage: layerbench [--dump] [--steps] [--reps N] [--rows LIST] [--context N] "
                "[--variant NAME:VARIABLE=VALUE,...]... MODEL.gguf\n");
         exit(argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 64);
     }

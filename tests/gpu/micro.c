@@ -1,7 +1,7 @@
 /*
  * micro - measures in a few seconds the properties of a device on which the design of the kernels
  * is based: the pause between two kernels (launched normally and early), the bandwidth of the L2
- * cache, and the rates of the tensor cores; and checks whether wgmma gives the bits of mma.sync at
+ * cache, and the rates of the tensor cores; what these reach at best (limits.h); and checks whether wgmma gives the bits of mma.sync at
  * every width.
  */
 
@@ -69,6 +69,25 @@ static double time_launches(const void *kernel, uint32_t blocks, uint32_t thread
     api->graph_free(graph);
     return best;
 }
+
+/* Returns the time in seconds of a launch with dynamic shared memory, the fastest of five. */
+static double time_shared(const void *kernel, uint32_t blocks, uint32_t threads, uint32_t shared,
+                          const void *args) {
+    double best = 1e9;
+
+    must(api->allow_shared(kernel, shared), "cudaFuncSetAttribute");
+    for (int i = 0; i < 6; i++) { /* the first one loads the kernel */
+        must(api->stream_wait(stream), "kernel");
+        double start = report_now();
+
+        must(api->launch(kernel, blocks, 1, threads, shared, args, 0, stream), "launch");
+        must(api->stream_wait(stream), "kernel");
+        best = i ? fmin(best, report_now() - start) : best;
+    }
+    return best;
+}
+
+#include "tests/gpu/limits_measure.h"
 
 static void measure_gaps(const void *unused) {
     struct nothing_args a = {NULL};
@@ -210,5 +229,8 @@ int main(int argc, char **argv) {
     report_alone("cache", 30, measure_cache, NULL);
     report_alone("tensor cores", 30, measure_rates, NULL);
     report_alone("wgmma by bits", 30, compare_bits, NULL);
+    report_alone("limits of the cache", 30, measure_cache_limits, NULL);
+    report_alone("limits of wgmma", 30, measure_product_limits, NULL);
+    report_alone("limits of clusters", 30, measure_cluster_limits, NULL);
     return report_end("micro");
 }

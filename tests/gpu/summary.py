@@ -21,7 +21,7 @@ def read(path):
 
 def main():
     rows, broken = read(sys.argv[1])
-    out = {"checks": 0, "failed": [], "values": [], "times": [], "skipped": [], "broken_lines": broken}
+    out = {"checks": 0, "failed": [], "values": [], "times": [], "layers": [], "skipped": [], "broken_lines": broken}
     mode = ""
     for row in rows:
         mode = row.get("mode", mode)
@@ -34,6 +34,8 @@ def main():
                 out["failed"].append(row)
         if "number" in row:
             out["values"].append(row)
+        if "layer" in row:
+            out["layers"].append(row)
         if "skipped" in row:
             out["skipped"].append(row)
         if "time" in row:
@@ -53,6 +55,9 @@ def main():
         part = 100 * t["floor_us"] / t["us"] if t["us"] else 0
         rate = f"{t['tokens_s']:10.1f}" if "tokens_s" in t else ""
         print(f"{t['time']:48} {t['us']:10.1f} {t['floor_us']:9.1f} {part:6.1f} {rate}")
+    for l in out["layers"]:
+        if l["layer"] == "step":
+            print(f"{l['rows']:2} rows, {l['variant']:40} {l['us']:10.1f} us, p10 {l['p10']:.1f}, p90 {l['p90']:.1f}")
     print(f"\n{out['checks']} checks, {len(out['failed'])} failed")
     for row in out["skipped"]:
         print(f"skipped {row['skipped']}: {row['why']}")

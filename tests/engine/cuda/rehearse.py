@@ -2,7 +2,7 @@
 """Rehearses tests/gpu/run on the emulated device, whose kernel matvec fails and takes all later calls of its process
 with it: every other check must still be made, and the table must come last and tell all of it.
 
-usage: rehearse.py RUN KERNELS MODELS SYNTH (the emulated programs)
+usage: rehearse.py RUN KERNELS MODELS SYNTH LAYERBENCH (the emulated programs)
 """
 import json
 import os
@@ -52,7 +52,8 @@ def state(pid):
 with tempfile.TemporaryDirectory() as folder:
     packed, out = pathlib.Path(folder, "packed"), pathlib.Path(folder, "out")
     packed.mkdir()
-    for name, program in zip(["kernels", "models", "synth"], programs):
+    (packed / "layers").mkdir()
+    for name, program in zip(["kernels", "models", "synth", "layers/layerbench"], programs):
         (packed / name).symlink_to(program.resolve())
     tools = pathlib.Path(folder, "tools")
     tools.mkdir()
@@ -69,7 +70,7 @@ with tempfile.TemporaryDirectory() as folder:
     lines = result.stdout.splitlines()
     summary = json.loads((out / "summary.json").read_text())
     failed = {row["check"] for row in summary["failed"]}
-    print("1..11")
+    print("1..14")
     check(result.returncode == 1, "a failed check is the exit status")
     check(any("== done" in line for line in lines), "the table comes last")
     check({"matrices Q4_K", "the self-test at open passes"} <= failed, "what needs the kernel fails, each by its name")
@@ -84,6 +85,23 @@ with tempfile.TemporaryDirectory() as folder:
     check(len(steps) == 2 and matvec == [["2", "50.0", "25.00", "1600"]], "each step's kernels are a table")
     check({"decode, 1 x 1024 tokens", "decode, 64 x 1024 tokens"} <= failed, "rows of times fail one by one")
     check("the device is lost: matvec" in result.stdout, "it is said which kernel lost the device")
+    # The experiments, on a device that works.
+    (packed / "micro").write_text("#!/bin/bash\necho '{\"value\": \"nothing\", \"number\": 1, \"unit\": \"us\"}' >>$GPU_JSON\n")
+    (packed / "micro").chmod(0o755)
+    works = {name: value for name, value in env.items() if name != "FAKE_CUDA_FAULTY"}
+    made = subprocess.run(
+        [run.parent / "experiments", "--packed", packed, "--tiny", "--results", folder],
+        env=works, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    results = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*-experiments.json")]
+    rows = results[0]["rows"] if results else []
+    steps = {(row["variant"], row["rows"]) for row in rows if row.get("layer") == "step"}
+    bits = [row for row in rows if "bits of" in row.get("check", "")]
+    check(made.returncode == 0 and len(results) == 1, "the experiments are one file")
+    check(len(steps) == 10 and len(bits) == 10 and all(row["ok"] for row in bits), f"steps launched in five ways have the same bits: {len(steps)}, {len(bits)}")
+    check({row["stage"] for row in rows} >= {"micro", "layers"} and any(row.get("skipped") == "trace" for row in rows), "what is not there is said")
+    if made.returncode:
+        print("\n".join("# " + line for line in made.stdout.splitlines()[-40:]))
     # Programs that take minutes, so that the script is terminated while the large model is written.
     slow = pathlib.Path(folder, "slow")
     slow.mkdir()
