@@ -18,7 +18,9 @@
 #include "base/try.h"
 #include "text/hf_private.h"
 
-/* What is left of a message. */
+#define PIECES_MAX (1u << 20) /* the largest vocabularies have some 300,000 */
+
+/* Bytes of a message that are not read yet. */
 struct proto {
     const uint8_t *p, *end;
 };
@@ -34,7 +36,7 @@ enum { PROTO_VARINT, PROTO_FIXED64, PROTO_BYTES, PROTO_FIXED32 = 5 };
 /* Key of field @n of type @type. */
 #define PROTO_KEY(n, type) ((uint64_t)(n) << 3 | (type))
 
-/* What the file says beside its pieces. */
+/* Settings that the file has beside its pieces. */
 struct sentencepiece {
     struct hf_reader *r;
     uint32_t n_pieces;
@@ -121,6 +123,8 @@ static int sentencepiece_piece(struct sentencepiece *s, struct gguf_str message)
     float score = 0;
     bool entered;
 
+    if (s->n_pieces == PIECES_MAX)
+        return sentencepiece_fail(s->r, "more than %u pieces", PIECES_MAX);
     while (m.p < m.end) {
         if (!proto_next(&m, &f))
             return sentencepiece_fail(s->r, "piece %u is damaged", s->n_pieces);

@@ -192,7 +192,8 @@ Test(hf_tokenizer, refusals_name_file_and_key) {
         cr_assert_not_null(strstr(message, "tokenizer.json"), "%s", message);
         cr_assert_not_null(strstr(message, refused[i].message), "%s: %s", refused[i].json, message);
     }
-    cr_assert_str_eq(refusal(&(struct hf_tokenizer_files){0}), "tokenizer.json is missing");
+    cr_assert_str_eq(refusal(&(struct hf_tokenizer_files){0}),
+                     "tokenizer.json is missing, and so is tokenizer.model");
 }
 
 Test(hf_tokenizer, refusals_of_the_other_files) {
