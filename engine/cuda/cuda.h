@@ -139,7 +139,7 @@ struct weights {
     uint32_t host_layer, n_experts;
     /* EXPERTS with fetched experts: tiles of all experts */
     const uint8_t *host[MATMUL_MATRICES];
-    float *norm, *post_norm, *q_norm, *k_norm;
+    float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
     /* pack_args.fixed of the op's input after its norm; of the output of a GATE_UP */
     float fixed_norm, fixed_h;
     /* by expert */
@@ -206,6 +206,8 @@ struct activations {
     /* q and o are free after attention's output projection. They then hold branches that are not
      * added to x yet, and products before their norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up;
+    /* [max_rows][n_embd] layer norms of x; NULL: the model has RMS norms */
+    float *centred;
     uint16_t *packed;
     /* [max_rows], of packed rows */
     float *scale;

@@ -214,13 +214,14 @@ struct pack_args {
 };
 
 /* Computes hidden = rms norm of x times weight, with the bits of a NORM pack; @centred: of x -
- * mean; without weight a copy of x. With @kept also stores the last @n_kept rows of each sequence,
- * position p at index p % n_kept of its slot. Grid: rows; PACK_THREADS threads. */
+ * mean, plus @bias if there is one; without weight a copy of x. With @kept also stores the last
+ * @n_kept rows of each sequence, position p at index p % n_kept of its slot. Grid: rows;
+ * PACK_THREADS threads. */
 struct keep_args {
     /* not read if `row` is set */
     const struct batch_head *batch;
     /* [rows][n], [n] or NULL */
-    const float *x, *weight;
+    const float *x, *weight, *bias;
     /* the row of x for each row of hidden; NULL: the same row */
     const uint32_t *row;
     /* [rows][n]; [slots][n_kept][n] or NULL */

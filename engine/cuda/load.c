@@ -386,6 +386,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     const struct op_code *code = &weft_backend_cuda.op[op->kind];
 
     TRY(load_vector(b, op->norm, &w->norm, err));
+    TRY(load_vector(b, op->norm_bias, &w->norm_bias, err));
     TRY(load_vector(b, op->post_norm, &w->post_norm, err));
     TRY(load_vector(b, op->q_norm, &w->q_norm, err));
     TRY(load_vector(b, op->k_norm, &w->k_norm, err));

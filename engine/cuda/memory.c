@@ -55,6 +55,7 @@ static void add_activations(struct be *b) {
     values = MAX(values, heads * round_up(MAX(MAX(s->mla.n_nope, s->mla.rank), part), 64));
 
     memory_add_words(b, &b->act.x, rows * s->n_embd);
+    memory_add_words(b, &b->act.centred, s->layer_norm ? rows * s->n_embd : 0);
     memory_add_words(b, &b->act.layer_input, rows * n_in);
     if (b->group.n > 1)
         memory_add_words(b, &b->act.own_t, rows * ((s->n_embd + b->group.n - 1) / b->group.n));

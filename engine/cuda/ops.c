@@ -26,6 +26,8 @@ static const char *embed_divided_lacks(const struct model_shape *s, const struct
 }
 
 static const char *qkv_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->layer_norm)
+        return "layer norms";
     if (op->qkv.norm_all)
         return "norms over all heads together";
     return op->w[1] ? NULL : "layers that read the keys of others";
@@ -56,7 +58,7 @@ static bool mla_in_keeps(const struct model_shape *s, int i) {
 }
 
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = s->layer_norm ? "layer norms" : heads_lack(s, &op->heads);
+    const char *what = heads_lack(s, &op->heads);
 
     if (op->qkv.norm_late)
         what = "norms of queries and keys after rotations";
@@ -111,6 +113,8 @@ bool load_has_relu_gates(const struct model_op *op) {
 static const char *gate_up_lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->ffn.glu == GLU_XIELU)
         return "FFNs with xIELU";
+    if (!op->w[1])
+        return "GELU without gates";
     return load_has_relu_gates(op) ? "FFNs with rectified gates" : NULL;
 }
 

@@ -435,6 +435,36 @@ int step_finish(struct step *s, const struct model_op *op) {
     return step_add(s, op, NULL);
 }
 
+/* Computes the layer norm of all rows of x to be.act.centred. It has a launch of its own, since the
+ * packs and additions of most models need neither means nor biases. */
+static int step_centre(struct step *s, const struct weights *w) {
+    struct be *b = s->be;
+    const struct keep_args a = {
+        .batch = b->head,
+        .x = b->act.x,
+        .weight = w->norm,
+        .bias = w->norm_bias,
+        .hidden = b->act.centred,
+        .n = b->shape->n_embd,
+        .centred = true,
+        .eps = b->shape->rms_eps,
+    };
+
+    assert(b->act.centred && w->norm);
+    return CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
+}
+
+/* Does what step_norm() does for layer norms. */
+static int step_layer_norm(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_op *left = step_left(s, op);
+
+    if (left)
+        TRY(step_add(s, left, NULL));
+    TRY(step_centre(s, op->weights));
+    return step_pack(s, PACK_PLAIN, b->act.centred, NULL, b->shape->n_embd);
+}
+
 int step_norm(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const float *norm = op->weights->norm;
@@ -442,6 +472,8 @@ int step_norm(struct step *s, const struct model_op *op) {
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
     const struct model_op *left = step_left(s, op);
 
+    if (b->shape->layer_norm)
+        return step_layer_norm(s, op);
     if (op->links.from && op->links.from->kind == OP_BLOCK_IN)
         return 0;                                        /* it has packed its result */
     a.cores = b->products.cores && op->kind != OP_ROUTE; /* as step_route() says */
@@ -681,6 +713,12 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
                                         w->norm || !op->links.kept ? b->act.x : b->draft.hidden,
                                         w->norm, b->shape->n_embd);
 
+    if (b->shape->layer_norm) {
+        TRY(step_centre(s, w));
+        a.kind = PACK_PLAIN;
+        a.x = b->act.centred;
+        a.weight = NULL;
+    }
     a.wanted = true;
     a.fixed = w->fixed_norm;
     a.packed = b->sampling.packed;

@@ -47,6 +47,8 @@ int hidden_launch(struct step *s) {
     const struct keep_args a = {
         .x = s->logits->links.kept ? kept : b->act.x,
         .weight = step_weights(b, s->logits)->norm,
+        .bias = step_weights(b, s->logits)->norm_bias,
+        .centred = b->shape->layer_norm,
         .row = device,
         .hidden = b->sampling.hidden,
         .n = b->shape->n_embd,

@@ -133,7 +133,7 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
         float inverse = inverse_rms(x, a.n, mean, a.eps, shared);
 
         for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
-            y[k] = (x[k] - mean) * inverse * a.weight[k];
+            y[k] = (x[k] - mean) * inverse * a.weight[k] + (a.bias ? a.bias[k] : 0);
     } else {
         rows_norm_one(x, a.weight, a.n, a.eps, y, shared);
     }

@@ -23,6 +23,8 @@ const char *route_lacks(const struct model_shape *s, const struct model_op *op) 
 
     if (!what && !op->norm && !s->stream.n)
         what = "experts without a norm before them";
+    if (!what && s->layer_norm)
+        what = "experts behind layer norms";
     return what;
 }
 

@@ -262,6 +262,21 @@ Test(cuda_golden, norm_of_the_embedding) {
     check_file("muse-glimmer", 0.05);
 }
 
+/* Layer norms with biases or without, or without weights; branches beside each other that read the
+ * same norm; norms at the ends of rows with wants alone. */
+Test(cuda_golden, layer_norms) {
+    check_file("nemotron", 0.05);
+    check_file("command-r", 0.05);
+    check_file("cohere2", 0.05);
+    check_file("stablelm", 0.05);
+    check_file("olmo", 0.1); /* 0.059 was seen */
+}
+
+/* Layers that run twice share weights, not keys. They round twice as often: 0.083 was seen. */
+Test(cuda_golden, layers_that_run_twice) {
+    check_file("nanbeige", 0.1);
+}
+
 /* Kimi delta attention beside latent attention, experts in groups. */
 Test(cuda_golden, delta_and_latent_attention) {
     check_file("bailingmoe3", 0.1);
