@@ -255,6 +255,24 @@ Test(refusals, numbers_of_bailingmoe3) {
     check("bailingmoe3", changes, ARRAY_SIZE(changes));
 }
 
+Test(refusals, numbers_of_loops_temperatures_and_ranks) {
+    static const struct change loops[] = {
+        {"num_loops", 0, 0, "num_loops' is 0; it must be from 1 to "},
+        {"num_loops", 0, 100000, "num_loops' is 100000; it must be from 1 to "},
+    };
+    static const struct change length[] = {
+        {"attention.temperature_length", 0, 0, "temperature_length' is 0; it must be from 1 to "},
+    };
+    static const struct change kda[] = {
+        {"kda.head_dim", 0, 24, "kda.head_dim' is 24; a multiple of 16 is needed"},
+        {"attention.kv_lora_rank", 0, 16, "latent attention needs one key head of 16 + 16 values"},
+    };
+
+    check("nanbeige", loops, ARRAY_SIZE(loops));
+    check("mistral4", length, ARRAY_SIZE(length));
+    check("kimi-linear", kda, ARRAY_SIZE(kda));
+}
+
 Test(refusals, numbers_of_nemotron) {
     static const struct change changes[] = {
         {"ssm.inner_size", 0, 48,
