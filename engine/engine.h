@@ -106,8 +106,8 @@ void engine_request_sources(uint8_t out[20]);
  * of WANT_HIDDEN for the row at which the model was trained to answer: the first row for an
  * encoder, else the last row of the prompt. Only with engine_info.ranks. */
 float engine_score(struct engine *e, const float *hidden);
-/* Applies the model's matrices behind the pooling to @pooled, n_embd values of WANT_HIDDEN that were
- * pooled. Only with engine_info.widens. */
+/* Applies the model's matrices behind the pooling to @pooled, n_embd values made of results of
+ * WANT_HIDDEN. Only with engine_info.widens. */
 void engine_widen(struct engine *e, float *pooled);
 
 /* Returns the address of page @page of host memory: page_bytes bytes that the caller may read and

@@ -125,7 +125,8 @@ enum op_kind {
     /* Follows ROUTE: x += post_norm(expert_scale * sum of p e(y)), summed in the order of the
      * picks, where e(y) = weigh[e] (down glu(gate y + b, up y + b) + b). y is that of ROUTE unless
      * the op has a norm. @joined: w[0] has each expert's gate rows, then its up rows, and w[1] is
-     * NULL. w[1] NULL without @joined: the up value is 1. @branch (also in SHARED): adds to b instead of x. */
+     * NULL. w[1] NULL without @joined: the up value is 1. @branch (also in SHARED): adds to b
+     * instead of x. */
     OP_EXPERTS,
     /* The shared expert. Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), with the
      * y of ROUTE; w[3] has one row. */
