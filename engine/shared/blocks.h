@@ -247,10 +247,17 @@ MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk
 /* Returns the code of value @i of TQ1_0, 0 to 2. A byte holds five base-3 digits as a fraction of
  * 243, scaled to 256. */
 MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
-    unsigned at = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4;
-    unsigned n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
-    unsigned power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+    unsigned at = 48 + i % 4, n = (i - 240) / 4, power = 1;
 
+    if (i < 160) {
+        at = i % 32;
+        n = i / 32;
+    } else if (i < 240) {
+        at = 32 + i % 16;
+        n = (i - 160) / 16;
+    }
+    for (unsigned k = 0; k < n; k++)
+        power *= 3;
     return (int)(((b[at] * power) & 255) * 3 >> 8);
 }
 
@@ -298,7 +305,9 @@ MX_FN int blk_q5_code(const uint8_t *high, unsigned i) {
 MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
     int q = blk_q5_code(b + (with_min ? 4 : 2), i);
 
-    return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
+    if (with_min)
+        return blk_half(b) * (float)q + blk_half(b + 2);
+    return blk_half(b) * (float)(q - 16);
 }
 
 /* Returns value @i of the block at @b, for every type that weft reads; @g is used by types with a

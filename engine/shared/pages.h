@@ -93,10 +93,16 @@ MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part 
     size_t at = h * page_head_bytes(s), keys = page_codes(s, s->k_bits);
     size_t scales = s->latent ? keys : keys + page_codes(s, s->v_bits);
 
-    return at + (part == PAGE_K          ? 0
-                 : part == PAGE_V        ? keys
-                 : part == PAGE_K_SCALES ? scales
-                                         : scales + page_scales(s, s->k_bits));
+    switch (part) {
+    case PAGE_K:
+        return at;
+    case PAGE_V:
+        return at + keys;
+    case PAGE_K_SCALES:
+        return at + scales;
+    default:
+        return at + scales + page_scales(s, s->k_bits);
+    }
 }
 
 /* Returns the key, 0 to 31 of a tile, that column @column of block @block of 8 keys has as the

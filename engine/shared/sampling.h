@@ -22,7 +22,10 @@
 /* Returns a logit in the form that sampling uses: NaN becomes -inf, +inf the largest float, -0
  * +0. */
 MX_FN float samp_clean(float x) {
-    x = x <= FLT_MAX ? x : x == x ? FLT_MAX : -INFINITY;
+    if (x != x)
+        return -INFINITY;
+    if (x > FLT_MAX)
+        return FLT_MAX;
     return x + 0.0f;
 }
 

@@ -127,10 +127,10 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
      (f) == TILE_Q6_K || (f) == TILE_IQ4_XS)
 
 /* Number of consecutive tiles of a row that are fetched together: about 2 to 3 KiB. */
-#define TILE_STAGE_UNITS(f)                                                                        \
-    ((f) == TILE_Q8_0 || (f) == TILE_IQ1 || (f) == TILE_IQ2 || (f) == TILE_Q2_K ? 2u               \
-     : (f) > TILE_Q8_0 && (f) < TILE_Q4_K                                       ? 4u               \
-                                                                                : 1u)
+#define TILE_STAGE_TWO(f)                                                                          \
+    ((f) == TILE_Q8_0 || (f) == TILE_IQ1 || (f) == TILE_IQ2 || (f) == TILE_Q2_K)
+#define TILE_STAGE_OTHERS(f) ((f) > TILE_Q8_0 && (f) < TILE_Q4_K ? 4u : 1u)
+#define TILE_STAGE_UNITS(f) (TILE_STAGE_TWO(f) ? 2u : TILE_STAGE_OTHERS(f))
 
 /* Returns TILE_STAGE_UNITS(), for callers whose format is not a constant. */
 MX_FN uint32_t tile_stage_units(uint32_t f) {
@@ -242,13 +242,16 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
     bool word = (f == TILE_Q5_0 || f == TILE_Q5_1) && v == 1; /* one word for each lane */
     if (five || six || word) {
         uint32_t n = six ? 2 : 4, mask = six ? 3 : 1; /* blocks that a word covers */
-        uint32_t block = word ? 0 : five ? 4 * w : (v - 4) * 8 + 2 * w;
+        uint32_t block = 0;
 
         if (word) {
             g = lane;
             t = w;
+        } else if (five) {
+            block = 4 * w;
+        } else {
+            block = (v - 4) * 8 + 2 * w;
         }
-
         for (uint32_t i = 0; i < 8 * n; i++) {
             uint32_t e = i & 3, high = i >> 2 & 1, b = i / 8;
             uint32_t code = tile_code_at(f, s, g + 8 * high, k0 + (block + b) * 16 + 4 * t + e);
@@ -293,14 +296,20 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
         return tile_k45_scale(s, k0, i);
     case TILE_Q6_K:
         b = tile_block_at(s, i < 256 ? i / 16 : (i - 256) / 2, k0);
-        return !b ? 0 : i < 256 ? b[192 + i % 16] ^ 0x80 : b[208 + i % 2];
+        if (!b)
+            return 0;
+        return i < 256 ? b[192 + i % 16] ^ 0x80 : b[208 + i % 2];
     case TILE_IQ4_XS:
         b = tile_block_at(s, i < 128 ? i / 8 : (i - 128) / 2, k0);
-        return !b ? 0 : i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) ^ 0x80 : b[i % 2];
+        if (!b)
+            return 0;
+        return i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) ^ 0x80 : b[i % 2];
     /* larger exponents are clamped: only zeros have such scales and fit half precision */
     case TILE_MXFP4:
         b = tile_block_at(s, i / 2, k0 + i % 2 * 32);
-        return !b ? 0 : b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
+        if (!b)
+            return 0;
+        return b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
     case TILE_NVFP4: /* a scale of NaN becomes 0 */
         b = tile_block_at(s, i / 4, k0);
         return !b || b[i % 4] == 0x7F ? 0 : b[i % 4] & 0x7F;
@@ -365,14 +374,18 @@ MX_FN float tile_power_of_two(int e) {
  * nibble, and in Q4_1 and Q5_1 by nothing. Values of grids are in units of an eighth in IQ1 and
  * IQ2, a half in IQ3. */
 MX_FN int tile_half_power(uint32_t f, uint32_t i) {
+    if (f == TILE_IQ1 || f == TILE_IQ2)
+        return 21;
+    if (f == TILE_IQ3)
+        return 23;
+    if (f >= TILE_LOW && tile_half_is_min(f, i))
+        return 16;
     if (f >= TILE_LOW)
-        return f == TILE_IQ1 || f == TILE_IQ2 ? 21
-               : f == TILE_IQ3                ? 23
-               : tile_half_is_min(f, i)       ? 16
-               : i % 2                        ? 22
-                                              : 24;
+        return i % 2 ? 22 : 24;
+    if (tile_has_minima(f) && tile_half_is_min(f, i))
+        return 0;
     if (tile_has_minima(f))
-        return tile_half_is_min(f, i) ? 0 : i >= TILE_ROWS ? 20 : 24;
+        return i >= TILE_ROWS ? 20 : 24;
     bool nibbles =
         f == TILE_Q4_0 || f == TILE_Q5_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
 
@@ -391,17 +404,26 @@ MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0
     uint32_t low = tile_scale_byte(f, s, k0, at), high = tile_scale_byte(f, s, k0, at + 1) & 0x7F;
     float size = mx_half_to_float((uint16_t)(low | high << 8));
 
-    return !tile_half_is_min(f, i) ? size : size * (tile_has_minima(f) ? 0x1p-24f : 0x1p-11f);
+    if (!tile_half_is_min(f, i))
+        return size;
+    return size * (tile_has_minima(f) ? 0x1p-24f : 0x1p-11f);
 }
 
 /* Returns the exponent t for which scales must satisfy 2^24 scale < 2^t. Then all products of the
  * scale with its integers stay within half precision. */
 MX_FN int tile_unit_top(uint32_t f) {
-    return f == TILE_IQ1 || f == TILE_IQ2    ? 14
-           : f == TILE_IQ3 || f == TILE_Q2_K ? 12
-           : f == TILE_Q3_K                  ? 11
-           : f >= TILE_Q4_K                  ? 8
-                                             : 15;
+    switch (f) {
+    case TILE_IQ1:
+    case TILE_IQ2:
+        return 14;
+    case TILE_IQ3:
+    case TILE_Q2_K:
+        return 12;
+    case TILE_Q3_K:
+        return 11;
+    default:
+        return f >= TILE_Q4_K ? 8 : 15;
+    }
 }
 
 /* Returns the unit of a tensor: kernels compute with 2^unit times the weights of the file

@@ -101,13 +101,18 @@ MX_FN const void *tile_grid_of(uint32_t type, const struct tile_grids *t) {
     }
 }
 
-/* Bytes of the parts of a slice: indices, or lower bits of codes (INDEX); signs, or upper bits of
- * Q3_K (SIGN); these together (CODE); scales (SCALE). HALVES: number of halves in a tile. */
-#define LOW_INDEX_BYTES(f)                                                                         \
-    ((f) == TILE_IQ1 ? 192u : (f) == TILE_IQ2 ? 160u : (f) == TILE_IQ3 ? 288u : 256u)
+/* Bytes of the parts of a slice: indices, or lower bits of codes (INDEX, of which LOWER and HIGH
+ * are the lower eight bits of indices and the others; GRID: of formats with grids); signs, or upper
+ * bits of Q3_K (SIGN); these together (CODE); scales (SCALE). HALVES: number of halves in a
+ * tile. */
+#define LOW_LOWER_BYTES(f) ((f) == TILE_IQ1 || (f) == TILE_IQ2 ? 128u : 256u)
+#define LOW_GRID_HIGH_BYTES(f) ((f) == TILE_IQ1 ? 64u : 32u)
+#define LOW_HIGH_BYTES(f) ((f) <= TILE_IQ3 ? LOW_GRID_HIGH_BYTES(f) : 0u)
+#define LOW_INDEX_BYTES(f) (LOW_LOWER_BYTES(f) + LOW_HIGH_BYTES(f))
 #define LOW_SIGN_BYTES(f) ((f) == TILE_IQ1 || (f) == TILE_Q2_K ? 0u : 128u)
 #define LOW_CODE_BYTES(f) (LOW_INDEX_BYTES(f) + LOW_SIGN_BYTES(f))
-#define LOW_SCALE_BYTES(f) ((f) == TILE_IQ3 ? 16u : (f) == TILE_IQ1 || (f) == TILE_IQ2 ? 32u : 64u)
+#define LOW_GRID_SCALE_BYTES(f) ((f) == TILE_IQ3 ? 16u : 32u)
+#define LOW_SCALE_BYTES(f) ((f) <= TILE_IQ3 ? LOW_GRID_SCALE_BYTES(f) : 64u)
 #define LOW_HALVES(f) ((f) == TILE_Q2_K ? 32u : 16u)
 
 /* Returns the bit in a word of signs of column @e (0..3): a shift by @c moves it to its place. */
@@ -118,14 +123,21 @@ MX_FN uint32_t tile_sign_bit(uint32_t e, uint32_t c) {
 /* Returns the scale, or the minimum, of group @group of 16 values, for types that are kept as
  * Q2_K. */
 MX_FN uint32_t low_q2_scale(uint32_t type, const uint8_t *b, uint32_t group, bool min) {
-    return type != TENSOR_Q2_K ? 1u : min ? b[group] >> 4 : b[group] & 15u;
+    if (type != TENSOR_Q2_K)
+        return 1;
+    return min ? b[group] >> 4 : b[group] & 15u;
 }
 
 /* Returns the code of value @i of a block of such a type, 0..3. */
 MX_FN uint32_t low_q2_code(uint32_t type, const uint8_t *b, uint32_t i) {
-    return (uint32_t)(type == TENSOR_Q2_K    ? blk_q2_code(b, i)
-                      : type == TENSOR_TQ1_0 ? blk_tq1_code(b, i)
-                                             : blk_tq2_code(b, i));
+    switch (type) {
+    case TENSOR_Q2_K:
+        return (uint32_t)blk_q2_code(b, i);
+    case TENSOR_TQ1_0:
+        return (uint32_t)blk_tq1_code(b, i);
+    default:
+        return (uint32_t)blk_tq2_code(b, i);
+    }
 }
 
 /* Returns the grid index of a run of columns, eight (IQ1, IQ2) or four (IQ3). In IQ1, bit 11 is set
@@ -153,6 +165,13 @@ MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *b, const
     return out;
 }
 
+/* Returns the lower two bits of code @i of a block of Q3_K, or the code of another type. */
+MX_FN uint32_t low_code(uint32_t f, uint32_t type, const uint8_t *b, uint32_t i) {
+    if (f == TILE_Q3_K)
+        return (uint32_t)blk_q3_code(b, i) & 3;
+    return low_q2_code(type, b, i);
+}
+
 /* Returns a word of codes of a lane: the upper bits of Q3_K (@upper), or the lower bits of two
  * blocks of Q2_K or Q3_K from column @k on. */
 MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t g, uint32_t k,
@@ -164,11 +183,12 @@ MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t 
         const uint8_t *b = tile_block_at(s, g + 8 * high, k);
         uint32_t at = (k + 16 * j + e) % 256;
 
-        if (b && upper)
+        if (!b)
+            continue;
+        if (upper)
             out |= (uint32_t)blk_q3_code(b, at) >> 2 << (e / 2 * 16 + 4 * j + e % 2 + 2 * high);
-        else if (b)
-            out |= (f == TILE_Q3_K ? (uint32_t)blk_q3_code(b, at) & 3 : low_q2_code(s->type, b, at))
-                   << (e / 2 * 16 + 8 * j + e % 2 * 4 + 2 * high);
+        else
+            out |= low_code(f, s->type, b, at) << (e / 2 * 16 + 8 * j + e % 2 * 4 + 2 * high);
     }
     return out;
 }
@@ -189,12 +209,24 @@ MX_FN uint32_t tile_low_signs(const struct tile_source *s, uint32_t k0, uint32_t
     return out;
 }
 
+/* Returns the number of bits of an index above the lower eight. */
+MX_FN uint32_t low_index_bits(uint32_t f) {
+    switch (f) {
+    case TILE_IQ1:
+        return 4;
+    case TILE_IQ2:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
 /* Returns bytes @o to @o + 3 of a slice's indices; the slice begins at column @first of the
  * tile. */
 MX_FN uint32_t tile_low_index(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t first,
                               uint32_t o) {
     uint32_t per = f == TILE_IQ3 ? 4 : 2; /* lanes, or pairs of lanes, that share a row */
-    uint32_t bits = f == TILE_IQ1 ? 4 : f == TILE_IQ2 ? 2 : 1, lower = 64 * per, out = 0;
+    uint32_t bits = low_index_bits(f), lower = 64 * per, out = 0;
     uint32_t at = o < lower ? o / 8 : (o - lower) / bits, n = o < lower ? 1 : 4 / bits;
 
     for (uint32_t i = 0; i < n; i++, at++) {
@@ -219,7 +251,9 @@ MX_FN uint32_t tile_low_word(uint32_t f, const struct tile_source *s, uint32_t k
 
     if (f > TILE_IQ3)
         return tile_low_codes(f, s, lane / 4, k0 + column + (upper ? 0 : o % 8 / 4 * 32), upper);
-    return upper ? tile_low_signs(s, k0, lane / 4, column) : tile_low_index(f, s, k0, first, o);
+    if (upper)
+        return tile_low_signs(s, k0, lane / 4, column);
+    return tile_low_index(f, s, k0, first, o);
 }
 
 /* Returns byte @i of the halves of a tile. */
@@ -231,11 +265,16 @@ MX_FN uint8_t tile_low_half(uint32_t f, const struct tile_source *s, uint32_t k0
         return 0;
     if (f <= TILE_IQ3)
         return (uint8_t)(blk_iq_half(s->type, b) >> (i % 2 * 8));
-    b += s->type == TENSOR_Q2_K    ? (half % 4 < 2 ? 80 : 82)
-         : s->type == TENSOR_TQ1_0 ? 52
-         : s->type == TENSOR_TQ2_0 ? 64
-                                   : 108;
-    return b[i % 2];
+    switch (s->type) {
+    case TENSOR_Q2_K:
+        return b[(half % 4 < 2 ? 80 : 82) + i % 2];
+    case TENSOR_TQ1_0:
+        return b[52 + i % 2];
+    case TENSOR_TQ2_0:
+        return b[64 + i % 2];
+    default:
+        return b[108 + i % 2];
+    }
 }
 
 /* Returns byte @i of the scales of a tile, which follow its codes. */
