@@ -113,11 +113,14 @@ static int choose_sizes(struct engine *e, bool check, struct err *err) {
         .moved = e->moved,
         .n_moved = sizeof(e->moved),
     };
-    int r = e->ops->divide ? e->ops->divide(&e->model.shape, &e->opts, err) : 0;
 
-    r = r < 0 ? r : size_memory(&z, err);
+    if (e->ops->divide)
+        TRY(e->ops->divide(&e->model.shape, &e->opts, err));
+    TRY(size_memory(&z, err));
     e->host_snapshots = z.host_snapshots;
-    return r < 0 || !check ? r : size_check(&z, err);
+    if (!check)
+        return 0;
+    return size_check(&z, err);
 }
 
 /* Allocates the buffers of steps in flight. Returns 0 or -ENOMEM; engine_free() frees them. */
@@ -254,11 +257,13 @@ static int engine_open_backend(struct engine *e, struct err *err) {
     };
 
     fuse_model(&e->model, e->ops);
-    int r = e->ops->open(&e->be, &o, err);
-    r = r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
-    if (r == 0 && e->ops->loaded)
-        r = e->ops->loaded(e->be, &e->info.weights, err);
-    return r < 0 || !e->ops->device ? r : prove(e, err);
+    TRY(e->ops->open(&e->be, &o, err));
+    TRY(model_load(&e->model, e->ops, e->be, &e->opts, err));
+    if (e->ops->loaded)
+        TRY(e->ops->loaded(e->be, &e->info.weights, err));
+    if (!e->ops->device)
+        return 0;
+    return prove(e, err);
 }
 
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
@@ -277,9 +282,20 @@ static int read_model(struct engine *e, const struct engine_opts *opts, const st
     e->ops = ops = backend_table(ops, opts, err);
     if (!ops)
         return -EIO;
-    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
-    r = r < 0 ? r : model_check(&e->model, ops, err);
-    return r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
+    TRY(arch_read(&e->model, opts, drafts(opts, ops), err));
+    TRY(model_check(&e->model, ops, err));
+    return pictures_fit(&e->model, ops, &e->opts, err);
+}
+
+static int open_parts(struct engine *e, const struct engine_opts *opts, const struct be_ops *ops,
+                      struct err *err) {
+    TRY(read_model(e, opts, ops, err));
+    picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
+    TRY(choose_sizes(e, true, err));
+    TRY(alloc_flights(e));
+    TRY(head_init(&e->head, &e->model.head, e->model.shape.n_embd));
+    TRY(engine_open_backend(e, err));
+    return pictures_open(&e->encoder, e->ops, e->be, &e->opts, &e->no_encoder, err);
 }
 
 /* Opens the engine with a backend that this machine has. */
@@ -290,14 +306,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     if (!e)
         return -ENOMEM;
     e->opts = *opts;
-    int r = read_model(e, opts, ops, err);
-    if (r == 0)
-        picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
-    r = r < 0 ? r : choose_sizes(e, true, err);
-    r = r < 0 ? r : alloc_flights(e);
-    r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
-    r = r < 0 ? r : engine_open_backend(e, err);
-    r = r < 0 ? r : pictures_open(&e->encoder, e->ops, e->be, &e->opts, &e->no_encoder, err);
+    int r = open_parts(e, opts, ops, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
     if (r < 0)
@@ -558,13 +567,13 @@ static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n)
 /* Runs the copies before the step and the ops up to the logits. */
 static int start_step(struct engine *e, struct flight *f) {
     const struct engine_batch *b = &f->batch;
-    int r = run_copies(e, b->before, b->n_before);
 
-    r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
-    if (r == 0 && b->n_rows > 0)
-        r = model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model,
-                          e->opts.step_progress);
-    return r;
+    TRY(run_copies(e, b->before, b->n_before));
+    TRY(e->ops->begin(e->be, b, &f->step));
+    if (b->n_rows == 0)
+        return 0;
+    return model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model,
+                         e->opts.step_progress);
 }
 
 /* Samples, then runs the copies after the step. */
@@ -672,11 +681,17 @@ static void resolve_feed(struct engine *e, struct flight *f) {
 /* Computes a whole step of a host backend, whose masks have arrived. */
 static int engine_compute_on_host(struct engine *e, struct flight *f) {
     resolve_feed(e, f);
-    int r = start_step(e, f);
-    for (uint32_t i = 0; i < f->batch.n_wants && r == 0; i++)
+    TRY(start_step(e, f));
+    for (uint32_t i = 0; i < f->batch.n_wants; i++)
         if (f->mask[i])
-            r = e->ops->mask(f->step, i, f->mask[i]);
-    return r < 0 ? r : sample_step(e, f);
+            TRY(e->ops->mask(f->step, i, f->mask[i]));
+    return sample_step(e, f);
+}
+
+static int end_step(struct engine *e, struct flight *f, struct engine_result *out) {
+    if (!e->ops->device)
+        TRY(engine_compute_on_host(e, f));
+    return e->ops->end(f->step, out);
 }
 
 /* Copies the backend's counts of picked experts to the file and the info. */
@@ -705,8 +720,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     if (e->lost)
         return -EIO;
     assert(f->sealed);
-    int r = e->ops->device ? 0 : engine_compute_on_host(e, f);
-    r = r < 0 ? r : e->ops->end(f->step, &result);
+    int r = end_step(e, f, &result);
     if (r < 0)
         return lose(e, r);
     assert(result.step == step && result.n_outs == f->batch.n_wants);

@@ -111,7 +111,9 @@ static int keep_give_up(struct keep *k) {
 
     k->fd = 0;
     k->found = false;
-    return r < 0 ? r : -EINVAL;
+    if (r == 0)
+        return -EINVAL;
+    return r;
 }
 
 /* The mapping is private, because Linux before 6.7 regards every shared mapping of a sealed file as

@@ -113,7 +113,9 @@ static uint64_t model_bytes(const struct model_op *op) {
 /* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
 static const char *model_lacks(const struct model *m, const struct be_ops *ops,
                                const struct model_op *op) {
-    return ops->op[op->kind].run ? be_lacks(ops, &m->shape, op) : op_feature(op->kind);
+    if (!ops->op[op->kind].run)
+        return op_feature(op->kind);
+    return be_lacks(ops, &m->shape, op);
 }
 
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err) {

@@ -108,12 +108,10 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
 
     if (!o->projector)
         return 0;
-    int r = projector_read(&p, o->projector, err);
-    r = r < 0 ? r : pictures_check_kind(m, &p, err);
-    r = r < 0 ? r : pictures_check_shape(m, &p, err);
-    r = r < 0 ? r : choose_rows(m, &p, o, err);
-    if (r < 0)
-        return r;
+    TRY(projector_read(&p, o->projector, err));
+    TRY(pictures_check_kind(m, &p, err));
+    TRY(pictures_check_shape(m, &p, err));
+    TRY(choose_rows(m, &p, o, err));
     const struct image_encoder_opts e = encoder_opts(ops, NULL, o);
     TRY(image_encoder_fit(&fit, o->projector, &e, err));
     m->encoder_weights = fit.weights;

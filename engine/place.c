@@ -313,19 +313,19 @@ static int place_choose(struct choice *c, const uint32_t *before, struct err *er
     if (c->m->shape.fetches)
         return choose_evenly(c, err);
     double best = INFINITY;
-    int r = put_fewest(c, put_experts, place_order(&c->of, c->order), err);
 
+    TRY(put_fewest(c, put_experts, place_order(&c->of, c->order), err));
     keep_if_best(c, &best);
-    r = r < 0 ? r : put_fewest(c, put_experts, in_layers(&c->of, c->of.n_layer, c->order), err);
+    TRY(put_fewest(c, put_experts, in_layers(&c->of, c->of.n_layer, c->order), err));
     keep_if_best(c, &best);
-    if (r == 0 && before && place_cost(&c->of, before) <= STAYS * best) {
+    if (before && place_cost(&c->of, before) <= STAYS * best) {
         place_take(c->m, before);
-        r = place_fits(c, err);
+        int r = place_fits(c, err);
         if (r != 0)
             return MIN(r, 0);
     }
     place_take(c->m, c->best);
-    return r;
+    return 0;
 }
 
 static int check_host(struct model *m, const struct engine_opts *o, struct err *err) {
@@ -412,7 +412,6 @@ static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     uint32_t wanted = c->o->device_layers, n = s->n_layer;
     int64_t before = picks_host_ffn(k);
     bool fixed = wanted && wanted < n, can = host_can_ffn(c->m);
-    int r = 0;
 
     if (s->cut[1] && fixed)
         return err_set(err, 0, "device-layers",
@@ -429,13 +428,12 @@ static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     else if (fixed)
         s->n_host_ffn = n - wanted;
     else if (wanted == ENGINE_HOST_AUTO && can) {
-        r = put_fewest(c, put_ffns, n, err);
+        TRY(put_fewest(c, put_ffns, n, err));
         s->n_host_ffn = fewest_or_before(s->n_host_ffn, before, n);
     }
-    r = r < 0 ? r : check_host(c->m, c->o, err);
-    if (r == 0)
-        picks_place_ffn(k, s->n_host_ffn);
-    return r;
+    TRY(check_host(c->m, c->o, err));
+    picks_place_ffn(k, s->n_host_ffn);
+    return 0;
 }
 
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
@@ -461,31 +459,29 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     if (devices_of(o, number) > 1 && o->fetches_experts)
         return err_set(err, 0, "fetch-experts",
                        "fetch-experts cannot be combined with several devices");
+    if (devices_of(o, number) > 1 && o->host_experts && o->host_experts != ENGINE_HOST_AUTO)
+        return err_set(err, 0, "host-experts",
+                       "host-experts cannot be combined with several devices");
     if (devices_of(o, number) > 1)
-        return o->host_experts == ENGINE_HOST_AUTO || !o->host_experts
-                   ? 0
-                   : err_set(err, 0, "host-experts",
-                             "host-experts cannot be combined with several devices");
+        return 0;
     m->shape.fetches = o->fetches_experts;
     m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;
+    CLEANUP(free_choice)
     struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, o, s)};
-    int r = place_describe(&c, k);
-    if (r == 0 && o->keeps_place && before)
+    TRY(place_describe(&c, k));
+    if (o->keeps_place && before)
         place_take(m, before);
-    else if (r == 0 && o->host_experts == ENGINE_HOST_AUTO)
-        r = place_choose(&c, before, err);
-    else if (r == 0)
+    else if (o->host_experts == ENGINE_HOST_AUTO)
+        TRY(place_choose(&c, before, err));
+    else
         take_layers(&c, o->host_experts);
     m->shape.fetches = m->shape.fetches && m->shape.host_experts;
-    r = r < 0 ? r : check_host(m, o, err);
-    if (r == 0) {
-        tell_change(&c, before, note, n_note);
-        picks_place(k, m->host_experts);
-    }
-    free_choice(&c);
-    return r;
+    TRY(check_host(m, o, err));
+    tell_change(&c, before, note, n_note);
+    picks_place(k, m->host_experts);
+    return 0;
 }
 
 struct placement place_report(const struct model *m, char *note, size_t n) {

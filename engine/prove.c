@@ -147,11 +147,11 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     for (uint32_t i = 0; i < n_pages; i++)
         page[i] = window[i] = i;
     page[n_pages - 1] += p->moved; /* window pages are never copied */
-    int r = ops->begin(judge ? p->judge : p->be, &batch, &s);
-    for (uint32_t i = 0; i < p->n_ops && r == 0; i++)
-        r = ops->op[p->op[i].kind].run(s, &p->op[i]);
-    r = r < 0 ? r : ops->sample(s);
-    return r < 0 ? r : ops->end(s, out);
+    TRY(ops->begin(judge ? p->judge : p->be, &batch, &s));
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        TRY(ops->op[p->op[i].kind].run(s, &p->op[i]));
+    TRY(ops->sample(s));
+    return ops->end(s, out);
 }
 
 static double prove_distance(const float *x, const float *right, uint32_t n) {
@@ -197,14 +197,12 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
     struct engine_result mine, right;
 
     p->step++;
-    int r = run_step(p, true, pos0, end, what, param, &right);
-    if (r == 0 && what == WANT_HIDDEN)
+    TRY(run_step(p, true, pos0, end, what, param, &right));
+    if (what == WANT_HIDDEN)
         memcpy(p->hidden, right.out->vector, p->shape.n_embd * sizeof(float));
-    else if (r == 0)
+    else
         memcpy(p->logits, backend_reference.peek(p->judge, 0), p->shape.n_vocab * sizeof(float));
-    r = r < 0 ? r : run_step(p, false, pos0, end, what, param, &mine);
-    if (r < 0)
-        return r;
+    TRY(run_step(p, false, pos0, end, what, param, &mine));
     if (what == WANT_HIDDEN) {
         double d = prove_distance(mine.out->vector, p->hidden, p->shape.n_embd);
         if (!(d <= p->limit))
@@ -253,20 +251,20 @@ static int move_page(struct proof *p) {
 
     if (!p->ops->copy || p->n_pages < last + 2)
         return 0;
-    int r = backend_reference.copy(p->judge, &copy);
-    r = r < 0 ? r : p->ops->copy(p->be, &copy);
-    p->moved = r == 0;
-    return r;
+    TRY(backend_reference.copy(p->judge, &copy));
+    TRY(p->ops->copy(p->be, &copy));
+    p->moved = true;
+    return 0;
 }
 
 /* Copies the state to another one, if there is one, which is used from then on. */
 static int move_state(struct proof *p) {
     if (p->n_states < 2)
         return 0;
-    int r = backend_reference.copy_state(p->judge, 0, 1);
-    r = r < 0 ? r : p->ops->copy_state(p->be, 0, 1);
-    p->state = r == 0;
-    return r;
+    TRY(backend_reference.copy_state(p->judge, 0, 1));
+    TRY(p->ops->copy_state(p->be, 0, 1));
+    p->state = 1;
+    return 0;
 }
 
 /* Runs all steps with the tokens of @prompt. Returns 1: right; 0: wrong, with p->why; or -EIO. */
@@ -288,14 +286,16 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
     p->why[0] = 0;
     p->moved = false;
     p->state = 0;
-    int r = n > 1 ? try_step(p, 0, n - 1, WANT_SAMPLE, &greedy) : 0;
-    r = r < 0 ? r : move_page(p);
-    r = r < 0 ? r : move_state(p);
-    r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
-    if (r == 0 && p->ops->hidden) /* the state is one row ahead, on both backends */
-        r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
-    r = r < 0 || p->why[0] ? r : prove_repeat(p, &greedy, &drawn);
-    return r < 0 ? r : p->why[0] == 0;
+    if (n > 1)
+        TRY(try_step(p, 0, n - 1, WANT_SAMPLE, &greedy));
+    TRY(move_page(p));
+    TRY(move_state(p));
+    TRY(try_step(p, n - 1, n, WANT_SAMPLE, &drawn));
+    if (p->ops->hidden) /* the state is one row ahead, on both backends */
+        TRY(try_step(p, n - 1, n, WANT_HIDDEN, &greedy));
+    if (!p->why[0])
+        TRY(prove_repeat(p, &greedy, &drawn));
+    return p->why[0] == 0;
 }
 
 /* Tries prompts, as many as the model needs, until one is right. Returns 1: right; 0: wrong, with
@@ -323,21 +323,23 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
         out[n] = true;
         r = prove_is_right(p);
     }
+    TRY(r);
     if (r == 0)
         return err_set(err, 0, NULL,
                        "the device computes wrong results: %s; use --backend cpu and report this",
                        why);
-    for (uint32_t i = 0; i + 1 < n && r > 0; i++) {
+    for (uint32_t i = 0; i + 1 < n; i++) {
         p->ops->variant(p->be, i, true, &name[i]);
         r = prove_is_right(p);
+        TRY(r);
         out[i] = r == 0;
-        if (r == 0)
-            r = p->ops->variant(p->be, i, false, &name[i]);
+        if (out[i])
+            p->ops->variant(p->be, i, false, &name[i]);
     }
-    for (uint32_t i = 0; i < n && r > 0; i++)
+    for (uint32_t i = 0; i < n; i++)
         if (out[i])
             note_add(note, size, "; ", "without %s: %s", name[i], why);
-    return r < 0 ? r : 0;
+    return 0;
 }
 
 static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {

@@ -35,11 +35,11 @@ static int check_kv_type(const struct sizing *z, enum engine_kv_type of, struct 
 
 static int check_kv_types(const struct sizing *z, struct err *err) {
     struct kv_formats kv = z->opts->kv_type;
-    int r = check_kv_type(z, kv.k, err);
 
-    r = r ? r : check_kv_type(z, kv.v, err);
-    if (r || kv.k == kv.v)
-        return r;
+    TRY(check_kv_type(z, kv.k, err));
+    TRY(check_kv_type(z, kv.v, err));
+    if (kv.k == kv.v)
+        return 0;
     if (z->model->shape.mla.rank)
         return err_set(err, 0, NULL,
                        "kv-type-k %s and kv-type-v %s: this model's latent attention keeps keys "
@@ -219,15 +219,15 @@ static int size_text_pages(struct sizing *z, uint32_t model_max, struct err *err
 int size_memory(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint32_t model_max = MIN(z->model->shape.max_context, CONTEXT_LIMIT);
-    int r;
 
     if (z->model->shape.encoder) /* a sequence is computed in one step */
         model_max = MIN(model_max, o->max_rows);
     o->max_context = MIN(o->max_context, model_max); /* the front tells of it */
-    if ((r = size_classes(z, err)) < 0 || (r = place_experts(z, err)) < 0 ||
-        (r = size_take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 ||
-        (r = size_states(z, err)) < 0)
-        return r;
+    TRY(size_classes(z, err));
+    TRY(place_experts(z, err));
+    TRY(size_take_room(z, err));
+    TRY(choose_kv(z, err));
+    TRY(size_states(z, err));
     size_windows(z);
     if (z->model->shape.drafts)
         z->info->n_slots = o->n_states ? o->n_states : o->max_seqs;

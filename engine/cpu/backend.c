@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/try.h"
 #include "engine/cpu/state.h"
 #include "engine/quant.h"
 
@@ -60,6 +61,14 @@ static void unmap_pages(void *p, size_t size) {
         munmap(p, round_up(size, HUGE));
 }
 
+/* Frees memory of mmap(), or of malloc() if @size is 0. */
+static void free_memory(void *at, size_t size) {
+    if (size)
+        unmap_pages(at, size);
+    else
+        free(at);
+}
+
 /* Adds @at, which be_release() will free, to the list of owned memory. Returns @at; or, if @at is
  * NULL or there is no memory, frees @at and returns NULL. */
 static void *cpu_own(struct be *b, void *at, size_t size) {
@@ -67,7 +76,7 @@ static void *cpu_own(struct be *b, void *at, size_t size) {
 
     if (!at || !o) {
         b->no_memory = true;
-        size ? unmap_pages(at, size) : free(at);
+        free_memory(at, size);
         free(o);
         return NULL;
     }
@@ -93,7 +102,7 @@ static void cpu_release(struct owned **o) {
     struct owned *old = *o;
 
     *o = old->next;
-    old->size ? unmap_pages(old->at, old->size) : free(old->at);
+    free_memory(old->at, old->size);
     free(old);
 }
 
@@ -306,13 +315,12 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
         return 0;
     }
     assert(i == w->n_mats); /* matrices are loaded in their order, without gaps */
-    int r = same ? 0 : be_pack(b, m, op->w[i], err);
     if (same)
         *m = *same;
-    r = r ? r : be_vector(b, op->w[i]->scale, &w->scale[i]);
-    r = r ? r : be_vector(b, op->bias[i], &w->bias[i]);
-    if (r)
-        return r;
+    else
+        TRY(be_pack(b, m, op->w[i], err));
+    TRY(be_vector(b, op->w[i]->scale, &w->scale[i]));
+    TRY(be_vector(b, op->bias[i], &w->bias[i]));
     m->scale = w->scale[i];
     m->bias = w->bias[i];
     w->of[i] = op->w[i];
@@ -346,11 +354,9 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         t.ne[1] /= 2;
         tensor_skip_rows(&t, which * t.ne[1]);
     }
-    int r = panel_plan(&plan, &t, err);
-    r = r ? r : be_vector(b, all->scale, &w->scale[which]);
-    r = r ? r : be_vector(b, op->bias[which], &w->bias[which]);
-    if (r)
-        return r;
+    TRY(panel_plan(&plan, &t, err));
+    TRY(be_vector(b, all->scale, &w->scale[which]));
+    TRY(be_vector(b, op->bias[which], &w->bias[which]));
     size_t bytes = plan.n_panels * plan.panel_bytes;
     for (uint32_t e = 0; e < n; e++) {
         struct mat *m = &w->expert[e][which];
@@ -402,10 +408,9 @@ static int cpu_load_table(struct be *b, struct tensor *to, const struct tensor *
 /* Loads the tables of tokens and positions, and the row of the only token type (EMBED). */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op,
                            struct err *err) {
-    int r = cpu_load_table(b, &w->embedding, op->w[0]);
-
-    r = r ? r : be_vector(b, op->w[1], &w->positions);
-    return r ? r : be_vector(b, op->w[2], &w->token_type);
+    TRY(cpu_load_table(b, &w->embedding, op->w[0]));
+    TRY(be_vector(b, op->w[1], &w->positions));
+    return be_vector(b, op->w[2], &w->token_type);
 }
 
 /* Loads a matrix and a table (LAYER_INPUT, CHAIN). */
@@ -471,6 +476,21 @@ static const struct op_code cpu_code[] = {
 };
 /* clang-format on */
 
+static int cpu_load_parts(struct be *b, const struct model_op *op, struct weights *w,
+                          struct err *err) {
+    TRY(be_vector(b, op->norm, &w->norm));
+    TRY(be_vector(b, op->norm_bias, &w->norm_bias));
+    TRY(be_vector(b, op->post_norm, &w->post_norm));
+    TRY(be_vector(b, op->q_norm, &w->q_norm));
+    TRY(be_vector(b, op->k_norm, &w->k_norm));
+    TRY(be_vector(b, op->sinks, &w->sinks));
+    TRY(be_vector(b, op->weigh, &w->weigh));
+    TRY(be_vector(b, op->pick_bias, &w->pick_bias));
+    if (cpu_code[op->kind].load)
+        return cpu_code[op->kind].load(b, w, op, err);
+    return load_mats(b, w, op, err);
+}
+
 /* Implements be_ops.load. close() frees the weights, including those of an op whose loading
  * failed. */
 static int cpu_load(struct be *b, const struct model_op *op, struct weights **out,
@@ -481,18 +501,7 @@ static int cpu_load(struct be *b, const struct model_op *op, struct weights **ou
         return -ENOMEM;
     w->next = b->weights; /* close() frees w from here on */
     b->weights = w;
-    int r = be_vector(b, op->norm, &w->norm);
-    r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
-    r = r ? r : be_vector(b, op->post_norm, &w->post_norm);
-    r = r ? r : be_vector(b, op->q_norm, &w->q_norm);
-    r = r ? r : be_vector(b, op->k_norm, &w->k_norm);
-    r = r ? r : be_vector(b, op->sinks, &w->sinks);
-    r = r ? r : be_vector(b, op->weigh, &w->weigh);
-    r = r ? r : be_vector(b, op->pick_bias, &w->pick_bias);
-    if (r == 0 && cpu_code[op->kind].load)
-        r = cpu_code[op->kind].load(b, w, op, err);
-    else if (r == 0)
-        r = load_mats(b, w, op, err);
+    int r = cpu_load_parts(b, op, w, err);
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
     if (r)
@@ -630,6 +639,19 @@ static struct be *close_backend(struct be *b) {
     return NULL;
 }
 
+static int cpu_open_buffers(struct be *b, const struct be_opts *o) {
+    TRY(host_step_init(&b->step.host, o));
+    TRY(cpu_allocate(b, o));
+    TRY(attend_open(b, o->engine->max_context));
+    TRY(experts_open(b));
+    TRY(mla_open(b));
+    TRY(recurrent_open(b, o->n_states));
+    TRY(streams_open(b));
+    TRY(blocks_open(b));
+    TRY(sparse_open(b, o->engine->max_context));
+    return condensed_open(b, o->engine->max_context);
+}
+
 /* Opens all parts of a backend whose shape and sizes are known. Returns 0 or -errno with @err. */
 static int cpu_open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     int r;
@@ -639,21 +661,14 @@ static int cpu_open_parts(struct be *b, const struct be_opts *o, struct err *err
         return -EINVAL;
     cpu_plan_pages(b, o->engine);
     r = pool_new(&b->pool, o->engine->n_threads);
-    if (r)
-        return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
+    if (r) {
+        err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads);
+        return r;
+    }
     keep_open(&b->keep, o->engine->keep_fd, o->engine->file, o->engine->block, b->shape.drafts);
     if (b->keep.fd > 0 && !be_alloc_weights(b, sizeof(struct keep_header)))
         return -ENOMEM;
-    r = host_step_init(&b->step.host, o);
-    r = r ? r : cpu_allocate(b, o);
-    r = r ? r : attend_open(b, o->engine->max_context);
-    r = r ? r : experts_open(b);
-    r = r ? r : mla_open(b);
-    r = r ? r : recurrent_open(b, o->n_states);
-    r = r ? r : streams_open(b);
-    r = r ? r : blocks_open(b);
-    r = r ? r : sparse_open(b, o->engine->max_context);
-    r = r ? r : condensed_open(b, o->engine->max_context);
+    r = cpu_open_buffers(b, o);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);

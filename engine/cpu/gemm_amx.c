@@ -67,8 +67,10 @@ INLINE void gemm_amx_unpack(int format, const struct mat *m, const uint8_t *pane
 
         gemm_wide_avx512[format].unpack(m, panel, b, b + 1, bytes);
         for (int g = 0; g < 64; g++) {
-            vi s = f.no_scale ? vi_set1(1) : vi_load_i8(meta + g / per_scale * LANES);
+            vi s = vi_set1(1);
 
+            if (!f.no_scale)
+                s = vi_load_i8(meta + g / per_scale * LANES);
             s = _mm512_or_si512(_mm512_and_si512(s, vi_set1(0xFFFF)), _mm512_slli_epi32(s, 16));
             gemm_amx_split(vb_load(bytes + 64 * g), s, f.offset, planes, out + 64 * g,
                            out + LANES * 256 + 64 * g);

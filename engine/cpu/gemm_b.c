@@ -34,7 +34,10 @@ INLINE vb gemm_b_weights(int format, const uint8_t *q, int g, vb table) {
     if (format == PANEL_Q5 || format == PANEL_Q5M) {
         vb high = vb_load(q + 256);
 
-        high = g < 4 ? vb_shl(high, (unsigned)(4 - g)) : vb_shr(high, (unsigned)(g - 4));
+        if (g < 4)
+            high = vb_shl(high, (unsigned)(4 - g));
+        else
+            high = vb_shr(high, (unsigned)(g - 4));
         return vb_or(v, vb_and(high, vb_set1(16)));
     }
     return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
@@ -62,8 +65,12 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
                 dot[c] = vi_dot6(dot[c], w, cols_i(a.q, a.row, c, g));
         }
         UNROLL
-        for (int c = 0; c < n; c++)
-            sum[c] = half ? vf_fma(d, vf_of_i(dot[c]), sum[c]) : vf_mul(d, vf_of_i(dot[c]));
+        for (int c = 0; c < n; c++) {
+            if (half)
+                sum[c] = vf_fma(d, vf_of_i(dot[c]), sum[c]);
+            else
+                sum[c] = vf_mul(d, vf_of_i(dot[c]));
+        }
     }
     UNROLL
     for (int c = 0; c < n; c++)
@@ -94,12 +101,22 @@ INLINE void gemm_b_add_block(int format, const uint8_t *q, const uint8_t *meta, 
         vb w = gemm_b_weights(format, q, g, table);
 
         UNROLL
-        for (int c = 0; c < n; c++)
-            dot[c] = offset128 ? vi_dot8(dot[c], w, cols_i(a.q, a.row, c, g))
-                               : vi_dot6(dot[c], w, cols_i(a.q, a.row, c, g));
+        for (int c = 0; c < n; c++) {
+            int32_t x = cols_i(a.q, a.row, c, g);
+
+            if (offset128)
+                dot[c] = vi_dot8(dot[c], w, x);
+            else
+                dot[c] = vi_dot6(dot[c], w, x);
+        }
     }
-    vf d = format == PANEL_MXFP4 ? vf_load_e8m0_half(meta) : vf_load_half(meta);
-    vf min = minimums ? vf_load_half(meta + 32) : vf_zero();
+    vf d, min = vf_zero();
+    if (format == PANEL_MXFP4)
+        d = vf_load_e8m0_half(meta);
+    else
+        d = vf_load_half(meta);
+    if (minimums)
+        min = vf_load_half(meta + 32);
     UNROLL
     for (int c = 0; c < n; c++) {
         vf p = vf_mul(d, vf_of_i(dot[c]));

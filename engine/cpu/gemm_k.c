@@ -33,7 +33,9 @@
 INLINE vb high_bits(vb v, int at, int to, uint8_t mask) {
     vb m = vb_set1(mask);
 
-    return at < to ? vb_and(vb_shl(v, to - at), m) : vb_and(vb_shr(v, at - to), m);
+    if (at < to)
+        return vb_and(vb_shl(v, to - at), m);
+    return vb_and(vb_shr(v, at - to), m);
 }
 
 /* Returns group @g of quants of two bits. */
@@ -131,8 +133,9 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     case 32:
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub));
     case 64:
-        return vi_set1(f.sub16 ? twice(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub))
-                               : cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) >> 1);
+        if (f.sub16)
+            return vi_set1(twice(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub)));
+        return vi_set1(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) >> 1);
     case 128:
         return vi_dot8_init(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub));
     default:
@@ -161,10 +164,15 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
             for (int c = 0; c < n; c++) {
                 int32_t x = cols_i(a.q, a.row, c, 8 * s + g);
 
-                dot[c] = f.offset == 128 ? vi_dot8(dot[c], w, x) : vi_dot6(dot[c], w, x);
+                if (f.offset == 128)
+                    dot[c] = vi_dot8(dot[c], w, x);
+                else
+                    dot[c] = vi_dot6(dot[c], w, x);
             }
         }
-        vi scale = f.no_scale ? vi_zero() : vi_load_i8(meta + 16 * sub);
+        vi scale = vi_zero();
+        if (!f.no_scale)
+            scale = vi_load_i8(meta + 16 * sub);
         UNROLL
         for (int c = 0; c < n; c++)
             isum[c] = vi_add(isum[c], f.no_scale ? dot[c] : vi_mul(dot[c], scale));

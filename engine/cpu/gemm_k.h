@@ -118,8 +118,10 @@ INLINE void gemm_k_add_block(struct shape f, const uint8_t *meta, struct cols a,
     vi msum[TILE_MAX];
 
     if (f.minimums) {
-        dmin = f.min_factor != 0 ? vf_mul(d, vf_set1(-f.min_factor))
-                                 : vf_neg(vf_load_half(meta + f.scale + 32));
+        if (f.min_factor != 0)
+            dmin = vf_mul(d, vf_set1(-f.min_factor));
+        else
+            dmin = vf_neg(vf_load_half(meta + f.scale + 32));
         UNROLL
         for (int c = 0; c < n; c++)
             msum[c] = vi_zero();

@@ -545,8 +545,12 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     float *o = ops_act_row(b, ACT_O, row);
 
     for (uint32_t i = 0; i < n; i += per) {
-        float x = gate[i / per], by = r->op->sigmoid ? mx_sigmoid(x) : mx_softplus(x);
+        float by;
 
+        if (r->op->sigmoid)
+            by = mx_sigmoid(gate[i / per]);
+        else
+            by = mx_softplus(gate[i / per]);
         for (uint32_t j = i; j < i + per; j++)
             o[j] *= by;
     }

@@ -198,6 +198,13 @@ static uint64_t cpu_vision_open_bytes(const struct vis_sizes *s, uint32_t n_thre
            (uint64_t)s->max_rows * s->max_in * sizeof(float);
 }
 
+static int cpu_vision_open_parts(struct vis_be *b, const struct image_encoder_opts *opts,
+                                 const struct vis_sizes *sizes) {
+    TRY(vis_host_open(&b->host, sizes));
+    TRY(pool_new(&b->pool, opts->n_threads));
+    return cpu_vision_allocate(b) ? 0 : -ENOMEM;
+}
+
 /* Implements vis_ops.open. */
 static int cpu_vision_open_be(struct vis_be **out, const struct image_encoder_opts *opts,
                               const struct vis_sizes *sizes, struct err *err) {
@@ -209,10 +216,7 @@ static int cpu_vision_open_be(struct vis_be **out, const struct image_encoder_op
     b->kernels = kernels;
     b->host =
         (struct vis_host){.each = cpu_vision_each, .norm = cpu_vision_norm, .act = cpu_vision_act};
-    int r = vis_host_open(&b->host, sizes);
-    r = r < 0 ? r : pool_new(&b->pool, opts->n_threads);
-    if (r == 0 && !cpu_vision_allocate(b))
-        r = -ENOMEM;
+    int r = cpu_vision_open_parts(b, opts, sizes);
     if (r < 0)
         cpu_vision_close_be(b);
     else

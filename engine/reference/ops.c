@@ -224,9 +224,14 @@ int ref_gate(struct step *s, const struct model_op *op) {
 
         ref_norm_rows(s, op);
         ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
-        for (size_t i = 0; i < n * dim; i++)
-            b->act[ACT_O][i] *= op->sigmoid ? mx_sigmoid(b->act[ACT_Q][i / per])
-                                            : mx_softplus(b->act[ACT_Q][i / per]);
+        for (size_t i = 0; i < n * dim; i++) {
+            float x = b->act[ACT_Q][i / per];
+
+            if (op->sigmoid)
+                b->act[ACT_O][i] *= mx_sigmoid(x);
+            else
+                b->act[ACT_O][i] *= mx_softplus(x);
+        }
         return 0;
     }
     for (size_t h = 0; h < n; h++)

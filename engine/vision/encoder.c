@@ -50,11 +50,10 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
 
     if (!e)
         return -ENOMEM;
-    int r = image_encoder_prepare(e, file, opts, err);
-    r = r < 0 ? r : vis_load(e, file, opts, err);
-    if (r == 0)
-        *out = STEAL(e);
-    return r;
+    TRY(image_encoder_prepare(e, file, opts, err));
+    TRY(vis_load(e, file, opts, err));
+    *out = STEAL(e);
+    return 0;
 }
 
 /* Accepts an encoder that image_encoder_new() left half-built, too. */
@@ -163,7 +162,6 @@ int image_encoder_run(struct image_encoder *e, const struct picture *p,
     if (p->width != l->width || p->height != l->height)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
                        p->width, p->height);
-    int r = image_encoder_begin(e, p->rgb, l, out, err);
-
-    return r < 0 ? r : image_encoder_step(e, UINT64_MAX, &left);
+    TRY(image_encoder_begin(e, p->rgb, l, out, err));
+    return image_encoder_step(e, UINT64_MAX, &left);
 }

@@ -29,8 +29,9 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
                         enum vis_stage stage, uint32_t layer) {
     switch (stage) {
     case VIS_ATTEND:
-        return vis_full_attention(e, layer) ? e->p.n_head * vis_head_blocks(patches(e, l))
-                                            : windows(e, l);
+        if (vis_full_attention(e, layer))
+            return e->p.n_head * vis_head_blocks(patches(e, l));
+        return windows(e, l);
     case VIS_DEEP:
         return e->layer[layer].deep_norm.w ? blocks(e, l) : 0;
     case VIS_ARRANGE:

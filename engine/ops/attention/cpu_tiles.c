@@ -169,7 +169,9 @@ INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct
     if (type == ENGINE_KV_Q8_0)
         return vf_of_i(vi_load_i8(row + d));
     vi both = vi_load_i8(row + d / 32 * LANES);
-    return vf_of_i(second ? vi_high4(both) : vi_low4(both));
+    if (second)
+        return vf_of_i(vi_high4(both));
+    return vf_of_i(vi_low4(both));
 }
 
 /* Adds the values of a tile for @n queries, key by key: o = o * before, then o += p v, for @n_vec
