@@ -33,7 +33,7 @@ int prompt_encode(struct prompt_job *job, uint32_t i);
  * -EINVAL. */
 int prompt_exceeds(const struct prompt_job *job, const char *place, size_t n, bool more,
                    uint32_t context, struct err *err);
-/* The same for more than @n tokens and the job's context. */
+/* Does the same for more than @n tokens and the job's context. */
 int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err);
 /* Makes the text of request.tokens, in job->text. */
 int prompt_decode(struct prompt_job *job);

@@ -107,7 +107,7 @@ bool toolcall_encloses(const struct toolcall_reasoning *r, const char *text, siz
                        const char *needle);
 /* Returns true if a rendered prompt ends inside reasoning, so that the output starts there. */
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
-/* The same for a format that defines its own reasoning. */
+/* Returns true if the prompt ends inside reasoning that the format itself defines. */
 bool toolcall_opens_own(const struct toolcall_format *f, const char *prompt, size_t len);
 /* Returns true if a rendered prompt ends behind reasoning that the template has closed. */
 bool toolcall_closes_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);

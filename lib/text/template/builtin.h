@@ -41,7 +41,7 @@ bool text_is_kind(uint32_t cp, enum text_kind kind);
 /* Returns whether @s has a letter of @kind, KIND_UPPER or KIND_LOWER, and none of the other one. */
 bool text_is_cased(const struct tstr *s, enum text_kind kind);
 
-/* Where padding goes. */
+/* Sides of a text on which padding goes. */
 enum pad { PAD_LEFT, PAD_RIGHT, PAD_CENTER };
 /* Pads @s with @fill to @width code points. */
 int text_pad(struct render *rd, const struct tstr *s, int64_t width, uint32_t fill, enum pad pad,

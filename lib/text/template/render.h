@@ -79,8 +79,8 @@ struct builtin {
     int memory;
 };
 
-/* What a filter does with memory: its result is a sequence that nothing else refers to; or its
- * result does not refer to its operand. */
+/* Uses of memory by a filter: its result is a sequence that nothing else refers to; or its result
+ * does not refer to its operand. */
 enum { BUILTIN_MAKES_SEQ = 1, BUILTIN_READS_SEQ };
 
 /* Fails with the template's own message, for raise_exception(). */
