@@ -76,7 +76,7 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
                         uint64_t n) {
     const struct model_shape *s = &m->shape;
     const struct sparse_shape *p = &s->sparse;
-    const struct condensed_shape *c = &s->condensed;
+    const struct compressed_shape *c = &s->compressed;
     uint64_t bytes = n * page_bytes / o->page_tokens;
 
     if (p->n_layer) {
@@ -88,7 +88,7 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
         uint64_t n_layer = c->n_short / (s->head_dim + c->index_dim), blocks = n / BLOCK_SHORT;
         uint64_t unseen = n_layer * (blocks - MIN(blocks, c->n_block));
 
-        bytes -= unseen * s->head_dim * condensed_value(o->kv_type);
+        bytes -= unseen * s->head_dim * compressed_value(o->kv_type);
     }
     return bytes;
 }
@@ -120,8 +120,8 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     for (int k = 0; k < OP_KINDS; k++)
         values += width[k];
     values += 2ull * m->shape.stream.n * m->shape.n_embd;
-    if (m->shape.condensed.window) { /* the picked blocks, and outputs of attention */
-        values += m->shape.condensed.n_block + m->shape.widest.q + m->shape.state.n_out;
+    if (m->shape.compressed.window) { /* the picked blocks, and outputs of attention */
+        values += m->shape.compressed.n_block + m->shape.widest.q + m->shape.state.n_out;
         fixed += SCORED_ROWS * (context / BLOCK_SHORT) * sizeof(float);
     }
     if (m->shape.sparse.n_layer) /* a bit for each position */

@@ -227,7 +227,7 @@ enum op_kind {
      * keys after the whole blocks. State, at @more: w[1] x of the tokens of the block that is not
      * whole, by their place in it. */
     OP_INDEX,
-    /* Down projections of attention to condensed keys: r = q_norm(w[0] y), k = rope(k_norm(w[1]
+    /* Down projections of attention to compressed keys: r = q_norm(w[0] y), k = rope(k_norm(w[1]
      * y)), and for the indexer t = w[2] y / sqrt(index_dim n_index). w[2] NULL: the layer has no
      * indexer. */
     OP_CSA_IN,
@@ -235,7 +235,7 @@ enum op_kind {
     OP_CSA_KEYS,
     /* q = rope(RMS norm, without weights, of w[0] r), per head */
     OP_CSA_Q,
-    /* Writes the condensed keys of the blocks that end in this step to the pages. For each channel:
+    /* Writes the compressed keys of the blocks that end in this step to the pages. For each channel:
      * the mean of u = w[0] y over the block's tokens, weighted by the softmax of w[1] y +
      * weigh[index of the token in the block]; then rope(k_norm(mean)) at the block's first
      * position. For short blocks u and the weights are twice as wide, because a key covers two

@@ -49,13 +49,13 @@
     X(HC_IN, hc_in, "residual streams", products)                                                  \
     X(NGRAM, ngram, "tables of n-grams", products)                                                 \
     X(INDEX, index, "sparse attention", products)                                                  \
-    X(CSA_IN, csa_in, "condensed keys", products)                                                  \
-    X(CSA_KEYS, csa_keys, "drafts behind condensed keys", products)                                \
-    X(CSA_Q, csa_q, "condensed keys", products)                                                    \
-    X(COMPRESS, compress, "condensed keys", products)                                              \
-    X(CSA_INDEX, csa_index, "condensed keys", products)                                            \
-    X(CSA_ATTEND, csa_attend, "condensed keys", products)                                          \
-    X(CSA_OUT, csa_out, "condensed keys", products)                                                \
+    X(CSA_IN, csa_in, "compressed keys", products)                                                 \
+    X(CSA_KEYS, csa_keys, "drafts behind compressed keys", products)                               \
+    X(CSA_Q, csa_q, "compressed keys", products)                                                   \
+    X(COMPRESS, compress, "compressed keys", products)                                             \
+    X(CSA_INDEX, csa_index, "compressed keys", products)                                           \
+    X(CSA_ATTEND, csa_attend, "compressed keys", products)                                         \
+    X(CSA_OUT, csa_out, "compressed keys", products)                                               \
     X(LOGITS, logits, NULL, logits)
 
 /* Cost of an op for a row of the batch. */

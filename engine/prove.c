@@ -345,7 +345,7 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
 static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {
     const struct model_shape *s = &p->shape;
 
-    p->shape.condensed.n_block = MIN(s->condensed.n_block, PROOF_BLOCKS);
+    p->shape.compressed.n_block = MIN(s->compressed.n_block, PROOF_BLOCKS);
     p->shape.sparse.n_block = MIN(s->sparse.n_block, PROOF_BLOCKS);
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;

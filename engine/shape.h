@@ -96,14 +96,14 @@ struct sparse_shape {
 };
 
 /*
- * Attention to condensed keys (DeepSeek-V4). All heads share one key per position, which is also
+ * Attention to compressed keys (DeepSeek-V4). All heads share one key per position, which is also
  * the value. A row sees the keys of the last @window positions, which are in the state of its
- * sequence (row p % window of the layer's part), and one condensed key for each earlier block of
+ * sequence (row p % window of the layer's part), and one compressed key for each earlier block of
  * positions, which lies in the page of the block's last position. A layer has short blocks, long
  * blocks or none; of short blocks a row sees those that an indexer picks. The last n_rot values of
  * a key are rotary. window 0: the model has none.
  */
-struct condensed_shape {
+struct compressed_shape {
     /* q_rank: rank of the projection of queries */
     uint32_t window, q_rank;
     /* groups of heads whose outputs have a projection each (CSA_OUT) */
@@ -258,7 +258,7 @@ struct model_shape {
     struct mla_shape mla;
     struct stream_shape stream;
     struct sparse_shape sparse;
-    struct condensed_shape condensed;
+    struct compressed_shape compressed;
     struct ngram_shape ngram;
     /* First layer of each device if layers are divided among devices, then n_layer. All 0: they are
      * not divided. */
@@ -291,8 +291,8 @@ static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_to
     return p->n_layer ? (uint64_t)page_tokens / p->ratio * p->dim * 2 : 0;
 }
 
-/* Returns the bytes of one value of a condensed key: f16, or f32 if keys are f32. */
-static inline uint32_t condensed_value(struct kv_formats kv) {
+/* Returns the bytes of one value of a compressed key: f16, or f32 if keys are f32. */
+static inline uint32_t compressed_value(struct kv_formats kv) {
     return kv.k == ENGINE_KV_F32 ? 4 : 2;
 }
 
@@ -300,10 +300,10 @@ static inline uint32_t condensed_value(struct kv_formats kv) {
 static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struct kv_formats kv,
                                  uint32_t page_tokens) {
     uint64_t index = cls == KV_GLOBAL ? s->sparse.n_layer * index_bytes(s, page_tokens) : 0;
-    uint64_t condensed = s->condensed.n_short * (page_tokens / BLOCK_SHORT) +
-                         s->condensed.n_long * ((page_tokens + BLOCK_LONG - 1) / BLOCK_LONG);
+    uint64_t compressed = s->compressed.n_short * (page_tokens / BLOCK_SHORT) +
+                          s->compressed.n_long * ((page_tokens + BLOCK_LONG - 1) / BLOCK_LONG);
 
-    index += cls == KV_GLOBAL ? condensed * condensed_value(kv) : 0;
+    index += cls == KV_GLOBAL ? compressed * compressed_value(kv) : 0;
     return kv_bytes_both(kv, s->n_kv_values[cls] * page_tokens) + index;
 }
 

@@ -1186,7 +1186,7 @@ static int arch_bind_all(struct model *m, const struct arch *a, const struct eng
     if (b.r == 0 && m->r == 0) {
         model_measure(m);
         if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW] &&
-            !m->shape.condensed.window)
+            !m->shape.compressed.window)
             bind_refuse(&b, "models without attention are not supported");
         head_bind(&b, &m->head, m->shape.n_embd, output);
     }

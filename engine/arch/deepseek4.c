@@ -5,8 +5,8 @@
  *   HC_IN  CSA_IN CSA_Q [COMPRESS [COMPRESS CSA_INDEX]] CSA_ATTEND CSA_OUT .. PROJ   HC_OUT
  *   HC_IN  [GATE_UP PROJ: the shared expert] ROUTE EXPERTS                                 HC_OUT
  *
- * Layers have short blocks of positions, whose condensed keys an indexer picks, long blocks, all of
- * whose condensed keys are seen, or no blocks. The MTP block is one more layer without blocks.
+ * Layers have short blocks of positions, whose compressed keys an indexer picks, long blocks, all of
+ * whose compressed keys are seen, or no blocks. The MTP block is one more layer without blocks.
  */
 
 #include "engine/arch/deepseek4.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "engine/arch/mtp.h"
-#include "engine/condensed.h"
+#include "engine/compressed.h"
 #include "engine/meta.h"
 #include "engine/rope.h"
 #include "engine/sinkhorn.h"
@@ -125,7 +125,7 @@ static void deepseek4_read_plan(struct binder *b, const struct model_shape *s, u
 
 /* Reads and checks all hyperparameters of the model. */
 static void deepseek4_read_all(struct binder *b, struct model_shape *s, struct plan *p) {
-    struct condensed_shape *c = &s->condensed;
+    struct compressed_shape *c = &s->compressed;
     uint32_t func;
 
     meta_u32(b, "attention.sliding_window", 1, 4096, &c->window);
@@ -195,7 +195,7 @@ static uint64_t add_compress(struct binder *b, struct model *m, uint32_t l, uint
     struct model_shape *s = &m->shape;
     bool is_short = block == BLOCK_SHORT;
     uint64_t width = is_short ? 2ull * dim : dim, n_kept = is_short ? 2 * block : block;
-    uint64_t *n_values = is_short ? &s->condensed.n_short : &s->condensed.n_long;
+    uint64_t *n_values = is_short ? &s->compressed.n_short : &s->compressed.n_long;
     uint64_t first = *n_values;
 
     model_add(
@@ -219,7 +219,7 @@ static uint64_t add_compress(struct binder *b, struct model *m, uint32_t l, uint
 
 /* Adds the indexer of layer @l: the keys of its short blocks, and CSA_INDEX. */
 static void add_csa_index(struct binder *b, struct model *m, uint32_t l) {
-    const struct condensed_shape *c = &m->shape.condensed;
+    const struct compressed_shape *c = &m->shape.compressed;
     uint64_t first = add_compress(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
 
     model_add(m, &(struct model_op){
@@ -237,7 +237,7 @@ static void add_csa_index(struct binder *b, struct model *m, uint32_t l) {
 static void deepseek4_add_output(struct binder *b, struct model *m, const struct plan *p,
                                  uint32_t l) {
     const struct model_shape *s = &m->shape;
-    uint32_t n_group = s->condensed.n_group;
+    uint32_t n_group = s->compressed.n_group;
     uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_out = (uint64_t)n_group * p->n_out;
     const struct tensor *all = layer_matrix(b, l, "attn_output_a", n_q / n_group, n_out);
 
@@ -255,7 +255,7 @@ static void deepseek4_add_output(struct binder *b, struct model *m, const struct
 static void deepseek4_add_attention(struct binder *b, struct model *m, const struct plan *p,
                                     uint32_t l) {
     struct model_shape *s = &m->shape;
-    const struct condensed_shape *c = &s->condensed;
+    const struct compressed_shape *c = &s->compressed;
     uint32_t block = p->block[l];
     uint8_t rope = block > 0;
     bool drafts = l >= s->n_layer;

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * deepseek4 - DeepSeek-V4-Flash: attention to a window and to condensed keys of earlier blocks of
+ * deepseek4 - DeepSeek-V4-Flash: attention to a window and to compressed keys of earlier blocks of
  * positions; experts, which in the first layers are picked by a table of tokens; and residual
  * streams (hyper-connections) around both.
  */

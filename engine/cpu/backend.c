@@ -579,7 +579,7 @@ static int cpu_allocate(struct be *b, const struct be_opts *o) {
         [ACT_P] = (size_t)m->n_layer * m->n_layer_input,
         [ACT_S] = (size_t)m->stream.n * m->n_embd,
     };
-    size_t gated = m->state.n_layer && !m->condensed.window ? 2 * width[ACT_Q] : 0;
+    size_t gated = m->state.n_layer && !m->compressed.window ? 2 * width[ACT_Q] : 0;
 
     for (int i = 0; i < ACT_ROLES; i++) {
         b->act_width[i] = width[i];
@@ -589,7 +589,7 @@ static int cpu_allocate(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, round_up(MAX(m->mla.q_rank, m->sparse.dim), LANES));
     b->row_width = MAX(b->row_width, round_up(MAX(m->stream.n_low, 2 * m->block.rank), LANES));
     b->row_width =
-        MAX(b->row_width, round_up(MAX(m->condensed.q_rank, m->condensed.index_dim), LANES));
+        MAX(b->row_width, round_up(MAX(m->compressed.q_rank, m->compressed.index_dim), LANES));
     b->gated = gated ? be_rows(b, gated) : NULL;
     b->pair = m->drafts && !m->n_taps ? be_rows(b, 2 * (size_t)m->n_embd) : NULL;
     b->k = be_rows(b, m->widest.kv);
@@ -649,7 +649,7 @@ static int cpu_open_buffers(struct be *b, const struct be_opts *o) {
     TRY(streams_open(b));
     TRY(blocks_open(b));
     TRY(sparse_open(b, o->engine->max_context));
-    return condensed_open(b, o->engine->max_context);
+    return compressed_open(b, o->engine->max_context);
 }
 
 /* Opens all parts of a backend whose shape and sizes are known. Returns 0 or -errno with @err. */

@@ -53,13 +53,13 @@ struct weights {
     struct tensor successor;
 };
 
-struct experts;   /* buffers of a mixture of experts: experts.c */
-struct mla;       /* buffers of latent attention: cpu_latent.c */
-struct streams;   /* buffers of residual streams: engine/ops/streams */
-struct condensed; /* buffers of condensed keys: engine/ops/compressed */
-struct blocks;    /* buffers of block drafters: blocks.c */
-struct sparse;    /* buffers of sparse attention: engine/ops/sparse */
-struct recurrent; /* states and buffers of recurrent layers: engine/ops/recurrent */
+struct experts;    /* buffers of a mixture of experts: experts.c */
+struct mla;        /* buffers of latent attention: cpu_latent.c */
+struct streams;    /* buffers of residual streams: engine/ops/streams */
+struct compressed; /* buffers of compressed keys: engine/ops/compressed */
+struct blocks;     /* buffers of block drafters: blocks.c */
+struct sparse;     /* buffers of sparse attention: engine/ops/sparse */
+struct recurrent;  /* states and buffers of recurrent layers: engine/ops/recurrent */
 
 /* Consecutive rows of the batch whose queries go through the pages together (engine/ops/attention/cpu.c). */
 struct attend_block {
@@ -130,7 +130,7 @@ struct be {
     struct streams *streams;
     struct blocks *drafter;
     struct sparse *sparse;
-    struct condensed *condensed;
+    struct compressed *compressed;
     /* DRAFT_IN: [max_rows][2][n_embd], input of its product; or NULL */
     float *pair;
     /* QKV with gates: [max_rows][heads][2][dim], queries and gates; or NULL */
@@ -193,7 +193,7 @@ int mla_open(struct be *b);
 int streams_open(struct be *b);
 int blocks_open(struct be *b);
 int sparse_open(struct be *b, uint32_t max_context);
-int condensed_open(struct be *b, uint32_t max_context);
+int compressed_open(struct be *b, uint32_t max_context);
 /* Allocates buffers and @n_states states of sequences. */
 int recurrent_open(struct be *b, uint32_t n_states);
 /* Allocates the scratch memory of every thread, and room for the states of chunks. */

@@ -150,7 +150,7 @@ static void cuda_size_pages(struct be *b, const struct model_shape *all) {
         kv->layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
         kv->all_layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
     }
-    if (all->condensed.window) { /* the keys of all layers are contiguous */
+    if (all->compressed.window) { /* the keys of all layers are contiguous */
         struct kv_class *kv = &b->kv[KV_GLOBAL];
 
         kv->page_bytes = page_size(all, KV_GLOBAL, b->opts->kv_type, b->opts->page_tokens);

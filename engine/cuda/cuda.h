@@ -343,8 +343,8 @@ struct recurrent {
     uint32_t first, n_all;
 };
 
-/* Residual streams and attention to condensed keys. in: the weights of the last CSA_IN. */
-struct condensed {
+/* Residual streams and attention to compressed keys. in: the weights of the last CSA_IN. */
+struct compressed {
     /* of the streams */
     float *s, *low, *weight;
     /* results of CSA_IN; r and t before norm and factor */
@@ -353,7 +353,7 @@ struct condensed {
     float *u, *g;
 };
 
-/* The indexer of attention to condensed or to sparse keys. */
+/* The indexer of attention to compressed or to sparse keys. */
 struct indexer {
     /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
     float *q, *score;
@@ -552,7 +552,7 @@ struct be {
     struct latent latent;
     struct experts experts;
     struct recurrent recurrent;
-    struct condensed condensed;
+    struct compressed compressed;
     struct indexer indexer;
     struct streams streams;
     struct sparse sparse;
@@ -837,9 +837,9 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_mla_out, step_logits, step_hc_out, step_hc_in, step_mix, step_ngram, step_csa_in,
     step_csa_keys, step_csa_q, step_compress, step_csa_index, step_csa_attend, step_csa_out,
     step_index;
-/* Return the name of a property of an op of condensed or sparse keys, or of an indexer of @n_head
+/* Return the name of a property of an op of compressed or sparse keys, or of an indexer of @n_head
  * queries of @dim values, that is not supported, or NULL. */
-const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
+const char *compressed_lacks(const struct model_shape *s, const struct model_op *op);
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
 const char *indexer_lacks(uint32_t n_head, uint32_t dim);
 /* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to at least the room of
@@ -967,7 +967,7 @@ int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a)
 int residual_branch(struct step *s, const struct model_op *op);
 /* Replaces each row of @n values of x by its rms norm times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
-/* Returns the number of heads of latent attention, or of parts of condensed attention's output, that
+/* Returns the number of heads of latent attention, or of parts of compressed attention's output, that
  * have matrices of their own. */
 uint32_t latent_heads(const struct be *b);
 /* Multiplies each of these matrices with its part of the rows of @x, which are @stride values

@@ -366,9 +366,9 @@ template <int END = 32> DEVICE uint64_t warp_max(uint64_t v) {
 /* Programmatic dependent launch: a kernel that is launched early (cuda_api.launch) runs beside the
  * preceding kernels until it waits here; in other kernels this does nothing. Before it, a kernel
  * may read only data written before the step's last launch that is not early: weights, the step's
- * upload, lists and angles, which such a launch follows (step_start(), attend.c), and pages of
- * earlier steps. A block without work may end without it, except for block (0, 0): a grid of which
- * one thread waits ends after the preceding one, and so after all earlier ones. */
+ * upload, lists and angles, which such a launch follows (step_start(), attend_plan()), and pages
+ * of earlier steps. A block without work may end without it, except for block (0, 0): a grid of
+ * which one thread waits ends after the preceding one, and so after all earlier ones. */
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");

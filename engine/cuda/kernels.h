@@ -874,7 +874,7 @@ typedef const void *const kernel_address;
         X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in), X(mamba), X(mamba_out), X(conv), \
         X(conv_keep), X(hc_in), X(hc_out), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean),   \
         X(ngram_ask), X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(compress),   \
-        X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_condensed), X(mean_keys),        \
+        X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_compressed), X(mean_keys),       \
         X(attend_sparse), X(attend_sparse_q8), X(attend_sparse_q4), X(attend_sparse_q8_q4),        \
         X(merge_sparse), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),       \
         X(pack_shares), X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64),             \

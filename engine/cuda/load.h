@@ -65,9 +65,9 @@ void memory_add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t mo
 
 /* Families of ops: mixtures of experts; dense FFNs that the host computes, each of which is one
  * expert; latent attention, whose heads count as experts; rows and states of recurrent layers;
- * residual streams; attention to condensed keys; indexer and attention to chosen keys; drafts. */
+ * residual streams; attention to compressed keys; indexer and attention to chosen keys; drafts. */
 extern const struct op_family attention_family, experts_family, experts_host_family, latent_family,
-    recurrent_family, streams_family, condensed_family, sparse_family, draft_family;
+    recurrent_family, streams_family, compressed_family, sparse_family, draft_family;
 /* Implement op_family.check (cuda_check.c of the room). */
 int experts_check(struct be *b, struct err *err);
 int recurrent_check(struct be *b, struct err *err);

@@ -44,7 +44,7 @@ static void add_activations(struct be *b) {
     size_t n_streams = (size_t)s->stream.n * s->n_embd;
     size_t widest =
         round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)),
-                     MAX(MAX(n_pair, n_streams), MAX(s->condensed.q_rank, s->stream.n_low))),
+                     MAX(MAX(n_pair, n_streams), MAX(s->compressed.q_rank, s->stream.n_low))),
                  64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = round_up(rows * latent_heads(b), PACK_ROWS);

@@ -221,7 +221,7 @@ static int load_with_tables(struct be *b, struct weights *w, const struct model_
 static int load_output_parts(struct be *b, struct weights *w, const struct model_op *op,
                              struct err *err) {
     struct tensor all = *op->w[0];
-    uint32_t n = b->shape->condensed.n_group;
+    uint32_t n = b->shape->compressed.n_group;
 
     if (op->part)
         return 0;
@@ -452,31 +452,31 @@ const struct op_code cuda_code[OP_KINDS] = {
                    .out = {AT(draft.g)},
                    .takes = OP_BIT(OP_LOGITS)},
     [OP_CHAIN] = {.run = step_select, .load = load_chain, .takes = OP_BIT(OP_LOGITS)},
-    [OP_HC_OUT] = {.run = step_hc_out, .lacks = condensed_lacks, .family = &streams_family},
-    [OP_HC_IN] = {.run = step_hc_in, .out = {AT(condensed.low)}, .family = &streams_family},
+    [OP_HC_OUT] = {.run = step_hc_out, .lacks = compressed_lacks, .family = &streams_family},
+    [OP_HC_IN] = {.run = step_hc_in, .out = {AT(compressed.low)}, .family = &streams_family},
     [OP_MIX] = {.run = step_mix,
                 .load = load_mix,
-                .out = {AT(streams.gate), AT(condensed.low), AT(condensed.weight)},
+                .out = {AT(streams.gate), AT(compressed.low), AT(compressed.weight)},
                 .family = &streams_family},
     [OP_NGRAM] = {.run = step_ngram,
                   .load = ops_load_ngram,
                   .out = {AT(streams.gate), AT(act.q)},
                   .family = &recurrent_family},
     [OP_CSA_IN] = {.run = step_csa_in,
-                   .out = {AT(condensed.r), AT(condensed.key), AT(condensed.t)},
+                   .out = {AT(compressed.r), AT(compressed.key), AT(compressed.t)},
                    .adds = ADDITIONS,
-                   .family = &condensed_family},
+                   .family = &compressed_family},
     [OP_CSA_Q] = {.run = step_csa_q, .out = {AT(act.q)}, .takes = OP_BIT(OP_CSA_IN)},
     [OP_COMPRESS] = {.run = step_compress,
                      .decodes = true,
-                     .out = {AT(condensed.u), AT(condensed.g)},
+                     .out = {AT(compressed.u), AT(compressed.g)},
                      .adds = ADDITIONS,
                      .family = &recurrent_family},
     [OP_CSA_INDEX] = {.run = step_csa_index,
-                      .lacks = condensed_lacks,
+                      .lacks = compressed_lacks,
                       .out = {AT(indexer.q)},
                       .takes = OP_BIT(OP_CSA_IN),
-                      .family = &condensed_family},
+                      .family = &compressed_family},
     [OP_CSA_OUT] = {.run = step_csa_out,
                     .load = load_output_parts,
                     .out = {AT(recurrent.out)},

@@ -748,7 +748,7 @@ int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers) 
  * Pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
-    uint32_t n_layers = b->shape->condensed.window
+    uint32_t n_layers = b->shape->compressed.window
                             ? 1
                             : b->shape->n_kv_layer[KV_GLOBAL] + (b->shape->sparse.n_layer > 0);
     uint32_t n_run, n_ranks = cuda_page_ranks(b);

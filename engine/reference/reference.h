@@ -108,8 +108,8 @@ struct be {
     uint32_t *seen;
     uint32_t seen_words;
 
-    /* NULL: keys are not condensed */
-    struct ref_condensed *condensed;
+    /* NULL: keys are not compressed */
+    struct ref_compressed *compressed;
 
     /* owns all buffers */
     struct arena arena;
@@ -163,5 +163,5 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 OPS(DECLARE_OP)
 /* Allocates the buffers for a block drafter, if the model has one. */
 void ref_blocks_alloc(struct be *b, const struct be_opts *o);
-/* Allocates the buffers for condensed keys, if the model has them. */
-void ref_condensed_open(struct be *b, const struct be_opts *o);
+/* Allocates the buffers for compressed keys, if the model has them. */
+void ref_compressed_open(struct be *b, const struct be_opts *o);

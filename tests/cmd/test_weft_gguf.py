@@ -130,9 +130,9 @@ def test_mixes_of_experts_and_of_hybrid_models_are_llama_cpps():
     tensors = {t["name"]: t for t in info(synth("step.gguf", "--shape", step, "--format", "Q4_K_M"))["tensors"]}
     assert [tensors[f"blk.{i}.attn_q.weight"]["ne"][1] // 64 for i in range(5)] == [4, 6, 6, 6, 4]
     assert "blk.2.ffn_gate_inp.weight" not in tensors and "blk.3.exp_probs_b.bias" in tensors
-    condensed = ("deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=256,n_group=2,out_rank=128,n_ff=256,"
+    compressed = ("deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=256,n_group=2,out_rank=128,n_ff=256,"
                  "n_shared=256,n_vocab=300,n_expert=4,n_used=2,n_index=2,index_dim=32")
-    tensors = {t["name"]: t for t in info(synth("v4.gguf", "--shape", condensed, "--format", "Q4_K_M"))["tensors"]}
+    tensors = {t["name"]: t for t in info(synth("v4.gguf", "--shape", compressed, "--format", "Q4_K_M"))["tensors"]}
     assert [tensors.get(f"blk.{i}.attn_compressor_ape.weight", {}).get("ne") for i in range(5)] == [None, None, [128, 4], [64, 128], [128, 4]]
     assert tensors["blk.2.ffn_gate_tid2eid.weight"]["format"] == "I32" and "blk.3.exp_probs_b.bias" in tensors
 

@@ -11,7 +11,7 @@ MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mt
           "granitehybrid-dense", "granitemoe", "internlm2", "olmoe", "qwen2moe", "seed-oss", "smollm3",
           "command-r", "cohere2", "cohere2moe", "hunyuan-dense", "hunyuan-moe", "nemotron", "stablelm", "starcoder2",
           "apertus", "falcon-h1", "kimi-linear", "mistral4", "nanbeige", "olmo")
-# Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, condensed keys, branches beside
+# Full attention, windows, convolutions, Mamba-2, latent attention, Kimi delta attention, compressed keys, branches beside
 # each other behind a layer norm, norms behind the rotation, attention beside Mamba-2, layers that run twice.
 KINDS = every(MODELS, ("granite", "laguna", "lfm2moe", "nemotron-h-moe-mtp", "deepseek2-lite", "bailingmoe3",
                        "deepseek4", "granitehybrid", "afmoe", "cohere2moe", "hunyuan-dense", "falcon-h1", "kimi-linear",

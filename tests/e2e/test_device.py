@@ -157,8 +157,8 @@ def test_fetched_experts_give_what_a_device_with_all_gives():
             assert d.log.count("the device fetches those that are picked") == 2, d.log
 
 
-def test_condensed_keys_and_states_outlive_their_worker_and_their_daemon():
-    """A stream of DeepSeek continues after its worker is killed, and a restarted daemon finds windows and condensed
+def test_compressed_keys_and_states_outlive_their_worker_and_their_daemon():
+    """A stream of DeepSeek continues after its worker is killed, and a restarted daemon finds windows and compressed
     keys on disk."""
     prompt = random_tokens(71, 180)
     flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "512", "--threads", "1", "--speculation", "off")

@@ -93,7 +93,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 }
 
 #include "tests/gpu/attention.h"
-#include "tests/gpu/condensed.h"
+#include "tests/gpu/compressed.h"
 #include "tests/gpu/experts.h"
 #include "tests/gpu/latent.h"
 #include "tests/gpu/matrices.h"
@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);
     report_alone("short convolutions", 60, check_conv_kernels, &tiny);
-    report_alone("condensed keys", 60, check_condensed_kernels, &tiny);
+    report_alone("compressed keys", 60, check_compressed_kernels, &tiny);
     report_alone("residual streams", 60, check_stream_kernels, &tiny);
     report_alone("chosen keys", 60, check_chosen_keys, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);

@@ -4,10 +4,10 @@
  * only one group of checks runs (report.h). */
 
 #include "base/rng.h"
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/products/matvec_way.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "tests/gpu/report.h"
 
 static const struct cuda_api *api;

@@ -3,7 +3,7 @@
 /*
  * sparse - checks the kernels of sparse attention with the sizes of Qwen3.8-Flash-Next against
  * double precision: keys of blocks, the indexer's choice among them, and attention to the keys of
- * the chosen blocks. Part of kernels.c, after condensed.h.
+ * the chosen blocks. Part of kernels.c, after compressed.h.
  */
 
 #include "engine/ops/sparse/kernels_sparse.h"

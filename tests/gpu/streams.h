@@ -3,7 +3,7 @@
 /*
  * streams - checks the mixing of residual streams (MIX, HC_OUT) and the table of n-grams (NGRAM)
  * with the sizes of Qwen3.8-Flash-Next against double precision. Part of kernels.c, after
- * condensed.h.
+ * compressed.h.
  */
 
 #include "engine/ops/streams/kernels_streams.h"

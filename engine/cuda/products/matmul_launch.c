@@ -7,9 +7,9 @@
 #include <errno.h>
 
 #include "base/try.h"
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/products/matvec_way.h"
+#include "engine/ops/attention/kernels_attention.h"
 
 /* Allows the attention kernels for this engine's pages as much dynamic shared memory as their
  * launches need. */

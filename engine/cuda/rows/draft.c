@@ -38,7 +38,7 @@ int step_keep(struct step *s, const struct model_op *op) {
     bool now = op->links.paired || (s->batch->holes && !op->keep.streams);
     const struct keep_args a = {
         .batch = b->head,
-        .x = op->keep.streams ? b->condensed.s : b->act.x,
+        .x = op->keep.streams ? b->compressed.s : b->act.x,
         .weight = op->weights->norm,
         .hidden = b->draft.hidden,
         .kept = now ? b->draft.kept : NULL,
@@ -102,7 +102,7 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         a.keeps = !s->batch->model && op->part == 0 && i + 1 == n_parts;
         TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
         TRY(step_multiply(s, op->weights, false));
-        TRY(op->keep.streams ? put_x(s, b->condensed.s, i, n_parts) : 0);
+        TRY(op->keep.streams ? put_x(s, b->compressed.s, i, n_parts) : 0);
     }
     return 0;
 }

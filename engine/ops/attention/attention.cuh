@@ -20,8 +20,8 @@
  * needs a branch, and neither is stored or weighted.
  */
 
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/rows/rows.cuh"
+#include "engine/ops/attention/kernels_attention.h"
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {

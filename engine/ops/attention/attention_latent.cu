@@ -23,8 +23,8 @@
  * The kernel is bound by its reads of shared memory.
  */
 
-#include "engine/ops/attention/attention.cuh"
 #include "engine/cuda/bulk.cuh"
+#include "engine/ops/attention/attention.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 #define GROUPS (ATTN_LATENT_BULK / ATTN_QUERIES)

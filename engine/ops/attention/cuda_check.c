@@ -398,7 +398,7 @@ static int try_scene(struct be *b, struct scene *t, struct err *err) {
 static int check_attention(struct be *b, struct err *err) {
     struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
 
-    if (!b->kv[KV_GLOBAL].page_bytes || b->shape->condensed.window || b->shape->sparse.n_layer)
+    if (!b->kv[KV_GLOBAL].page_bytes || b->shape->compressed.window || b->shape->sparse.n_layer)
         return 0; /* the model has no such attention */
     int r = try_scene(b, &t, err);
 

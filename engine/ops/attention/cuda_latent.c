@@ -29,7 +29,7 @@ static uint32_t latent_items_of(const struct step *s) {
 }
 
 uint32_t latent_heads(const struct be *b) {
-    return b->shape->mla.rank ? b->shape->n_head : b->shape->condensed.n_group;
+    return b->shape->mla.rank ? b->shape->n_head : b->shape->compressed.n_group;
 }
 
 const char *latent_lacks(const struct model_shape *s) {

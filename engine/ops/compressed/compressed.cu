@@ -1,5 +1,5 @@
 /*
- * condensed - the kernels of kernels_compressed.h. The result of a row depends only on its position
+ * compressed - the kernels of kernels_compressed.h. The result of a row depends only on its position
  * and on the tokens before it in its sequence: each thread sums fixed elements, then the threads'
  * sums are added in a fixed order, and keys have one order, the window's first, whether they are
  * read from the state or from the step.
@@ -14,7 +14,7 @@
  * score_blocks     a row's queries in shared memory; a warp holds 16 keys in registers
  * choose_blocks    one block for each row: radix search for the least score that is chosen, byte by
  *                  byte from the highest, then a list of the blocks in their order
- * attend_condensed one block for sixteen heads of a row, with tiles of 32 keys in shared memory in
+ * attend_compressed one block for sixteen heads of a row, with tiles of 32 keys in shared memory in
  *                  half precision: a warp computes the scores of eight keys over one half of
  *                  their values, then accumulates 64 of the values
  */
@@ -142,8 +142,8 @@ ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
 /* Returns u of position @pos; with @which 1 its raw weights. */
-DEVICE const float *condensed_token(const struct compress_args &a, const struct plan_seq &seq,
-                                    uint32_t pos, uint32_t which) {
+DEVICE const float *compressed_token(const struct compress_args &a, const struct plan_seq &seq,
+                                     uint32_t pos, uint32_t which) {
     if (pos < seq.pos0)
         return a.state + seq.state * a.stride + (2 * (size_t)(pos % a.n_kept) + which) * a.width;
     return (which ? a.g : a.u) + (size_t)(seq.row0 + pos - seq.pos0) * a.width;
@@ -151,25 +151,25 @@ DEVICE const float *condensed_token(const struct compress_args &a, const struct 
 
 /* Returns channel @c of the weighted mean of the block that begins at @first: of the block's own
  * tokens and of the @before tokens preceding it, whose channels are in the first half of u. */
-DEVICE float condensed_block_mean(const struct compress_args &a, const struct plan_seq &seq,
-                                  uint32_t first, uint32_t before, uint32_t c) {
+DEVICE float compressed_block_mean(const struct compress_args &a, const struct plan_seq &seq,
+                                   uint32_t first, uint32_t before, uint32_t c) {
     uint32_t block = a.end.keys.block, own = a.overlaps ? a.end.keys.n + c : c;
     uint32_t end = first + block;
     float max = -INFINITY, sum = 0, mean = 0;
 
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = condensed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
+        float score = compressed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
 
         max = score > max ? score : max;
     }
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = condensed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
+        float score = compressed_token(a, seq, p, 1)[i] + a.place[i * block + p % block];
         float weight = mx_expf(score - max);
 
         sum += weight;
-        mean += weight * condensed_token(a, seq, p, 0)[i];
+        mean += weight * compressed_token(a, seq, p, 0)[i];
     }
     return mean / sum;
 }
@@ -177,7 +177,7 @@ DEVICE float condensed_block_mean(const struct compress_args &a, const struct pl
 ROW_KERNEL(compress, struct compress_args, CUDA_THREADS, 2) {
     SHARED float key[CSA_DIM], sums[WARPS];
     auto mean = [&](const struct plan_seq &seq, uint32_t first, uint32_t i) {
-        return condensed_block_mean(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
+        return compressed_block_mean(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
     };
 
     block_key_put(a.end, a.batch, r, key, sums, mean);
@@ -293,8 +293,8 @@ DEVICE uint32_t order_of(float x) {
 
 /* Returns order_of() the n_best-th largest of @n scores, by the block; sets *ties to the number of
  * scores equal to it that are chosen. shared: [256 + 2]. */
-DEVICE uint32_t condensed_find_least(const struct pick_args &a, const float *score, uint32_t n,
-                                     uint32_t *shared, uint32_t *ties) {
+DEVICE uint32_t compressed_find_least(const struct pick_args &a, const float *score, uint32_t n,
+                                      uint32_t *shared, uint32_t *ties) {
     uint32_t *found = shared + 256, *left = shared + 257, mask = 0;
 
     if (threadIdx.x == 0) {
@@ -357,7 +357,7 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
             pick[i] = i;
         return;
     }
-    uint32_t least = condensed_find_least(a, score, n, shared, &ties);
+    uint32_t least = compressed_find_least(a, score, n, shared, &ties);
     uint32_t each = (n + CUDA_THREADS - 1) / CUDA_THREADS, from = threadIdx.x * each;
     uint32_t to = from + each < n ? from + each : n;
     for (uint32_t i = from; i < to; i++) {
@@ -435,7 +435,7 @@ DEVICE void bring_keys(const struct csa_args &a, const struct csa_view &v, uint3
 
 /* Adds the tile's values, multiplied by their weights, to the warp's 64 of the @n values of each
  * head. */
-DEVICE void condensed_add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
+DEVICE void compressed_add_values(uint32_t n, const struct csa_shared &s, float o[8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
@@ -480,7 +480,7 @@ DEVICE void put_heads(const struct csa_args &a, uint32_t r, uint32_t head0, cons
     }
 }
 
-ROW_KERNEL(attend_condensed, struct csa_args, CUDA_THREADS, 2) {
+ROW_KERNEL(attend_compressed, struct csa_args, CUDA_THREADS, 2) {
     SHARED struct csa_shared s;
     uint32_t head0 = blockIdx.y * CSA_HEADS, head = head0 + threadIdx.x / 16;
     struct vec4 q[CSA_HALF][4];
@@ -498,7 +498,7 @@ ROW_KERNEL(attend_condensed, struct csa_args, CUDA_THREADS, 2) {
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();
-        condensed_add_values(a.turn.dim, s, o);
+        compressed_add_values(a.turn.dim, s, o);
     }
     if (threadIdx.x % 16 == 0)
         s.sum[threadIdx.x / 16] = h.sum;

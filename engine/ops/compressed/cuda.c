@@ -1,5 +1,5 @@
 /*
- * condensed - grids and arguments of the kernels of kernels_compressed.h. Products compute queries
+ * compressed - grids and arguments of the kernels of kernels_compressed.h. Products compute queries
  * and keys. The parts of attention's output are multiplied like the heads of latent attention
  * (cuda_latent.c), all in one product. A grid depends only on the numbers of rows and sequences, so
  * steps with these ops can be recorded as graphs.
@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "base/try.h"
-#include "engine/condensed.h"
+#include "engine/compressed.h"
 #include "engine/cuda/load.h"
 #include "engine/ops/compressed/kernels_compressed.h"
 
@@ -24,8 +24,8 @@ const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
                : NULL;
 }
 
-const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
-    const struct condensed_shape *c = &s->condensed;
+const char *compressed_lacks(const struct model_shape *s, const struct model_op *op) {
+    const struct compressed_shape *c = &s->compressed;
 
     static_assert(HC_STREAMS == 8, "as the texts say");
     if (op->kind == OP_HC_OUT && s->stream.rounds && s->stream.n > HC_STREAMS)
@@ -41,8 +41,8 @@ int step_hc_out(struct step *s, const struct model_op *op) {
     const struct hc_out_args a = {
         .batch = b->head,
         .x = op->begins ? b->act.x : b->act.q,
-        .weight = op->begins ? NULL : b->condensed.weight,
-        .s = b->condensed.s,
+        .weight = op->begins ? NULL : b->compressed.weight,
+        .s = b->compressed.s,
         .n = b->shape->n_embd,
         .n_stream = b->shape->stream.n,
         .shares = b->shape->stream.rounds > 0,
@@ -58,13 +58,13 @@ int step_hc_in(struct step *s, const struct model_op *op) {
     const struct stream_shape *t = &b->shape->stream;
     const struct hc_in_args a = {
         .batch = b->head,
-        .s = b->condensed.s,
-        .low = b->condensed.low,
+        .s = b->compressed.s,
+        .low = b->compressed.low,
         .scale = w->weigh,
         .base = w->pick_bias,
         .x = b->act.x,
         .b = b->act.q,
-        .weight = b->condensed.weight,
+        .weight = b->compressed.weight,
         .n = b->shape->n_embd,
         .n_stream = t->n,
         .rounds = t->rounds,
@@ -89,8 +89,8 @@ static struct csa_rope rope_of(const struct be *b, const struct model_op *op, ui
 
 /* Rotates the @n_head heads of @dim values of each row of @x; with @normed, divides them by their
  * rms and multiplies by the norm first. */
-static int cuda_condensed_turn(struct step *s, const struct model_op *op, float *x, uint32_t n_head,
-                               uint32_t dim, bool normed) {
+static int cuda_compressed_turn(struct step *s, const struct model_op *op, float *x,
+                                uint32_t n_head, uint32_t dim, bool normed) {
     struct be *b = s->be;
     const struct turn_args a = {
         .batch = b->head,
@@ -113,7 +113,7 @@ int step_csa_in(struct step *s, const struct model_op *op) {
 
     TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
-    return cuda_condensed_turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
+    return cuda_compressed_turn(s, op, b->compressed.key, 1, b->shape->head_dim, true);
 }
 
 /* Multiplies the norm of r, which CSA_IN has left, by the op's matrix. */
@@ -121,8 +121,8 @@ static int multiply_low(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     const struct model_op *in = op->links.from;
 
-    assert(in && w->n_mats == 1 && w->n_in == s->be->shape->condensed.q_rank);
-    TRY(step_pack(s, PACK_NORM, s->be->condensed.r, in->weights->q_norm, w->n_in));
+    assert(in && w->n_mats == 1 && w->n_in == s->be->shape->compressed.q_rank);
+    TRY(step_pack(s, PACK_NORM, s->be->compressed.r, in->weights->q_norm, w->n_in));
     return step_multiply(s, w, false);
 }
 
@@ -130,13 +130,13 @@ int step_csa_q(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
 
     TRY(multiply_low(s, op));
-    return cuda_condensed_turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
+    return cuda_compressed_turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
 }
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-static struct block_keys cuda_condensed_keys(const struct be *b, const struct model_op *op,
-                                             uint32_t n) {
+static struct block_keys cuda_compressed_keys(const struct be *b, const struct model_op *op,
+                                              uint32_t n) {
     struct block_keys k = {.pages = b->kv[KV_GLOBAL].pages,
                            .page_bytes = b->kv[KV_GLOBAL].page_bytes,
                            .page_tokens = b->opts->page_tokens,
@@ -144,7 +144,7 @@ static struct block_keys cuda_condensed_keys(const struct be *b, const struct mo
                            .n = n};
 
     if (op->csa.block)
-        k.at = condensed_at(b->shape, k.page_tokens, k.block, op->csa.first_value, n, 0);
+        k.at = compressed_at(b->shape, k.page_tokens, k.block, op->csa.first_value, n, 0);
     return k;
 }
 
@@ -153,7 +153,7 @@ static size_t stride_of(const struct be *b) {
     return state_floats(&b->shape->state);
 }
 
-static int cuda_condensed_keep(struct step *s, const struct keep_rows_args *a) {
+static int cuda_compressed_keep(struct step *s, const struct keep_rows_args *a) {
     return CUDA_LAUNCH(s->be, keep_rows, s->grid.seqs, a->n_kept, CUDA_THREADS, a);
 }
 
@@ -164,14 +164,14 @@ int step_compress(struct step *s, const struct model_op *op) {
     uint32_t n = (uint32_t)op->k_norm->ne[0];
     const struct compress_args a = {
         .batch = b->head,
-        .u = b->condensed.u,
-        .g = b->condensed.g,
+        .u = b->compressed.u,
+        .g = b->compressed.g,
         .place = w->weigh,
         .state = recurrent_more(b, op),
         .stride = stride_of(b),
         .end = {.norm = w->k_norm,
                 .freq = b->load.freq[op->rope],
-                .keys = cuda_condensed_keys(b, op, n),
+                .keys = cuda_compressed_keys(b, op, n),
                 .turn = rope_of(b, op, n),
                 .eps = b->shape->rms_eps,
                 .mscale = 1},
@@ -193,12 +193,12 @@ int step_compress(struct step *s, const struct model_op *op) {
     TRY(step_norm(s, op));
     TRY(step_multiply(s, w, false));
     TRY(CUDA_LAUNCH(b, compress, s->grid.rows, 1, CUDA_THREADS, &a));
-    return cuda_condensed_keep(s, &kept);
+    return cuda_compressed_keep(s, &kept);
 }
 
 /* Returns the number of blocks that share the keys of each of @n rows: two for each
  * multiprocessor. */
-static uint32_t cuda_condensed_parts(const struct be *b, uint32_t n) {
+static uint32_t cuda_compressed_parts(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
 }
 
@@ -222,19 +222,19 @@ int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, 
     for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
         uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
 
-        TRY(CUDA_LAUNCH(b, score_blocks, n, cuda_condensed_parts(b, n), CUDA_THREADS, &a));
+        TRY(CUDA_LAUNCH(b, score_blocks, n, cuda_compressed_parts(b, n), CUDA_THREADS, &a));
         TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
     }
     return 0;
 }
 
 int step_csa_index(struct step *s, const struct model_op *op) {
-    const struct condensed_shape *c = &s->be->shape->condensed;
-    const struct block_keys keys = cuda_condensed_keys(s->be, op, c->index_dim);
+    const struct compressed_shape *c = &s->be->shape->compressed;
+    const struct block_keys keys = cuda_compressed_keys(s->be, op, c->index_dim);
 
     TRY(multiply_low(s, op));
-    TRY(cuda_condensed_turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
-    return step_choose(s, &keys, c->n_index, s->be->condensed.t,
+    TRY(cuda_compressed_turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
+    return step_choose(s, &keys, c->n_index, s->be->compressed.t,
                        1.0f / sqrtf((float)(c->n_index * c->index_dim)));
 }
 
@@ -245,7 +245,7 @@ int step_csa_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct keep_rows_args a = {
         .batch = b->head,
-        .from = {b->condensed.key},
+        .from = {b->compressed.key},
         .state = b->recurrent.state + window_at(b->shape, op),
         .stride = stride_of(b),
         .n_from = 1,
@@ -253,7 +253,7 @@ int step_csa_keys(struct step *s, const struct model_op *op) {
         .n_kept = window_rows(b->shape, op),
     };
 
-    return cuda_condensed_keep(s, &a);
+    return cuda_compressed_keep(s, &a);
 }
 
 int step_csa_attend(struct step *s, const struct model_op *op) {
@@ -263,7 +263,7 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
     const struct csa_args a = {
         .batch = b->head,
         .q = b->act.q,
-        .key = b->condensed.key,
+        .key = b->compressed.key,
         .sinks = op->weights->sinks,
         .state = b->recurrent.state + window_at(b->shape, op),
         .rope = b->act.rope[op->rope],
@@ -271,10 +271,10 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
         .pick = picks ? b->indexer.pick : NULL,
         .n_pick = picks ? b->indexer.n_pick : NULL,
         .stride = stride_of(b),
-        .keys = cuda_condensed_keys(b, op, m->head_dim),
+        .keys = cuda_compressed_keys(b, op, m->head_dim),
         .turn = rope_of(b, op, m->head_dim),
         .n_head = m->n_head,
-        .window = m->condensed.window,
+        .window = m->compressed.window,
         .n_kept = window_rows(m, op),
         .n_best = b->indexer.n_best,
         .scale = m->attn_scale,
@@ -282,7 +282,7 @@ int step_csa_attend(struct step *s, const struct model_op *op) {
     uint32_t groups = (a.n_head + CSA_HEADS - 1) / CSA_HEADS;
 
     assert(m->head_dim <= CSA_DIM);
-    TRY(CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, attend_compressed, s->grid.rows, groups, CUDA_THREADS, &a));
     return step_csa_keys(s, op);
 }
 
@@ -292,10 +292,10 @@ int step_csa_out(struct step *s, const struct model_op *op) {
     return op->part ? 0 : latent_multiply(s, op, s->be->act.o, op->weights->n_in);
 }
 
-static void memory_condensed(struct be *b) {
+static void memory_compressed(struct be *b) {
     const struct model_shape *s = b->shape;
-    const struct condensed_shape *c = &s->condensed;
-    struct condensed *to = &b->condensed;
+    const struct compressed_shape *c = &s->compressed;
+    struct compressed *to = &b->compressed;
     size_t rows = b->opts->max_rows, widest = MAX(s->head_dim, c->index_dim);
 
     if (c->window == 0)
@@ -309,4 +309,4 @@ static void memory_condensed(struct be *b) {
                        MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
 
-const struct op_family condensed_family = {.scratch = memory_condensed};
+const struct op_family compressed_family = {.scratch = memory_compressed};

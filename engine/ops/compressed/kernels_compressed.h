@@ -2,7 +2,7 @@
 
 /*
  * kernels_compressed - arguments and grids of the kernels for blended residual streams (OP_HC_OUT,
- * OP_HC_IN) and attention to condensed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h gives the
+ * OP_HC_IN) and attention to compressed keys (OP_CSA_IN to OP_CSA_OUT). engine/op.h gives the
  * formulas and names their symbols.
  */
 
@@ -70,7 +70,7 @@ struct turn_args {
     float eps;
 };
 
-/* Place of the keys of blocks in the pages, in units of halves (condensed_at()). */
+/* Place of the keys of blocks in the pages, in units of halves (compressed_at()). */
 struct block_keys {
     uint8_t *pages;
     /* at: place of the layer's keys in a page */
@@ -139,7 +139,7 @@ struct pick_args {
     float by;
 };
 
-/* Argument of attend_condensed: o = attention of q to the last @window keys, of the state and of
+/* Argument of attend_compressed: o = attention of q to the last @window keys, of the state and of
  * the step, and to the row's blocks, the chosen ones or, if pick is NULL, all; then rotated back. A
  * key is also its value. Grid: x rows, y n_head / CSA_HEADS, rounded up. */
 struct csa_args {

@@ -1,5 +1,5 @@
 /*
- * condensed - attention to condensed keys in the reference backend (OP_CSA_IN to OP_CSA_OUT).
+ * compressed - attention to compressed keys in the reference backend (OP_CSA_IN to OP_CSA_OUT).
  * engine/ops/compressed/cpu.c explains where keys are stored.
  */
 
@@ -8,12 +8,12 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/condensed.h"
+#include "engine/compressed.h"
 #include "engine/quant.h"
 #include "engine/sparse.h"
 
 /* Buffers, in the order in which the ops fill them. */
-struct ref_condensed {
+struct ref_compressed {
     /* [max_rows] r, k and t of CSA_IN */
     float *r, *key, *weight;
     /* [max_rows][2 * width] u of COMPRESS, and w[1] y */
@@ -30,13 +30,13 @@ struct ref_condensed {
     size_t width;
 };
 
-void ref_condensed_open(struct be *b, const struct be_opts *o) {
-    const struct condensed_shape *c = &o->shape->condensed;
+void ref_compressed_open(struct be *b, const struct be_opts *o) {
+    const struct compressed_shape *c = &o->shape->compressed;
     size_t n = o->engine->max_rows, width = MAX(o->shape->head_dim, c->index_dim);
 
     if (!c->window)
         return;
-    struct ref_condensed *d = b->condensed = ref_alloc(b, 1, sizeof(*d));
+    struct ref_compressed *d = b->compressed = ref_alloc(b, 1, sizeof(*d));
     if (!d)
         return;
     d->width = width;
@@ -53,8 +53,8 @@ void ref_condensed_open(struct be *b, const struct be_opts *o) {
 }
 
 /* Applies RoPE for position @pos to the last n_rot of the @n values of @x; @back: undoes it. */
-static void ref_condensed_turn(struct be *b, const struct model_op *op, uint32_t pos, bool back,
-                               size_t n, float *x) {
+static void ref_compressed_turn(struct be *b, const struct model_op *op, uint32_t pos, bool back,
+                                size_t n, float *x) {
     const struct rope_set *set = &b->shape->rope[op->rope];
 
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
@@ -66,8 +66,8 @@ static void ref_condensed_turn(struct be *b, const struct model_op *op, uint32_t
 
 int ref_csa_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct condensed_shape *c = &b->shape->condensed;
-    struct ref_condensed *d = b->condensed;
+    const struct compressed_shape *c = &b->shape->compressed;
+    struct ref_compressed *d = b->compressed;
     uint32_t n_rows = s->host.batch->n_rows;
     size_t dim = b->shape->head_dim;
     float scale = 1.0f / sqrtf((float)(c->index_dim * c->n_index));
@@ -84,14 +84,14 @@ int ref_csa_in(struct step *s, const struct model_op *op) {
 
         ref_rms_norm(low, op->q_norm, b->shape->rms_eps, c->q_rank, low);
         ref_rms_norm(key, op->k_norm, b->shape->rms_eps, dim, key);
-        ref_condensed_turn(b, op, s->host.row_pos[r], false, dim, key);
+        ref_compressed_turn(b, op, s->host.row_pos[r], false, dim, key);
     }
     return 0;
 }
 
 /* Returns the window of @op's layer in the state of @q. */
-static float *ref_condensed_window(const struct be *b, const struct model_op *op,
-                                   const struct engine_seq *q) {
+static float *ref_compressed_window(const struct be *b, const struct model_op *op,
+                                    const struct engine_seq *q) {
     return b->state + q->state_slot * state_floats(&b->shape->state) + window_at(b->shape, op);
 }
 
@@ -107,8 +107,8 @@ int ref_csa_keys(struct step *s, const struct model_op *op) {
         uint32_t end = q->pos0 + q->n_rows;
 
         for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
-            memcpy(ref_condensed_window(b, op, q) + pos % n_kept * dim,
-                   b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
+            memcpy(ref_compressed_window(b, op, q) + pos % n_kept * dim,
+                   b->compressed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
     }
     return 0;
 }
@@ -118,48 +118,48 @@ int ref_csa_q(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows, n_head = b->shape->n_head;
     size_t dim = b->shape->head_dim;
 
-    ref_linear(b, op->w[0], NULL, b->condensed->r, n_rows, b->act[ACT_Q]);
+    ref_linear(b, op->w[0], NULL, b->compressed->r, n_rows, b->act[ACT_Q]);
     for (size_t i = 0; i < (size_t)n_rows * n_head; i++) {
         float *q = b->act[ACT_Q] + i * dim;
 
         ref_rms_norm(q, NULL, b->shape->rms_eps, dim, q);
-        ref_condensed_turn(b, op, s->host.row_pos[i / n_head], false, dim, q);
+        ref_compressed_turn(b, op, s->host.row_pos[i / n_head], false, dim, q);
     }
     return 0;
 }
 
 /* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
-static uint8_t *ref_condensed_key_at(struct step *s, const struct model_op *op, uint32_t row,
-                                     uint32_t i, uint64_t n) {
+static uint8_t *ref_compressed_key_at(struct step *s, const struct model_op *op, uint32_t row,
+                                      uint32_t i, uint64_t n) {
     const struct be *b = s->be;
     uint32_t last = (i + 1) * op->csa.block - 1;
     size_t page = host_page(&s->host, KV_GLOBAL, row, last);
 
     return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] +
-           condensed_at(b->shape, b->page_tokens, op->csa.block, op->csa.first_value, n, last) *
-               condensed_value(b->kv_type);
+           compressed_at(b->shape, b->page_tokens, op->csa.block, op->csa.first_value, n, last) *
+               compressed_value(b->kv_type);
 }
 
 /* Returns the key of block @i of row @row's sequence as floats, which the next call overwrites. */
-static const float *ref_condensed_read_key(struct step *s, const struct model_op *op, uint32_t row,
-                                           uint32_t i, uint64_t n) {
+static const float *ref_compressed_read_key(struct step *s, const struct model_op *op, uint32_t row,
+                                            uint32_t i, uint64_t n) {
     struct be *b = s->be;
-    bool floats = condensed_value(b->kv_type) == sizeof(float);
+    bool floats = compressed_value(b->kv_type) == sizeof(float);
 
-    quant_decode(floats ? TENSOR_F32 : TENSOR_F16, ref_condensed_key_at(s, op, row, i, n),
-                 b->condensed->line, (uint32_t)n);
-    return b->condensed->line;
+    quant_decode(floats ? TENSOR_F32 : TENSOR_F16, ref_compressed_key_at(s, op, row, i, n),
+                 b->compressed->line, (uint32_t)n);
+    return b->compressed->line;
 }
 
-/* Stores a key of @n values in the format of condensed keys. */
+/* Stores a key of @n values in the format of compressed keys. */
 static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to) {
-    if (condensed_value(b->kv_type) == sizeof(float))
+    if (compressed_value(b->kv_type) == sizeof(float))
         memcpy(to, x, n * sizeof(*x));
     else
         host_store_halves(x, n, to);
 }
 
-/* A sequence whose blocks are condensed. Its state has u and w[1] y of the last tokens. */
+/* A sequence whose blocks are compressed. Its state has u and w[1] y of the last tokens. */
 struct source {
     const struct engine_seq *seq;
     float *state;
@@ -172,7 +172,7 @@ struct source {
 /* Returns u (@which 0) or w[1] y (1) of position @pos. */
 static const float *source_at(const struct be *b, const struct source *from, uint32_t pos,
                               int which) {
-    const struct ref_condensed *d = b->condensed;
+    const struct ref_compressed *d = b->compressed;
     const float *fresh = which ? d->gate : d->value;
 
     if (pos < from->seq->pos0)
@@ -210,7 +210,7 @@ static float compress(const struct be *b, const struct model_op *op, const struc
 
 int ref_compress(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct ref_condensed *d = b->condensed;
+    struct ref_compressed *d = b->compressed;
     const struct engine_batch *batch = s->host.batch;
     size_t n = op->k_norm->ne[0], width = op->w[0]->ne[1];
     uint32_t n_kept = op->csa.block == BLOCK_SHORT ? 2 * op->csa.block : op->csa.block;
@@ -231,8 +231,8 @@ int ref_compress(struct step *s, const struct model_op *op) {
             for (size_t i = 0; i < n; i++)
                 d->line[i] = compress(b, op, &from, first, i);
             ref_rms_norm(d->line, op->k_norm, b->shape->rms_eps, n, d->line);
-            ref_condensed_turn(b, op, first, false, n, d->line);
-            store_key(b, d->line, n, ref_condensed_key_at(s, op, r, pos / op->csa.block, n));
+            ref_compressed_turn(b, op, first, false, n, d->line);
+            store_key(b, d->line, n, ref_compressed_key_at(s, op, r, pos / op->csa.block, n));
         }
         for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
             for (int which = 0; which < 2; which++)
@@ -244,8 +244,8 @@ int ref_compress(struct step *s, const struct model_op *op) {
 
 int ref_csa_index(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct condensed_shape *c = &b->shape->condensed;
-    struct ref_condensed *d = b->condensed;
+    const struct compressed_shape *c = &b->shape->compressed;
+    struct ref_compressed *d = b->compressed;
     size_t dim = c->index_dim, width = c->n_index * dim;
 
     ref_linear(b, op->w[0], NULL, d->r, s->host.batch->n_rows, d->q);
@@ -253,9 +253,9 @@ int ref_csa_index(struct step *s, const struct model_op *op) {
         uint32_t pos = s->host.row_pos[r], n = (pos + 1) / op->csa.block;
 
         for (uint32_t h = 0; h < c->n_index; h++)
-            ref_condensed_turn(b, op, pos, false, dim, d->q + r * width + h * dim);
+            ref_compressed_turn(b, op, pos, false, dim, d->q + r * width + h * dim);
         for (uint32_t i = 0; i < n; i++) {
-            const float *key = ref_condensed_read_key(s, op, r, i, dim);
+            const float *key = ref_compressed_read_key(s, op, r, i, dim);
 
             d->score[i] = 0;
             for (uint32_t h = 0; h < c->n_index; h++) {
@@ -283,24 +283,24 @@ struct view {
 /* Returns key @k of @v; the next call may overwrite it. */
 static const float *view_key(const struct view *v, uint32_t k) {
     const struct be *b = v->step->be;
-    const struct condensed_shape *c = &b->shape->condensed;
+    const struct compressed_shape *c = &b->shape->compressed;
     uint32_t pos = v->first + k, i = k - v->n_window;
     size_t dim = b->shape->head_dim;
 
     if (k < v->n_window && pos < v->seq->pos0)
         return v->state + pos % window_rows(b->shape, v->op) * dim;
     if (k < v->n_window)
-        return b->condensed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
+        return b->compressed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
     if (v->op->csa.block == BLOCK_SHORT)
-        i = b->condensed->pick[(size_t)v->row * c->n_block + i];
-    return ref_condensed_read_key(v->step, v->op, v->row, i, dim);
+        i = b->compressed->pick[(size_t)v->row * c->n_block + i];
+    return ref_compressed_read_key(v->step, v->op, v->row, i, dim);
 }
 
 /* Computes attention of head @h of a row. */
-static void ref_condensed_attend(const struct view *v, uint32_t h) {
+static void ref_compressed_attend(const struct view *v, uint32_t h) {
     const struct be *b = v->step->be;
     size_t dim = b->shape->head_dim, at = ((size_t)v->row * b->shape->n_head + h) * dim;
-    float *score = b->condensed->score, *o = b->act[ACT_O] + at;
+    float *score = b->compressed->score, *o = b->act[ACT_O] + at;
     float sink = ref_vector_at(v->op->sinks, h), max = sink, sum;
 
     for (uint32_t k = 0; k < v->n; k++) {
@@ -319,19 +319,19 @@ static void ref_condensed_attend(const struct view *v, uint32_t h) {
     }
     for (size_t i = 0; i < dim; i++)
         o[i] /= sum;
-    ref_condensed_turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
+    ref_compressed_turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
 }
 
 int ref_csa_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct condensed_shape *c = &b->shape->condensed;
+    const struct compressed_shape *c = &b->shape->compressed;
     const struct state_shape *t = &b->shape->state;
     const struct engine_batch *batch = s->host.batch;
 
     assert(t->n_floats == (uint64_t)c->window * b->shape->head_dim && op->csa.state <= t->n_layer);
     for (uint32_t k = 0; k < batch->n_seqs; k++) {
         const struct engine_seq *q = &batch->seq[k];
-        const float *state = ref_condensed_window(b, op, q);
+        const float *state = ref_compressed_window(b, op, q);
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
             uint32_t pos = s->host.row_pos[r],
@@ -339,10 +339,10 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
             struct view v = {s, op, q, state, r, first, pos + 1 - first, pos + 1 - first};
 
             if (op->csa.block)
-                v.n += op->csa.block == BLOCK_SHORT ? b->condensed->n_pick[r]
+                v.n += op->csa.block == BLOCK_SHORT ? b->compressed->n_pick[r]
                                                     : (pos + 1) / op->csa.block;
             for (uint32_t h = 0; h < b->shape->n_head; h++)
-                ref_condensed_attend(&v, h);
+                ref_compressed_attend(&v, h);
         }
     }
     return ref_csa_keys(s, op);
@@ -351,9 +351,9 @@ int ref_csa_attend(struct step *s, const struct model_op *op) {
 int ref_csa_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n_in = op->w[0]->ne[0], n_out = op->w[0]->ne[1];
-    size_t in_width = n_in * b->shape->condensed.n_group, out_width = b->shape->state.n_out;
+    size_t in_width = n_in * b->shape->compressed.n_group, out_width = b->shape->state.n_out;
 
-    assert(in_width == b->shape->widest.q && n_out * b->shape->condensed.n_group == out_width);
+    assert(in_width == b->shape->widest.q && n_out * b->shape->compressed.n_group == out_width);
     for (uint64_t o = 0; o < n_out; o++) {
         quant_decode_row(op->w[0], o, b->row);
         for (uint32_t r = 0; r < s->host.batch->n_rows; r++)

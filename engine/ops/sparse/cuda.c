@@ -1,6 +1,6 @@
 /*
  * sparse - grids and arguments of the kernels of kernels_sparse.h. An indexer chooses blocks as for
- * condensed keys. A grid depends only on the numbers of rows and sequences, so steps with these ops
+ * compressed keys. A grid depends only on the numbers of rows and sequences, so steps with these ops
  * can be recorded as graphs.
  */
 

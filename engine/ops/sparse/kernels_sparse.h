@@ -3,7 +3,7 @@
 /*
  * kernels_sparse - arguments and grids of the kernels for attention to the keys that an indexer
  * chooses (OP_INDEX, OP_ATTEND). The indexer rotates queries by turn_heads and chooses by
- * score_blocks and choose_blocks, kernels of condensed/.
+ * score_blocks and choose_blocks, kernels of compressed/.
  */
 
 #include "engine/ops/attention/kernels_attention.h"

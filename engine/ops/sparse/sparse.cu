@@ -6,7 +6,7 @@
  * mean_keys     one block for each row; it works only where a block of positions ends
  * attend_sparse one block for sixteen heads of a row that share a key head. It copies 32 keys at a
  *               time to shared memory, as halves: eight threads copy a key, and each thread one
- *               value of all 32, four neighbours at a time. The rest is as in attend_condensed.
+ *               value of all 32, four neighbours at a time. The rest is as in attend_compressed.
  * merge_sparse  one thread for each four values of a head
  */
 

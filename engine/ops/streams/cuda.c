@@ -19,12 +19,12 @@ int step_mix(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct mix_args a = {
         .batch = b->head,
-        .s = b->condensed.s,
+        .s = b->compressed.s,
         .norm = w->q_norm,
         .gate = b->streams.gate,
         .f = b->streams.f,
-        .low = b->condensed.low,
-        .weight = op->w[2] ? b->condensed.weight : NULL,
+        .low = b->compressed.low,
+        .weight = op->w[2] ? b->compressed.weight : NULL,
         .x = b->act.x,
         .b = b->act.q,
         .n = m->n_embd,
@@ -51,9 +51,9 @@ static void memory_streams(struct be *b) {
 
     if (s->n == 0)
         return;
-    memory_add_words(b, &b->condensed.s, all);
-    memory_add_words(b, &b->condensed.low, rows * s->n_low);
-    memory_add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
+    memory_add_words(b, &b->compressed.s, all);
+    memory_add_words(b, &b->compressed.low, rows * s->n_low);
+    memory_add_words(b, &b->compressed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
     if (s->rounds)
         return;
     memory_add_words(b, &b->streams.f, all);

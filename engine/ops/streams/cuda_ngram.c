@@ -126,7 +126,7 @@ int step_ngram(struct step *s, const struct model_op *op) {
         .taps = w->taps,
         .e = b->act.x,
         .value = b->act.q,
-        .s = b->condensed.s,
+        .s = b->compressed.s,
         .v = b->streams.f,
         .c = b->streams.gate,
         .state = recurrent_more(b, op),

@@ -112,7 +112,7 @@ LIMITS = {
     "keep_rows": 64,
     "score_blocks": 128,
     "choose_blocks": 64,
-    "attend_condensed": 128,
+    "attend_compressed": 128,
     "mean_keys": 64,
     "attend_sparse": 128,
     "attend_sparse_q8": 128,
@@ -146,8 +146,8 @@ SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("expert_vec", "matvec_16") for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
-SPILLS |= {("attend_condensed", "sm_80"): (8, 4, 4)}
-SPILLS |= {("attend_condensed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
+SPILLS |= {("attend_compressed", "sm_80"): (8, 4, 4)}
+SPILLS |= {("attend_compressed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
 # On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("pack", of_120): (24, 16, 16), ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),

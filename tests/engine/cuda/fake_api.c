@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_ptx.h"
 #include "tests/engine/cuda/fake_streams.h"
 #include "tests/engine/cuda/simt.h"

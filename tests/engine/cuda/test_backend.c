@@ -14,8 +14,8 @@
 
 #include "base/rng.h"
 #include "engine/backend.h"
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/kernels.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/few.h"

@@ -253,7 +253,7 @@ static void check_choices(const char *name, double limit, const uint32_t *least)
 /* A block of 128 positions. Scores of blocks are 1e-4 apart and more, which is less than what
  * rounded activations move them by: a row that picks another one is apart, and with it those that
  * see its key. Of 48 rows 0, 2 and 17 were. */
-Test(cuda_golden, condensed_keys) {
+Test(cuda_golden, compressed_keys) {
     check_file("deepseek4", 0.05);
 }
 

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/ops/attention/kernels_attention.h"
 #include "engine/cuda/kernels.h"
 #include "engine/engine.h"
+#include "engine/ops/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/few.h"
 #include "tests/support/synth/synth.h"

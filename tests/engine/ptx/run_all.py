@@ -20,7 +20,7 @@ MODULES = ["attention/attention", "attention/attention_large", "attention/attent
            "../ops/recurrent/recurrent", "rows/rows", "sampling/sample", "../ops/sparse/sparse", "../ops/streams/streams"]
 # Tests that count launches of wgmma, which only sm_90a has, and of bulk copies.
 WGMMA, BULK = "products", "cuda_latent/chunks_pages_of_others_and_the_kernel_change_no_bit"
-TESTS = ["backend", "condensed", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
+TESTS = ["backend", "compressed", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
          "hidden", "spec", "host_experts"]
 
 

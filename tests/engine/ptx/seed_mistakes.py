@@ -18,8 +18,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = "engine/cuda/"
 DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "products/wgmma.cuh"
-LATENT, SHORT, PRODUCTS = "attention/attention_latent", "attention/attention", "products/matmul_wgmma"
-WIDE, DELTA, EXPERTS = "attention/attention_wide", "../ops/recurrent/recurrent", "../ops/experts/experts"
+LATENT, SHORT, PRODUCTS = "../ops/attention/attention_latent", "../ops/attention/attention", "products/matmul_wgmma"
+WIDE, DELTA, EXPERTS = "../ops/attention/attention_wide", "../ops/recurrent/recurrent", "../ops/experts/experts"
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
@@ -40,7 +40,7 @@ MISTAKES = [
     ("mma rows of sums", DEVICE, '"+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])', '"+f"(c[0]), "+f"(c[2]), "+f"(c[1]), "+f"(c[3])', SHORT, IN_SHORT, 80),
     ("mma_first adds", DEVICE, "{%10, %10, %10, %10};", "{%0, %10, %10, %10};", LATENT, IN_LATENT, 90),
     ("pick_bytes", DEVICE, '"prmt.b32 %0, 0, %1, %2;"', '"prmt.b32 %0, %1, 0, %2;"', "products/matmul", IN_LOW, "90a"),
-    ("load16_device", DEVICE, '"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"', '"ld.global.v4.u32 {%1, %0, %2, %3}, [%4];"', "attention/attention_large", "attention dim 256", 90),
+    ("load16_device", DEVICE, '"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"', '"ld.global.v4.u32 {%1, %0, %2, %3}, [%4];"', "../ops/attention/attention_large", "attention dim 256", 90),
     ("lane_xor", DEVICE, "DEVICE float lane_xor(float v, int mask) {\n    return __shfl_xor_sync(0xFFFFFFFFu", "DEVICE float lane_xor(float v, int mask) {\n    return __shfl_down_sync(0xFFFFFFFFu", SHORT, IN_SHORT, 80),
     ("lane_xor, half a warp", DEVICE, "DEVICE float lane_xor(float v, int mask) {\n    return __shfl_xor_sync(0xFFFFFFFFu", "DEVICE float lane_xor(float v, int mask) {\n    return __shfl_xor_sync(0xFFFFu", LATENT, IN_LATENT, 90),
     ("exp2_fast", DEVICE, '"ex2.approx.ftz.f32 %0, %1;"', '"lg2.approx.ftz.f32 %0, %1;"', LATENT, IN_LATENT, 90),
@@ -71,10 +71,10 @@ MISTAKES = [
     ("waits on all families", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if 1", SHORT, IN_SHORT, 80),
     ("no bulk on sm_90", BULK, "__CUDA_ARCH__ >= 900 &&", "__CUDA_ARCH__ > 900 &&", LATENT, IN_LATENT, 90),
     # Differences between host and kernel.
-    ("attend_args, order", "attention/kernels_attention.h", "    uint32_t few, n_value;", "    uint32_t n_value, few;", LATENT, IN_LATENT, 90),
-    ("attend_args, a field", "attention/kernels_attention.h", "    float scale, cap; ", "    float scale, cap; uint32_t spare[2];", SHORT, IN_SHORT, 80),
-    ("attend_args, pointers", "attention/kernels_attention.h", "    const float *q; ", "    uint64_t pad; const float *q; ", SHORT, IN_SHORT, 80),
-    ("attend_args, scale", "attention/kernels_attention.h", "    float scale, cap; ", "    float cap, scale; ", WIDE, IN_WIDE, 90),
+    ("attend_args, order", "../ops/attention/kernels_attention.h", "    uint32_t few, n_value;", "    uint32_t n_value, few;", LATENT, IN_LATENT, 90),
+    ("attend_args, a field", "../ops/attention/kernels_attention.h", "    float scale, cap;\n", "    float scale, cap; uint32_t spare[2];\n", SHORT, IN_SHORT, 80),
+    ("attend_args, pointers", "../ops/attention/kernels_attention.h", "    const float *q;\n", "    uint64_t pad; const float *q;\n", SHORT, IN_SHORT, 80),
+    ("attend_args, scale", "../ops/attention/kernels_attention.h", "    float scale, cap;\n", "    float cap, scale;\n", WIDE, IN_WIDE, 90),
     # Decays of keys, groups of experts.
     ("kda, decay", DELTA + ".cu", "m[i * 4 + e] *= y[e];", "m[i * 4 + e] *= x[e];", DELTA, IN_DELTA, 80),
     ("kda, decays of the next rows", "../ops/recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
@@ -142,15 +142,15 @@ class Base:
 # Other modules whose kernels a check launches.
 BESIDE = {
     IN_PRODUCTS: ["products/matmul", "load", "rows/rows"],
-    IN_LATENT: [SHORT, WIDE, LATENT, "attention/attention_large", "attention/plan", "rows/rows"],
+    IN_LATENT: [SHORT, WIDE, LATENT, "../ops/attention/attention_large", "../ops/attention/plan", "rows/rows"],
     IN_LOW: ["products/matmul", PRODUCTS, "load", "rows/rows"],
-    IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
+    IN_WIDE: [SHORT, WIDE, "../ops/attention/plan", "rows/rows"],
     IN_DELTA: [],
     IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
     IN_SPARSE: ["../ops/compressed/compressed", "rows/rows"],
     IN_STREAMS: ["../ops/compressed/compressed"],
 }
-DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
+DEFAULT_BESIDE = [SHORT, WIDE, "../ops/attention/plan", "rows/rows", "load"]
 
 
 def run_one(m, base, tree, scratch, program):

@@ -358,8 +358,8 @@ static void plan_compress(struct planner *p, uint32_t i, uint32_t dim, const cha
     vector(p, 1.4, 0.2, dim, "blk.%u.%s_norm.weight", i, what);
 }
 
-/* Attention to a window and to condensed keys. */
-static void plan_condensed(struct planner *p, uint32_t i) {
+/* Attention to a window and to compressed keys. */
+static void plan_compressed(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, Q = (uint64_t)s->n_head * s->head_dim, R = s->q_rank;
     uint64_t out = (uint64_t)s->n_group * s->out_rank;
@@ -497,7 +497,7 @@ static void plan_layer(struct planner *p, uint32_t i) {
     if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
     else if (s->arch == SYNTH_DEEPSEEK4)
-        plan_condensed(p, i);
+        plan_compressed(p, i);
     else if (s->arch == SYNTH_BAILING3 && synth_has_kda(s, i))
         plan_kda(p, i);
     else if (synth_is_latent(s))

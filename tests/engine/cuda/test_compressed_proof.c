@@ -1,5 +1,5 @@
 /*
- * Tests self-test and proof of models with condensed or chosen keys on the CUDA backend, without a
+ * Tests self-test and proof of models with compressed or chosen keys on the CUDA backend, without a
  * device: they must find each kernel that does nothing.
  */
 
@@ -27,16 +27,16 @@ static void try_kernels(const char *name, const char *const *kernels, size_t n,
     fake->faulty = NULL;
 }
 
-Test(cuda_condensed_proof, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"hc_in",         "hc_out",          "turn_heads",
-                                          "compress",      "keep_rows",       "score_blocks",
-                                          "choose_blocks", "attend_condensed"};
+Test(cuda_compressed_proof, a_device_that_is_wrong_is_refused) {
+    static const char *const kernels[] = {"hc_in",         "hc_out",           "turn_heads",
+                                          "compress",      "keep_rows",        "score_blocks",
+                                          "choose_blocks", "attend_compressed"};
 
     try_kernels("deepseek4", kernels, ARRAY_SIZE(kernels), "compress");
 }
 
 /* without a choice of blocks no keys would be read */
-Test(cuda_condensed_proof, a_device_that_is_wrong_about_chosen_keys_is_refused) {
+Test(cuda_compressed_proof, a_device_that_is_wrong_about_chosen_keys_is_refused) {
     static const char *const kernels[] = {"mean_keys", "score_blocks", "attend_sparse",
                                           "merge_sparse"};
 

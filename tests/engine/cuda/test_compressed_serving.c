@@ -1,5 +1,5 @@
 /*
- * Tests requests to a model with condensed keys, or to MODEL, on the CUDA backend, without a
+ * Tests requests to a model with compressed keys, or to MODEL, on the CUDA backend, without a
  * device. In company, in chunks, after another request's prefix, and with drafts of which some are
  * wrong, a request must get the same bits as alone; also after its pages and states return from
  * host memory, and in another worker.
@@ -70,7 +70,7 @@ static void open_golden(struct gguf **out) {
     cr_assert(gguf_open(out, path, &err) == 0, "%s", err.message);
 }
 
-Test(cuda_condensed_serving, no_way_of_serving_changes_a_bit) {
+Test(cuda_compressed_serving, no_way_of_serving_changes_a_bit) {
     CLEANUP(gguf_freep) struct gguf *model = NULL;
     struct msg_stats stats;
 
@@ -105,7 +105,7 @@ Test(cuda_condensed_serving, no_way_of_serving_changes_a_bit) {
 /* Two requests, one after the other, on pages for one, and both again: then they return from host
  * memory. Then another worker with the first one's file continues in the middle of their
  * outputs. */
-Test(cuda_condensed_serving, what_comes_back_changes_no_bit) {
+Test(cuda_compressed_serving, what_comes_back_changes_no_bit) {
     CLEANUP(gguf_freep) struct gguf *model = NULL;
     struct msg_stats stats;
 

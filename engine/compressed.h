@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * condensed - where attention to condensed keys (struct condensed_shape) has its keys: condensed
+ * compressed - where attention to compressed keys (struct compressed_shape) has its keys: compressed
  * keys of blocks in pages, keys of the window in states.
  */
 
@@ -10,9 +10,9 @@
 /* Returns the offset in a page, in values, of the key of the block of @block positions that ends at
  * @pos. The key has @n values; the layers before take @first values per block. Keys of a layer are
  * contiguous, and those of short blocks precede those of long blocks. */
-static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_tokens,
-                                    uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
-    uint64_t short_end = s->condensed.n_short * (page_tokens / BLOCK_SHORT);
+static inline uint64_t compressed_at(const struct model_shape *s, uint32_t page_tokens,
+                                     uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
+    uint64_t short_end = s->compressed.n_short * (page_tokens / BLOCK_SHORT);
     uint64_t slots = (page_tokens + block - 1) / block;
 
     return (block == BLOCK_LONG ? short_end : 0) + first * slots + pos % page_tokens / block * n;
@@ -22,7 +22,7 @@ static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_t
  * needs more rows, because it overwrites rows with keys of drafts before the keys that precede the
  * first draft are read again. */
 static inline uint32_t window_rows(const struct model_shape *s, const struct model_op *op) {
-    return s->condensed.window + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
+    return s->compressed.window + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
 }
 
 /* Returns the offset in a state, in values, of the window of the layer of @op. */

@@ -32,7 +32,7 @@ static char *read_golden(size_t *n) {
 /* Opens a file with those bytes, with drafts. Returns the note, "" if the block drafts. */
 static const char *note_of(const char *bytes, size_t n) {
     static char note[600];
-    char path[] = "/tmp/weft-condensed-block-XXXXXX";
+    char path[] = "/tmp/weft-compressed-block-XXXXXX";
     int fd = mkstemp(path);
     struct driver_opts o = {
         .path = path, .max_rows = 8, .max_seqs = 2, .n_pages = 4, .drafts = true};
@@ -61,7 +61,7 @@ static const char *note_with(const char *name, size_t at, char value) {
     return note;
 }
 
-Test(condensed_block, what_is_missing_is_named) {
+Test(compressed_block, what_is_missing_is_named) {
     static const char *const names[] = {
         "blk.4.nextn.hnorm.weight",         "blk.4.nextn.hc_head_base.weight",
         "blk.4.nextn.hc_head_scale.weight", "blk.4.attn_norm.weight",
@@ -79,7 +79,7 @@ Test(condensed_block, what_is_missing_is_named) {
 }
 
 /* the five numbers of the array follow its type, their type and their count */
-Test(condensed_block, a_block_with_condensed_keys_is_refused) {
+Test(compressed_block, a_block_with_compressed_keys_is_refused) {
     const char *note = note_with("deepseek4.attention.compress_ratios", 16 + 4 * 4, 4);
 
     cr_expect(strstr(note, "'deepseek4.attention.compress_ratios' is 4 for layer 4; only 0 is"),
@@ -105,7 +105,7 @@ static struct engine_fit fit(const struct gguf *file, bool drafts) {
 
 /* Hidden states are four streams of 40 values, for each row and for 34 positions of each slot. The
  * block's input is 80 values more. Its window has room for drafts: 8 + 32 keys of 32 values. */
-Test(condensed_block, memory_of_drafts_is_told) {
+Test(compressed_block, memory_of_drafts_is_told) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     char path[TEST_DATA_PATH];
     struct err err = {0};
@@ -185,7 +185,7 @@ static void draft(const char *path, const char *block, struct draft *out) {
     driver_close(&d);
 }
 
-Test(condensed_block, a_block_in_a_file_of_its_own_drafts_the_same) {
+Test(compressed_block, a_block_in_a_file_of_its_own_drafts_the_same) {
     static struct draft together, apart;
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     char with[TEST_DATA_PATH], without[TEST_DATA_PATH], path[] = "/tmp/weft-block-XXXXXX";

@@ -1,5 +1,5 @@
 /*
- * Drafts by the block of a model with condensed keys, whose window lies in the state: a request
+ * Drafts by the block of a model with compressed keys, whose window lies in the state: a request
  * gets the same as alone and without drafts, bit for bit, when drafts are wrong and windows and
  * blocks of 4 and 128 positions are truncated, behind the prefix of another request, and with so
  * few pages that requests preempt each other.
@@ -47,7 +47,7 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
     cr_assert(sched_submit(s, &m) == 0);
 }
 
-Test(condensed_drafts, the_models_own_block_changes_no_bit) {
+Test(compressed_drafts, the_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
     CLEANUP(gguf_freep) struct gguf *model = NULL;
     struct sched_opts o = {.depth = 1, .check = true, .no_speculation = true};

@@ -1,5 +1,5 @@
 /*
- * Tests models with condensed keys and blended residual streams on the CUDA backend, without a
+ * Tests models with compressed keys and blended residual streams on the CUDA backend, without a
  * device. The reference backend gives the expected logits; every division of a sequence into steps
  * must give the same bits.
  */
@@ -17,7 +17,7 @@
 
 enum { LONG = 290 };
 
-Test(cuda_condensed, rows_are_near_the_reference) {
+Test(cuda_compressed, rows_are_near_the_reference) {
     char path[TEST_DATA_PATH];
 
     ways_golden("deepseek4", path);
@@ -25,7 +25,7 @@ Test(cuda_condensed, rows_are_near_the_reference) {
 }
 
 /* Chunks end inside and at the end of blocks. */
-Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
+Test(cuda_compressed, a_sequence_is_the_same_whatever_the_batch) {
     char path[TEST_DATA_PATH];
 
     ways_golden("deepseek4", path);
@@ -34,7 +34,7 @@ Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
 
 /* Two blocks of 128 positions, more short ones than a row attends to, and more rows than are scored
  * in one launch. */
-Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
+Test(cuda_compressed, a_long_sequence_is_the_same_in_chunks) {
     static uint64_t at_once[LONG], other[LONG];
     char path[TEST_DATA_PATH];
 
@@ -98,7 +98,7 @@ static uint64_t digest_with(const uint32_t page[3]) {
     return digest;
 }
 
-Test(cuda_condensed, pages_that_come_back_from_the_host_are_the_same) {
+Test(cuda_compressed, pages_that_come_back_from_the_host_are_the_same) {
     uint64_t right = digest_with((const uint32_t[]){1, 0, 4});
 
     cr_expect(right && digest_with((const uint32_t[]){5, 6, 7}) == right);
@@ -109,7 +109,7 @@ static void make_model(char path[64], const char *format, const char *what) {
     char shape[512];
     const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
 
-    snprintf(path, 64, "/tmp/weft-condensed-XXXXXX");
+    snprintf(path, 64, "/tmp/weft-compressed-XXXXXX");
     close(mkstemp(path));
     snprintf(shape, sizeof(shape),
              "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,"
@@ -120,7 +120,7 @@ static void make_model(char path[64], const char *format, const char *what) {
 }
 
 /* Attention heads, and heads of an indexer, with more values than kernels support. */
-Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
+Test(cuda_compressed, sizes_without_room_are_refused_by_name) {
     static const char *const cases[][2] = {
         {"head_dim=528", "heads of 528 values"},
         {"index_dim=144", "indexers of more than 256 heads or 128"},
@@ -141,7 +141,7 @@ Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
 
 /* Pages, states and their memory are as planned; the plan leaves the driver's memory and a
  * twentieth of the device free. */
-Test(cuda_condensed, what_is_told_of_memory_is_what_is_taken) {
+Test(cuda_compressed, what_is_told_of_memory_is_what_is_taken) {
     enum { DEVICE = 700 << 20, RESERVE = 256 << 20 };
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct fake_cuda *fake = fake_find();

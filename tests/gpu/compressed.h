@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * condensed - checks blending of residual streams (HC_IN), the choice of blocks (CSA_INDEX) and
- * attention to condensed keys (CSA_ATTEND) with the sizes of DeepSeek V4 against double
+ * compressed - checks blending of residual streams (HC_IN), the choice of blocks (CSA_INDEX) and
+ * attention to compressed keys (CSA_ATTEND) with the sizes of DeepSeek V4 against double
  * precision. Part of kernels.c.
  */
 
@@ -224,8 +224,8 @@ static void check_csa(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t p
                          .scale = 0.05f};
     char name[100];
 
-    launch(kernel_attend_condensed, CSA_ROWS + 1, (n_head + CSA_HEADS - 1) / CSA_HEADS,
-           CUDA_THREADS, &a, "attend_condensed");
+    launch(kernel_attend_compressed, CSA_ROWS + 1, (n_head + CSA_HEADS - 1) / CSA_HEADS,
+           CUDA_THREADS, &a, "attend_compressed");
     fetch(o, a.o, n * 4);
     for (uint32_t i = 0; i < CSA_ROWS * n_head; i++) {
         uint32_t r = i / n_head, pos = pos0 + r, first = pos + 1 > window ? pos + 1 - window : 0;
@@ -248,8 +248,8 @@ static void check_csa(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t p
         for (uint32_t j = 0; j < dim; j++)
             right[i * dim + j] /= sum;
     }
-    snprintf(name, sizeof(name), "attention to condensed keys, %u heads of %u, position %u", n_head,
-             dim, pos0);
+    snprintf(name, sizeof(name), "attention to compressed keys, %u heads of %u, position %u",
+             n_head, dim, pos0);
     report_check(name, csa_distance(o, right, n), 1e-3);
     void *const held[] = {q, key, keys, o, sinks, state, right, z};
     for (size_t i = 0; i < ARRAY_SIZE(held); i++)
@@ -257,7 +257,7 @@ static void check_csa(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t p
 }
 
 /* Cases: few and many positions; sizes that are and that are not multiples of a kernel's tiles. */
-static void check_condensed_kernels(const void *arg) {
+static void check_compressed_kernels(const void *arg) {
     bool tiny = *(const bool *)arg;
 
     open_device();
