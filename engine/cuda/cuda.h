@@ -20,6 +20,7 @@
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/kept.h"
+#include "engine/op_table.h"
 #include "engine/picture_rows.h"
 #include "engine/sampler.h"
 
@@ -830,13 +831,11 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
 int step_start(struct step *s);
 /* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
-step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, step_gate_up,
-    step_gate_in, step_layer_input, step_join, step_route, step_experts, step_shared, step_gate,
-    step_in, step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes,
-    step_tap, step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv,
-    step_mla_out, step_logits, step_hc_out, step_hc_in, step_mix, step_ngram, step_csa_in,
-    step_csa_keys, step_csa_q, step_compress, step_csa_index, step_csa_attend, step_csa_out,
-    step_index;
+#define STEP_OP(kind, name, feature, cost) step_op step_##name;
+OPS(STEP_OP)
+#undef STEP_OP
+/* The functions of kinds that share one (ops.c). */
+step_op step_norm_x, step_in;
 /* Return the name of a property of an op of compressed or sparse keys, or of an indexer of @n_head
  * queries of @dim values, that is not supported, or NULL. */
 const char *compressed_lacks(const struct model_shape *s, const struct model_op *op);
