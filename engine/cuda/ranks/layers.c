@@ -328,8 +328,8 @@ static int run_part(struct ranks *k, const struct model_op *end) {
     return layers_cross(k, k->be[k->at], k->at, k->at, false);
 }
 
-/* Computes the layers of the batch up to @end part by part, so that a device computes one part while
- * the next device computes the one before. k->batch is the last part afterwards. */
+/* Computes the layers of the batch up to @end part by part, so that a device computes one part
+ * while the next device computes the one before. k->batch is the last part afterwards. */
 static int run_layers(struct ranks *k, const struct engine_batch *batch, uint32_t n,
                       const struct model_op *end, struct engine_batch *part) {
     uint32_t turn = 0;

@@ -1,5 +1,6 @@
 /*
- * reference_latent - latent attention in the reference backend, in absorbed form (OP_MLA_IN to OP_MLA_OUT).
+ * reference_latent - latent attention in the reference backend, in absorbed form (OP_MLA_IN to
+ * OP_MLA_OUT).
  */
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /*
- * compressed - the kernels of kernels_compressed.h. The result of a row depends only on its position
- * and on the tokens before it in its sequence: each thread sums fixed elements, then the threads'
- * sums are added in a fixed order, and keys have one order, the window's first, whether they are
- * read from the state or from the step.
+ * compressed - the kernels of kernels_compressed.h. The result of a row depends only on its
+ * position and on the tokens before it in its sequence: each thread sums fixed elements, then the
+ * threads' sums are added in a fixed order, and keys have one order, the window's first, whether
+ * they are read from the state or from the step.
  *
  * hc_in            one block for each row; its first warp computes the weights, one lane for each
  *                  stream

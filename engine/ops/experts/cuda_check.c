@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/cuda/selftest.h"
 #include "engine/experts.h"
 

@@ -1,7 +1,7 @@
 /*
- * cuda_check - tests Kimi delta attention on made-up inputs: it is compared with double precision on
- * the host, and must give the same bits if its rows come in two steps. No plainer kernel exists, so
- * a device with wrong results is refused.
+ * cuda_check - tests Kimi delta attention on made-up inputs: it is compared with double precision
+ * on the host, and must give the same bits if its rows come in two steps. No plainer kernel exists,
+ * so a device with wrong results is refused.
  */
 
 #include <assert.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/cuda/selftest.h"
 #include "engine/ops/recurrent/kernels_recurrent.h"
 

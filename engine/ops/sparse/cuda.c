@@ -1,7 +1,7 @@
 /*
  * sparse - grids and arguments of the kernels of kernels_sparse.h. An indexer chooses blocks as for
- * compressed keys. A grid depends only on the numbers of rows and sequences, so steps with these ops
- * can be recorded as graphs.
+ * compressed keys. A grid depends only on the numbers of rows and sequences, so steps with these
+ * ops can be recorded as graphs.
  */
 
 #include "engine/cuda/cuda.h"
