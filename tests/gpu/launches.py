@@ -19,6 +19,7 @@ MEMORY_US = 4261e3  # bytes per us that reading memory reached (measured)
 ASSUMED = {
     "l2_bytes_us": 5500e3,  # what products of 16 rows appear to get from the L2 cache
     "shared_of_system": 1024,  # bytes of shared memory that the driver takes from each block
+    "roles_slice_us": 0.27,  # 500 cycles for a slice of three warpgroups: 384 of the tensor cores with 64 rows
     "slice_us": 0.5,  # a slice of 64 columns in matmul_wgmma and matmul_wgmma_64, whatever it reads
 }
 # Microseconds: one row, 64 rows. For "pack" the sum of a layer; "down" is the one in Q4_K.
@@ -83,6 +84,8 @@ def floor_us(step, x, n_layers):
     us = max(memory / MEMORY_US, l2 / ASSUMED["l2_bytes_us"])
     if x["launch"].startswith("matmul_wgmma"):
         us = max(us, x["columns"] / 64 * ASSUMED["slice_us"])
+    if x["launch"].startswith("matmul_roles"):
+        us = max(us, x["columns"] / 64 * ASSUMED["roles_slice_us"])
     return us
 
 

@@ -7,7 +7,8 @@ disassembler.
 
 usage: count_kernels.py FOLDER [ARCHITECTURES [FILES]]
 FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
-Exit 1 where a kernel spills, or products are not found in its code: then cubin.py does not understand it.
+Exit 1 where a kernel spills, a slice in matmul_roles takes too many instructions, or products are not found in its
+code: then cubin.py does not understand it.
 ARCHITECTURES: 80,90 (all six); FILES: matmul,attention (all with kernels).
 """
 import collections
@@ -40,10 +41,10 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
-               (uint32_t)ATTEND_SHARED(128));
+               (uint32_t)ATTEND_SHARED(128), roles_shared(64, f));
     }
 }
 """
@@ -51,10 +52,13 @@ FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
+ROLES = {f"matmul_roles_{n}": n for n in (24, 32, 48, 64)}
+PRODUCTS |= {name: 10 for name in ROLES}
 PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {"attend_64" + pages: 8 for pages in PAGES} | {"attend_128" + pages: 9 for pages in PAGES}
-WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
+WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128} | ROLES
+SLICE_MOST = 112  # instructions of a warp for a slice of 64 columns of Q4_K in ROLES
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
 END = re.compile(r"WideWalk3end|add_up")  # functions at the end of a segment
 FEW = {"matvec": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
@@ -86,7 +90,7 @@ def compiled(folder, arch, files):
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
-            wgmma = "wgmma" in name and arch == "90"
+            wgmma = name in ("matmul_wgmma", "matmul_roles") and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
             subprocess.run(["nvcc", *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
@@ -173,6 +177,11 @@ def with_ends(loop, units=SEGMENT_UNITS):
     return loop.instructions + loop.end * (loop.mma / groups / 16) / units
 
 
+def slice_of(loop):
+    """Returns the instructions of a loop of wgmma for a slice of 64 columns: four products."""
+    return with_ends(loop) * 4 / (loop.mma * 8 / WGMMA_COLUMNS[loop.kernel])
+
+
 def describe(loop):
     text = f"{loop.kernel:16} {loop.arch:>4} {FORMATS[loop.format] if loop.format is not None else '':7}"
     groups, n = 2 if loop.kernel == "matvec_16" else 1, with_ends(loop)
@@ -209,6 +218,9 @@ def main():
     print("\nloops, once through (products: blocks with the launch's shared memory for Q4_K)")
     for loop in sorted(loops, key=lambda l: (l.kernel, int(l.arch), l.format or 0)):
         print(describe(loop))
+        if loop.kernel in ROLES and loop.format == FORMATS.index("Q4_K") and slice_of(loop) > SLICE_MOST:
+            problems += 1
+            print(f"{loop.kernel}: {slice_of(loop):.0f} instructions for a slice, at most {SLICE_MOST}")
     return 1 if problems else 0
 
 
