@@ -234,9 +234,11 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
     if (x->cores)
         kernel = whole ? kernel_matmul_wgmma : kernel_matmul_wgmma_64;
     for (uint32_t i = 0; i < w->n_mats; i++) {
-        uint32_t format = w->m[i].format;
+        uint32_t format = w->m[i].format, bytes = wide_shared(format);
 
-        shared = MAX(shared, x->cores ? wgmma_shared(way.block_rows, format) : wide_shared(format));
+        if (x->cores)
+            bytes = wgmma_shared(way.block_rows, format);
+        shared = MAX(shared, bytes);
     }
     struct launch l = {.kernel = kernel,
                        .grid_x = a.n_panels * a.n_splits,
