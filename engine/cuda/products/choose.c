@@ -10,8 +10,8 @@
  * Sums that blocks leave to residual() are added up by the last block where they are timed, which
  * takes longer; so where shared segments win the trial, they win the step.
  *
- * Several devices, WEFT_CUDA_TIMES=0, and products by warps with roles (WEFT_CUDA_ROLES=1): nothing is timed. Blocks then share segments as long as
- * there are multiprocessors for them.
+ * Several devices, WEFT_CUDA_TIMES=0, and products by warps with roles (WEFT_CUDA_ROLES=1): nothing
+ * is timed. Blocks then share segments as long as there are multiprocessors for them.
  */
 
 #include <assert.h>

@@ -50,11 +50,14 @@ DEVICE uint64_t *roles_empty(uint32_t i) {
 
 /* The part of the product that a block computes. */
 struct RolesPart {
-    const struct matrix *m; /* with gates: the gate */
-    uint32_t which;         /* its number */
+    /* with gates: the gate */
+    const struct matrix *m;
+    /* its number */
+    uint32_t which;
     /* number of the panel in the grid and in the matrix; panels of 128 rows of matrices before */
     uint32_t panel, local, wide;
-    uint32_t first, last; /* segments */
+    /* segments */
+    uint32_t first, last;
 
     /* Finds the part of block @block. */
     MEMBER void find(const struct matmul_args &a, uint32_t block) {
@@ -98,12 +101,18 @@ template <uint32_t N> struct RolesCopies {
     static constexpr uint32_t slice_bytes = N * 128; /* bytes of a slice in the ring */
 
     const uint8_t *from;
-    uint32_t to;              /* offset in a stage */
-    uint32_t slice;           /* number in the stage; of other lanes no number of a slice */
-    uint32_t stage_bytes;     /* of the ring */
-    uint32_t tile_stage;      /* bytes of a row of tiles in a stage */
-    uint32_t left;            /* bytes of it that were not copied yet */
-    uint32_t slices, n_slots; /* of a stage; of the ring */
+    /* offset in a stage */
+    uint32_t to;
+    /* number in the stage; of other lanes no number of a slice */
+    uint32_t slice;
+    /* of the ring */
+    uint32_t stage_bytes;
+    /* bytes of a row of tiles in a stage */
+    uint32_t tile_stage;
+    /* bytes of it that were not copied yet */
+    uint32_t left;
+    /* of a stage; of the ring */
+    uint32_t slices, n_slots;
 
     MEMBER void start(const struct matmul_args &a, const struct RolesPart &part) {
         const struct matrix &m = *part.m;
@@ -218,7 +227,8 @@ DEVICE void roles_wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
  * there instead of being added to total. */
 template <uint32_t N> struct RolesWalk {
     const struct matmul_args &a;
-    uint32_t which; /* number of the matrix: its address would need two registers */
+    /* number of the matrix: its address would need two registers */
+    uint32_t which;
     uint32_t first, last;
     float (&total)[N / 2];
     float *shared;

@@ -174,7 +174,8 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     a.data[128 + t] = sum;
 }
 
-/* Three warps: the last one copies to a ring of one stage, twice; the others read it and tell so. */
+/* Three warps: the last one copies to a ring of one stage, twice; the others read it and tell
+ * so. */
 KERNEL(mistake_roles, struct mistake_args, 96, 1) {
     struct Stage {
         uint32_t word[64];

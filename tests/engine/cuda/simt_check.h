@@ -10,10 +10,10 @@
  *
  *     races        Two threads of a block access a byte, one of them writes, and no sync_block()
  *                  separates the accesses, nor an arrival at a barrier and a wait for its phase.
- *                  Inside a warp sync_warp() suffices; shuffles and mma order nothing. Or two blocks of a launch access a byte of device memory and one
- *                  writes, unless the first accessed it before the barrier that precedes its
- *                  arrive(), and the second after a barrier that follows the answer that it is
- *                  last.
+ *                  Inside a warp sync_warp() suffices; shuffles and mma order nothing. Or two
+ *                  blocks of a launch access a byte of device memory and one writes, unless the
+ *                  first accessed it before the barrier that precedes its arrive(), and the second
+ *                  after a barrier that follows the answer that it is last.
  *     early reads  A read of shared memory that this block has not written; of the target of an
  *                  asynchronous copy that has not been waited for, for a bulk copy by the thread
  *                  itself; before wait_for_previous(), of data that an earlier kernel may write,
