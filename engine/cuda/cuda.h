@@ -756,9 +756,9 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 /* Return the number of panels of MATMUL_COLUMNS rows of a product; whether blocks may share their
  * segments. */
 uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
+bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* Returns the number of panels of matmul_roles, without gates. */
 uint32_t cuda_roles_panels(const struct weights *w);
-bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* Chooses how a product of many rows is computed (choose.c). The first product of a shape and a
  * class of rows is computed in each way and timed, with the step's outputs as destination; with
  * @add, be.act.o, which is free. Returns 0 or -EIO. */
