@@ -145,10 +145,13 @@ static uint32_t resident_blocks(const struct be *b, uint32_t n, uint32_t shared)
 }
 
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
+    /* of the rows of all items: expert_vec has their offsets in 32 bits */
+    uint64_t packed_bytes = (uint64_t)most * EXPERT_ROWS * a->n_blocks * 32 * b->products.planes;
     uint32_t groups = 0, shared = 0;
 
     assert(a->n_mats > 0 && a->n_mats <= ARRAY_SIZE(a->m) && most > 0);
     assert(!few || a->n_mats == 1 || a->m[0].n_row_tiles == a->m[1].n_row_tiles);
+    assert(!few || packed_bytes <= UINT32_MAX);
     for (uint32_t i = 0; i < a->n_mats; i++) {
         groups += (a->m[i].n_row_tiles + 7) / 8;
         shared = MAX(shared, wide_shared(a->m[i].format));
