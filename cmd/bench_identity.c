@@ -58,7 +58,7 @@ static int identity_send(struct probe *p, uint64_t number, double temperature, u
                          void (*done)(struct bench_request *)) {
     struct identity *id = p->owner;
     struct load_opts o = id->target.load;
-    CLEANUP(session_deinit) struct session session;
+    CLEANUP(session_deinit) struct session session = {0};
 
     assert(!p->running);
     o.temperature = temperature;

@@ -56,7 +56,7 @@ static void do_nothing(struct bench_request *q) {}
 /* Runs one request with @n_words words to its end. */
 static int ask_once(struct bench_http *h, const struct load_opts *o, uint32_t n_words,
                     struct bench_request *q) {
-    CLEANUP(session_deinit) struct session session;
+    CLEANUP(session_deinit) struct session session = {0};
 
     TRY(session_init(&session, o, n_words));
     TRY(session_ask(&session, o, n_words, 1, &q->body));

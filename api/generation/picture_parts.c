@@ -328,14 +328,14 @@ static int picture_parts_look(struct prompt_job *job) {
     return 0;
 }
 
-static int take_pictures(struct prompt_job *job) {
+static int picture_parts_read(struct prompt_job *job) {
     TRY(find_pictures(job));
     TRY(check_addresses(job));
     return picture_parts_look(job);
 }
 
 int picture_parts_take(struct prompt_job *job) {
-    int r = take_pictures(job);
+    int r = picture_parts_read(job);
 
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);

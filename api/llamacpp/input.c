@@ -146,7 +146,7 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
     return llamacpp_encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
 }
 
-static int add_items(struct input *in, yyjson_val *text, struct tokens *t) {
+static int prompt_add_items(struct input *in, yyjson_val *text, struct tokens *t) {
     static const char form[] = "texts and arrays of tokens and texts";
 
     if (yyjson_is_str(text))
@@ -174,7 +174,7 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     int r;
 
     if (none)
-        r = add_items(in, text, &t);
+        r = prompt_add_items(in, text, &t);
     else
         r = add_marked(in, text, data, &t);
     if (r == -EMSGSIZE)

@@ -605,7 +605,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
 
 static int check_items(struct responses *rs, yyjson_val *items, const char *field,
                        struct err *err) {
-    CLEANUP(responses_build_deinit) struct responses_build b;
+    CLEANUP(responses_build_deinit) struct responses_build b = {0};
 
     responses_build_init(&b, rs, err);
     b.messages = yyjson_mut_arr(b.doc);

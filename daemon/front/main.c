@@ -243,7 +243,7 @@ static void tell_reload(const struct front *f, int r, const struct err *err) {
 }
 
 static int front_read_again(struct front *f, struct json *later, struct err *err) {
-    CLEANUP(config_deinit) struct config next;
+    CLEANUP(config_deinit) struct config next = {0};
 
     TRY(config_init(&next));
     TRY(args_read(&next, f->argc, f->argv, NULL, err));

@@ -102,7 +102,7 @@ static void take_change(struct change *c) {
 }
 
 /* Ends @t after the change of @c. Returns 0, and then @t was taken over, or -errno. */
-static int end_task(struct change *c, struct api_task *t) {
+static int change_end_task(struct change *c, struct api_task *t) {
     if (c->result == PRESET_NONE)
         return remove_file(c->of, c->preset.name, t, &c->err);
     TRY(c->result);
@@ -119,7 +119,7 @@ static void manage_end(struct change *c) {
         return;
     }
     t->of = NULL;
-    int r = end_task(c, t);
+    int r = change_end_task(c, t);
     if (r == 0)
         return;
     if (!*c->err.message)

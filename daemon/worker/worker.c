@@ -542,7 +542,7 @@ static void ask_for_pictures(struct worker *w) {
     }
 }
 
-/* Sends one message of changes. Returns 0, 1 when nothing changed or waits in the channel, -errno. */
+/* Sends one message of changes. Returns 0, 1 (none, or the channel is full) or -errno. */
 static int send_some_blocks(struct worker *w) {
     buf_clear(&w->out);
     int r = sched_blocks(w->sched, &w->out);
@@ -713,8 +713,8 @@ static void take_files(struct worker *w, const struct msg_open *m) {
     w->config.engine.keeps_place = m->keeps_place;
 }
 
-static int open_all(struct worker *w, const int *fds, const struct msg_open *open,
-                    struct err *err) {
+static int worker_open_all(struct worker *w, const int *fds, const struct msg_open *open,
+                           struct err *err) {
     TRY(open_files(w, fds, (uint32_t)w->n_shards, open, err));
     return open_model(w, open, err);
 }
@@ -736,7 +736,7 @@ static int worker_run(struct worker *w, int n_shards) {
     for (int i = 0; i <= n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
-    int r = open_all(w, fds, &open, &err);
+    int r = worker_open_all(w, fds, &open, &err);
     if (r < 0)
         return worker_refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);

@@ -14,7 +14,7 @@
 
 /* Makes a grammar of one quoted string with the loop @which. */
 static int make_loop(struct grammar **out, enum shared_loop which) {
-    CLEANUP(build_deinit) struct build b;
+    CLEANUP(build_deinit) struct build b = {0};
     struct expr *atom;
     uint32_t root;
 

@@ -20,7 +20,7 @@ PUBLIC = {
     "engine": {"engine.h", "nearest.h", "vision/encoder.h"},
     "scheduler": {"scheduler.h"},
     # http/ is a server of its own, of which daemon/ has an instance.
-    "api": {"api.h", "http/server.h", "http/conn.h", "http/dialect.h", "http/respond.h", "http/json.h", "http/tls.h"},
+    "api": {"api.h", "http/server.h", "http/conn.h", "http/dialect.h", "http/respond.h", "http/json.h", "http/json_build.h", "http/tls.h"},
     "daemon": set(),
     "cmd": set(),
 }
