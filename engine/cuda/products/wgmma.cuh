@@ -77,12 +77,13 @@ template <int N> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Sets the number of registers of each thread, a multiple of 8; all warps of a warpgroup call it.
- * wgmma_more() waits until enough registers are free, which wgmma_fewer() gives back. */
+/* Lowers the number of registers of each thread to N, a multiple of 8; all warps of a warpgroup call
+ * it. */
 template <int N> DEVICE void wgmma_fewer() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+/* Raises the number of registers likewise, and waits until enough are free. */
 template <int N> DEVICE void wgmma_more() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
