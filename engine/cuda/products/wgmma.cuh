@@ -77,8 +77,8 @@ template <int N> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Lowers the number of registers of each thread to N, a multiple of 8; all warps of a warpgroup call
- * it. */
+/* Lowers the number of registers of a thread to N, a multiple of 8; called by all warps of a
+ * warpgroup. */
 template <int N> DEVICE void wgmma_fewer() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
