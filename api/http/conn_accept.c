@@ -166,7 +166,11 @@ bool conn_accept_fd(struct http_server *s, int fd, bool local, bool tls) {
 
     if (!c)
         return false;
-    int r = local ? uv_pipe_open(&c->h.pipe, fd) : uv_tcp_open(&c->h.tcp, fd);
+    int r;
+    if (local)
+        r = uv_pipe_open(&c->h.pipe, fd);
+    else
+        r = uv_tcp_open(&c->h.tcp, fd);
     if (r < 0)
         close(fd);
     conn_start_with(c, r, tls);

@@ -100,11 +100,12 @@ static void expert_file_on_thread(uv_work_t *work) {
 static void expert_file_on_saved(uv_work_t *work, int status) {
     struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
     struct expert_file *f = s->of;
-    int r = status < 0 ? status : s->result;
 
-    if (r < 0)
+    if (status < 0) /* it was cancelled */
+        s->result = status;
+    if (s->result < 0)
         log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(s->path).s,
-                  strerror(-r));
+                  strerror(-s->result));
     close(s->fd);
     free(s);
     if (!f)
