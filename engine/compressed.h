@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * compressed - where attention to compressed keys (struct compressed_shape) has its keys: compressed
- * keys of blocks in pages, keys of the window in states.
+ * compressed - where attention to compressed keys (struct compressed_shape) has its keys:
+ * compressed keys of blocks in pages, keys of the window in states.
  */
 
 #include "engine/backend.h"

@@ -235,8 +235,8 @@ enum op_kind {
     OP_CSA_KEYS,
     /* q = rope(RMS norm, without weights, of w[0] r), per head */
     OP_CSA_Q,
-    /* Writes the compressed keys of the blocks that end in this step to the pages. For each channel:
-     * the mean of u = w[0] y over the block's tokens, weighted by the softmax of w[1] y +
+    /* Writes the compressed keys of the blocks that end in this step to the pages. For each
+     * channel: the mean of u = w[0] y over the block's tokens, weighted by the softmax of w[1] y +
      * weigh[index of the token in the block]; then rope(k_norm(mean)) at the block's first
      * position. For short blocks u and the weights are twice as wide, because a key covers two
      * blocks in one softmax: the second half belongs to tokens of the block itself, the first half

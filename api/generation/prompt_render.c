@@ -17,7 +17,7 @@
 
 /* Sets how the answer to the chat is parsed. */
 static void set_parse(struct prompt_job *job, const struct toolcall_format *own) {
-    const struct family *f = &job->model->family;
+    struct family *f = &job->model->family;
 
     job->parse = (struct toolcall_opts){
         .format = family_format(f, own, job->request.made.functions),
@@ -158,7 +158,7 @@ static int add_prefill(struct prompt_job *job) {
  * becomes the format of the calls. */
 static int render_prompt(struct prompt_job *job, struct messages_form *form,
                          const struct toolcall_format **format) {
-    const struct family *f = &job->model->family;
+    struct family *f = &job->model->family;
 
     TRY(messages_functions(&job->request, &job->err));
     if (job->request.made.functions)
@@ -181,7 +181,7 @@ static int render_prompt(struct prompt_job *job, struct messages_form *form,
 
 /* Renders the chat. The first @n_own messages are the service's, not the client's. */
 static int render_messages(struct prompt_job *job, uint32_t n_own) {
-    const struct family *f = &job->model->family;
+    struct family *f = &job->model->family;
     struct messages_form form = {.family = f,
                                  .n_own = n_own,
                                  .plain = !f->takes_tools,

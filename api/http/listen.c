@@ -222,8 +222,8 @@ static bool may_accept(struct http_server *s) {
     return now - s->accepts_ns < ACCEPTS_NS;
 }
 
-/* Accepts what waits behind the connection that libuv has reported. Since version 1.45 libuv accepts
- * one connection in an iteration, in which the turns of others take up to TURNS_NS. */
+/* Accepts what waits behind the connection that libuv has reported. Since version 1.45 libuv
+ * accepts one connection in an iteration, in which the turns of others take up to TURNS_NS. */
 static void accept_rest(struct listener *l) {
     uv_os_fd_t fd;
 

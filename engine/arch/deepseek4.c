@@ -5,8 +5,8 @@
  *   HC_IN  CSA_IN CSA_Q [COMPRESS [COMPRESS CSA_INDEX]] CSA_ATTEND CSA_OUT .. PROJ   HC_OUT
  *   HC_IN  [GATE_UP PROJ: the shared expert] ROUTE EXPERTS                                 HC_OUT
  *
- * Layers have short blocks of positions, whose compressed keys an indexer picks, long blocks, all of
- * whose compressed keys are seen, or no blocks. The MTP block is one more layer without blocks.
+ * Layers have short blocks of positions, whose compressed keys an indexer picks, long blocks, all
+ * of whose compressed keys are seen, or no blocks. The MTP block is one more layer without blocks.
  */
 
 #include "engine/arch/deepseek4.h"

@@ -216,8 +216,8 @@ static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
     return n * kv_types[type].code_bits / 8;
 }
 
-/* Running softmax of one query over the keys that it has seen so far (engine/ops/attention/cpu.c): the largest score,
- * the sum of the weights in 16 parts, and the sum of the weighted values. */
+/* Running softmax of one query over the keys that it has seen so far (engine/ops/attention/cpu.c):
+ * the largest score, the sum of the weights in 16 parts, and the sum of the weighted values. */
 struct attn_state {
     float m, l[LANES];
     /* [head_dim rounded up to 16] */

@@ -61,7 +61,8 @@ struct blocks;     /* buffers of block drafters: blocks.c */
 struct sparse;     /* buffers of sparse attention: engine/ops/sparse */
 struct recurrent;  /* states and buffers of recurrent layers: engine/ops/recurrent */
 
-/* Consecutive rows of the batch whose queries go through the pages together (engine/ops/attention/cpu.c). */
+/* Consecutive rows of the batch whose queries go through the pages together
+ * (engine/ops/attention/cpu.c). */
 struct attend_block {
     uint32_t row0, n_rows;
 };

@@ -966,8 +966,8 @@ int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a)
 int residual_branch(struct step *s, const struct model_op *op);
 /* Replaces each row of @n values of x by its rms norm times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
-/* Returns the number of heads of latent attention, or of parts of compressed attention's output, that
- * have matrices of their own. */
+/* Returns the number of heads of latent attention, or of parts of compressed attention's output,
+ * that have matrices of their own. */
 uint32_t latent_heads(const struct be *b);
 /* Multiplies each of these matrices with its part of the rows of @x, which are @stride values
  * apart. */

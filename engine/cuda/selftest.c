@@ -1,9 +1,9 @@
 /*
  * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
  * products of a few rows of one of the model's matrices of each type with made-up activations, in
- * each way that products are computed (struct way); and what families of ops test (op_family.check).
- * A wrong way is not used, and be.note says so, if a plainer one does the same work. Otherwise the
- * device is refused.
+ * each way that products are computed (struct way); and what families of ops test
+ * (op_family.check). A wrong way is not used, and be.note says so, if a plainer one does the same
+ * work. Otherwise the device is refused.
  */
 
 #include "engine/cuda/selftest.h"

@@ -2,9 +2,9 @@
  * test_bounds - rounds the inputs of the reference backend's products to half precision, as a
  * device does, by two scales: that of the row (the power of two of its largest value, as the kernel
  * `pack` computes) and a static one, the power of two of the bound that the weights give
- * (engine/cuda/bounds.h). With static scales a kernel could round its own output, without a reduction over the
- * row. The tests hold that no input exceeds its bound, and what the rounding of rows that are far
- * below it loses.
+ * (engine/cuda/bounds.h). With static scales a kernel could round its own output, without a
+ * reduction over the row. The tests hold that no input exceeds its bound, and what the rounding of
+ * rows that are far below it loses.
  *
  * WEFT_MODELS=FILE:FILE... adds files of models; WEFT_BOUNDS_TEXT=FILE is the text that they read.
  */

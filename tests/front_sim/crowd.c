@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "tests/support/quotes.h"
 
 #define CROWD 5u
 #define CROWD_ASKS 2u
@@ -19,7 +20,7 @@
 #define LEAVERS_AT_ONCE 20u
 #define LEAVERS_PAUSE_NS 400000     /* longest between two arrivals */
 #define LEAVERS_SERVED_NS 200000000 /* work of the front after which the last is served */
-#define QUIET_LEAVERS_NS 40000000 /* bound while they come: the poll reports any part of them */
+#define QUIET_LEAVERS_NS 40000000   /* bound while they come: the poll reports any part of them */
 
 struct member {
     struct actor actor;
@@ -226,14 +227,14 @@ static void step(struct actor *a) {
 }
 
 static void leavers_write(struct leavers *l) {
-    static const char body[] = "{\"model\":\"m0\",\"max_tokens\":200,\"stream\":true,"
-                               "\"messages\":[{\"role\":\"user\",\"content\":\"so long\"}]}";
+    const char *body = J("{'model':'m0','max_tokens':200,'stream':true,"
+                         "'messages':[{'role':'user','content':'so long'}]}");
 
     l->request = (struct buf){.max = SIZE_MAX};
     buf_printf(&l->request,
                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
                "%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-               crowd.key, sizeof(body) - 1, body);
+               crowd.key, strlen(body), body);
 }
 
 /* Sends the request, or as much of it as the socket takes, and leaves. */

@@ -62,8 +62,8 @@ extern struct sim sim;
 #define SIM_CALLS_MAX 60000
 
 /* Prices of what the front does on its loop: a byte that is copied, parsed or sent, a write, the
- * beginning and the end of a connection, and an item of a loop over readers, connections and the like. Each is a few
- * times that of a slow machine's core. */
+ * beginning and the end of a connection, and an item of a loop over readers, connections and the
+ * like. Each is a few times that of a slow machine's core. */
 #define SIM_BYTE_NS 2
 #define SIM_WRITE_NS 10000
 #define SIM_ACCEPT_NS 20000

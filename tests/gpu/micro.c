@@ -1,8 +1,8 @@
 /*
  * micro - measures in a few seconds the properties of a device on which the design of the kernels
  * is based: the pause between two kernels (launched normally and early), the bandwidth of the L2
- * cache, and the rates of the tensor cores; what these reach at best (limits.h); and checks whether wgmma gives the bits of mma.sync at
- * every width.
+ * cache, and the rates of the tensor cores; what these reach at best (limits.h); and checks whether
+ * wgmma gives the bits of mma.sync at every width.
  */
 
 #include "tests/gpu/micro.h"

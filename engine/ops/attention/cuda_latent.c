@@ -1,8 +1,8 @@
 /*
  * cuda_latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b
- * before attention and attn_v_b after it, are multiplied like experts (experts.cu): each head counts
- * as an expert that every row picks. So the lists are equal in all steps, and only the items depend
- * on the number of rows.
+ * before attention and attn_v_b after it, are multiplied like experts (experts.cu): each head
+ * counts as an expert that every row picks. So the lists are equal in all steps, and only the items
+ * depend on the number of rows.
  */
 
 #include <assert.h>
