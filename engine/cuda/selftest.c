@@ -243,7 +243,7 @@ static int by_matvec(struct be *b, const struct product *p, const struct operand
 
 static int by_wide(struct be *b, const struct product *p, const struct operand *x,
                    const struct way *w) {
-    const struct product_way way = {w->block_rows, w->n_splits};
+    const struct product_way way = {.block_rows = w->block_rows, .n_splits = w->n_splits};
 
     return cuda_matmul_wide(b, &p->w, x, false, way);
 }

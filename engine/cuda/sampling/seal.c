@@ -311,7 +311,7 @@ static int sample_round(struct step *s, uint32_t first) {
         .n_vocab = b->shape->n_vocab,
         .digest = b->opts->digest,
     };
-    uint32_t needs;
+    uint32_t needs = 0;
     int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a, &needs);
 
     TRY(n);
