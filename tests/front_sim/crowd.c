@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "tests/support/quotes.h"
 
 #define CROWD 5u
 #define CROWD_ASKS 2u
@@ -227,14 +226,16 @@ static void step(struct actor *a) {
 }
 
 static void leavers_write(struct leavers *l) {
-    const char *body = J("{'model':'m0','max_tokens':200,'stream':true,"
-                         "'messages':[{'role':'user','content':'so long'}]}");
+    char body[] = "{'model':'m0','max_tokens':200,'stream':true,"
+                  "'messages':[{'role':'user','content':'so long'}]}";
 
+    for (char *p = body; (p = strchr(p, '\''));)
+        *p = '"';
     l->request = (struct buf){.max = SIZE_MAX};
     buf_printf(&l->request,
                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
                "%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-               crowd.key, strlen(body), body);
+               crowd.key, sizeof(body) - 1, body);
 }
 
 /* Sends the request, or as much of it as the socket takes, and leaves. */
