@@ -72,8 +72,11 @@ void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gat
     const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
 
     assert(d->rank > 0 && d->rank < s->head_dim && d->n_nope > 0);
-    const struct tensor *q = d->q_rank ? layer_matrix(b, l, "attn_q_a", s->n_embd, d->q_rank)
-                                       : layer_matrix(b, l, "attn_q", s->n_embd, n_q);
+    const struct tensor *q;
+    if (d->q_rank)
+        q = layer_matrix(b, l, "attn_q_a", s->n_embd, d->q_rank);
+    else
+        q = layer_matrix(b, l, "attn_q", s->n_embd, n_q);
 
     model_add(m, &(struct model_op){
                      .kind = OP_MLA_IN,

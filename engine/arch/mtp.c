@@ -113,13 +113,15 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
                      enum mtp_norm kind) {
     uint64_t n = m->shape.n_embd;
     uint32_t l = m->shape.n_layer + k;
-    const struct tensor *norm =
-        kind == MTP_NAMED ? layer_vector(b, l, "layer_output_norm", n)
-                          : bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
-    const struct tensor *head =
-        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
+    const struct tensor *norm;
     struct model_op keep = op[0], logits = op[1];
 
+    if (kind == MTP_NAMED)
+        norm = layer_vector(b, l, "layer_output_norm", n);
+    else
+        norm = bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
+    const struct tensor *head =
+        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
     if (norm) {
         *(kind == MTP_LATE ? &logits.norm : &keep.norm) = norm;
         keep.keep.centred = kind == MTP_CENTRED;

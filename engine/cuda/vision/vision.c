@@ -39,7 +39,9 @@ static size_t whole(size_t n) {
 
 /* Returns the number of values that a head occupies in struct vis_stored. */
 static uint32_t cuda_vision_padded(uint32_t dim) {
-    return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
+    if (dim <= 64)
+        return 64;
+    return dim <= 80 ? 80 : VIS_WIDEST;
 }
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
@@ -194,11 +196,12 @@ static void heads(struct vis_be *v, const struct vis_heads *a) {
 static void cuda_vision_launch_attend(struct vis_be *v, const struct vis_attend *a,
                                       struct vis_attend_args *args, uint32_t grid_x,
                                       uint32_t grid_y) {
-    const void *kernel = v->heads.padded == 64   ? kernel_vis_attend_64
-                         : v->heads.padded == 80 ? kernel_vis_attend_80
-                                                 : kernel_vis_attend_128;
-    struct launch l = {kernel, grid_x, grid_y, VIS_THREADS, "vis_attend", 0};
+    struct launch l = {kernel_vis_attend_128, grid_x, grid_y, VIS_THREADS, "vis_attend", 0};
 
+    if (v->heads.padded == 64)
+        l.kernel = kernel_vis_attend_64;
+    else if (v->heads.padded == 80)
+        l.kernel = kernel_vis_attend_80;
     args->from = v->heads;
     args->out = a->out;
     args->scale = a->scale * (float)M_LOG2E;
