@@ -572,7 +572,9 @@ DEVICE void mma_32_first(float c[4], const struct vec4 &a0, const struct vec4 &a
 
 /* Returns word @i (0 .. 3) of @v. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+    uint32_t low = i == 0 ? v.x : v.y, high = i == 2 ? v.z : v.w;
+
+    return i < 2 ? low : high;
 }
 
 /* Loads four consecutive floats; @p is a multiple of 16 bytes. */

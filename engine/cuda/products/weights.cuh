@@ -30,7 +30,9 @@
 
 /* Returns the lower (@i even) or the upper half of @v twice. */
 DEVICE uint32_t half_of(uint32_t v, int i) {
-    return i % 2 ? high_twice(v) : low_twice(v);
+    if (i % 2)
+        return high_twice(v);
+    return low_twice(v);
 }
 
 /* Returns bytes @i and @i + 1 of @w as low bytes of two halves, whose upper byte is that of @above
@@ -91,9 +93,16 @@ DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
 
 /* Returns the bits of the words above the nibbles. */
 DEVICE constexpr uint32_t high_mask(int f) {
-    return f == TILE_Q5_0 || f == TILE_Q5_1 || f == TILE_Q5_K ? 0x00100010u
-           : f == TILE_Q6_K                                   ? 0x00300030u
-                                                              : 0;
+    switch (f) {
+    case TILE_Q5_0:
+    case TILE_Q5_1:
+    case TILE_Q5_K:
+        return 0x00100010u;
+    case TILE_Q6_K:
+        return 0x00300030u;
+    default:
+        return 0;
+    }
 }
 
 /* Returns true for formats whose groups have a minimum; the others have a code that means 0. */
@@ -108,11 +117,18 @@ DEVICE constexpr bool is_of_bytes(int f) {
 
 /* Returns the code of a weight of 0. */
 DEVICE constexpr uint32_t zero_code(int f) {
-    return is_of_bytes(f)   ? 128
-           : f == TILE_Q4_0 ? 8
-           : f == TILE_Q5_0 ? 16
-           : f == TILE_Q6_K ? 32
-                            : 0;
+    if (is_of_bytes(f))
+        return 128;
+    switch (f) {
+    case TILE_Q4_0:
+        return 8;
+    case TILE_Q5_0:
+        return 16;
+    case TILE_Q6_K:
+        return 32;
+    default:
+        return 0;
+    }
 }
 
 /* Operands of a tile, or of a part of one. For most formats load() takes part @part of the tile at
@@ -375,7 +391,8 @@ template <int F> DEVICE void weights_of(const struct Tile<F> &t, int kb, uint32_
 
 /* Number of parts in which a tile is loaded, and of pairs of blocks of 16 columns in a part. */
 template <int F> struct Parts {
-    static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : F >= TILE_Q4_K ? 2 : 1;
+    static constexpr uint32_t halves = F >= TILE_Q4_K ? 2 : 1; /* parts unless the tile is low */
+    static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : halves;
     static constexpr uint32_t pairs = F >= TILE_LOW || F < TILE_Q4_K ? 2 : 4;
 };
 

@@ -27,11 +27,16 @@ ROW_KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     int32_t token = rows_token(a.batch, a.sampled, r);
     uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
     const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        a.x[(size_t)r * n + i] =
-            a.scale * (a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
-                                           t % TILE_ROWS, i % k, a.inverse)
-                               : tile_value_at(&a.table, t, i));
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
+        float value;
+
+        if (a.tiles)
+            value = tile_read(a.format, tiles + i / k * tile_bytes(a.format), t % TILE_ROWS, i % k,
+                              a.inverse);
+        else
+            value = tile_value_at(&a.table, t, i);
+        a.x[(size_t)r * n + i] = a.scale * value;
+    }
 }
 
 ROW_KERNEL(deep, struct deep_args, CUDA_THREADS, 2) {
@@ -210,13 +215,21 @@ ROW_KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
         float gate = a.gate[(size_t)r * a.n_gate + i / per];
 
-        a.o[(size_t)r * a.n + i] *= a.sigmoid ? mx_sigmoid(gate) : mx_softplus(gate);
+        if (a.sigmoid)
+            gate = mx_sigmoid(gate);
+        else
+            gate = mx_softplus(gate);
+        a.o[(size_t)r * a.n + i] *= gate;
     }
 }
 
 /* Returns true if row @r of a pack exists in the batch. */
 DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
-    return !a.batch || r < (a.wanted ? a.batch->n_wants : a.batch->n_rows * (a.each ? a.each : 1));
+    if (!a.batch)
+        return true;
+    if (a.wanted)
+        return r < a.batch->n_wants;
+    return r < a.batch->n_rows * (a.each ? a.each : 1);
 }
 
 /* Bound by the latency of loading x and the kernel's own instructions: with few rows, each part of

@@ -43,6 +43,13 @@ DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS]
     }
 }
 
+/* Returns @x within -@limit .. @limit; @limit for NaN. */
+DEVICE float within(float x, float limit) {
+    float below = x < limit ? x : limit;
+
+    return x < -limit ? -limit : below;
+}
+
 /* Returns glu(g, u) for pack kinds from PACK_SILU on (engine/reference/ops.c). */
 DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_SILU)
@@ -54,22 +61,25 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind > PACK_GATE) {
         float limit = mx_float_of(kind & ~PACK_BEHIND);
 
-        u = u < -limit ? -limit : u < limit ? u : limit;
+        u = within(u, limit);
         g = mx_silu(kind & PACK_BEHIND || g < limit ? g : limit);
         /* the upper limit is applied after silu, since silu(limit) < limit */
         return (g < limit ? g : limit) * u;
     }
     g = g < 7 ? g : 7;
-    u = u < -7 ? -7 : u < 7 ? u : 7;
+    u = within(u, 7);
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
 /* Applies function @kind to gates @v and ups @u, and stores the result in @v. KIND is @kind, except
  * that one KIND stands for all kinds above PACK_GATE, which have limits in @kind. */
 template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[8], float v[8]) {
-    for (int j = 0; j < 8; j++)
-        v[j] = KIND == PACK_RELU ? v[j] * fmaxf(v[j], 0)
-                                 : gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
+    for (int j = 0; j < 8; j++) {
+        if constexpr (KIND == PACK_RELU)
+            v[j] *= fmaxf(v[j], 0);
+        else
+            v[j] = gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
+    }
 }
 
 /* Branches once to the code of the kind, which has no further branches. */
@@ -288,8 +298,11 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
 
             /* e is the exponent of the largest magnitude. Rows that are zero, or contain infinities
              * or NaN, are not scaled. */
-            int e = (int)(mx_bits_of(max) >> 23) - 127;
-            e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
+            int e = 0;
+            if (max > 0 && max <= FLT_MAX) {
+                e = (int)(mx_bits_of(max) >> 23) - 127;
+                e = (e > -100 ? e : -100) - 13;
+            }
             shrink = tile_power_of_two(-e);
             if (threadIdx.x == 0)
                 a.scale[r] = tile_power_of_two(e);
@@ -343,10 +356,11 @@ DEVICE void add_left(const struct left &l, uint32_t r, uint32_t i, uint32_t n,
     const float *row = l.sums + r / MATMUL_COLUMNS * (size_t)(TILE_SEGMENTS * WIDE_SUMS) +
                        r % MATMUL_COLUMNS * WIDE_OUT;
     float scale = l.scale[r];
+    uint32_t other = i < n ? i : 0;
 
 #pragma unroll
     for (uint32_t k = 0; k < QUADS; k++) {
-        uint32_t out = i + k * STEP < n ? i + k * STEP : i < n ? i : 0;
+        uint32_t out = i + k * STEP < n ? i + k * STEP : other;
         const float *from = row +
                             (size_t)(out / WIDE_OUT * l.n_columns) * (TILE_SEGMENTS * WIDE_SUMS) +
                             out % WIDE_OUT;
@@ -607,10 +621,14 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
         } else {
             uint32_t apart = keys ? 4 : 8; /* distance of the two values of a byte */
             float q = round_to_4(x, &scale), above = lane_xor(q, apart);
+            uint32_t byte;
 
+            if (keys)
+                byte = slot * (dim / 2) + page_key_byte(i);
+            else
+                byte = page_value_row(i) * tokens + slot;
             if ((lane & apart) == 0)
-                page[at + (keys ? slot * (dim / 2) + page_key_byte(i)
-                                : page_value_row(i) * tokens + slot)] = (uint8_t)(q + 16 * above);
+                page[at + byte] = (uint8_t)(q + 16 * above);
         }
         if (lane == 0)
             scales[keys ? slot * (dim / 32) + group : group * tokens + slot] = scale;

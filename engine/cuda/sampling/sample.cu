@@ -205,9 +205,13 @@ DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct 
     uint64_t best = b.part[0];
     bool any = samp_rank_value(best) > -INFINITY,
          settled = r.w.target >= 0 || !any || !(r.needs & SAMPLE_DRAW);
-    uint32_t token = r.w.target >= 0 ? (uint32_t)r.w.target
-                     : any           ? samp_rank_id(best)
-                                     : sample_last_resort(a, b, r);
+    uint32_t token;
+    if (r.w.target >= 0)
+        token = (uint32_t)r.w.target;
+    else if (any)
+        token = samp_rank_id(best);
+    else
+        token = sample_last_resort(a, b, r);
     if (settled)
         sample_settle(a, r, token);
     if (threadIdx.x == 0) {
@@ -333,8 +337,10 @@ DEVICE void find_bin(const struct sample_args &a, struct Bench &b, const struct 
     choose_bin(b, SAMPLE_BINS,
                sample_has_top_k(&r.w, r.n) ? r.w.top_k : target_of(r.w.top_p, total));
     if (threadIdx.x == 0) {
+        uint32_t bin = b.chosen < SAMPLE_BINS ? b.chosen : NONE;
+
         r.state->weight = total;
-        r.state->bin = n_finite <= a.list_max ? 0 : b.chosen < SAMPLE_BINS ? b.chosen : NONE;
+        r.state->bin = n_finite <= a.list_max ? 0 : bin;
     }
 }
 

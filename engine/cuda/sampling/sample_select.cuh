@@ -45,7 +45,11 @@ struct Drawn {
 template <bool MAX> DEVICE uint64_t select_combine(struct Bench &b, uint64_t v) {
     auto join = [](uint64_t x, uint64_t y) { return MAX ? larger(x, y) : x + y; };
 
-    return join_warps<SAMPLE_THREADS / 32>(MAX ? warp_max(v) : warp_sum(v), b.word, join);
+    if constexpr (MAX)
+        v = warp_max(v);
+    else
+        v = warp_sum(v);
+    return join_warps<SAMPLE_THREADS / 32>(v, b.word, join);
 }
 
 /* -- tokens ------------------------------------------------------------------------------------ */
@@ -205,7 +209,8 @@ DEVICE bool select_find_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, 
         b.above = 0;
     for (int v = 0; v < 3; v++) { /* levels: bits 31 to 20, 19 to 8, 7 to 0 */
         uint32_t bits = v < 2 ? 12 : 8, n_bins = 1u << bits;
-        uint32_t shift = v == 0 ? CUT_SHIFT : v == 1 ? 8 : 0, above_shift = shift + bits;
+        uint32_t low_shift = v == 1 ? 8 : 0;
+        uint32_t shift = v == 0 ? CUT_SHIFT : low_shift, above_shift = shift + bits;
 
         for (uint32_t i = tid; i < n_bins; i += SAMPLE_THREADS)
             b.bins[i] = 0;
@@ -311,8 +316,11 @@ DEVICE struct Cut select_truncate_tail(struct Bench &b, const struct sample_want
 /* Returns l + T g with fast logarithms. The error is below 1e-3 T + 1e-5 |l|. */
 DEVICE float rough_key(float l, float temperature, uint32_t word) {
     float u = ((float)word + 0.5f) * 0x1p-32f, rest = ((float)~word + 0.5f) * 0x1p-32f;
-    float t = u < 0.5f ? -approximate_log1p(-u) : -approximate_log(rest);
-
+    float t;
+    if (u < 0.5f)
+        t = -approximate_log1p(-u);
+    else
+        t = -approximate_log(rest);
     return l - temperature * approximate_log(t);
 }
 

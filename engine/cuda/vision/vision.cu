@@ -12,9 +12,11 @@
 /* -- functions of rows: formulas in engine/vision/host.c --------------------------------------- */
 
 DEVICE float activated(uint32_t act, float x) {
-    return act == VIS_GELU   ? mx_gelu(x)
-           : act == VIS_SILU ? mx_silu(x)
-                             : x / (1.0f + mx_expf(-1.702f * x));
+    if (act == VIS_GELU)
+        return mx_gelu(x);
+    if (act == VIS_SILU)
+        return mx_silu(x);
+    return x / (1.0f + mx_expf(-1.702f * x));
 }
 
 /* Returns value @i of a patch's pixels, ordered by channel, line and column, normalised. */
@@ -139,14 +141,18 @@ DEVICE void vision_turn_head(const struct vis_heads &a, uint32_t at, uint32_t di
     for (uint32_t i = threadIdx.x % 32; i < half; i += 32) {
         const struct vis_axis &axis = (i >= quarter) != a.swapped ? a.at.column : a.at.row;
         const float *cs = axis.turn + ((size_t)axis.of[at] * quarter + i % quarter) * 2;
-        uint32_t x = a.turn == VIS_NEIGHBOURS ? 2 * i
-                     : a.turn == VIS_QUARTERS ? i % quarter + i / quarter * half
-                                              : i;
-        uint32_t y = x + (a.turn == VIS_NEIGHBOURS ? 1 : a.turn == VIS_QUARTERS ? quarter : half);
-        float p = head[x], q = head[y];
+        uint32_t x = i, apart = half;
+        if (a.turn == VIS_NEIGHBOURS) {
+            x = 2 * i;
+            apart = 1;
+        } else if (a.turn == VIS_QUARTERS) {
+            x = i % quarter + i / quarter * half;
+            apart = quarter;
+        }
+        float p = head[x], q = head[x + apart];
 
         head[x] = p * cs[0] - q * cs[1];
-        head[y] = p * cs[1] + q * cs[0];
+        head[x + apart] = p * cs[1] + q * cs[0];
     }
     sync_warp();
 }
@@ -160,18 +166,22 @@ KERNEL(vis_head, struct vis_head_args, CUDA_THREADS, 4) {
     if (h >= 3 * n_head)
         return;
     uint32_t part = h / n_head, at = a.of.first + r;
-    const float *in = part == 0 ? a.of.in[0] : part == 1 ? a.of.in[1] : a.of.in[2];
+    const float *in = a.of.in[2], *w = NULL, *bias = NULL;
     float *head = heads[warp];
+    if (part == 0) {
+        in = a.of.in[0];
+        w = a.of.w[0];
+        bias = a.of.bias[0];
+    } else if (part == 1) {
+        in = a.of.in[1];
+        w = a.of.w[1];
+        bias = a.of.bias[1];
+    }
     for (uint32_t i = lane; i < dim; i += 32)
         head[i] = in[r * a.of.stride + (size_t)(h % n_head) * dim + i];
     sync_warp();
-    const float *w = part == 0 ? a.of.w[0] : part == 1 ? a.of.w[1] : NULL;
     if (part == 2 ? a.of.unit : w != NULL)
-        norm_head(w,
-                  part == 0   ? a.of.bias[0]
-                  : part == 1 ? a.of.bias[1]
-                              : NULL,
-                  a.of.eps, dim, head);
+        norm_head(w, bias, a.of.eps, dim, head);
     if (part < 2 && a.of.turn != VIS_STAY)
         vision_turn_head(a.of, at, dim, head);
     uint16_t *to = a.to.half + ((size_t)h * a.to.max_keys + at) * a.to.padded;
