@@ -7,6 +7,7 @@
  *      apertus      <|tools_prefix|>[{"NAME": {..}}]<|tools_suffix|>
  *      nemotron     <TOOLCALL>[..]</TOOLCALL>
  *      apriel       <tool_calls>[..]</tool_calls>
+ *      hunyuan-a13b <tool_calls>[..]</tool_calls>      with text between <answer> and </answer>
  *      firefunction functools[..]
  *      granite      <|tool_call|>[..]                  Granite 3
  *      phi4         <|tool_call|>[..]<|/tool_call|>    Phi 4 mini
@@ -15,15 +16,16 @@
 
 #include "api/toolcall/parser.h"
 
-enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, CLOSE, FENCE };
+enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, CLOSE, FENCE, BEGUN, ANSWER, AFTER };
 
-/* After the opening marker: a list of objects, or one object, and the closing marker. */
-#define LIST(object_kind, close)                                                                   \
+/* After the opening marker: a list of objects, or one object, the closing marker, and @then. */
+#define LIST_THEN(object_kind, close, then)                                                        \
     [OPENED] = TC_EXPECTS(TC_FAIL, {"[", ITEM, 0}, {"{", OBJECT, 0}),                              \
     [ITEM] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),                                                \
     [OBJECT] = {.kind = (object_kind), .next = NEXT, .act = TC_END},                               \
     [NEXT] = TC_EXPECTS(CLOSE, {",", ITEM, TC_OPEN}, {"]", CLOSE, 0}),                             \
-    [CLOSE] = TC_EXPECTS(TC_CONTENT, {close, TC_CONTENT, 0})
+    [CLOSE] = TC_EXPECTS(then, {close, then, 0})
+#define LIST(object_kind, close) LIST_THEN(object_kind, close, TC_CONTENT)
 
 #define LIST_SHAPE(open, close)                                                                    \
     {                                                                                              \
@@ -116,6 +118,34 @@ const struct toolcall_format format_apriel = {
     .triggers = {"<tool_calls>"},
     .shape = LIST_SHAPE("<tool_calls>[", "]</tool_calls>"),
     .states = apriel_states,
+};
+
+/* An answer ends at the last closing tag, since users may ask for such tags inside. */
+static const char *const a13b_follow[] = {"<tool_calls>", "[", "{", NULL};
+
+/* The template begins the text of answers with the assistant's name in Chinese where it has
+ * tools. */
+#define A13B_ROLE "助手："
+
+static const struct tc_state a13b_states[] = {
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_calls>", OPENED, TC_OPEN},
+                            {"<answer>", BEGUN, TC_START}, {A13B_ROLE, TC_CONTENT, TC_START}),
+    [BEGUN] = TC_EXPECTS(ANSWER, {A13B_ROLE, ANSWER, 0}),
+    [ANSWER] = {.kind = TC_TEXT,
+                .follow = a13b_follow,
+                TC_EDGES({"<tool_calls>", OPENED, TC_OPEN}, {"</answer>", TC_CONTENT, 0})},
+    LIST_THEN(TC_OBJECT, "</tool_calls>", AFTER),
+    [AFTER] = TC_EXPECTS(TC_CONTENT, {"</answer>", TC_CONTENT, 0}),
+};
+
+const struct toolcall_format format_hunyuan_a13b = {
+    .name = "hunyuan-a13b",
+    .detect = {"<tool_calls>[", "<|eos|>"},
+    .triggers = {"<tool_calls>"},
+    .content_begin = "<answer>\n",
+    .content_end = "\n</answer>",
+    .shape = LIST_SHAPE("<tool_calls>[", "]</tool_calls>"),
+    .states = a13b_states,
 };
 
 static const struct tc_state firefunction_states[] = {

@@ -310,4 +310,5 @@ extern const struct toolcall_format format_hermes, format_generic, format_qwen_c
     format_hunyuan, format_kimi_k2, format_kimi_k3, format_minimax_m1, format_minimax_m2,
     format_gemma, format_lfm, format_command_r, format_command_r7b, format_apertus, format_nemotron,
     format_apriel, format_functionary, format_firefunction, format_solar, format_gigachat,
-    format_minicpm, format_granite, format_phi4, format_atem, format_hyperclova;
+    format_hunyuan_a13b, format_minicpm, format_granite, format_phi4, format_atem,
+    format_hyperclova;

@@ -153,6 +153,11 @@ static const struct {
     {"{% if messages | length > 1 %}{{ raise_exception('no') }}{% endif %}{% if tools %}" HERMES
      "{% endif %}{% if false %}<arg_key>{% endif %}",
      NULL, "hermes"},
+    /* Hunyuan A13B, unlike Apriel */
+    {"{{ tools }}{% for m in messages %}{{ m.content }}{% if m.tool_calls "
+     "%}<tool_calls>[{\"name\": "
+     "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
+     NULL, "hunyuan-a13b"},
     /* variables of the request */
     {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
      "{\"form\": \"json\"}", "hermes"},

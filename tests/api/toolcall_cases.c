@@ -523,6 +523,23 @@ const struct toolcall_case toolcall_cases[] = {
          ", \"id\": \"x\"}, {\"name\": "
          "\"search_files\", \"arguments\": " FIND "}]</tool_calls>",
          "C<Look> " TWO),
+    CASE("hunyuan-a13b", "think",
+         "<think>\nhm\n</think>\n<answer>\nIt is <answer>5</answer> here.\n</answer>\n",
+         "R<hm> C<It is <answer>5</answer> here.>"),
+    CASE("hunyuan-a13b", "think",
+         "hm\n</think>\n<answer>\nI look.\n<tool_calls>[{\"name\": \"get_weather\", "
+         "\"arguments\": " PARIS "}, {\"name\": \"search_files\", \"arguments\": " FIND
+         "}]</tool_calls>\n</answer>",
+         "R<hm> C<I look.> " TWO, .in_reasoning = true),
+    CASE("hunyuan-a13b", NULL, "<tool_calls>[{\"name\": \"ping\", \"arguments\": {}}]</tool_calls>",
+         "ping{};"),
+    CASE("hunyuan-a13b", NULL, "助手：It rains.", "C<It rains.>"),
+    CASE("hunyuan-a13b", NULL, "<answer>\n助手：It rains.</answer>", "C<It rains.>"),
+    CASE("hunyuan-a13b", NULL, "An <answer> and 助手： in text</answer>.",
+         "C<An <answer> and 助手： in text</answer>.>"),
+    CASE("hunyuan-a13b", NULL, "<answer>A list of <tool_calls>[] is empty</answer>",
+         "C<A list of <tool_calls>[] is empty>"),
+    CASE("hunyuan-a13b", NULL, "<answer>It rai", "C<It rai>"),
     CASE("firefunction", NULL,
          " functools[{\"name\": \"get_weather\", \"arguments\": " PARIS
          "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
