@@ -142,7 +142,8 @@ const struct toolcall_format *family_find_format(const struct template *t, const
     if (has_call) {
         size_t n = probe_common(&asked.text, &called.text);
 
-        f = toolcall_detect(called.text.data + n, called.text.len - n);
+        f = toolcall_detect_call(called.text.data + n, called.text.len - n, called.text.data,
+                                 called.text.len);
     }
     if (!f && has_call)
         f = toolcall_detect(called.text.data, called.text.len);

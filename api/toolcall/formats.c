@@ -18,7 +18,8 @@ static const struct toolcall_format *const formats[] = {
     &format_apertus,      &format_nemotron,     &format_hunyuan_a13b, &format_apriel,
     &format_minimax_m1,   &format_solar,        &format_gigachat,     &format_minicpm,
     &format_functionary,  &format_firefunction, &format_phi4,         &format_granite,
-    &format_hermes,       &format_llama,        &format_lfm,          &format_generic,
+    &format_ernie,        &format_hermes,       &format_llama,        &format_lfm,
+    &format_generic,
 };
 
 /* Markers of reasoning. Most are detected by the closing one, since some templates only remove
@@ -44,19 +45,30 @@ static bool formats_contains(const char *text, size_t len, const char *part, siz
     return memmem(text, len, part, part_len);
 }
 
-bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t len) {
+/* Returns true if @call has the markers of a call of @f, and @text the one around it. */
+static bool formats_mention(const struct toolcall_format *f, const char *call, size_t call_len,
+                            const char *text, size_t len) {
     bool all = f->detect[0];
 
     for (size_t k = 0; k < ARRAY_SIZE(f->detect) && f->detect[k]; k++)
-        all = all && formats_contains(text, len, f->detect[k], strlen(f->detect[k]));
-    return all;
+        all = all && formats_contains(call, call_len, f->detect[k], strlen(f->detect[k]));
+    return all && (!f->around || formats_contains(text, len, f->around, strlen(f->around)));
+}
+
+bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t len) {
+    return formats_mention(f, text, len, text, len);
+}
+
+const struct toolcall_format *toolcall_detect_call(const char *call, size_t call_len,
+                                                   const char *text, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        if (formats_mention(formats[i], call, call_len, text, len))
+            return formats[i];
+    return NULL;
 }
 
 const struct toolcall_format *toolcall_detect(const char *text, size_t len) {
-    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        if (toolcall_mentions(formats[i], text, len))
-            return formats[i];
-    return NULL;
+    return toolcall_detect_call(text, len, text, len);
 }
 
 const struct toolcall_format *toolcall_find(const char *name) {

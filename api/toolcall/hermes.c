@@ -1,7 +1,8 @@
 /*
  * Hermes: <tool_call>{"name": .., "arguments": {..}}</tool_call>, one pair of tags for each call.
  * Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, Reka and many fine-tunes write it. Models whose
- * template knows no tools are asked for it, too (`generic`).
+ * template knows no tools are asked for it, too (`generic`). ERNIE 4.5 Thinking puts its text into
+ * <response>.
  */
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include "base/json_read.h"
 #include "base/try.h"
 
-enum { OPENED = TC_FIRST, OBJECT, CLOSE };
+enum { OPENED = TC_FIRST, OBJECT, CLOSE, RESPONSE };
 
 static const struct tc_state states[] = {
     [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_call>", OPENED, TC_OPEN}),
@@ -32,6 +33,31 @@ const struct toolcall_format format_hermes = {
     .triggers = {"<tool_call>"},
     .shape = SHAPE,
     .states = states,
+};
+
+/* A response ends at the last closing tag, since users may ask for such tags inside. */
+static const char *const ernie_follow[] = {"<tool_call>", "{", NULL};
+
+static const struct tc_state ernie_states[] = {
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<tool_call>", OPENED, TC_OPEN}, {"<response>", RESPONSE, TC_START}),
+    [RESPONSE] = {.kind = TC_TEXT,
+                  .follow = ernie_follow,
+                  TC_EDGES({"<tool_call>", OPENED, TC_OPEN}, {"</response>", TC_CONTENT, 0})},
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),
+    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"</tool_call>", TC_CONTENT, 0}),
+};
+
+const struct toolcall_format format_ernie = {
+    .name = "ernie",
+    .detect = {"<tool_call>"},
+    .around = "<global_setting>",
+    .triggers = {"<tool_call>"},
+    .content_begin = "<response>\n",
+    .content_end = "\n</response>",
+    .shape = SHAPE,
+    .states = ernie_states,
 };
 
 const struct toolcall_format format_generic = {

@@ -56,6 +56,8 @@ struct toolcall_format {
     const char *name;
     /* texts that a template of this format has */
     const char *detect[3];
+    /* a text that the conversation has around a call; or NULL */
+    const char *around;
     /* a call starts with one of these; "{" only where a message starts */
     const char *triggers[4];
     /* instead of a trigger: after these nothing but a call comes */
@@ -97,6 +99,9 @@ bool toolcall_mentions(const struct toolcall_format *f, const char *text, size_t
 /* Formats by such a text, the first one of the table, and by name; NULL when there is none.
  * `generic` is never detected: it is for templates that know no tools (toolcall_describe()). */
 const struct toolcall_format *toolcall_detect(const char *text, size_t len);
+/* Returns the first format whose markers of a call are in @call, and the one around it in @text. */
+const struct toolcall_format *toolcall_detect_call(const char *call, size_t call_len,
+                                                   const char *text, size_t len);
 const struct toolcall_format *toolcall_find(const char *name);
 const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
 const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len);

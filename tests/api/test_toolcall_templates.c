@@ -158,6 +158,10 @@ static const struct {
      "%}<tool_calls>[{\"name\": "
      "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
      NULL, "hunyuan-a13b"},
+    /* what is around the call: ERNIE 4.5 Thinking */
+    {"<global_setting>\nthink_mode=True\n</global_setting>{{ tools }}" TURNS
+     "{% for m in messages if m.tool_calls %}" HERMES "{% endfor %}<think>\n",
+     NULL, "ernie"},
     /* variables of the request */
     {"{% if form == 'json' %}" HERMES "{% else %}" CODER "{% endif %}{{ tools }}" TURNS,
      "{\"form\": \"json\"}", "hermes"},

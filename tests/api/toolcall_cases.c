@@ -559,6 +559,24 @@ const struct toolcall_case toolcall_cases[] = {
          "\"arguments\": " PARIS "}",
          "C<Look> get_weather" PARIS ";"),
 
+    /* ernie */
+    CASE("ernie", "think", "so\n</think>\n\n<response>\nIt rains.\n</response>\n",
+         "R<so> C<It rains.>", .in_reasoning = true),
+    CASE("ernie", "think", "so\n</think>\nIt rains.", "R<so> C<It rains.>", .in_reasoning = true),
+    CASE("ernie", "think",
+         "so\n</think>\n\n\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}\n</tool_call>\n\n<tool_call>\n{\"name\": \"search_files\", \"arguments\": " FIND
+         "}\n</tool_call>\n",
+         "R<so> " TWO, .in_reasoning = true),
+    CASE("ernie", NULL,
+         "<response>\nI look.\n</response>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": "
+         "{}}\n</tool_call>",
+         "C<I look.> ping{};"),
+    CASE("ernie", NULL, "<response>\nUse <response>5</response> here.\n</response>",
+         "C<Use <response>5</response> here.>"),
+    CASE("ernie", NULL, "A <response> in text</response>.", "C<A <response> in text</response>.>"),
+    CASE("ernie", NULL, "<response>A <tool_call>{no</response>", "C<A <tool_call>{no>"),
+
     /* functionary, solar, generic */
     CASE("functionary", NULL,
          "<function=get_weather>" PARIS "</function><function=search_files>" FIND
