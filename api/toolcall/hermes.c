@@ -1,8 +1,8 @@
 /*
  * Hermes: <tool_call>{"name": .., "arguments": {..}}</tool_call>, one pair of tags for each call.
- * Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, Reka and many fine-tunes write it. Models whose
- * template knows no tools are asked for it, too (`generic`). ERNIE 4.5 Thinking puts its text into
- * <response>.
+ * Hermes 2 and 3, Qwen 2.5 and 3, EXAONE 4, Granite 4, Reka and many fine-tunes write it. Models
+ * whose template knows no tools are asked for it, too (`generic`). ERNIE 4.5 Thinking puts its text
+ * into <response>.
  */
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * Kimi K2: the id carries the name, functions.NAME:INDEX, and is what the template wants back. Kimi
- * K3 nests everything in <|open|>TAG attributes<|sep|> .. <|close|>TAG<|sep|>, content and
- * reasoning too, and says each value's type.
+ * Kimi K2, Kimi Linear: the id carries the name, functions.NAME:INDEX, and is what the template
+ * wants back. Kimi K3 nests everything in <|open|>TAG attributes<|sep|> .. <|close|>TAG<|sep|>,
+ * content and reasoning too, and says each value's type.
  */
 
 #include "api/toolcall/parser.h"

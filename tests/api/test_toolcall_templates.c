@@ -158,6 +158,11 @@ static const struct {
      "%}<tool_calls>[{\"name\": "
      "\"f\"}]</tool_calls>{% endif %}<|eos|>{% endfor %}",
      NULL, "hunyuan-a13b"},
+    /* EXAONE 4 */
+    {"[|system|]\n{{ tools }}[|endofturn|]\n{% for m in messages %}[|{{ m.role }}|]\n"
+     "{% if m.tool_calls %}<think>\n\n</think>\n\n" HERMES
+     "{% else %}{{ m.content }}{% endif %}[|endofturn|]\n{% endfor %}",
+     NULL, "hermes"},
     /* what is around the call: ERNIE 4.5 Thinking */
     {"<global_setting>\nthink_mode=True\n</global_setting>{{ tools }}" TURNS
      "{% for m in messages if m.tool_calls %}" HERMES "{% endfor %}<think>\n",
@@ -203,6 +208,13 @@ Test(toolcall_templates, what_a_template_shows_is_its_reasoning) {
          "mistral"},
         {NOT_TAKEN ASSISTANT "{{ m.content.split('</think>')[-1] }}{% endfor %}x", "think"},
         {NOT_TAKEN TURNS, "seed"}, /* it shows none */
+        /* EXAONE 4, without and with the variable; Hunyuan A13B, which only closes */
+        {"[|assistant|]\n{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n"
+         "{% endif %}",
+         "think"},
+        {TURNS "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n"
+               "{% endif %}",
+         "think"},
         {"{# </think> #}" TURNS, NULL},
     };
 
