@@ -19,7 +19,7 @@ static const struct toolcall_format *const formats[] = {
     &format_minimax_m1,   &format_solar,        &format_gigachat,     &format_minicpm,
     &format_functionary,  &format_firefunction, &format_phi4,         &format_granite,
     &format_ernie,        &format_hermes,       &format_llama,        &format_lfm,
-    &format_generic,
+    &format_olmo,         &format_generic,
 };
 
 /* Markers of reasoning. Most are detected by the closing one, since some templates only remove

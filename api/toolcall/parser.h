@@ -95,7 +95,7 @@ struct tc_state {
     /* mode: enum scan_mode */
     uint8_t kind, mode;
     uint8_t next, other;
-    /* on the way to `next` */
+    /* on the way to `next`; of EXPECT, to `other`: TC_OPEN or nothing */
     uint16_t act;
     const struct tc_edge *edges;
     uint8_t n_edges;
@@ -308,7 +308,7 @@ extern const struct toolcall_format format_hermes, format_ernie, format_generic,
     format_seed, format_llama, format_mistral_json, format_mistral_args, format_mistral_id,
     format_deepseek_v3, format_deepseek_v31, format_deepseek_dsml, format_deepseek_v32,
     format_harmony, format_glm, format_hunyuan, format_kimi_k2, format_kimi_k3, format_minimax_m1,
-    format_minimax_m2, format_gemma, format_lfm, format_command_r, format_command_r7b,
+    format_minimax_m2, format_gemma, format_lfm, format_olmo, format_command_r, format_command_r7b,
     format_apertus, format_nemotron, format_apriel, format_functionary, format_firefunction,
     format_solar, format_gigachat, format_hunyuan_a13b, format_minicpm, format_granite, format_phi4,
     format_atem, format_hyperclova;

@@ -180,6 +180,21 @@ static int states_skip_space(struct toolcall_parser *p) {
     return n ? TC_MOVED : TC_MORE;
 }
 
+/* Goes to the state for text that none of the edges is. With TC_OPEN a call may begin with it. */
+static void expect_other(struct toolcall_parser *p, const struct tc_state *s) {
+    bool opens = s->act & TC_OPEN;
+
+    if (opens && !may_open(p)) {
+        parser_go(p, TC_CONTENT, 0);
+        return;
+    }
+    if (opens) {
+        events_open(p);
+        p->back = TC_CONTENT;
+    }
+    parser_go(p, s->other, 0);
+}
+
 static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e;
     int r = states_skip_space(p);
@@ -194,7 +209,7 @@ static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
         return take_edge(p, s, e);
     if (m == PARTIAL)
         return TC_MORE;
-    parser_go(p, s->other, 0);
+    expect_other(p, s);
     return TC_MOVED;
 }
 

@@ -163,6 +163,10 @@ static const struct {
      "{% if m.tool_calls %}<think>\n\n</think>\n\n" HERMES
      "{% else %}{{ m.content }}{% endif %}[|endofturn|]\n{% endfor %}",
      NULL, "hermes"},
+    /* Olmo 3 */
+    {"{{ tools }}" TURNS "{% for m in messages if m.tool_calls %}<function_calls>\nf(a=1)\n"
+     "</function_calls>{% endfor %}",
+     NULL, "olmo3"},
     /* what is around the call: ERNIE 4.5 Thinking */
     {"<global_setting>\nthink_mode=True\n</global_setting>{{ tools }}" TURNS
      "{% for m in messages if m.tool_calls %}" HERMES "{% endfor %}<think>\n",

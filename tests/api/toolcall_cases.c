@@ -494,6 +494,18 @@ const struct toolcall_case toolcall_cases[] = {
         "f{\"a\": \"it's \\\"x\\\" \\u0041\\n\", \"b\": true, \"c\": {\"k\": null}};"),
     CASE("lfm2", NULL, "<|tool_call_start|>print", "C<<|tool_call_start|>print>"),
 
+    /* olmo3 */
+    CASE("olmo3", "think",
+         "so</think>I look.\n<function_calls>\nget_weather(city='Paris', unit=\"celsius\")\n"
+         "search_files(pattern='a|b', paths=[\"src/\", 'd e'], max_results=5)\n"
+         "</function_calls>",
+         "R<so> C<I look.> " TWO, .in_reasoning = true),
+    CASE("olmo3", NULL, "<function_calls>ping()</function_calls>Done", "ping{}; C<Done>"),
+    CASE("olmo3", NULL, "<function_calls>\nf(a=true, b=None, c=null)\n</function_calls>",
+         "f{\"a\": true, \"b\": null, \"c\": null};"),
+    CASE("olmo3", NULL, "<function_calls>\nping()\nnot a call", "ping{}; C<not a call>"),
+    CASE("olmo3", NULL, "Write <function_calls> here", "C<Write <function_calls> here>"),
+
     /* lists */
     CASE("command-r", NULL,
          "Action:\n```json\n[\n    {\n        \"tool_name\": \"get_weather\",\n        "

@@ -177,6 +177,8 @@ struct wish {
     const char *text[9];
     size_t n;
     const char *now;
+    /* single characters that are chosen often */
+    const char *liked;
     /* an end is chosen once in this many times */
     uint32_t patience;
 };
@@ -192,8 +194,14 @@ static void set_wishes(struct wish *w, const struct toolcall_format *f, const ch
                          "<|\"|>",
                          "]"};
 
+    const char *separator = f->shape.separator;
+
     w->n = 0;
     w->now = trigger;
+    w->liked = "abx01 \"</>\n{}[]:,.-\\";
+    /* Only the name tells a further call from the end. */
+    if (separator && strcmp(separator, "\n") == 0 && !f->shape.call_begin)
+        w->liked = "fgabx01 \"</>\n{}[]:,.-\\";
     w->patience = 3;
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         if (all[i] && *all[i])
@@ -216,8 +224,7 @@ static uint32_t token_at(const uint32_t *bits, const char *text, uint32_t n_toke
 }
 
 static uint32_t pick(struct rng *r, struct wish *w, const uint32_t *bits, uint32_t n_tokens) {
-    static const char liked[] = "abx01 \"</>\n{}[]:,.-\\";
-    size_t len;
+    size_t len, n_liked = strlen(w->liked);
 
     if (allowed(bits, RANDOM_END) && rng_below(r, w->patience) == 0)
         return RANDOM_END;
@@ -231,7 +238,7 @@ static uint32_t pick(struct rng *r, struct wish *w, const uint32_t *bits, uint32
             return id;
     }
     for (int i = 0; i < 12; i++) {
-        uint32_t id = (unsigned char)liked[rng_below(r, sizeof(liked) - 1)];
+        uint32_t id = (unsigned char)w->liked[rng_below(r, (uint32_t)n_liked)];
 
         if (allowed(bits, id))
             return id;
