@@ -467,6 +467,12 @@ int api_ended(const struct api *a, const struct api_ended_filter *f, struct api_
 /* Finds the generation of the recent request with this x-request-id, the first one if it has
  * several. Returns 0, -ENOENT, or -ENOTUNIQ: requests of several tenants have it. */
 int api_find(const struct api *a, const char *request_id, uint64_t *id);
+#define API_STORY_MORE 16u /* records that a story may have besides the worker's */
+/* Writes the worker's @n records @r of generation @id, which may be none, to @out of
+ * @n + API_STORY_MORE records, with the waits at the front; *begin_ns: its receipt. Returns their
+ * number. */
+uint32_t api_story(const struct api *a, uint64_t id, const struct flight_record *r, uint32_t n,
+                   struct flight_record *out, int64_t *begin_ns);
 /* Returns what was left out of the schemas of the tools of generation @id, "TOOL#/POINTER, ..";
  * "": nothing, or it is not known any more. */
 const char *api_left_out(const struct api *a, uint64_t id);

@@ -256,6 +256,11 @@ int api_find(const struct api *a, const char *request_id, uint64_t *id) {
     return gen_ids_find(&a->env.ids, request_id, id);
 }
 
+uint32_t api_story(const struct api *a, uint64_t id, const struct flight_record *r, uint32_t n,
+                   struct flight_record *out, int64_t *begin_ns) {
+    return gen_ids_story(&a->env.ids, id, r, n, out, n + API_STORY_MORE, begin_ns);
+}
+
 const char *api_left_out(const struct api *a, uint64_t id) {
     return gen_ids_left_out(&a->env.ids, id);
 }

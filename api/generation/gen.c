@@ -675,6 +675,7 @@ void gen_room(struct model *m) {
 void gen_start(struct gen *g) {
     assert(g->changed && g->n_attempts == 0);
     set_state(g, GEN_PENDING);
+    gen_ids_start(&g->env->ids, g->m.id, clock_now(g->env->clock));
     g->model->n_running++;
     charge_run(&g->charge);
     if (gen_closes_reasoning(g) && gen_end_reasoning(g) < 0) {

@@ -127,6 +127,8 @@ void model_wait_cancel(struct prompt_job *job) {
 static void end_wait(struct prompt_job *job, int result) {
     assert(job->waits && !job->pooled && !job->abandoned);
     model_wait_cancel(job);
+    if (job->waits_since_ns)
+        job->waits_until_ns = clock_now(job->env->clock);
     job->result = result;
     job->go_on(job);
 }

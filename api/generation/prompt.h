@@ -108,7 +108,7 @@ struct prompt_job {
     /* with `waits`, or `rescan` is in its list */
     struct list waiting;
     struct api_rescan rescan;
-    int64_t waits_since_ns;
+    int64_t waits_since_ns, waits_until_ns;
     /* the name of the model in the body; NULL: none */
     char *wanted;
     /* lookups of that name; their number is limited */

@@ -47,12 +47,13 @@ void gen_waits(const struct gen *g, struct gen_wait *out) {
     struct api_port *p = g->model->port;
     const struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
 
-    *out = (struct gen_wait){"worker", "waited for the worker", -1, gen_prompt_done(g)};
+    *out =
+        (struct gen_wait){flight_name(WHY_WORKER), flight_text(WHY_WORKER), -1, gen_prompt_done(g)};
     if (g->n_out > 0) {
         *out = (struct gen_wait){flight_name(WHY_DECODE), flight_text(WHY_DECODE), -1, g->n_prompt};
     } else if (g->state == GEN_WAITING) {
-        out->name = "place";
-        out->text = "waited in the queue (max-running)";
+        out->name = flight_name(WHY_PLACE);
+        out->text = flight_text(WHY_PLACE);
         out->expect_ms = (int64_t)admit_wait_ms(&g->env->admit, t, n_before(g));
     } else if (p->story) {
         read_story(g, r, p->story(p, g->m.id, r, STORY_MAX), out);

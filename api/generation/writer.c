@@ -822,8 +822,15 @@ static int64_t deadline_of(const struct exchange *x) {
 static void note_generation(const struct writer *w, const struct gen *g, const char *left_out) {
     struct exchange *x = w->exchange;
 
+    struct gen_times t = {x->started_ns, x->started_ns, x->started_ns, clock_now(w->job.env->clock),
+                          0};
+
     x->gen = g->m.id;
-    gen_ids_note(&w->job.env->ids, x->tenant, x->id, x->gen, left_out);
+    if (w->job.waits_until_ns) {
+        t.load_from_ns = w->job.waits_since_ns;
+        t.load_until_ns = w->job.waits_until_ns;
+    }
+    gen_ids_note(&w->job.env->ids, x->tenant, x->id, x->gen, &t, left_out);
 }
 
 /* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */

@@ -132,21 +132,23 @@ void recent_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* Writes the scheduler's decisions about generation @gen, as far as the flight recorder still has
- * them. */
+/* Writes the waits of generation @gen at the front and the scheduler's decisions about it, as far
+ * as they are still known. */
 static void put_story(struct json *j, const struct gen_env *env, uint64_t gen) {
-    struct flight_record r[RECORDS];
+    struct flight_record told[RECORDS], r[RECORDS + API_STORY_MORE];
+    int64_t begin_ns;
     uint32_t n = 0;
 
     LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         if (n > 0)
             break;
         if (m->port->story)
-            n = m->port->story(m->port, gen, r, RECORDS);
+            n = m->port->story(m->port, gen, told, RECORDS);
     }
+    n = gen_ids_story(&env->ids, gen, told, n, r, ARRAY_SIZE(r), &begin_ns);
     for (uint32_t i = 0; i < n; i++) {
         json_print(j, "{code:%s, text:%s", flight_name(r[i].why), flight_text(r[i].why));
-        put_ms(j, "at_ms", r[i].from_ns - r[0].from_ns);
+        put_ms(j, "at_ms", r[i].from_ns - begin_ns);
         put_ms(j, "ms", r[i].until_ns - r[i].from_ns);
         json_print(j, "steps:%u, rows:%u}", r[i].n_steps, r[i].n_rows);
     }

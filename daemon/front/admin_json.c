@@ -288,15 +288,17 @@ static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int
 }
 
 char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
-    struct flight_record r[RECORDS_MAX];
+    struct flight_record told[RECORDS_MAX], r[RECORDS_MAX + API_STORY_MORE];
+    int64_t begin_ns;
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < models_n(o->models) && n == 0; i++) {
         struct models_info m;
 
         models_info(o->models, i, &m);
-        n = flight_story(workers_flight(m.workers), id, r, RECORDS_MAX);
+        n = flight_story(workers_flight(m.workers), id, told, RECORDS_MAX);
     }
+    n = api_story(o->api, id, told, n, r, &begin_ns);
     char now[300];
     bool waits = api_wait_text(o->api, id, now, sizeof(now));
     bool failed = false;
@@ -308,14 +310,14 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
         return NULL;
     yyjson_mut_obj_add_uint(d, root, "id", id);
     yyjson_mut_obj_add_int(d, root, "age_ms",
-                           n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
+                           begin_ns ? (clock_now(o->clock) - begin_ns) / 1000000 : 0);
     if (waits)
         yyjson_mut_obj_add_strcpy(d, root, "now", now);
     if (*api_left_out(o->api, id))
         yyjson_mut_obj_add_strcpy(d, root, "not_enforced", api_left_out(o->api, id));
     val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
     for (uint32_t i = 0; i < n; i++)
-        add_record(d, list, &r[i], r[0].from_ns);
+        add_record(d, list, &r[i], begin_ns);
     return admin_json_finish(d);
 }
 

@@ -22,6 +22,10 @@ static const struct {
     [WHY_ADMITTED] = {"admitted", "was admitted"},
     [WHY_PREEMPTED] = {"preempted", "was preempted for its pages"},
     [WHY_ENDED] = {"ended", "ended"},
+    [WHY_READ] = {"read", "was received and made into tokens"},
+    [WHY_LOAD] = {"load", "waited for its model to be loaded"},
+    [WHY_PLACE] = {"place", "waited in the queue (max-running)"},
+    [WHY_WORKER] = {"worker", "waited for the worker"},
 };
 
 const char *flight_name(enum why why) {

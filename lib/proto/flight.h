@@ -53,6 +53,14 @@ enum why {
     WHY_PREEMPTED,
     /* ended; `detail`: enum finish_reason */
     WHY_ENDED,
+    /* The front's part of a story; no worker records these. Received, and made into tokens */
+    WHY_READ,
+    /* its model was being loaded */
+    WHY_LOAD,
+    /* max-running requests ran */
+    WHY_PLACE,
+    /* no worker took it: one is started or replaced */
+    WHY_WORKER,
     WHY_N,
 };
 

@@ -324,6 +324,57 @@ Test(page, the_slowest_requests_come_first) {
     free(ring);
 }
 
+static uint32_t tell(const struct gen_ids *ids, uint64_t id, const struct flight_record *r,
+                     uint32_t n, uint32_t max, char *out) {
+    struct flight_record told[24];
+    int64_t begin_ns;
+    uint32_t got = gen_ids_story(ids, id, r, n, told, max, &begin_ns);
+
+    *out = 0;
+    for (uint32_t i = 0; i < got; i++)
+        out += sprintf(out, "%s:%lld-%lld ", flight_name(told[i].why),
+                       (long long)(told[i].from_ns - begin_ns) / 1000000,
+                       (long long)(told[i].until_ns - begin_ns) / 1000000);
+    return got;
+}
+
+/* A story begins at the receipt; the waits of the front are told where they are known, and none of
+ * the worker's records is lost for them. */
+Test(page, a_story_begins_with_the_waits_of_the_front) {
+    enum { MS = 1000000 };
+    static struct gen_ids ids;
+    const struct gen_times t = {1000 * MS, 1002 * MS, 1402 * MS, 1402 * MS + 5, 0};
+    const struct flight_record r[] = {
+        {.id = 7, .from_ns = 1500 * MS, .until_ns = 1510 * MS, .why = WHY_QUEUED},
+        {.id = 7, .from_ns = 1510 * MS, .until_ns = 1600 * MS, .why = WHY_DECODE},
+        {.id = 7, .from_ns = 1650 * MS, .until_ns = 1650 * MS, .why = WHY_QUEUED},
+        {.id = 7, .from_ns = 1650 * MS, .until_ns = 1660 * MS, .why = WHY_DECODE},
+        {.id = 7, .from_ns = 1660 * MS, .until_ns = 1660 * MS, .why = WHY_QUEUED},
+    };
+    char text[800];
+
+    tell(&ids, 7, r, 1, 17, text);
+    cr_expect_str_eq(text, "queued:0-10 ", "an unknown one begins with its first record");
+    gen_ids_note(&ids, 1, "x", 7, &t, "");
+    cr_expect_eq(tell(&ids, 7, NULL, 0, 16, text), 2);
+    cr_expect_str_eq(text, "read:0-2 load:2-402 ");
+    gen_ids_start(&ids, 7, 1450 * MS);
+    gen_ids_start(&ids, 8, 1 * MS);
+    tell(&ids, 7, r, 5, 21, text);
+    cr_expect_str_eq(text, "read:0-2 load:2-402 place:402-450 worker:450-500 queued:500-510 "
+                           "decode:510-600 worker:600-650 queued:650-650 decode:650-660 "
+                           "queued:660-660 ");
+    tell(&ids, 7, r + 1, 1, 17, text);
+    cr_expect_str_eq(text, "read:0-2 load:2-402 place:402-450 decode:510-600 ",
+                     "the ring has lost its beginning");
+    tell(&ids, 7, r, 5, 6, text);
+    cr_expect_str_eq(text, "read:0-2 queued:500-510 decode:510-600 queued:650-650 "
+                           "decode:650-660 queued:660-660 ");
+    const struct gen_times none = {5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS};
+    gen_ids_note(&ids, 1, "y", 9, &none, "");
+    cr_expect_eq(tell(&ids, 9, NULL, 0, 16, text), 0);
+}
+
 /* The time of a request that ended before its first token is told as well. */
 Test(page, the_times_of_a_request_are_its_whole_time) {
     char path[] = "/tmp/weft-keys-XXXXXX";

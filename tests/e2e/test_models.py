@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import tempfile
+import re
 import threading
 import time
 
@@ -340,6 +341,46 @@ def test_the_death_of_one_worker_leaves_the_others_alone():
         assert got[0] == should["a"] and got[1] == should["b"]
         wait_until("its death is counted", lambda: models(d)["a"]["worker"]["deaths"] == 1)
         assert models(d)["b"]["worker"]["pid"] == pids["b"] and models(d)["b"]["worker"]["deaths"] == 0, models(d)
+
+
+def why(d, name):
+    """Returns the story of the request @name, with times in ms, and queue_ms of its line in the log."""
+    status, story = d.admin_request("GET", f"/requests/{name}/why")
+    assert status == 200, story
+    queued = re.search(f" id={name} .* queue_ms=([0-9]+)", d.log)
+    return story["records"], int(queued[1])
+
+
+def test_why_tells_the_waits_before_the_scheduler():
+    with folder_of("a") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        for name, waits in (("first", True), ("second", False)):
+            body = {"model": "a", "prompt": random_tokens(1, 30), "max_tokens": 4, "ignore_eos": True}
+            assert d.request("POST", "/v1/completions", body, {"x-request-id": name})[0] == 200
+            records, queue_ms = why(d, name)
+            loads = [r["ms"] for r in records if r["why"] == "load"]
+            prompt = next(r for r in records if r["why"] == "prompt")
+            assert len(loads) == waits and abs(prompt["at_ms"] - queue_ms) <= 5 + queue_ms / 20, (records, queue_ms)
+            assert not waits or loads[0] > 0.5 * queue_ms, (records, queue_ms)
+            assert all(a["at_ms"] + a["ms"] <= b["at_ms"] + 0.01 for a, b in zip(records, records[1:])), records
+        text = subprocess.run([program("weftctl"), "--socket", d.admin, "why", "first"], capture_output=True, text=True, timeout=LIMIT_S).stdout
+        assert re.match(r"took .* waiting \(.* waited for its model to be loaded", text), text
+        assert re.search(r"\bload +waited for its model to be loaded: ", text), text
+
+
+def test_why_tells_the_wait_for_a_new_worker():
+    with folder_of("a") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        ask(d, "a")
+        pid, begun = models(d)["a"]["worker"]["pid"], threading.Event()
+
+        def kill():
+            begun.wait(LIMIT_S)
+            os.kill(pid, 9)
+
+        parallel([lambda: stream(d, "a", 1500, begun), kill])
+        name = re.findall(r" request id=(\S+) ", d.log)[-1]
+        records, _ = why(d, name)
+        n = [r["why"] for r in records].index("worker")
+        assert records[n - 1]["why"] == "decode" and records[n + 1]["why"] == "queued" and records[n]["ms"] > 1, records
 
 
 def test_what_cannot_be_loaded_says_why_and_harms_nothing():
