@@ -141,17 +141,10 @@ export function words(records) {
   return `Of ${duration(all / 1000)}, ${percent(prompt)} went into ${number(rows)} tokens of the prompt, ${percent(decode)} into the answer, ${percent(Math.max(all - prompt - decode, 0))} into waiting${most}.`;
 }
 
-// Returns how long the request @r waited before the scheduler had it, of which its @records do not tell; "" if not long.
-export function before(r, records) {
-  const ms = r.queue_ms - (records.find((x) => x.code === "prompt")?.at_ms ?? 0);
-  if (ms < Math.max(100, r.total_ms / 20)) return "";
-  return `It waited ${duration(ms / 1000)} for the model, which was loaded, or for a new worker. `;
-}
-
-function story(r, records) {
+function story(records) {
   if (!records.length) return [h("p", { class: "muted" }, "The scheduler's decisions about it are not kept any more.")];
   const line = (r) => `${duration(r.at_ms / 1000)}: ${r.text}${r.ms ? ` (${duration(r.ms / 1000)})` : ""}`;
-  return [h("p", null, before(r, records), words(records)), h("ol", { class: "why" }, records.map((r) => h("li", null, line(r))))];
+  return [h("p", null, words(records)), h("ol", { class: "why" }, records.map((r) => h("li", null, line(r))))];
 }
 
 // Shows in @box what the scheduler decided about the request @r; asks once.
@@ -166,7 +159,7 @@ async function tell(r, box) {
       return;
     }
   }
-  box.replaceChildren(...story(r, stories.get(r.generation)));
+  box.replaceChildren(...story(stories.get(r.generation)));
 }
 
 function facts(r) {
@@ -192,7 +185,7 @@ function request(r, open, operator) {
     part.style.width = `${Math.min(100, (100 * r[key]) / total)}%`;
     bar.append(part);
   }
-  const why = h("div", null, open && stories.has(r.generation) && story(r, stories.get(r.generation)));
+  const why = h("div", null, open && stories.has(r.generation) && story(stories.get(r.generation)));
   const told = () => r.generation && element.open && !why.hasChildNodes() && tell(r, why);
   const element = h(
     "details",

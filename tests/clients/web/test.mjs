@@ -503,10 +503,12 @@ test("a user sees the requests of the own key", () => withPage(async (page) => {
 
 test("where the time of a request went is told in words", () => withPage(async (page) => {
   const got = await page.evaluate(async () => {
-    const { before, secondsSince, words } = await import("/web/requests.js");
+    const { secondsSince, words } = await import("/web/requests.js");
     const now = new Date(2026, 0, 2, 10, 32, 5);
-    const prompt = [{ code: "prompt", text: "computed its prompt", at_ms: 20, ms: 80, rows: 4 }];
-    return [words([]), before({ queue_ms: 4400, total_ms: 4500 }, prompt), before({ queue_ms: 90, total_ms: 300 }, prompt), words([
+    return [words([]), words([
+      { code: "load", text: "waited for its model to be loaded", at_ms: 20, ms: 4400, rows: 0 },
+      { code: "prompt", text: "computed its prompt", at_ms: 4420, ms: 80, rows: 4 },
+    ]), words([
       { code: "queued", text: "waited behind other requests", at_ms: 0, ms: 1500, rows: 0 },
       { code: "admitted", text: "was admitted", at_ms: 1500, ms: 0, rows: 0 },
       { code: "prompt", text: "computed its prompt", at_ms: 1500, ms: 8000, rows: 8028 },
@@ -514,7 +516,7 @@ test("where the time of a request went is told in words", () => withPage(async (
       { code: "decode", text: "generated tokens", at_ms: 9600, ms: 400, rows: 9 },
     ]), secondsSince("10:30", now), secondsSince("10:33", now)];
   });
-  assert.deepEqual(got, ["", "It waited 4.38 s for the model, which was loaded, or for a new worker. ", "", "Of 10.0 s, 80 % went into 8,028 tokens of the prompt, 4 % into the answer, 16 % into waiting, longest: it waited behind other requests (1.50 s).", 125, 86345]);
+  assert.deepEqual(got, ["", "Of 4.50 s, 2 % went into 4 tokens of the prompt, 0 % into the answer, 98 % into waiting, longest: it waited for its model to be loaded (4.40 s).", "Of 10.0 s, 80 % went into 8,028 tokens of the prompt, 4 % into the answer, 16 % into waiting, longest: it waited behind other requests (1.50 s).", 125, 86345]);
 }));
 
 test("figures of several models are one", () => withPage(async (page) => {
