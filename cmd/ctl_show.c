@@ -478,6 +478,25 @@ static void why_add(struct why_sums *s, yyjson_val *r) {
     }
 }
 
+#define WAIT_SHARE 0.05 /* shortest wait of the first line, as a part of the whole time */
+
+/* Writes the waits of at least @least_ms: " (4.4 s waited for its model to be loaded)". */
+static void why_waits(struct buf *out, yyjson_val *list, double least_ms) {
+    const char *mark = " (";
+
+    JSON_EACH(r, list) {
+        const char *why = json_cstr(yyjson_obj_get(r, "why"));
+        bool works = why && (strcmp(why, "prompt") == 0 || strcmp(why, "decode") == 0);
+
+        if (works || yyjson_get_num(yyjson_obj_get(r, "ms")) < least_ms)
+            continue;
+        ADD("%s%s %s", mark, ctl_duration(r, "ms", 1e-3).s, ctl_text(r, "text").s);
+        mark = ", ";
+    }
+    if (*mark == ',')
+        ADD(")");
+}
+
 /* Writes one line that says where the time of a request went. The rest of the time it waited. */
 static void why_summary(struct buf *out, yyjson_val *list) {
     struct why_sums s = {.all = 0};
@@ -488,11 +507,13 @@ static void why_summary(struct buf *out, yyjson_val *list) {
         return;
     struct ctl_cell all = show_seconds(s.all * 1e-3);
     double rest = MAX(s.all - s.prompt - s.decode, 0);
+
     ADD("took %s: %.0f %% for %llu tokens of the prompt (%llu were cached), %.0f %% for the "
-        "answer, "
-        "%.0f %% waiting\n",
+        "answer, %.0f %% waiting",
         all.s, 100 * s.prompt / s.all, (unsigned long long)s.n_prompt,
         (unsigned long long)s.n_cached, 100 * s.decode / s.all, 100 * rest / s.all);
+    why_waits(out, list, s.all * WAIT_SHARE);
+    ADD("\n");
 }
 
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {

@@ -366,8 +366,20 @@ def test_why_begins_with_a_sentence():
         {"why": "ended", "text": "ended", "at_ms": 2000.0, "ms": 0.0, "steps": 1, "rows": 0, "finish": "length"}]}
     with Server({("GET", "/requests/task-7/why"): http(story), ("GET", "/requests/8/why"): http({"records": []})}):
         lines = run("why", "task-7")[0].splitlines()
-        assert lines[0] == "took 2.0 s: 50 % for 2424 tokens of the prompt (1600 were cached), 30 % for the answer, 20 % waiting", lines
+        assert lines[0] == "took 2.0 s: 50 % for 2424 tokens of the prompt (1600 were cached), 30 % for the answer, 20 % waiting (400 ms waited behind other requests)", lines
         assert len(lines) == 6 and run("why", "8")[0].strip() == "", lines
+
+
+def test_why_names_the_waits_that_are_worth_it():
+    story = {"records": [
+        {"why": "load", "text": "waited for its model to be loaded", "at_ms": 2.0, "ms": 4400.0, "steps": 1, "rows": 0},
+        {"why": "queued", "text": "waited behind other requests", "at_ms": 4402.0, "ms": 98.0, "steps": 1, "rows": 0},
+        {"why": "prompt", "text": "computed its prompt", "at_ms": 4500.0, "ms": 3500.0, "steps": 9, "rows": 7},
+        {"why": "worker", "text": "waited for the worker", "at_ms": 8000.0, "ms": 2000.0, "steps": 1, "rows": 0}]}
+    with Server({("GET", "/requests/7/why"): http(story)}):
+        lines = run("why", "7")[0].splitlines()
+        assert lines[0].endswith(" 65 % waiting (4.4 s waited for its model to be loaded, 2.0 s waited for the worker)"), lines
+        assert lines[1].split() == "2.0 ms load waited for its model to be loaded: 4.4 s".split(), lines
 
 
 def test_words_of_other_programs():
