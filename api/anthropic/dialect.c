@@ -37,9 +37,16 @@ static size_t put_limit(const struct limit_left *l, char *out, size_t size) {
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 
-/* Maps 503 to 529: clients of this API do not know 503. */
-static int anthropic_status(int status) {
-    return status == 503 ? 529 : status;
+/* Returns true if the service cannot answer, and would not when it is asked again. */
+static bool anthropic_is_broken(const struct err *err) {
+    return err->status == 500 || strcmp(err->code, "model_unavailable") == 0;
+}
+
+/* Maps 503 to 529: clients of this API do not know 503, and retry 529 for minutes. */
+static int anthropic_status(const struct err *err, int status) {
+    if (status != 503)
+        return status;
+    return anthropic_is_broken(err) ? 500 : 529;
 }
 
 static const char *anthropic_type(const struct err *err) {
@@ -47,7 +54,7 @@ static const char *anthropic_type(const struct err *err) {
         return "not_found_error";
     if (err->status == 413)
         return "request_too_large";
-    if (err->status == 500 || strcmp(err->code, "model_unavailable") == 0)
+    if (anthropic_is_broken(err))
         return "api_error";
     return respond_error_type(err);
 }

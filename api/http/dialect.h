@@ -67,8 +67,8 @@ struct dialect {
 
     /* ---- errors ---- */
 
-    /* the HTTP status for an error's; NULL: the same */
-    int (*status_of)(int status);
+    /* the HTTP status of @err, for which other clients get @status; NULL: the same */
+    int (*status_of)(const struct err *err, int status);
     /* Writes the error object, which is the whole body. */
     void (*put_error)(struct json *j, const struct exchange *x, const struct err *err);
 

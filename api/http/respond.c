@@ -344,7 +344,7 @@ static void note_code(struct exchange *x, const struct err *err) {
 static int respond_status(const struct exchange *x, const struct err *err) {
     int status = statuses[respond_find(err->status)].status;
 
-    return x->dialect->status_of ? x->dialect->status_of(status) : status;
+    return x->dialect->status_of ? x->dialect->status_of(err, status) : status;
 }
 
 /* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event

@@ -528,6 +528,10 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     cr_expect(strstr(r.body.data, "\"type\":\"server_error\""), "%s", r.body.data);
     cr_expect_str_eq(reply_header(&r, "x-should-retry", v, sizeof(v)), "false");
     reply_deinit(&r);
+    world_ask(&w, "/v1/messages", "{\"max_tokens\":1," HI "}", &r);
+    cr_expect_eq(r.status, 500, "529 would be retried");
+    cr_expect(strstr(r.body.data, "\"type\":\"api_error\""), "%s", r.body.data);
+    reply_deinit(&r);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 503);
     cr_expect(strstr(r.body.data, "\"state\":\"failed\",\"reason\":\"it is gone\""), "%s",
