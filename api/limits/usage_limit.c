@@ -45,15 +45,16 @@ static int usage_limit_refuse(const struct usage *u, struct tenant *t, const str
                               uint64_t need, uint32_t *retry_ms, struct err *err) {
     int64_t wait_s = MAX(q->resets_s - usage_now(u), 1);
     time_t at = (time_t)q->resets_s;
-    char when[32], rest[160] = "";
+    char when[32], rest[200] = "";
     struct tm tm;
 
     strftime(when, sizeof(when), "%Y-%m-%d %H:%M UTC", gmtime_r(&at, &tm));
     if (*q->what == 't')
         snprintf(rest, sizeof(rest),
                  " The request may need %llu tokens, and %llu are left: a smaller max_tokens may "
-                 "fit.",
-                 (unsigned long long)need, (unsigned long long)left(q));
+                 "fit (without it, %u are reserved for an answer).",
+                 (unsigned long long)need, (unsigned long long)left(q),
+                 tenant_expects(t, UINT32_MAX));
     t->stats.n_limited++;
     *retry_ms = (uint32_t)MIN(wait_s * 1000, (int64_t)UINT32_MAX);
     return err_set_code(err, 429, "insufficient_quota", NULL,

@@ -54,6 +54,7 @@ Test(usage_limit, the_reason_and_the_time_are_told, .init = setup, .fini = teard
 
     t.conf.requests_per_day = 2;
     t.conf.tokens_per_month = 1000;
+    t.mean_output = 40;
     cr_expect(ask(100, 100, &err, &ms));
     cr_expect_not(ask(901, 0, &err, &ms));
     cr_expect_eq(err.status, 429);
@@ -61,7 +62,8 @@ Test(usage_limit, the_reason_and_the_time_are_told, .init = setup, .fini = teard
     cr_expect_str_eq(err.message,
                      "Quota exceeded: tokens per month, the limit is 1000. The request "
                      "may need 901 tokens, and 900 are left: a smaller max_tokens may "
-                     "fit. A new month begins at 2026-12-01 00:00 UTC.");
+                     "fit (without it, 80 are reserved for an answer). A new month begins at "
+                     "2026-12-01 00:00 UTC.");
     cr_expect_eq(ms, (uint32_t)((8 * DAY - 10 * 3600) * 1000));
     cr_expect(ask(900, 100, &err, &ms));
     cr_expect_not(ask(1, 1, &err, &ms));
