@@ -678,10 +678,13 @@ void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_
         fair_charge_elsewhere(&s->fair, m[i].tenant, m[i].ns, now);
 }
 
-void sched_forget_tenants(struct sched *s) {
+void sched_forget_requests(struct sched *s) {
     for (uint32_t i = 0; i < s->fair.n_tenants; i++)
         assert(s->fair.tenant[i].n_live == 0);
     s->fair.n_tenants = 0;
+    s->stats.n_finished = 0;
+    s->stats.n_prompt_tokens = 0;
+    s->stats.n_output_tokens = 0;
 }
 
 void sched_stats(const struct sched *s, struct msg_stats *out) {

@@ -168,8 +168,9 @@ int sched_blocks(struct sched *s, struct buf *out);
 int sched_served(struct sched *s, struct buf *out);
 void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n);
 
-/* Forgets all tenants. No request may run or wait. */
-void sched_forget_tenants(struct sched *s);
+/* Forgets all tenants, and the counts of requests and tokens: those of a worker's warm-up, which no
+ * client sent. No request may run or wait. */
+void sched_forget_requests(struct sched *s);
 
 /* Returns the time at which sched_step() must be called again; INT64_MAX: only after a message. */
 int64_t sched_wake_ns(const struct sched *s);

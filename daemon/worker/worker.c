@@ -418,7 +418,7 @@ static int warm_up(struct worker *w) {
     buf_clear(&w->out);
     if (sched_events(w->sched, &w->out) == 0)
         sched_delivered(w->sched);
-    sched_forget_tenants(w->sched);
+    sched_forget_requests(w->sched);
     return 0;
 }
 

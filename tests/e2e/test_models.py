@@ -343,6 +343,16 @@ def test_the_death_of_one_worker_leaves_the_others_alone():
         assert models(d)["b"]["worker"]["pid"] == pids["b"] and models(d)["b"]["worker"]["deaths"] == 0, models(d)
 
 
+def test_tokens_of_front_and_worker_are_the_same():
+    with folder_of("a") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        ask(d, "a", 4, seed=1)
+        ask(d, "a", 6, seed=2)
+        wait_until("the worker's report", lambda: d.stats()["worker"]["output_tokens"] == 10)
+        s = d.stats()
+        assert s["front"]["output_tokens"] == 10 and s["worker"]["finished"] == 2, s
+        assert s["worker"]["prompt_tokens"] + s["worker"]["cached_tokens"] == s["front"]["prompt_tokens"] == 60, s
+
+
 def why(d, name):
     """Returns the story of the request @name, with times in ms, and queue_ms of its line in the log."""
     status, story = d.admin_request("GET", f"/requests/{name}/why")
