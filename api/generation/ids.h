@@ -41,9 +41,9 @@ void gen_ids_note(struct gen_ids *ids, uint32_t tenant, const char *request_id, 
                   const struct gen_times *times, const char *left_out);
 /* Notes that generation @id has left the queue at @now, if it is among the last. */
 void gen_ids_start(struct gen_ids *ids, uint64_t id, int64_t now);
-/* Writes the worker's @n records @r of generation @id to @out[@max], with the waits of at least 1 ms
- * that the front knows: before them, and for a new worker between them. @max >= @n. Sets *begin_ns
- * to the receipt, as far as it is known. Returns the number of records. */
+/* Writes the worker's @n records @r of generation @id to @out[@max], with the waits of at least
+ * 1 ms that the front knows: before them, and for a new worker between them. @max >= @n. Sets
+ * *begin_ns to the receipt, as far as it is known. Returns the number of records. */
 uint32_t gen_ids_story(const struct gen_ids *ids, uint64_t id, const struct flight_record *r,
                        uint32_t n, struct flight_record *out, uint32_t max, int64_t *begin_ns);
 /* Returns what was left out for generation @id; "" also if it is not among the last. */
