@@ -225,11 +225,9 @@ ROW_KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
 
 /* Returns true if row @r of a pack exists in the batch. */
 DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
-    if (!a.batch)
-        return true;
-    if (a.wanted)
-        return r < a.batch->n_wants;
-    return r < a.batch->n_rows * (a.each ? a.each : 1);
+    uint32_t each = a.each ? a.each : 1;
+
+    return !a.batch || r < (a.wanted ? a.batch->n_wants : a.batch->n_rows * each);
 }
 
 /* Bound by the latency of loading x and the kernel's own instructions: with few rows, each part of

@@ -298,11 +298,9 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
 
             /* e is the exponent of the largest magnitude. Rows that are zero, or contain infinities
              * or NaN, are not scaled. */
-            int e = 0;
-            if (max > 0 && max <= FLT_MAX) {
-                e = (int)(mx_bits_of(max) >> 23) - 127;
-                e = (e > -100 ? e : -100) - 13;
-            }
+            int e = (int)(mx_bits_of(max) >> 23) - 127;
+            e = e > -100 ? e : -100;
+            e = max > 0 && max <= FLT_MAX ? e - 13 : 0;
             shrink = tile_power_of_two(-e);
             if (threadIdx.x == 0)
                 a.scale[r] = tile_power_of_two(e);
