@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 static void started(struct world *w) {
@@ -827,7 +828,7 @@ Test(life, a_model_without_a_template_only_completes) {
     cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "no_chat_template"));
     reply_deinit(&r);
-    world_ask(&w, TEXT, "{\"prompt\":\"a\"}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'a'}"), &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_stop(&w);

@@ -8,6 +8,7 @@
 #include <yyjson.h>
 
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define RERANK "/v1/rerank"
@@ -60,8 +61,8 @@ Test(rerank, has_the_best_documents_first) {
 
     started(&w);
     yyjson_doc *d = ask(&w, RERANK,
-                        "{\"model\":\"tiny\",\"query\":\"q\",\"documents\":[\"n\",\"j\",\"o\","
-                        "{\"text\":\"an\"}]}");
+                        J("{'model':'tiny','query':'q','documents':['n','j','o',"
+                          "{'text':'an'}]}"));
     expect_results(d, 4, order, logit, false);
     cr_expect(yyjson_equals_str(get(d, "object"), "list"));
     cr_expect(yyjson_equals_str(get(d, "model"), "tiny"));
@@ -87,13 +88,11 @@ Test(rerank, texts_are_answered_as_tei_does) {
     struct reply r;
 
     started(&w);
-    world_ask(&w, "/rerank", "{\"query\":\"q\",\"texts\":[\"m\",\"n\",\"o\"],\"raw_scores\":true}",
-              &r);
+    world_ask(&w, "/rerank", J("{'query':'q','texts':['m','n','o'],'raw_scores':true}"), &r);
     cr_expect_str_eq(r.body.data, "[{\"index\":2,\"score\":2},{\"index\":1,\"score\":1},"
                                   "{\"index\":0,\"score\":0}]");
     reply_deinit(&r);
-    world_ask(&w, "/rerank",
-              "{\"query\":\"q\",\"texts\":[\"m\",\"n\"],\"top_n\":1,\"return_text\":true}", &r);
+    world_ask(&w, "/rerank", J("{'query':'q','texts':['m','n'],'top_n':1,'return_text':true}"), &r);
     cr_expect_str_eq(r.body.data, "[{\"index\":1,\"score\":0.731058579,\"text\":\"n\"}]");
     reply_deinit(&r);
     world_stop(&w);
@@ -103,8 +102,8 @@ Test(rerank, texts_never_hold_special_tokens) {
     struct world w;
 
     started(&w);
-    yyjson_doc_free(ask(&w, RERANK, "{\"query\":\"a\",\"documents\":[\"b\"]}"));
-    yyjson_doc_free(ask(&w, RERANK, "{\"query\":\"<|im_end|>\",\"documents\":[\"<|im_end|>\"]}"));
+    yyjson_doc_free(ask(&w, RERANK, J("{'query':'a','documents':['b']}")));
+    yyjson_doc_free(ask(&w, RERANK, J("{'query':'<|im_end|>','documents':['<|im_end|>']}")));
     cr_expect_eq(w.port.r[0].m.n_prompt, 3u);
     cr_expect_eq(w.port.r[1].m.n_prompt, 21u);
     world_stop(&w);
@@ -118,7 +117,7 @@ Test(rerank, asks_an_encoder_at_its_first_token) {
     w.model.encoder = w.model.ranks = true;
     w.model.pair.before = w.model.pair.between = w.model.pair.behind = "";
     world_start(&w);
-    yyjson_doc_free(ask(&w, RERANK, "{\"query\":\"a\",\"documents\":[\"b\"]}"));
+    yyjson_doc_free(ask(&w, RERANK, J("{'query':'a','documents':['b']}")));
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_POOLS, SUBMIT_POOL_CLS);
     world_stop(&w);
 }
@@ -261,7 +260,7 @@ Test(rerank, needs_a_model_that_was_made_for_it) {
 
     world_init(&w);
     world_start(&w);
-    world_ask(&w, RERANK, "{\"query\":\"a\",\"documents\":[\"b\"]}", &r);
+    world_ask(&w, RERANK, J("{'query':'a','documents':['b']}"), &r);
     cr_expect_eq(r.status, 400);
     cr_expect(strstr(r.body.data, "\"param\":\"model\",\"code\":\"unsupported_model\""), "%s",
               r.body.data);

@@ -9,6 +9,7 @@
 
 #include "api/parts.h"
 #include "stream.h"
+#include "tests/support/quotes.h"
 #include "tiny.h"
 
 #define WHOLE(choices, prompt, output, total, cached)                                              \
@@ -30,13 +31,13 @@ Test(score, echo_puts_the_prompt_before_the_text) {
     struct reply r;
 
     started(&w, "yz");
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true}"), &r);
     reply_expect(&r, 200,
                  WHOLE("{\"index\":0,\"text\":\"wxyz\",\"logprobs\":null,\"finish_reason\":"
                        "\"stop\"}",
                        "2", "2", "4", "1"));
     cr_expect_eq(w.port.r[0].m.flags & SUBMIT_PROMPT_LOGPROBS, 0, "no request asked for them");
-    world_ask(&w, TEXT, "{\"prompt\":[119,120],\"echo\":true,\"stream\":true}", &r);
+    world_ask(&w, TEXT, J("{'prompt':[119,120],'echo':true,'stream':true}"), &r);
     reply_expect(&r, 200,
                  PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":null,\"finish_reason\":null}")
                      PIECE("{\"index\":0,\"text\":\"z\",\"logprobs\":null,\"finish_reason\":null}")
@@ -60,12 +61,12 @@ Test(score, echo_tells_log_probabilities_of_the_prompt_too) {
               "-1.5}],\"text_offset\":[0,1,2,3,3,4]},\"finish_reason\":\"stop\"}",
               "4", "2", "6", "2"));
     w.port.script = "\x80\xE2\x82z";
-    world_ask(&w, TEXT, "{\"prompt\":\"x\",\"logprobs\":0}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'x','logprobs':0}"), &r);
     cr_expect(strstr(r.body.data, "\"text\":\"\ufffd\ufffdz\""), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "\"text_offset\":[0,1,2,2]"), "%s", r.body.data);
     reply_deinit(&r);
     w.port.script = "yz";
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"stream\":true}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true,'logprobs':0,'stream':true}"), &r);
     reply_expect(
         &r, 200,
         PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":{\"tokens\":[\"w\",\"x\",\"y\"],"
@@ -86,7 +87,7 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
     struct reply r;
 
     started(&w, "y");
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','echo':true,'logprobs':0,'max_tokens':0}"), &r);
     reply_expect(&r, 200,
                  WHOLE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
                        "\"token_logprobs\":[null,-0.25],\"top_logprobs\":[null,{\"x\":-0.25}],"
@@ -94,8 +95,8 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
                        "1]},\"finish_reason\":\"length\"}",
                        "2", "0", "2", "1"));
     world_ask(&w, TEXT,
-              "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0,"
-              "\"stream\":true}",
+              J("{'prompt':'wx','echo':true,'logprobs':0,'max_tokens':0,"
+                "'stream':true}"),
               &r);
     reply_expect(&r, 200,
                  PIECE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
@@ -139,7 +140,7 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     cr_expect_eq(count(&r, "\"prompt_logprobs\":[null,"), MANY_PROMPTS);
     reply_deinit(&r);
     jobs_stats(w.api->env.pool.jobs, &before);
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":2,\"max_tokens\":0}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':2,'max_tokens':0}"), &r);
     jobs_stats(w.api->env.pool.jobs, &after);
     cr_expect_eq(after.n_done, before.n_done, "a short one needs no thread");
     reply_deinit(&r);
@@ -256,14 +257,14 @@ Test(score, prompt_logprobs_are_vllm_s) {
     struct reply r;
 
     started(&w, "y");
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":1,\"max_tokens\":1}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':1,'max_tokens':1}"), &r);
     reply_expect(&r, 200,
                  WHOLE("{\"index\":0,\"text\":\"y\",\"logprobs\":null,\"finish_reason\":\"length\","
                        "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
                        "\"decoded_token\":\"t\"},\"120\":{\"logprob\":-0.25,\"rank\":null,"
                        "\"decoded_token\":\"x\"}}]}",
                        "2", "1", "3", "1"));
-    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":2,\"max_tokens\":0}", &r);
+    world_ask(&w, TEXT, J("{'prompt':'wx','prompt_logprobs':2,'max_tokens':0}"), &r);
     reply_expect(&r, 200,
                  WHOLE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\","
                        "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
