@@ -72,15 +72,15 @@ static int on_url_complete(llhttp_t *p) {
         return 0;
     authority += 3;
     char *path = authority + strcspn(authority, "/?#");
+    const struct {
+        const char *data;
+        size_t len;
+    } part[] = {
+        {"/", *path != '/'}, {path, strlen(path) + 1}, {":authority", sizeof(":authority")}};
     h->head.len = 0;
-    if (*path != '/')
-        r = http_add(h, "/", 1);
-    if (r == 0)
-        r = http_add(h, path, strlen(path) + 1);
-    if (r == 0)
-        r = http_add(h, ":authority", sizeof(":authority"));
-    if (r != 0)
-        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(part); i++)
+        if ((r = http_add(h, part[i].data, part[i].len)) != 0)
+            return r;
     *path = 0;
     return http_add(h, authority, strlen(authority) + 1);
 }

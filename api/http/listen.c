@@ -290,15 +290,21 @@ static void set_tcp_options(struct listener *l) {
     uv_tcp_keepalive(&l->h.tcp, 1, TCP_PROBE_S);
 }
 
-/* Listens. @r is the result of binding the socket. */
-static int start_listener(struct listener *l, int r, const char *what, struct err *err) {
-    const char *name = l->server->opts.name;
-
+/* Listens. @r is the result of binding the socket. Returns 0 or an error of libuv. */
+static int listener_begin(struct listener *l, int r) {
     start_ticks(l->server);
-    if (r == 0 && !l->local)
+    if (r < 0)
+        return r;
+    if (!l->local)
         set_tcp_options(l);
-    if (r == 0)
-        r = uv_listen(&l->h.stream, BACKLOG, on_connection);
+    return uv_listen(&l->h.stream, BACKLOG, on_connection);
+}
+
+/* Does the same. After an error @err names the address @what and advice, and @l is closed. */
+static int start_listener(struct listener *l, int bound, const char *what, struct err *err) {
+    const char *name = l->server->opts.name;
+    int r = listener_begin(l, bound);
+
     if (r == 0)
         return 0;
     close_listener(l);

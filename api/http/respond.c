@@ -287,20 +287,23 @@ static int send_spliced_text(struct conn *c, const struct spliced *r) {
     return 0;
 }
 
+/* Sends @n texts, then @tail. Returns as conn_send(). */
+static int send_spliced_texts(struct conn *c, const struct spliced *texts, size_t n,
+                              const char *tail) {
+    for (size_t i = 0; i < n; i++)
+        TRY(send_spliced_text(c, &texts[i]));
+    return conn_send(c, tail, strlen(tail));
+}
+
 void respond_spliced_texts(struct exchange *x, const struct spliced *texts, size_t n,
                            const char *tail) {
     size_t len = strlen(tail);
-    int r = 0;
 
     assert(!x->stream && !x->blank && !x->framed);
     for (size_t i = 0; i < n; i++)
         len += spliced_len(&texts[i]);
     respond_send_head(x, 200, RESPOND_JSON, (ssize_t)len, NULL);
-    for (size_t i = 0; i < n && r == 0 && x->conn && !x->head_only; i++)
-        r = send_spliced_text(x->conn, &texts[i]);
-    if (r == 0 && x->conn && !x->head_only)
-        r = conn_send(x->conn, tail, strlen(tail));
-    if (r < 0)
+    if (x->conn && !x->head_only && send_spliced_texts(x->conn, texts, n, tail) < 0)
         conn_break(x->conn);
     exchange_end(x);
 }

@@ -165,8 +165,22 @@ static int route_refuse_unknown(const struct exchange *x, const char *path, stru
     return err_set_code(err, 404, "not_found", NULL, "This path does not exist%s", why);
 }
 
-int route_find(struct exchange *x, const struct http *h, struct err *err) {
+/* Looks @path up among the routes of the listener's dialect, those of all, and those of the other
+ * dialects. Returns as route_look_up(). */
+static int route_look_up_all(struct exchange *x, const char *path, uint8_t method,
+                             char allow[static 40]) {
     const struct http_server_opts *o = &x->server->opts;
+    int r = route_look_up(x->dialect->routes, x, path, method, allow);
+
+    if (r != 0 || *allow)
+        return r;
+    r = route_look_up(o->routes, x, path, method, allow);
+    for (const struct dialect *const *d = o->dialects; *d && r == 0 && !*allow; d++)
+        r = route_look_up((*d)->routes, x, path, method, allow);
+    return r;
+}
+
+int route_find(struct exchange *x, const struct http *h, struct err *err) {
     CLEANUP(freep) char *path = strdup(http_target(h));
     uint8_t method = h->parser.method;
     char allow[40] = "";
@@ -186,11 +200,7 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
                   strcmp(x->dialect->websocket, path) == 0;
     if (x->upgrades)
         method = HTTP_POST;
-    int r = route_look_up(x->dialect->routes, x, path, method, allow);
-    if (r == 0 && !*allow)
-        r = route_look_up(o->routes, x, path, method, allow);
-    for (const struct dialect *const *d = o->dialects; *d && r == 0 && !*allow; d++)
-        r = route_look_up((*d)->routes, x, path, method, allow);
+    int r = route_look_up_all(x, path, method, allow);
     if (r != 0)
         return MIN(r, 0);
     if (!*allow)

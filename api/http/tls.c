@@ -54,12 +54,15 @@ static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
 
 /* Reads the file @path into @out, whose room is reserved at once: a buffer that moves as it grows
  * would leave copies of a key in freed memory. */
+static int read_at_once(const char *path, struct buf *out, mode_t *mode) {
+    TRY(buf_reserve(out, out->max));
+    return files_read(path, out, mode);
+}
+
 static int read_pem(const char *param, const char *path, struct buf *out, mode_t *mode,
                     struct err *err) {
-    int r = buf_reserve(out, out->max);
+    int r = read_at_once(path, out, mode);
 
-    if (r == 0)
-        r = files_read(path, out, mode);
     if (r < 0)
         err_set(err, 0, param, "%s: %.200s: cannot be read: %s", param, path, strerror(-r));
     return r;
@@ -137,6 +140,15 @@ static int set_rules(SSL_CTX *ctx) {
                : -EINVAL;
 }
 
+/* Sets the rules, the certificates and the key of @ctx. Reading the key checks also that it belongs
+ * to the certificate. */
+static int tls_fill(SSL_CTX *ctx, const char *certificate, const char *key, struct err *err) {
+    if (set_rules(ctx) < 0)
+        return tls_refuse(err, "tls-certificate", certificate);
+    TRY(read_certificates(ctx, certificate, err));
+    return tls_read_key(ctx, key, err);
+}
+
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err) {
     struct tls_config config = {.ctx = SSL_CTX_new(TLS_server_method())};
@@ -146,14 +158,7 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
         return -ENOMEM;
     ERR_clear_error();
     errno = 0;
-    int r = set_rules(config.ctx);
-    if (r < 0)
-        r = tls_refuse(err, "tls-certificate", certificate);
-    if (r == 0)
-        r = read_certificates(config.ctx, certificate, err);
-    if (r == 0)
-        /* checks also that the key belongs to the certificate */
-        r = tls_read_key(config.ctx, key, err);
+    int r = tls_fill(config.ctx, certificate, key, err);
     if (r < 0) {
         SSL_CTX_free(config.ctx);
         return r;
