@@ -142,6 +142,8 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     bool is_unnamed =
         status == 500 && a->stream &&
         (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_RESPONSES);
+    /* Messages tells a model that cannot be loaded as an error of the service. */
+    is_unnamed |= status == 500 && a->kind == ASK_MESSAGES;
     /* llama-server's page of a model that is being loaded has no answer yet */
     bool is_early = status == 503 && a->kind == ASK_PAGE && strcmp(a->path, "/props") == 0;
     if (((status == 503 || status == 529) && t->refuse_503) || is_early)
