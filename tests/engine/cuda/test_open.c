@@ -81,7 +81,7 @@ Test(cuda_open, encoders_are_refused_by_name) {
         {"bert", "norms with biases"},
         {"nomic-bert", "norms with biases"},
         {"jina-bert-v2", "norms with biases"},
-        {"modern-bert", "layer norms"},
+        {"modern-bert", "attention of encoders"},
         {"gemma-embedding", "attention of encoders"},
     };
 
