@@ -77,22 +77,25 @@ struct expert_save {
     char path[sizeof(((struct expert_file *)0)->path)];
 };
 
-/* Copies the descriptor @from to the new file @next, which then takes the place of @path. */
-static int expert_file_replace(int from, const char *next, const char *path) {
-    CLEANUP(files_closep) int to = files_create(AT_FDCWD, next, 0600);
-
-    TRY(to);
+/* Copies the descriptor @from to the new file @to, named @next, which then takes the place of
+ * @path. */
+static int expert_file_replace(int to, int from, const char *next, const char *path) {
     TRY(expert_file_copy(to, from));
     return rename(next, path) < 0 ? -errno : 0;
 }
 
-/* Keeps the old file until the new one is complete. */
+/* Keeps the old file until the new one is complete. Several models may have one file, so the name
+ * of the new one has the descriptor, which no other copy has meanwhile. */
 static void expert_file_on_thread(uv_work_t *work) {
     struct expert_save *s = CONTAINER_OF(work, struct expert_save, work);
-    char next[sizeof(s->path) + 8];
+    char next[sizeof(s->path) + 20];
 
-    snprintf(next, sizeof(next), "%s.new", s->path);
-    s->result = expert_file_replace(s->fd, next, s->path);
+    snprintf(next, sizeof(next), "%s.%d.new", s->path, s->fd);
+    CLEANUP(files_closep) int to = files_create(AT_FDCWD, next, 0600);
+    s->result = to;
+    if (to < 0)
+        return;
+    s->result = expert_file_replace(to, s->fd, next, s->path);
     if (s->result < 0)
         unlink(next);
 }

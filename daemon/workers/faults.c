@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/files.h"
@@ -57,15 +58,19 @@ struct fault_write {
     char path[256];
 };
 
-/* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Returns 0
+/* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Workers of
+ * two models may die together and have one number: the lock lets one of them write first. Returns 0
  * or a number of errno. */
 static int faults_write_file(const char *path, const struct buf *record) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
 
     if (fd < 0)
         return errno;
-    errno = ENOSPC; /* if only a part is written */
-    bool ok = write(fd, record->data, record->len) == (ssize_t)record->len;
+    bool ok = flock(fd, LOCK_EX) == 0 && ftruncate(fd, 0) == 0;
+    if (ok) {
+        errno = ENOSPC; /* if only a part is written */
+        ok = write(fd, record->data, record->len) == (ssize_t)record->len;
+    }
     int error = errno;
     close(fd);
     if (ok)

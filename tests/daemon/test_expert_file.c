@@ -180,7 +180,9 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     expert_file_close(&f);
     cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer of the FIFO */
     write_counts(&f, 4);
-    snprintf(path, sizeof(path), "%.80s.new", f.path);
+    int next = dup(f.fd); /* the number that the copy will have */
+    close(next);
+    snprintf(path, sizeof(path), "%.80s.%d.new", f.path, next);
     cr_assert_eq(mkfifo(path, 0600), 0);
     expert_file_save(&f); /* does not wait for a reader */
     wait_for_copies();
