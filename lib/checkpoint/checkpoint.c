@@ -117,7 +117,8 @@ static int checkpoint_write_keys(struct reader *r, struct small_file *small) {
 /* Reads all parts of the folder r->dir; without @out all but the weights. */
 static int checkpoint_read(struct reader *r, struct small_file *small, struct gguf **out) {
     for (int i = 0; i < N_SMALL; i++)
-        TRY(checkpoint_read_small(r, &small[i]));
+        if (i != SENTENCEPIECE || !small[TOKENIZER].text.data) /* which comes before it */
+            TRY(checkpoint_read_small(r, &small[i]));
     TRY(reader_open_config(r, small[CONFIG].text.data, small[CONFIG].text.len));
     if (!out)
         return checkpoint_write_keys(r, small);

@@ -198,8 +198,11 @@ static int config_key_heads(struct reader *r) {
 
     if (!r->row->by_layer_kv)
         return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
-    if (yyjson_arr_size(types) != r->n_layer && !(config_first(r, "full_attn_idxs") && !types))
+    yyjson_val *list = config_first(r, "full_attn_idxs");
+    if ((types || !list) && yyjson_arr_size(types) != r->n_layer)
         return config_bad(r, "layer_types");
+    if (!types && (!yyjson_is_arr(list) || yyjson_arr_size(list) > r->n_layer))
+        return config_bad(r, "full_attn_idxs");
     TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
     for (uint32_t l = 0; l < r->n_layer; l++) {
         uint32_t n = config_layer_attends(r, l) ? r->n_head_kv : 0;
@@ -225,7 +228,7 @@ static int config_feed_forward(struct reader *r) {
 
     if (!config_first(r, keys))
         return 0;
-    TRY(config_whole(r, keys, 0, 1, 1 << 24, &n));
+    TRY(config_whole(r, keys, 0, 0, 1 << 24, &n));
     if (!r->row->adjusts_ff || (adjusts && !yyjson_get_bool(adjusts)))
         return config_put_u32(r, "feed_forward_length", n);
     TRY(config_whole(r, "block_multiple_of", 256, 1, 1 << 20, &multiple));

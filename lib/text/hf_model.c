@@ -29,7 +29,7 @@ int hf_set_token(struct hf_reader *r, uint64_t id, struct gguf_str text, uint8_t
     return 0;
 }
 
-static bool hf_is_set(const struct hf_reader *r, uint64_t id) {
+bool hf_is_set(const struct hf_reader *r, uint64_t id) {
     return id < r->n && r->token[id].type != TOKEN_UNDEFINED;
 }
 

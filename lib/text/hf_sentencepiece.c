@@ -241,6 +241,29 @@ static int32_t sentencepiece_id(const struct sentencepiece *s, int32_t id) {
     return id >= 0 && (uint32_t)id < s->r->n ? id : -1;
 }
 
+/* Refuses what would lead to other ids: rules about the spaces beside token @id, and another text
+ * than the piece with its number has. */
+static int sentencepiece_check_added(struct hf_reader *r, yyjson_val *value, uint64_t id,
+                                     struct gguf_str text) {
+    static const char *const rules[] = {"lstrip", "rstrip", "single_word"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
+        if (yyjson_get_bool(yyjson_obj_get(value, rules[i])))
+            return err_set(r->err, 0, NULL,
+                           "tokenizer_config.json: added_tokens_decoder.%llu: %s is not supported "
+                           "without tokenizer.json",
+                           (unsigned long long)id, rules[i]);
+    if (!hf_is_set(r, id))
+        return 0;
+    const struct gguf_str piece = r->token[id].text;
+    if (piece.len == text.len && memcmp(piece.data, text.data, text.len) == 0)
+        return 0;
+    return err_set(r->err, 0, NULL,
+                   "tokenizer_config.json: added_tokens_decoder.%llu is another piece in "
+                   "tokenizer.model",
+                   (unsigned long long)id);
+}
+
 /* Enters the tokens that tokenizer_config.json adds, {"ID": {"content": TEXT, "special": BOOL}}. */
 static int sentencepiece_added(struct sentencepiece *s) {
     JSON_MEMBERS(key, value, json_given(s->r->config, "added_tokens_decoder")) {
@@ -254,6 +277,7 @@ static int sentencepiece_added(struct sentencepiece *s) {
             return err_set(s->r->err, 0, NULL,
                            "tokenizer_config.json: added_tokens_decoder has an entry without an id "
                            "or content");
+        TRY(sentencepiece_check_added(s->r, value, n, text));
         bool special = yyjson_get_bool(yyjson_obj_get(value, "special"));
         bool unknown = n < s->r->n && s->r->token[n].type == TOKEN_UNKNOWN;
         uint8_t type = special ? TOKEN_CONTROL : TOKEN_USER;

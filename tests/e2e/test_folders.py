@@ -223,6 +223,19 @@ def test_a_vocabulary_of_sentencepiece_has_the_ids_of_a_gguf_file():
             (folder / "tokenizer.model").write_bytes(content)
             code, message = info(folder)
             assert code == 1 and "tokenizer.model: " in message and reason in message, (reason, message)
+        (folder / "tokenizer.model").write_bytes(hf_folder.sentencepiece_of(hf_folder.Gguf(model)))
+        for token, reason in (({"content": "</s>", "rstrip": True}, "added_tokens_decoder.2: rstrip is not supported"),
+                              ({"content": "<|end|>"}, "added_tokens_decoder.2 is another piece")):
+            (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"2": token}}))
+            code, message = info(folder)
+            assert code == 1 and "tokenizer_config.json: " + reason in message, (reason, message)
+
+
+def test_a_tokenizer_model_beside_tokenizer_json_is_not_read():
+    with tempfile.TemporaryDirectory() as where:
+        folder = pathlib.Path(folder_of("llama-gqa", where))
+        (folder / "tokenizer.model").symlink_to("/etc/hostname")
+        assert info(folder)[0] == 0
 
 
 def test_a_folder_that_changes_is_noticed():
