@@ -235,7 +235,7 @@ static void cuda_read_environment(struct be *b) {
     b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->graphs.paced = cuda_wants("PACE");
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
-    b->ways.fixed = getenv("WEFT_CUDA_STATIC") && cuda_wants("STATIC");
+    b->ways.fixed = cuda_asks("STATIC");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
     b->experts.wants_vec = true;

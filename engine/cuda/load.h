@@ -71,6 +71,9 @@ extern const struct op_family attention_family, experts_family, experts_host_fam
 /* Implement op_family.check (cuda_check.c of the room). */
 int experts_check(struct be *b, struct err *err);
 int recurrent_check(struct be *b, struct err *err);
+/* Returns whether an op of the model has the weights of an earlier one, as those of layers that run
+ * several times have. */
+bool ops_run_again(const struct model_shape *s, const struct model_op *op);
 /* Sets @out to the families of the model's ops, in their order. Returns their number. */
 uint32_t ops_families(const struct model_shape *s, const struct op_family *out[OP_KINDS]);
 

@@ -25,7 +25,15 @@ static const char *embed_divided_lacks(const struct model_shape *s, const struct
     return op->w[1] || op->w[2] ? "learned positions" : NULL;
 }
 
+bool ops_run_again(const struct model_shape *s, const struct model_op *op) {
+    uint32_t i = (uint32_t)(op - s->op);
+
+    return op_weights_of(s->op, i) != i;
+}
+
 static const char *qkv_divided_lacks(const struct model_shape *s, const struct model_op *op) {
+    if (ops_run_again(s, op))
+        return "layers that run several times";
     if (s->layer_norm)
         return "layer norms";
     if (op->qkv.norm_all)
@@ -90,10 +98,6 @@ static const char *keys_lacks(const struct model_shape *s, const struct model_op
 
 static const char *norm_lacks(const struct model_shape *s, const struct model_op *op) {
     return op->norm_bias ? "norms with biases" : NULL;
-}
-
-static const char *norm_divided_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->rms ? "layers that run several times" : NULL;
 }
 
 static const char *mla_kv_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -327,10 +331,7 @@ const struct op_code cuda_code[OP_KINDS] = {
     [OP_EMBED] = {.run = step_embed,
                   .load = load_embedding,
                   .division = {CUT_FIRST, .lacks = embed_divided_lacks, .run = ranks_embed}},
-    [OP_NORM] = {.run = step_norm_x,
-                 .lacks = norm_lacks,
-                 .load = ops_load_norm,
-                 .division = {.lacks = norm_divided_lacks}},
+    [OP_NORM] = {.run = step_norm_x, .lacks = norm_lacks, .load = ops_load_norm},
     [OP_QKV] = {.run = step_qkv,
                 .lacks = qkv_lacks,
                 .load = load_qkv,
@@ -390,6 +391,7 @@ const struct op_code cuda_code[OP_KINDS] = {
                    .division = {CUT_ROWS, .keeps = shared_keeps,
                                 .part = {shared_own_gates, shared_own_sum}, .adds = true}},
     [OP_STATE_IN] = {.run = step_in,
+                     .lacks = recurrent_lacks,
                      .place = place_state_in,
                      .adds = ADDITIONS,
                      .division = {CUT_HEADS}},

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/try.h"
+#include "engine/cuda/load.h"
 #include "engine/cuda/ranks/ranks.h"
 
 /* -- sizes ------------------------------------------------------------------------------------- */
@@ -132,7 +133,7 @@ static const char *layers_lacks(const struct model_shape *s, const struct model_
         return "layers that share keys or inputs";
     if (op->kind == OP_HC_OUT)
         return "residual streams";
-    if (op->kind == OP_NORM && op->rms)
+    if (op->kind == OP_QKV && ops_run_again(s, op))
         return "layers that run several times";
     return be_lacks(&weft_backend_cuda, s, op);
 }

@@ -22,6 +22,8 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
                                           : "short convolutions with states that 4 does not divide";
     if (op->kind == OP_STATE_IN)
         return op->state_in.low ? "inputs of recurrent layers of a lower rank" : NULL;
+    if (op->kind == OP_KDA && s->delta.lower >= 0)
+        return "decays without a bound";
     if (!op->norm)
         return "recurrent layers without norms";
     if (op[1].kind != OP_PROJ) /* d and o share a buffer */

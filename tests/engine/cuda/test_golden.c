@@ -6,6 +6,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,4 +286,24 @@ Test(cuda_golden, delta_and_latent_attention) {
 /* Mixed residual streams, attention to chosen blocks, a table of n-grams. */
 Test(cuda_golden, chosen_keys) {
     check_choices("qwen4exp", 0.1, (const uint32_t[]){48, 46, 40});
+}
+
+/* Files that the CPU computes and this backend refuses, each by what it lacks. */
+Test(cuda_golden, what_it_does_not_compute_is_refused_by_name) {
+    static const struct {
+        const char *name, *lacks;
+    } files[] = {{"kimi-linear", "inputs of recurrent layers of a lower rank"},
+                 {"falcon-h1", "recurrent layers without norms"},
+                 {"mistral4", "temperature"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        char path[TEST_DATA_PATH];
+        const struct driver_opts o = {
+            .backend = "cuda", .path = test_data_file(path, "golden", files[i].name, ".gguf")};
+        struct err err = {0};
+        struct driver d;
+
+        cr_expect_eq(driver_open(&d, &o, &err), -EINVAL);
+        cr_expect(strstr(err.message, files[i].lacks), "%s: %s", files[i].name, err.message);
+    }
 }

@@ -96,6 +96,9 @@ Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
     test_data_file(path, "golden", "deepseek4", ".gguf");
     cr_expect(several_try(path, "0,1", "cuda", &out, &err) < 0);
     cr_expect(strstr(err.message, "not divide residual streams") != NULL, "%s", err.message);
+    test_data_file(path, "golden", "nanbeige", ".gguf");
+    cr_expect(several_try(path, "0,1", "cuda", &out, &err) < 0);
+    cr_expect(strstr(err.message, "layers that run several times") != NULL, "%s", err.message);
 }
 
 /* Leaves out a wait for x from the previous device, and a wait for the samples of the last step. */
