@@ -22,7 +22,7 @@ struct gen_times {
     int64_t started_ns;
 };
 
-/* The last GEN_IDS requests, each with its first generation, in a ring. */
+/* The last GEN_IDS first generations of text answers, and of their further rounds, in a ring. */
 struct gen_ids {
     struct gen_id {
         char request_id[64];
@@ -35,7 +35,7 @@ struct gen_ids {
     uint64_t n;
 };
 
-/* Notes that the first generation of the request of @tenant is @id, its times, and what was left
+/* Notes that the present generation of the request of @tenant is @id, its times, and what was left
  * out of the schemas of its tools. */
 void gen_ids_note(struct gen_ids *ids, uint32_t tenant, const char *request_id, uint64_t id,
                   const struct gen_times *times, const char *left_out);

@@ -715,6 +715,21 @@ static int writer_create_gens(struct writer *w, struct err *err) {
     return 0;
 }
 
+/* Notes which generation the request's story is that of, and what was @left_out of its tools'
+ * schemas. The story begins at @since_ns: the receipt, or a further round of the answer. */
+static void note_generation(const struct writer *w, const struct gen *g, const char *left_out,
+                            int64_t since_ns) {
+    struct exchange *x = w->exchange;
+    struct gen_times t = {since_ns, since_ns, since_ns, clock_now(w->job.env->clock), 0};
+
+    x->gen = g->m.id;
+    if (since_ns == x->started_ns && w->job.waits_until_ns) {
+        t.load_from_ns = w->job.waits_since_ns;
+        t.load_until_ns = w->job.waits_until_ns;
+    }
+    gen_ids_note(&w->job.env->ids, x->tenant, x->id, x->gen, &t, left_out);
+}
+
 /* Adds a generation for the current prompt of the job, which continues the last generation, and
  * queues it. It may use the tokens that the last one has not used. Returns as writer_charge(). */
 static int writer_add_round(struct writer *w, struct err *err) {
@@ -733,6 +748,7 @@ static int writer_add_round(struct writer *w, struct err *err) {
     w->waiter.n = 1;
     w->waiter.n_context = (uint64_t)g->n_prompt + g->m.max_new;
     w->waiter.refused = NULL;
+    note_generation(w, g, "", clock_now(w->job.env->clock)); /* which admission may start at once */
     admit_again(&w->job.env->admit, &w->waiter);
     return 0;
 }
@@ -817,22 +833,6 @@ static int64_t deadline_of(const struct exchange *x) {
     return ms ? x->started_ns + ms * 1000000 : 0;
 }
 
-/* Notes which generation the request's story is that of, and what was @left_out of its tools'
- * schemas. */
-static void note_generation(const struct writer *w, const struct gen *g, const char *left_out) {
-    struct exchange *x = w->exchange;
-
-    struct gen_times t = {x->started_ns, x->started_ns, x->started_ns, clock_now(w->job.env->clock),
-                          0};
-
-    x->gen = g->m.id;
-    if (w->job.waits_until_ns) {
-        t.load_from_ns = w->job.waits_since_ns;
-        t.load_until_ns = w->job.waits_until_ns;
-    }
-    gen_ids_note(&w->job.env->ids, x->tenant, x->id, x->gen, &t, left_out);
-}
-
 /* Notes the request, and tells client, log and operator what was left out of its tools' schemas. */
 static void report_loosened(struct writer *w) {
     struct prompt_job *job = &w->job;
@@ -842,7 +842,7 @@ static void report_loosened(struct writer *w) {
         loosened_text(&job->request.made.loosened, text, sizeof(text));
         loosened_report(w->exchange, &job->request.made.loosened, text);
     }
-    note_generation(w, w->choices[0].gen, text);
+    note_generation(w, w->choices[0].gen, text, w->exchange->started_ns);
 }
 
 /* Makes the generations of the prepared request and puts them into the queue. Returns 0 or -errno
@@ -901,8 +901,6 @@ static int writer_begin_round(struct writer *w, struct err *err) {
         return 0;
     int r = writer_add_round(w, err);
 
-    if (r == 0)
-        note_generation(w, w->choices[w->n_choices - 1].gen, "");
     prompt_job_trim(job, false);
     return r;
 }

@@ -58,9 +58,9 @@ struct fault_write {
     char path[256];
 };
 
-/* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Workers of
- * two models may die together and have one number: the lock lets one of them write first. Returns 0
- * or a number of errno. */
+/* Writes the whole of @record, or leaves no file, since a part of one cannot be replayed. Workers
+ * of two models may die together and have one number: the lock lets one of them write first.
+ * Returns 0 or a number of errno. */
 static int faults_write_file(const char *path, const struct buf *record) {
     int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
 
