@@ -5,7 +5,7 @@
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 
-void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded) {
+static void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded) {
     struct delta_shape *d = &s->delta;
     double lower = 0;
 
@@ -144,17 +144,22 @@ void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, 
         bailing3_bind_layer(b, m, d, &limits, index, true);
 }
 
+void bailing3_read(struct binder *b, struct model *m, uint32_t n, bool bounded,
+                   uint32_t n_kv[MODEL_LAYERS_MAX]) {
+    assert(m->n_ops == 0 && n <= MODEL_LAYERS_MAX);
+    meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n, n_kv);
+    m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
+    deepseek2_read(b, m);
+    bailing3_read_kda(b, &m->shape, bounded);
+}
+
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     uint32_t n_kv[MODEL_LAYERS_MAX];
     uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array has numbers for MTP blocks too */
     struct limits limits;
     struct model_op logits;
 
-    assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
-    meta_u32_layers(b, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
-    m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
-    deepseek2_read(b, m);
-    bailing3_read_kda(b, &m->shape, true);
+    bailing3_read(b, m, n_all, true, n_kv);
     limits_read(b, m->shape.n_layer, &limits);
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)

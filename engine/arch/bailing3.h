@@ -10,8 +10,10 @@
 /* Implements block_fn (mtp.h): latent attention and experts. Called after bailing3_bind(), which
  * reads the sizes. */
 void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
-/* Reads the sizes of the delta nets. @bounded: decays must have a lower bound. */
-void bailing3_read_kda(struct binder *b, struct model_shape *s, bool bounded);
+/* Reads the sizes of latent attention and of the delta nets, and the key heads of @n layers to
+ * @n_kv: 0 for those with delta nets. @bounded: decays must have a lower bound. */
+void bailing3_read(struct binder *b, struct model *m, uint32_t n, bool bounded,
+                   uint32_t n_kv[MODEL_LAYERS_MAX]);
 /* Adds x += W (Kimi delta attention of norm x). @low: decays and output gates have matrices of rank
  * delta.dim. */
 void bailing3_kda(struct binder *b, struct model *m, uint32_t l, bool low);
