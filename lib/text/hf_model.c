@@ -29,8 +29,15 @@ int hf_set_token(struct hf_reader *r, uint64_t id, struct gguf_str text, uint8_t
     return 0;
 }
 
-bool hf_is_set(const struct hf_reader *r, uint64_t id) {
+static bool hf_is_set(const struct hf_reader *r, uint64_t id) {
     return id < r->n && r->token[id].type != TOKEN_UNDEFINED;
+}
+
+bool hf_has_other_text(const struct hf_reader *r, uint64_t id, struct gguf_str text) {
+    if (!hf_is_set(r, id))
+        return false;
+    const struct gguf_str own = r->token[id].text;
+    return own.len != text.len || memcmp(own.data, text.data, text.len) != 0;
 }
 
 int32_t hf_find(const struct hf_reader *r, struct gguf_str s) {
@@ -167,8 +174,7 @@ static int hf_read_one_added(struct hf_reader *r, yyjson_val *item, size_t i) {
     TRY(hf_bool(r, item, where, "normalized", &normalized));
     uint64_t n = yyjson_get_uint(id);
 
-    if (hf_is_set(r, n) && (r->token[n].text.len != text.len ||
-                            memcmp(r->token[n].text.data, text.data, text.len) != 0))
+    if (hf_has_other_text(r, n, text))
         return hf_fail(r, "%s has the id %llu of another token", where, (unsigned long long)n);
     TRY(hf_set_token(r, n, text, special ? TOKEN_CONTROL : TOKEN_USER, &entered));
     if (!entered)

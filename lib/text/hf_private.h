@@ -74,8 +74,8 @@ int hf_bool(const struct hf_reader *r, yyjson_val *object, const char *where, co
 /* Returns the id of the token with the text @s, or -1. Takes time in proportion to the
  * vocabulary. */
 int32_t hf_find(const struct hf_reader *r, struct gguf_str s);
-/* Returns whether token @id was entered. */
-bool hf_is_set(const struct hf_reader *r, uint64_t id);
+/* Returns whether token @id was entered with another text than @text. */
+bool hf_has_other_text(const struct hf_reader *r, uint64_t id, struct gguf_str text);
 /* Enters token @id. Returns 0, -ENOMEM, or -EINVAL: the id is too large; *entered = false: it is
  * beyond n_limit. */
 int hf_set_token(struct hf_reader *r, uint64_t id, struct gguf_str text, uint8_t type,

@@ -42,7 +42,7 @@ struct sentencepiece {
     uint32_t n_pieces;
     uint64_t model_type;
     bool byte_fallback, space_prefix, squeeze;
-    int32_t unk, bos, eos, pad;
+    int32_t unk, bos, eos;
     struct gguf_str map;
 };
 
@@ -163,8 +163,6 @@ static int sentencepiece_trainer(struct sentencepiece *s, struct gguf_str messag
             s->bos = (int32_t)f.number;
         else if (f.key == PROTO_KEY(42, PROTO_VARINT))
             s->eos = (int32_t)f.number;
-        else if (f.key == PROTO_KEY(43, PROTO_VARINT))
-            s->pad = (int32_t)f.number;
     }
     return 0;
 }
@@ -253,10 +251,7 @@ static int sentencepiece_check_added(struct hf_reader *r, yyjson_val *value, uin
                            "tokenizer_config.json: added_tokens_decoder.%llu: %s is not supported "
                            "without tokenizer.json",
                            (unsigned long long)id, rules[i]);
-    if (!hf_is_set(r, id))
-        return 0;
-    const struct gguf_str piece = r->token[id].text;
-    if (piece.len == text.len && memcmp(piece.data, text.data, text.len) == 0)
+    if (!hf_has_other_text(r, id, text))
         return 0;
     return err_set(r->err, 0, NULL,
                    "tokenizer_config.json: added_tokens_decoder.%llu is another piece in "
@@ -311,8 +306,7 @@ int hf_write_sentencepiece(struct hf_reader *r, struct gguf_str file) {
                               .squeeze = true,
                               .unk = 0,
                               .bos = 1,
-                              .eos = 2,
-                              .pad = -1};
+                              .eos = 2};
 
     TRY(sentencepiece_read(&s, file));
     TRY(sentencepiece_kind(&s));
