@@ -134,7 +134,7 @@ struct op_division {
     uint64_t takes;
 };
 
-/* What kinds of ops share that belong to one family. Each function is called once when a device is
+/* Functions that kinds of ops of one family share. Each function is called once when a device is
  * opened, for models with an op of the family; NULL: there is nothing to do. Those that return int
  * return 0 or -errno. */
 struct op_family {

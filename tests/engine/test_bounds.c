@@ -31,7 +31,7 @@
 
 enum scale { SCALE_NONE, SCALE_ROW, SCALE_STATIC, SCALES };
 
-/* What was seen of the inputs of one kind. */
+/* Statistics of the inputs of one kind. */
 struct seen {
     uint64_t n_rows, n_unbounded, n_values, n_other;
     /* log2(bound / largest value of the row): the largest, the smallest, the sum over rows */

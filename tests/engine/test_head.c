@@ -152,8 +152,8 @@ Test(head, of_other_models_is_none) {
     }
 }
 
-/* Of llama.cpp 0.7.0 on the same file, with --pooling none, which applies the matrices to every
- * row: the first and the last four values of the first token. */
+/* Golden values are llama.cpp 0.7.0's on the same file, with --pooling none, which applies the
+ * matrices to every row: the first and the last four values of the first token. */
 Test(head, vectors_behind_the_pooling_are_those_of_llama_cpp) {
     static const float golden[] = {-0.022171f, 0.110177f,  -0.023677f, 0.526925f,
                                    -1.304646f, -0.034712f, 0.592877f,  -0.157155f};

@@ -90,8 +90,8 @@ extern struct simt_seen {
     bool closed;
 } simt_seen;
 
-/* What a thread that arrives at a barrier tells those that wait for it: its own accesses up to time
- * @own, and those of the warp's other lanes before @all, the time of the warp's last
+/* Message of a thread that arrives at a barrier to those that wait for it: its own accesses up to
+ * time @own, and those of the warp's other lanes before @all, the time of the warp's last
  * sync_warp(). */
 struct simt_arrival {
     uint64_t own, all;
