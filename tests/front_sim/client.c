@@ -27,6 +27,8 @@ struct client {
     int64_t patience_ns;
     /* times of the last request, and of the last bytes that arrived */
     int64_t sent_ns, heard_ns;
+    /* time since which the front waits for this client to read; 0: it does not */
+    int64_t blocks_ns;
     size_t n_heard, reset_at;
     bool keeps_body;
     struct buf body;
@@ -333,6 +335,20 @@ static void check_waiting(struct client *c) {
     actor_wake(&c->actor, 500000000);
 }
 
+/* Checks that the front does not wait for ever for a client that reads nothing. */
+static void check_deaf(struct client *c) {
+    if (c->fate != CLIENT_DEAF)
+        return;
+    if (!sock_blocks(c->sock))
+        c->blocks_ns = 0;
+    else if (c->blocks_ns == 0)
+        c->blocks_ns = sim.ns;
+    else if (sim.ns - c->blocks_ns > tolerance.stall_ns)
+        sim_fail("STALL", "client %u reads nothing for %lld ms and is still served", c->number,
+                 (long long)(sim.ns - c->blocks_ns) / 1000000);
+    actor_wake(&c->actor, INT64_C(2000000000));
+}
+
 static void step(struct actor *a) {
     struct client *c = CONTAINER_OF(a, struct client, actor);
 
@@ -348,6 +364,8 @@ static void step(struct actor *a) {
             finish(c, false);
             return;
         }
+        if (c->fate == CLIENT_DEAF) /* most answers do not fit */
+            sock_narrow(c->sock, 1 + c->reset_at / 4);
         if (sim_one_in(8))
             actor_wake(&c->actor, sim_below(1000000000));
         else
@@ -376,6 +394,7 @@ static void step(struct actor *a) {
     if (c->n_sent < c->n_asks && c->n_answered == c->n_sent && c->out.len == 0)
         actor_wake(&c->actor, sim_one_in(5) ? sim_below(3000000000u) : sim_below(5000000));
     check_waiting(c);
+    check_deaf(c);
 }
 
 /* ---- life ---- */

@@ -37,6 +37,8 @@ struct tolerance {
     int64_t wait_ns;
     /* longest silence of a stream that has begun */
     int64_t silence_ns;
+    /* longest time that the front waits for a client that reads nothing; more breaks rule STALL */
+    int64_t stall_ns;
 };
 
 extern struct tolerance tolerance;

@@ -140,6 +140,7 @@ static void draw(struct scenario *s) {
     sim.pauses = sim.seed % 4 == 3 && !s->calm; /* drawn without a number, as seeds are kept */
     s->crowd = sim.seed % 4 == 1 && !s->tight && !s->damages; /* likewise */
     tolerance.silence_ns = INT64_C(7000000000);
+    tolerance.stall_ns = INT64_C(130000000000); /* an answer, and its flush */
     if (sim.pauses)
         tolerance.silence_ns += SIM_PAUSE_MS * INT64_C(1000000);
     add(s, "weftd");

@@ -115,6 +115,9 @@ ssize_t sock_recv(struct sock *s, void *data, size_t len);
 void sock_shutdown(struct sock *s);           /* ends sending */
 void sock_close(struct sock *s, bool resets); /* also frees it, at some time */
 bool sock_reads(const struct sock *s);        /* the other side has neither closed nor reset */
+bool sock_blocks(const struct sock *s);       /* the other side waits until @s is read */
+/* Lets at most @room bytes, at least 1, wait to be read from @s. */
+void sock_narrow(struct sock *s, size_t room);
 size_t sock_unread(const struct sock *s);     /* number of bytes sent to @s and not read */
 /* Descriptors. They belong to the front; other parts hold references. */
 struct sock *fd_sock(int fd);

@@ -47,6 +47,8 @@ struct sock {
     struct buf in;
     /* room of `in` */
     size_t room;
+    /* the other side had bytes for which there was no room, and nothing has been read since */
+    bool blocks;
     /* no more bytes will arrive */
     bool ended;
     bool reset;
@@ -159,8 +161,10 @@ ssize_t sock_send(struct sock *s, const void *data, size_t len) {
         return -EPIPE;
     size_t used = s->peer->in.len, room = s->peer->room;
 
-    if (used >= room)
+    if (used >= room) {
+        s->peer->blocks = true;
         return -EAGAIN;
+    }
     len = part_of(MIN(len, room - used));
     buf_add(&s->peer->in, data, len);
     wake(s->peer);
@@ -175,6 +179,7 @@ ssize_t sock_recv(struct sock *s, void *data, size_t len) {
     len = part_of(MIN(len, s->in.len));
     memcpy(data, s->in.data, len);
     buf_consume(&s->in, len);
+    s->blocks = false;
     wake(s->peer);
     return (ssize_t)len;
 }
@@ -193,6 +198,14 @@ void sock_close(struct sock *s, bool resets) {
 
 bool sock_reads(const struct sock *s) {
     return s->peer != NULL;
+}
+
+bool sock_blocks(const struct sock *s) {
+    return s->blocks && s->peer;
+}
+
+void sock_narrow(struct sock *s, size_t room) {
+    s->room = MIN(s->room, room);
 }
 
 size_t sock_unread(const struct sock *s) {
