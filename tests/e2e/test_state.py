@@ -217,6 +217,8 @@ def test_kills_while_writing_lose_nothing_that_was_there():
                 for made in seen:
                     assert call(d, "GET", "/v1/responses/" + made["id"]) == (200, made)
                 fresh = [create(d, f"text {len(seen)} {i}", **({"previous_response_id": seen[-1]["id"]} if seen else {})) for i in range(8)]
+                if not seen:  # the first kill comes after a write, the others at any time
+                    wait_until("a row", lambda: rows(args[3]))
                 time.sleep(rng.random() * 0.15)
                 kill(d)
             there = set(rows(args[3]))
