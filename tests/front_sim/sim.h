@@ -118,7 +118,7 @@ bool sock_reads(const struct sock *s);        /* the other side has neither clos
 bool sock_blocks(const struct sock *s);       /* the other side waits until @s is read */
 /* Lets at most @room bytes, at least 1, wait to be read from @s. */
 void sock_narrow(struct sock *s, size_t room);
-size_t sock_unread(const struct sock *s);     /* number of bytes sent to @s and not read */
+size_t sock_unread(const struct sock *s); /* number of bytes sent to @s and not read */
 /* Descriptors. They belong to the front; other parts hold references. */
 struct sock *fd_sock(int fd);
 struct sock *fd_hold(int fd, struct actor *owner); /* takes a further reference for a process */
