@@ -124,11 +124,13 @@ void rope_read(struct binder *b, const struct rope_defaults *d, const struct ten
         scale_yarn(&y, s, freq);
         if (d->scores_scaled && y.log_multiplier != 0)
             s->mscale = (float)y.attn_factor;
-    } else if (strcmp(y.type, "longrope") == 0) /* longrope scales by the divisors */
-        s->mscale = (float)y.attn_factor;
-    else if (strcmp(y.type, "none") != 0) /* "linear", or a file with only a factor */
-        for (uint32_t i = 0; i < s->n_rot / 2; i++)
-            freq[i] /= y.factor;
+        return;
+    }
+    s->mscale = (float)y.attn_factor; /* files of 2024 have one for longrope, but no type */
+    if (strcmp(y.type, "longrope") == 0 || strcmp(y.type, "none") == 0)
+        return; /* longrope scales by the divisors */
+    for (uint32_t i = 0; i < s->n_rot / 2; i++)
+        freq[i] /= y.factor; /* "linear", or a file with only a factor */
 }
 
 /* Returns the axis of pair @i; n[axis]: number of pairs of each axis. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "engine/arch/arch.h"
 #include "engine/backend.h"
 #include "engine/experts.h"
 #include "tests/support/engine_driver.h"
@@ -294,6 +295,28 @@ Test(model, unknown_scalings_are_refused) {
     gw_string(&w, "qwen3.rope.scaling.type", "longrope");
     tiny_model_build(&small, &w);
     expect_refused(refusal(&w, &err), "'longrope' is not supported");
+    gw_deinit(&w);
+}
+
+/* llama.cpp uses the factor without asking for a type, which files of 2024 lack. */
+Test(model, rotations_have_a_factor_without_a_type) {
+    struct gguf_writer w;
+    struct model m;
+    struct err err;
+    char path[64];
+
+    gw_init(&w);
+    gw_f32(&w, "qwen3.rope.scaling.attn_factor", 1.25f);
+    tiny_model_build(&small, &w);
+    tiny_model_temp_of(&w, path);
+    struct gguf *file = NULL;
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    const struct engine_opts o = {.file = file};
+    cr_assert(arch_read(&m, &o, false, &err) == 0, "%s", err.message);
+    cr_expect_float_eq(m.shape.rope[0].mscale, 1.25f, 0);
+    model_deinit(&m);
+    gguf_free(file);
+    unlink(path);
     gw_deinit(&w);
 }
 
