@@ -489,6 +489,18 @@ static inline const struct op_recurrent *op_recurrent(const struct model_op *op)
     }
 }
 
+/* Returns the temperature of the op's queries; NULL: its kind has none. */
+static inline const struct temper *op_temper(const struct model_op *op) {
+    switch (op->kind) {
+    case OP_QKV:
+        return &op->qkv.temper;
+    case OP_MLA_KV:
+        return &op->temper;
+    default:
+        return NULL;
+    }
+}
+
 /* Returns true if the op has weights to load. */
 static inline bool op_has_weights(const struct model_op *op) {
     return op->w[0] || op->norm || op->sinks || op->post_norm || op->weigh || op_recurrent(op) ||

@@ -272,7 +272,8 @@ struct left {
  * n_kv) / 8. q is changed in place. v may be k: the values are then the keys before their norm.
  * Kernel store_latent: applies RoPE to the last n_rot of a query's @width values, in place, and to
  * those of the row's latent vector k; the other values of k get the norm k_norm. k is stored in its
- * page as the key; grid: x rows, y (n_head + 1) / 8, rounded up.
+ * page as the key. The temper factor multiplies both parts of a query: those values and @latent;
+ * grid: x rows, y (n_head + 1) / 8, rounded up.
  * Kernel holes: stores keys whose score is not finite for any query, and zeros as values; grid: x
  * rows, y n_kv / 8. */
 struct store_args {
@@ -287,6 +288,8 @@ struct store_args {
     const float *rope;
     /* [rows]: factor of the queries; NULL: 1 */
     const float *temper;
+    /* store_latent: [rows][n_head][head_dim - n_rot], the queries' part for latent vectors */
+    float *latent;
     /* pages of the layer */
     uint8_t *pages;
     /* class of the pages */

@@ -428,9 +428,10 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         return -ENOMEM;
     if (op_has_pages(op))
         load_page_size(b, op);
-    if (op->kind == OP_QKV && op->qkv.temper.slope != 0) {
-        assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->qkv.temper.slope);
-        b->attention.temper = op->qkv.temper;
+    const struct temper *temper = op_temper(op);
+    if (temper && temper->slope != 0) {
+        assert(b->attention.temper.slope == 0 || b->attention.temper.slope == temper->slope);
+        b->attention.temper = *temper;
     }
     load_scales(b, w, op);
     int r = load_tensors(b, w, op, err);

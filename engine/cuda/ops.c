@@ -100,10 +100,6 @@ static const char *norm_lacks(const struct model_shape *s, const struct model_op
     return op->norm_bias ? "norms with biases" : NULL;
 }
 
-static const char *mla_kv_lacks(const struct model_shape *s, const struct model_op *op) {
-    return op->temper.slope != 0 ? "temperatures of latent queries" : NULL;
-}
-
 static const char *tap_lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank)
         return "block drafters beside latent attention";
@@ -426,7 +422,6 @@ const struct op_code cuda_code[OP_KINDS] = {
                    .division = {CUT_ROWS, .keeps = mla_in_keeps}},
     [OP_MLA_Q] = {.run = step_mla_q, .out = {AT(latent.q)}, .division = {CUT_ROWS}},
     [OP_MLA_KV] = {.run = step_mla_kv,
-                   .lacks = mla_kv_lacks,
                    .out = {AT(act.q)},
                    .list = LIST_HEADS,
                    .family = &latent_family,

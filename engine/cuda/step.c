@@ -339,6 +339,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
     const struct model_shape *m = b->shape;
     const struct weights *w = op->weights;
     struct hadamard_runs runs = hadamard_runs(m, b->opts->kv_type, op->heads.dim);
+    const struct temper *temper = op_temper(op);
 
     return (struct store_args){
         .batch = b->head,
@@ -348,7 +349,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
         .rope = b->act.rope[op->rope],
-        .temper = op->qkv.temper.slope != 0 ? b->act.factor : NULL,
+        .temper = temper && temper->slope != 0 ? b->act.factor : NULL,
         .pages = step_pages_of(b, op),
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),

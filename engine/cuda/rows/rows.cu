@@ -489,13 +489,19 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
     float *head = heads[warp];
     if (h < a.n_head) {
         float *q = a.q + ((size_t)r * a.n_head + h + 1) * a.width - a.n_rot;
+        float factor = a.temper ? a.temper[r] : 1;
 
         for (uint32_t i = lane; i < a.n_rot; i += 32)
             head[i] = q[i];
         sync_warp();
         rows_turn(a, rope, head);
         for (uint32_t i = lane; i < a.n_rot; i += 32)
-            q[i] = head[i];
+            q[i] = head[i] * factor;
+        if (!a.temper)
+            return;
+        float *latent = a.latent + ((size_t)r * a.n_head + h) * rank;
+        for (uint32_t i = lane; i < rank; i += 32)
+            latent[i] *= factor;
         return;
     }
     const float *k = a.k + (size_t)r * a.shape.head_dim;

@@ -99,6 +99,7 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct store_args a = step_store_args(b, op);
 
+    a.latent = b->act.q;
     a.q = b->latent.q;
     a.k_norm = w->norm;
     a.n_rot = b->shape->head_dim - b->shape->mla.rank;

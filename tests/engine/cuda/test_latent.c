@@ -34,6 +34,14 @@ Test(cuda_latent, many_layers_add_up_what_rounding_does) {
     ways_near_halved("deepseek2-lite", path);
 }
 
+/* Temperatures of queries from position 24 on. */
+Test(cuda_latent, temperatures_are_near_the_reference) {
+    char path[1024];
+
+    ways_golden("mistral4", path);
+    ways_near_halved("mistral4", path);
+}
+
 static void synth(const char *shape, const char *format, char path[64]) {
     const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
 
