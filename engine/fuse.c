@@ -54,7 +54,7 @@ static enum act_role fuse_role(enum op_kind kind) {
 }
 
 /* Returns true if @op can take the result of @from before that is complete. Gates from a matrix of
- * their own are applied by GATE itself. */
+ * their own are applied by GATE itself. Packed rows are those of the op right before. */
 static bool fuse_takes(const struct fusing *f, const struct model_op *op,
                        const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);
@@ -62,6 +62,8 @@ static bool fuse_takes(const struct fusing *f, const struct model_op *op,
     if (!(f->ops->op[op->kind].takes & OP_BIT(from->kind)))
         return false;
     if (from->kind == OP_GATE && from->w[0])
+        return false;
+    if (role == ACT_D && from != op - 1)
         return false;
     return op->kind != OP_PROJ || role == ACT_ROLES || role == op->in;
 }

@@ -336,6 +336,8 @@ struct latent {
 struct recurrent {
     /* struct state_args */
     float *in[OP_MATRICES], *c, *mix, *out;
+    /* [max_rows][state_shape.n_low]: products of STATE_IN with LOW_DOWN */
+    float *low[2];
     /* [n_states], each [layers][n_floats] and then n_more floats; states from n_device on are in
      * pinned host memory, for all ranks together. */
     float *state, *host_state;

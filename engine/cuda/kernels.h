@@ -284,7 +284,7 @@ struct store_args {
     const float *k, *v;
     /* [head_dim] or NULL */
     const float *q_norm, *k_norm;
-    /* [rows][n_rot / 2][2]: cos, sin */
+    /* [rows][n_rot / 2][2]: cos, sin; store_latent: NULL: no rotation */
     const float *rope;
     /* [rows]: factor of the queries; NULL: 1 */
     const float *temper;

@@ -125,6 +125,8 @@ static float *place_proj(const struct be *b, const struct model_op *op, int i) {
 }
 
 static float *place_state_in(const struct be *b, const struct model_op *op, int i) {
+    if (op->state_in.low == LOW_DOWN)
+        return b->recurrent.low[i];
     return op->state_in.parts ? recurrent_part(b, (uint32_t)i)
                               : b->recurrent.in[op->state_in.first + i];
 }
@@ -272,6 +274,19 @@ static int load_recurrent(struct be *b, struct weights *w, const struct model_op
     return load_decoded(b, conv, r->conv_more[0] ? 3 : 1, &w->taps, err);
 }
 
+/* Loads the matrices; the products of LOW_UP have inputs of their own, so that w[1] becomes
+ * @w->down. */
+static int load_state_in(struct be *b, struct weights *w, const struct model_op *op,
+                         struct err *err) {
+    if (op->state_in.low != LOW_UP)
+        return load_matrices(b, w, op, err);
+    w->down = load_weights_new(b);
+    if (!w->down)
+        return -ENOMEM;
+    TRY(load_matrix(b, w, op->w[0], NULL, load_place(b, op, 0), err));
+    return load_matrix(b, w->down, op->w[1], NULL, load_place(b, op, 1), err);
+}
+
 static int ops_load_ngram(struct be *b, struct weights *w, const struct model_op *op,
                           struct err *err) {
     TRY(load_decoded(b, &op->ngram.conv, 1, &w->taps, err));
@@ -386,8 +401,8 @@ const struct op_code cuda_code[OP_KINDS] = {
                    .family = &experts_family,
                    .division = {CUT_ROWS, .keeps = shared_keeps,
                                 .part = {shared_own_gates, shared_own_sum}, .adds = true}},
-    [OP_STATE_IN] = {.run = step_in,
-                     .lacks = recurrent_lacks,
+    [OP_STATE_IN] = {.run = step_state_in,
+                     .load = load_state_in,
                      .place = place_state_in,
                      .adds = ADDITIONS,
                      .division = {CUT_HEADS}},

@@ -485,7 +485,7 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
 
     if (h > a.n_head)
         return;
-    const float *rope = a.rope + (size_t)r * a.n_rot;
+    const float *rope = a.rope ? a.rope + (size_t)r * a.n_rot : NULL;
     float *head = heads[warp];
     if (h < a.n_head) {
         float *q = a.q + ((size_t)r * a.n_head + h + 1) * a.width - a.n_rot;
@@ -494,7 +494,8 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
         for (uint32_t i = lane; i < a.n_rot; i += 32)
             head[i] = q[i];
         sync_warp();
-        rows_turn(a, rope, head);
+        if (rope)
+            rows_turn(a, rope, head);
         for (uint32_t i = lane; i < a.n_rot; i += 32)
             q[i] = head[i] * factor;
         if (!a.temper)
@@ -509,7 +510,8 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
     for (uint32_t i = lane; i < a.shape.head_dim; i += 32)
         head[i] = i < rank && a.k_norm ? k[i] * inverse * a.k_norm[i] : k[i];
     sync_warp();
-    rows_turn(a, rope, head + rank);
+    if (rope)
+        rows_turn(a, rope, head + rank);
     store_head(a, 0, PAGE_K,
                a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape),
                a.batch->row_slot[r], head);

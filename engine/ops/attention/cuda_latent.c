@@ -104,6 +104,8 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     a.k_norm = w->norm;
     a.n_rot = b->shape->head_dim - b->shape->mla.rank;
     a.width = latent_query_width(b->shape);
+    if (b->shape->rope[op->rope].n_rot == 0)
+        a.rope = NULL;
     TRY(latent_multiply(s, op, b->latent.q, a.width));
     return CUDA_LAUNCH(b, store_latent, s->grid.rows, (op->heads.n + 8) / 8, CUDA_THREADS, &a);
 }

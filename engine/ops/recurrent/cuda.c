@@ -20,14 +20,6 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
         return s->state.n_floats % 4 == 0 ? NULL
                                           : "short convolutions with states that 4 does not divide";
-    if (op->kind == OP_STATE_IN)
-        return op->state_in.low ? "inputs of recurrent layers of a lower rank" : NULL;
-    if (op->kind == OP_KDA && s->delta.lower >= 0)
-        return "decays without a bound";
-    if (!op->norm)
-        return "recurrent layers without norms";
-    if (op[1].kind != OP_PROJ) /* d and o share a buffer */
-        return "attention beside recurrent layers";
     if (dim == 16 || dim == 32 || dim == 64 || dim == 128)
         return NULL;
     return mamba ? "Mamba-2 states of other than 16, 32, 64 or 128 values"
@@ -56,6 +48,8 @@ float *recurrent_more(const struct be *b, const struct model_op *op) {
 static struct state_args state_args(const struct be *b, const struct model_op *op) {
     const struct state_shape *t = &b->shape->state;
     const struct weights *w = op->weights;
+    /* Ranks pack after the exchange; a projection that does not follow at once packs its input. */
+    bool packs = b->group.n == 1 && op->links.into;
     struct state_args a = {
         .batch = b->head,
         .taps = w->taps,
@@ -71,8 +65,7 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
         .stride = state_floats(t),
         .n_taps = t->kernel,
         .eps = b->shape->rms_eps,
-        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL,
-                               b->group.n > 1 ? 0 : t->n_out), /* ranks pack after the exchange */
+        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, packs ? t->n_out : 0),
     };
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -83,6 +76,19 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
 /* Returns the blocks of a sequence in the kernels of recurrences. */
 static uint32_t cuda_recurrent_parts(const struct state_args *a) {
     return a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
+}
+
+int step_state_in(struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const uint32_t n = b->shape->state.n_low;
+
+    if (op->state_in.low != LOW_UP)
+        return step_in(s, op);
+    TRY(step_pack(s, PACK_PLAIN, b->recurrent.low[0], NULL, n));
+    TRY(step_multiply(s, w, false));
+    TRY(step_pack(s, PACK_PLAIN, b->recurrent.low[1], NULL, n));
+    return step_multiply(s, w->down, false);
 }
 
 /* Computes the layer and packs its output for the projection that follows. */
@@ -273,6 +279,8 @@ static void memory_recurrent(struct be *b) {
         return;
     for (int i = 0; i < OP_MATRICES; i++)
         memory_add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
+    for (int i = 0; i < 2; i++)
+        memory_add_words(b, &b->recurrent.low[i], rows * s->n_low);
     memory_add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
     memory_add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
     memory_add_words(b, &b->recurrent.out, rows * s->n_out);

@@ -45,12 +45,15 @@ DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, u
 
 STATE_KERNEL(mamba, struct mamba_args, struct DeltaRows)
 
-/* Computes norm(out silu(z)) of the @n values from @at on, by one warp. */
+/* Computes norm(out silu(z)) of the @n values from @at on, or out silu(z) if the layer has no norm,
+ * by one warp. */
 DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint32_t n) {
     float *out = a.out + row + at;
 
     for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
         out[i] *= mx_silu(a.in[1][row + at + i]);
+    if (!a.norm)
+        return;
     float inverse = inverse_length(out, n, a.eps);
     for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
         out[i] = out[i] * inverse * a.norm[at + i];

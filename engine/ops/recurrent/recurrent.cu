@@ -31,8 +31,14 @@ DEVICE void mix_keys(const struct state_args &a, uint32_t r, uint32_t h) {
     size_t head = (size_t)r * a.n_value_head + h;
     float *keep = a.keep + head * a.dim, by = a.decay[h];
 
-    for (uint32_t i = threadIdx.x % 32; i < a.dim; i += 32)
-        keep[i] = mx_expf(a.lower * mx_sigmoid(by * (keep[i] + a.dt[h * a.dim + i])));
+    for (uint32_t i = threadIdx.x % 32; i < a.dim; i += 32) {
+        float x = keep[i] + a.dt[h * a.dim + i];
+
+        if (a.lower < 0)
+            keep[i] = mx_expf(a.lower * mx_sigmoid(by * x));
+        else
+            keep[i] = mx_expf(by * mx_softplus(x));
+    }
     if (threadIdx.x % 32 == 0) {
         a.mix[head * 2] = 0;
         a.mix[head * 2 + 1] = mx_sigmoid(a.in[3][head]);

@@ -283,6 +283,16 @@ Test(cuda_golden, delta_and_latent_attention) {
     check_file("bailingmoe3", 0.1);
 }
 
+/* Decays without a bound, inputs of a lower rank, latent attention without rotary positions. */
+Test(cuda_golden, unbounded_decays) {
+    check_file("kimi-linear", 0.1);
+}
+
+/* Attention beside Mamba-2, with and without a norm behind it. */
+Test(cuda_golden, attention_beside_mamba) {
+    check_file("falcon-h1", 0.1);
+}
+
 /* Latent queries with a temperature, a shared expert. */
 Test(cuda_golden, latent_attention_with_temperatures) {
     check_file("mistral4", 0.12);
@@ -297,8 +307,7 @@ Test(cuda_golden, chosen_keys) {
 Test(cuda_golden, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *lacks;
-    } files[] = {{"kimi-linear", "inputs of recurrent layers of a lower rank"},
-                 {"falcon-h1", "recurrent layers without norms"}};
+    } files[] = {{"apertus", "xIELU"}, {"starcoder2", "GELU without gates"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         char path[TEST_DATA_PATH];

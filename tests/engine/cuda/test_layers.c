@@ -68,8 +68,8 @@ Test(cuda_layers, several_devices_compute_the_bits_of_one) {
  * delta attention, a norm of the embedding, temperatures of latent queries. */
 Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
     static const char *const names[] = {
-        "nemotron-h-moe-mtp", "lfm2",        "deepseek2-lite", "gemma3", "step35",
-        "bailingmoe3",        "muse-glimmer", "mistral4"};
+        "nemotron-h-moe-mtp", "lfm2",         "deepseek2-lite", "gemma3",      "step35",
+        "bailingmoe3",        "muse-glimmer", "mistral4",       "kimi-linear", "falcon-h1"};
     static struct trace one, two;
 
     apart(2);

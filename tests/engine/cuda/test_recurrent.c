@@ -16,11 +16,12 @@
  * FFNs and experts with a shared one; Mamba-2, experts without gates; Kimi delta attention beside
  * latent attention with gates, experts in groups. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
-    static const char *const names[] = {"qwen35-mtp",      "lfm2",       "nemotron-h-moe-mtp",
-                                        "bailingmoe3-mtp", "qwen3next",  "qwen35moe-mtp",
-                                        "lfm2moe",         "bailingmoe3"};
+    static const char *const names[] = {
+        "qwen35-mtp",    "lfm2",    "nemotron-h-moe-mtp", "bailingmoe3-mtp", "qwen3next",
+        "qwen35moe-mtp", "lfm2moe", "bailingmoe3",        "falcon-h1",       "kimi-linear"};
 
-    for (size_t i = 0; i < 4 * FEW(2); i++) { /* each kind of state */
+    size_t n = ARRAY_SIZE(names);
+    for (size_t i = 0; i < MAX(FEW(n), (size_t)4); i++) { /* each kind of state */
         char path[TEST_DATA_PATH];
 
         ways_golden(names[i], path);
@@ -46,6 +47,10 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_golden("nemotron-h-moe-mtp", path);
     ways_compare(path, &ways_back[2], 2);
     ways_golden("bailingmoe3-mtp", path);
+    ways_compare(path, &ways_back[2], 2);
+    ways_golden("kimi-linear", path);
+    ways_compare(path, &ways_back[2], 2);
+    ways_golden("falcon-h1", path);
     ways_compare(path, &ways_back[2], 2);
 }
 
