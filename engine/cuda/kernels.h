@@ -300,6 +300,8 @@ struct store_args {
     uint32_t n_kv;
     /* values get a norm without weights */
     uint32_t v_unit;
+    /* q_norm and k_norm multiply after RoPE, which does not change the length of a head */
+    uint32_t norm_late;
     /* Lengths of the runs of a head that are multiplied by the Hadamard matrix (shape.h), of
      * queries and keys, and of values; 0: none. */
     uint32_t run_k, run_v;

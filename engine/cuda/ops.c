@@ -68,8 +68,6 @@ static bool mla_in_keeps(const struct model_shape *s, int i) {
 static const char *qkv_lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = heads_lack(s, &op->heads);
 
-    if (op->qkv.norm_late)
-        what = "norms of queries and keys after rotations";
     if (what || !op->qkv.gated)
         return what;
     if (op->bias[0])

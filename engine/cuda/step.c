@@ -358,6 +358,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .neox = m->rope_type == ROPE_NEOX,
         .n_kv = op->w[1] ? op->heads.n_kv : 0,
         .v_unit = op->qkv.v_unit,
+        .norm_late = op->kind == OP_QKV && op->qkv.norm_late,
         .run_k = runs.k,
         .run_v = runs.v,
         .eps = m->rms_eps,

@@ -684,7 +684,7 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
 #pragma unroll
     for (uint32_t e = 0; e < V; e++)
         if (lane + 32 * e < dim)
-            head[lane + 32 * e] = norm ? x[e] * inverse * w[e] : x[e];
+            head[lane + 32 * e] = norm && !a.norm_late ? x[e] * inverse * w[e] : x[e] * inverse;
     sync_warp();
 #pragma unroll
     for (uint32_t e = 0; e < V / 2; e++) {
@@ -694,6 +694,13 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
             turn_pair(a.n_rot, a.neox, i, turns[e][0], turns[e][1], head);
     }
     sync_warp();
+    if (norm && a.norm_late) {
+#pragma unroll
+        for (uint32_t e = 0; e < V; e++)
+            if (lane + 32 * e < dim)
+                head[lane + 32 * e] *= w[e];
+        sync_warp();
+    }
 #pragma unroll 1
     for (bool keys = true;; keys = false) {
         hadamard_head(head, dim, keys ? a.run_k : a.run_v);

@@ -288,6 +288,12 @@ Test(cuda_golden, unbounded_decays) {
     check_file("kimi-linear", 0.1);
 }
 
+/* Norms of queries and keys behind the rotation. */
+Test(cuda_golden, norms_behind_rotations) {
+    check_file("hunyuan-dense", 0.1);
+    check_file("hunyuan-moe", 0.1);
+}
+
 /* Attention beside Mamba-2, with and without a norm behind it. */
 Test(cuda_golden, attention_beside_mamba) {
     check_file("falcon-h1", 0.1);
