@@ -247,6 +247,19 @@ def connections(d):
     return d.stats()["front"]["connections"]
 
 
+def refused_to_create(d):
+    """Asks for one more preset. Leaves and returns false if it has to wait; returns true if there are too many."""
+    c = d.connect(0.5)
+    try:
+        status, _, value = d.request("POST", "/api/create", {"model": "more", "from": "a"}, connection=c)
+    except TimeoutError:
+        return False
+    finally:
+        c.close()
+    assert status == 429 and "16 presets" in value["error"], value
+    return True
+
+
 def test_a_disk_that_hangs_stops_no_other_client():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
         template = f"{presets}/base.jinja"
@@ -264,22 +277,20 @@ def test_a_disk_that_hangs_stops_no_other_client():
         bodies = [{"model": "slow", "from": "base", "system": "x"}, {"model": "next", "from": "a"}]
         answers = {}
         threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
-        n = connections(d)
+        wait_until("those before have left", lambda: connections(d) == 0)
         threads[0].start()
-        wait_until("slow", lambda: connections(d) == n + 1)
+        wait_until("slow", lambda: connections(d) == 1)
         threads[1].start()
         assert ask(d, "a") and d.health() == 200 and listed(d) == ["a", "base"]
         # More than 16 are refused; queued ones whose clients disconnect are not created.
         left = [d.connect() for _ in range(14)]
         for c in left:
             c.request("POST", "/api/create", json.dumps({"model": "left", "from": "a"}), {"Content-Type": "application/json"})
-        wait_until("those that wait", lambda: connections(d) == n + 16)
-        time.sleep(0.5)  # they are read
-        status, value = post(d, "/api/create", {"model": "more", "from": "a"})
-        assert status == 429 and "16 presets" in value["error"], value
+        wait_until("those that wait", lambda: connections(d) == 16)
+        wait_until("a refusal", lambda: refused_to_create(d))  # until those before are read, one more is queued
         for c in left:
             c.close()
-        wait_until("those that have left", lambda: connections(d) == n + 2)
+        wait_until("those that have left", lambda: connections(d) == 2)
         assert not answers, answers
         over.set()
         writer.join()
