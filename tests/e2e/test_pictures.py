@@ -97,9 +97,13 @@ def test_a_worker_that_dies_asks_again():
         {"type": "image_url", "image_url": {"url": uri("resize/bicubic-224x128.png")}}, {"type": "text", "text": "go on"}]}]}
     with started("qwen35") as d:
         want = post(d, "/v1/chat/completions", body)["choices"][0]["message"]
-        answer = []
-        ends = parallel([lambda: answer.append(post(d, "/v1/chat/completions", body)), lambda: (time.sleep(0.2), d.kill_worker())])
-        assert len(ends) == 2 and answer[0]["choices"][0]["message"] == want, answer
+        got = ""
+        for i, event in enumerate(d.stream("/v1/chat/completions", body)):
+            if i == 2:
+                assert d.kill_worker()
+            got += "".join(c["delta"].get("content") or "" for c in event["choices"])
+        assert got == want["content"], (got, want)
+        assert d.stats()["worker"]["deaths"] == 1
 
 
 def drafting(model, mmproj, source, *flags):

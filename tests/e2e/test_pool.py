@@ -95,7 +95,7 @@ def test_work_for_a_client_that_has_left_ends():
             time.sleep(0.05)
             s.close()
         repeat_until("an idle process", lambda: cpu(d.process.pid) - before[-1] < 0.2, turn)
-        assert cpu(d.process.pid) - begin - one < 4 * one, one
+        seen(cpu(d.process.pid) - begin - one < 4 * one, one)
 
 
 def test_the_budget_is_the_requests_however_many_tools_it_has():

@@ -392,7 +392,6 @@ def test_signals_while_it_starts_end_nothing():
             wait_until("the file", lambda: any(target == os.path.realpath(file.name) for _, target, _ in open_files(d.process.pid)))
             d.process.send_signal(signal.SIGHUP)
             d.process.send_signal(signal.SIGUSR2)
-            time.sleep(0.1)
             fcntl.flock(file, fcntl.LOCK_UN)
             d.wait_ready()
             assert "action=reload" in d.log and 'upgrade_failed reason="the daemon is starting"' in d.log, d.log

@@ -189,7 +189,8 @@ def test_what_is_not_to_be_stored_is_not_written():
 
 def test_an_upgrade_keeps_responses():
     with tempfile.TemporaryDirectory() as folder:
-        with Daemon(*flags(folder), *FLAGS) as d:
+        args = flags(folder)
+        with Daemon(*args, *FLAGS) as d:
             made = create(d, "one")
             _, conversation = call(d, "POST", "/v1/conversations", {"items": [{"role": "user", "content": "hello"}]})
             late = {}
@@ -198,11 +199,14 @@ def test_an_upgrade_keeps_responses():
                 late.update(create(d, "long", max_output_tokens=400, ignore_eos=True))
 
             thread = threading.Thread(target=stay)
+            wait_until("the row", lambda: made["id"] in rows(args[3]))
             thread.start()
-            time.sleep(0.3)
+            wait_until("the late one runs", lambda: d.stats()["front"]["running"] == 1)
             upgrade(d)
             assert call(d, "GET", "/v1/responses/" + made["id"]) == (200, made)
-            assert len(items(d, f"/v1/conversations/{conversation['id']}/items")) == 1
+            path = f"/v1/conversations/{conversation['id']}/items"
+            wait_until("the conversation", lambda: call(d, "GET", path)[0] == 200)
+            assert len(items(d, path)) == 1
             thread.join(LIMIT_S)
             wait_end(d.process.pid)
             wait_until("the late one", lambda: call(d, "GET", "/v1/responses/" + late["id"])[0] == 200)
