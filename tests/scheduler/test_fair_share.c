@@ -190,6 +190,20 @@ Test(fair_share, seats_are_left_to_those_that_come_and_go) {
     cr_expect_eq(fair_leaves(&s, other[0], 64, now), 0, "it has its part");
     fair_charge(&s, other[7], 1e9, now);
     cr_expect_eq(fair_leaves(&s, flood, 64, now), 9, "one has had enough");
+    s.tenant[flood].served_ns = s.tenant[other[7]].served_ns - FAIR_QUANTUM_NS;
+    cr_expect_eq(fair_leaves(&s, flood, 64, now), 10, "one quantum is not enough");
+}
+
+Test(fair_share, half_of_a_share_is_forgotten_in_a_half_life) {
+    const int64_t later = (int64_t)FAIR_HALF_LIFE_NS;
+    uint16_t a = fair_enter(&s, 1, 0, 0, 0), b = fair_enter(&s, 2, 0, 0, 0);
+    uint32_t n;
+
+    fair_charge(&s, a, 2e9, 0);
+    fair_charge(&s, b, 1e9, later);
+    cr_expect_float_eq(fair_jain(&s, later, &n), 1, 1e-9);
+    cr_expect_float_eq(fair_jain(&s, 3 * later, &n), 1, 1e-9, "both go on to decay");
+    cr_expect_eq(n, 2);
 }
 
 Test(fair_share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
