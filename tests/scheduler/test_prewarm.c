@@ -135,6 +135,7 @@ Test(warm, it_waits_while_anybody_is_there) {
     while (other->n_ends == 0) {
         cr_expect_eq(sim.stats.n_prewarm_tokens, 0);
         cr_expect_eq(ahead->n_ends, 0);
+        cr_expect_null(sim.sched->prewarm.now, "it does not even begin");
         sim_step(&sim);
     }
     sim_run(&sim, 500);
