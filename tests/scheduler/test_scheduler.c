@@ -303,22 +303,25 @@ Test(scheduler, what_can_never_fit_is_refused_in_words) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 4, .max_context = 128});
     struct sim_client *a = sim_client(&sim, 128, 1, 0, 1), *b = sim_client(&sim, 100, 1, 0, 1);
     struct sim_client *c = sim_client(&sim, 10, 1, 0, 1), *d = sim_client(&sim, 10, 1, 0, 1);
+    struct sim_client *e = sim_client(&sim, 10, 1, 0, 1);
     struct submit_bias bias = {SIM_VOCAB, 1};
     c->tokens[4] = SIM_VOCAB;
     d->m.bias = &bias;
     d->m.n_bias = 1;
-    struct sim_client *all[] = {a, b, c, d};
-    c->invalid = d->invalid = true;
-    for (int i = 0; i < 4; i++)
+    e->m.n_prompt = 0;
+    struct sim_client *all[] = {a, b, c, d, e};
+    c->invalid = d->invalid = e->invalid = true;
+    for (int i = 0; i < 5; i++)
         sim_submit(&sim, all[i], 0);
     cr_expect_eq(sim_step(&sim), SCHED_NO_STEP);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         cr_expect(all[i]->end == EVENT_REJECTED && all[i]->n_ends == 1);
     cr_expect(strstr(a->text, "maximum context length is 128 tokens"), "%s", a->text);
     cr_expect(strstr(b->text, "KV cache holds 64 tokens"), "%s", b->text);
     cr_expect(strstr(c->text, "Token id 64"), "%s", c->text);
     cr_expect(strstr(d->text, "logit_bias"), "%s", d->text);
-    cr_expect_eq(sim.stats.n_rejected, 4);
+    cr_expect(strstr(e->text, "prompt is empty"), "%s", e->text);
+    cr_expect_eq(sim.stats.n_rejected, 5);
     sim_deinit(&sim);
 }
 
