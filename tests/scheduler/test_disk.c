@@ -671,6 +671,12 @@ Test(disk, states_in_a_full_file_system) {
     sim_deinit(&sim);
 }
 
+Test(disk, withheld_pages_take_few_sequences) {
+    cr_expect_eq(disk_room_seqs(640, 16, 64), 160 + 1);
+    cr_expect_eq(disk_room_seqs(641, 16, 640), 16 + 1);
+    cr_expect_eq(disk_room_seqs(3, 16, 8), 3 + 1, "a sequence has a page at least");
+}
+
 /* A state that was never written has no space in the file. As long as there is none, the slots of
  * other states are used, and free slots are withheld. */
 Test(disk, slots_of_states_without_room_are_withheld) {
