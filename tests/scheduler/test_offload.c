@@ -96,6 +96,23 @@ Test(offload, a_full_queue_forgets_the_oldest) {
     cr_expect_eq(n_saved(1000 + 10 * (int32_t)OFFLOAD_JOBS, 1), 1);
 }
 
+Test(offload, without_host_memory_nothing_is_found) {
+    const struct kv_opts o = {
+        .n_pages = PAGES, .page_tokens = T, .max_seqs = 32, .max_seq_tokens = PAGES * T};
+    int32_t tokens[PAGES * T];
+    struct offload none;
+
+    cr_assert_eq(offload_init(&none, &prices, &o, 0, 0), 0);
+    struct kv_seq *s = compute(1000, 4, tokens);
+    offload_save(&none, &share, tokens, 4 * T, true);
+    offload_work(&none, device, true, 1);
+    cr_expect_eq(offload_has(&none, &share, tokens, 4 * T), 0);
+    cr_expect_eq(offload_fetch(&none, device, s, &share, tokens, 4 * T, PAGES, 0), 4 * T);
+    cr_expect_eq(none.n_copies, 0);
+    kv_seq_free(s);
+    offload_deinit(&none);
+}
+
 Test(offload, a_step_has_a_bounded_number_of_copies) {
     int32_t tokens[PAGES * T];
 
