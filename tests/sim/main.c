@@ -28,7 +28,7 @@ static int usage(FILE *out) {
         "  --keep     run only these actions of each seed\n"
         "  --flight   write the last plans of a failing seed to FILE, for weft-sim replay\n"
         "  --recorder compare the flight recorder with what happened, too\n"
-        "  --all-rare fail if no seed takes one of the rare paths\n"
+        "  --all-rare fail if no seed of four such ranges takes one of the rare paths\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
         "  --policy   %s\n"
