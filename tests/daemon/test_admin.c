@@ -240,23 +240,52 @@ Test(admin, each_path_has_one_action) {
         expect_action(refused[i][0], 409, ERROR(409, "not now"), refused[i][1]);
 }
 
-/* Sends a request to the API and lets it end. */
-static void generate(const char *id) {
-    struct reply r;
+/* Sends a request to the API. Returns its connection. */
+static int begin(const char *id) {
     int fd = world_connect(&w);
-    uint32_t n = w.port.n;
 
     world_say(&w, fd,
               "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %s\r\n"
               "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}",
               id);
     world_turns(&w, 5);
-    fake_accept(&w.port, n);
+    return fd;
+}
+
+static void end(int fd, uint32_t n) {
+    struct reply r;
+
     fake_finish(&w.port, n, FINISH_STOP);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_drop(&w, fd);
+}
+
+/* Sends a request to the API and lets it end. */
+static void generate(const char *id) {
+    uint32_t n = w.port.n;
+    int fd = begin(id);
+
+    fake_accept(&w.port, n);
+    end(fd, n);
+}
+
+Test(admin, requests_that_live_are_listed) {
+    static const char *const parts[] = {
+        "\"request_id\":\"one\"", "\"endpoint\":\"/v1/completions\"",
+        "\"state\":\"running\"",  "\"prompt_tokens\":1,",
+        "\"output_tokens\":0,",
+    };
+
+    expect("GET /requests", 200, "{\"requests\":[]}");
+    int fd = begin("one");
+    expect("GET /requests", 200, "\"state\":\"queued\"");
+    fake_accept(&w.port, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        expect("GET /requests", 200, parts[i]);
+    end(fd, 0);
+    expect("GET /requests", 200, "{\"requests\":[]}");
 }
 
 Test(admin, requests_that_have_ended_are_listed) {

@@ -274,7 +274,8 @@ Test(config, wrong_types_and_ranges_say_what_is_allowed) {
     unlink(path);
     expect_error("[engine]\nbackend = gpu\n", 2, "auto|cpu|cuda|reference");
     unlink(path);
-    expect_error("[engine]\nlogits-digest = maybe\n", 2, "yes or no");
+    expect_error("[engine]\nlogits-digest = maybe\n", 2,
+                 "logits-digest: must be yes or no, not \"maybe\"");
 }
 
 Test(config, sizes_take_units) {

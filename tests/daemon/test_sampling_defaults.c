@@ -55,6 +55,28 @@ Test(sampling_defaults, are_those_of_the_family_else_of_weft) {
     }
 }
 
+/* The name of the file says nothing, and one of the two keys does. */
+Test(sampling_defaults, are_those_of_the_name_in_the_file) {
+    struct tiny_model t = {.arch = "qwen3", .n_layer = 1};
+    char *none[] = {NULL};
+    struct sampling_defaults d;
+    struct gguf_writer w;
+    struct gguf *file;
+    struct err err = {0};
+    char path[64];
+
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    gw_string(&w, "general.basename", "DeepSeek-R1");
+    tiny_model_temp_of(&w, path);
+    gw_deinit(&w);
+    cr_assert_eq(gguf_open(&file, path, &err), 0, "%s", err.message);
+    cr_assert_eq(sampling_defaults_read(&d, file, "model", none, &err), 0);
+    cr_expect_str_eq(d.source, "family:deepseek-r1");
+    gguf_free(file);
+    unlink(path);
+}
+
 /* A value that is out of range is left out, and the family's stays. */
 Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
     static const struct {
