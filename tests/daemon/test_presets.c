@@ -164,6 +164,24 @@ static void drop(struct preset_change *p) {
     config_deinit(&p->base);
 }
 
+/* A comma would end a name in the list of aliases. */
+Test(presets, files_of_the_hub_have_its_names) {
+    static const char *const folders[] = {"files", "files/o", "files/o/r", "files/o,p",
+                                          "files/o,p/r"};
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(folders); i++)
+        cr_assert_eq(mkdir(full(folders[i]), 0755), 0);
+    put("files/o/r/a-Q4_K_M.gguf", "1");
+    put("files/o/r/b.gguf", "22");
+    put("files/o,p/r/c-Q8_0.gguf", "333");
+    set(&own, "max-context", "77");
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect(strstr(found, "a-Q4_K_M a-Q4_K_M.gguf 1 hf.co/o/r hf.co/o/r:Q4_K_M;"), "%s", found);
+    cr_expect(strstr(found, "b b.gguf 2 hf.co/o/r;"), "%s", found);
+    cr_expect(strstr(found, "c-Q8_0 c-Q8_0.gguf 3;"), "%s", found);
+}
+
 Test(presets, one_that_a_client_makes_says_what_differs) {
     struct preset_change p = change();
     struct err err = {0};
