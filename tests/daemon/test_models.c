@@ -520,9 +520,9 @@ static void make_weftctl(void) {
     fprintf(f,
             "#!/bin/sh\necho \"$*\" >%s/args\n"
             "case $* in *stays*) exec sleep 1000;; rm*) rm %s/a.gguf; exit;; esac\n"
-            "echo '{\"part\":1}'\ncase $* in *-69*) echo '{\"error\":\"no route\"}';; esac\n"
+            "echo '{\"part\":1}'\ncase $* in *-69*) echo '{\"error\":\"%s/x: no route\"}';; esac\n"
             "name=${3#hf:}\nname=${name%%:*}\nexit ${name##*-}\n",
-            folder, folder);
+            folder, folder, folder);
     fclose(f);
     chmod(path, 0755);
 }
@@ -544,10 +544,12 @@ Test(models, a_pull_ends_as_weftctl_does) {
     } cases[] = {
         {"hf.co/o/r-0:latest", "hf:o/r-0", "", 0},
         {"hf:o/r-0:Q8_0", "hf:o/r-0:Q8_0", "", 0},
-        {"https://huggingface.co/o/r-64", "hf:o/r-64", "the server's log has the reason", 400},
-        {"huggingface.co/o/r-69", "hf:o/r-69", "no route", 502},
-        {"https://hf.co/o/r-77", "hf:o/r-77", "the server's log has the reason", 403},
-        {"hf.co/o/r-5", "hf:o/r-5", "the server's log has the reason", 400},
+        {"https://huggingface.co/o/r-64", "hf:o/r-64",
+         "weftctl failed; the server's log has the reason", 400},
+        {"huggingface.co/o/r-69", "hf:o/r-69", "models-dir/x: no route", 502},
+        {"https://hf.co/o/r-77", "hf:o/r-77", "weftctl failed; the server's log has the reason",
+         403},
+        {"hf.co/o/r-5", "hf:o/r-5", "weftctl failed; the server's log has the reason", 400},
     };
     char args[200];
 
@@ -561,7 +563,7 @@ Test(models, a_pull_ends_as_weftctl_does) {
         snprintf(args, sizeof(args), "pull --json %s --models=%s", cases[i].spec, folder);
         cr_expect_str_eq(text_of("args"), args);
         cr_expect_eq(c.err.status, cases[i].status, "%s: %d", cases[i].name, c.err.status);
-        cr_expect(strstr(c.err.message, cases[i].why), "%s", c.err.message);
+        cr_expect_str_eq(c.err.message, cases[i].why);
         cr_expect_str_eq(c.lines, "{\"part\":1}");
     }
     cr_expect(list_empty(&models->pulls));
