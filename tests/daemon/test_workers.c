@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "api/generation/model.h"
 #include "base/chan.h"
 #include "daemon/worker/worker.h"
 #include "daemon/workers/workers.h"
@@ -275,6 +276,23 @@ Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
     cr_expect_eq(stats().n_deaths, 4);
     serve();
     expect_told("ready 300;");
+}
+
+Test(workers, requests_do_not_wait_for_one_that_loads_no_more, .timeout = 60) {
+    const struct model *m = api_first_model(world.api);
+
+    serve();
+    kill_and_wait(SIGKILL, true);
+    for (int i = 0; i < 3; i++) {
+        cr_expect_neq(m->state, API_MODEL_FAILED, "%d", i);
+        machine.ns += INT64_C(1000000000);
+        kill_and_wait(SIGTERM, true);
+    }
+    cr_expect_eq(m->state, API_MODEL_FAILED);
+    cr_expect_str_eq(m->failure, "3 workers in a row ended while loading it");
+    cr_expect_geq(m->failure_retry_ms, 1000);
+    serve();
+    cr_expect_eq(m->state, API_MODEL_READY);
 }
 
 Test(workers, a_reason_refuses_the_model_at_once, .timeout = 60) {
