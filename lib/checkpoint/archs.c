@@ -53,7 +53,7 @@ const struct arch_key arch_keys[] = {
     {"rms_norm_eps norm_eps", "attention.layer_norm_rms_epsilon", KEY_F32, true},
     {"vocab_size", "vocab_size", KEY_U32, true},
     {"num_local_experts num_experts n_routed_experts", "expert_count", KEY_U32, false},
-    {"num_experts_per_tok", "expert_used_count", KEY_U32, false},
+    {"num_experts_per_tok top_k_experts", "expert_used_count", KEY_U32, false},
     {"moe_intermediate_size", "expert_feed_forward_length", KEY_U32, false},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length", KEY_U32, false},
     {0},
@@ -85,6 +85,29 @@ static const struct arch_name names_gemma[] = {
     {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
     {"layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
     {"layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight", NAME_GAIN},
+    {0},
+};
+
+/* Gemma 4: experts beside the dense FFN, and parts of the inputs that each layer reads. */
+static const struct arch_name names_gemma4[] = {
+    {"embed_tokens_per_layer.weight", "per_layer_token_embd.weight", NAME_PLAIN},
+    {"per_layer_model_projection.weight", "per_layer_model_proj.weight", NAME_PLAIN},
+    {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight", NAME_GAIN},
+    {"layers.#.post_attention_layernorm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.pre_feedforward_layernorm.weight", "blk.#.ffn_norm.weight", NAME_GAIN},
+    {"layers.#.pre_feedforward_layernorm_2.weight", "blk.#.pre_ffw_norm_2.weight", NAME_GAIN},
+    {"layers.#.post_feedforward_layernorm.weight", "blk.#.post_ffw_norm.weight", NAME_GAIN},
+    {"layers.#.post_feedforward_layernorm_1.weight", "blk.#.post_ffw_norm_1.weight", NAME_GAIN},
+    {"layers.#.post_feedforward_layernorm_2.weight", "blk.#.post_ffw_norm_2.weight", NAME_GAIN},
+    {"layers.#.post_per_layer_input_norm.weight", "blk.#.post_norm.weight", NAME_GAIN},
+    {"layers.#.per_layer_input_gate.weight", "blk.#.inp_gate.weight", NAME_PLAIN},
+    {"layers.#.per_layer_projection.weight", "blk.#.proj.weight", NAME_PLAIN},
+    {"layers.#.layer_scalar", "blk.#.layer_output_scale.weight", NAME_FLOATS},
+    {"layers.#.router.proj.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.router.scale", "blk.#.ffn_gate_inp.scale", NAME_FLOATS},
+    {"layers.#.router.per_expert_scale", "blk.#.ffn_down_exps.scale", NAME_FLOATS},
+    {"layers.#.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight", NAME_PLAIN},
+    {"layers.#.experts.down_proj", "blk.#.ffn_down_exps.weight", NAME_PLAIN},
     {0},
 };
 
@@ -208,6 +231,14 @@ static const struct arch_key keys_window[] = {
     {0},
 };
 
+static const struct arch_key keys_gemma4[] = {
+    {"sliding_window", "attention.sliding_window", KEY_U32, true},
+    {"final_logit_softcapping", "final_logit_softcapping", KEY_F32, false},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input", KEY_U32, true},
+    {"num_kv_shared_layers", "attention.shared_kv_layers", KEY_U32, true},
+    {0},
+};
+
 static const struct arch_key keys_granite[] = {
     {"embedding_multiplier", "embedding_scale", KEY_F32, true},
     {"residual_multiplier", "residual_scale", KEY_F32, true},
@@ -309,6 +340,13 @@ static const struct arch_row rows[] = {
      .keys = keys_window,
      .defaults = defaults_gemma3,
      .gains_minus_one = true,
+     .window_pattern = true},
+    {.model_type = "gemma4_text",
+     .arch = "gemma4",
+     .names = names_gemma4,
+     .keys = keys_gemma4,
+     .sums_picks = true,
+     .two_heads = true,
      .window_pattern = true},
     {.model_type = "granite", .arch = "granite", .keys = keys_granite, .permuted = true},
     {.model_type = "olmo2", .arch = "olmo2", .names = names_gemma},

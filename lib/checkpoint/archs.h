@@ -85,6 +85,8 @@ struct arch_row {
     bool grouped_heads;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
+    /* heads of layers with a window have another size and number than those of the others */
+    bool two_heads;
     /* the width of the FFN is computed of the one in config.json */
     bool adjusts_ff;
     /* layer_types says which layers have a window */

@@ -128,6 +128,20 @@ static yyjson_val *config_text(yyjson_val *root) {
     return yyjson_is_obj(text) ? text : root;
 }
 
+/* Reads the sizes of heads, of @n_embd / n_head values if no key says it. */
+static int config_head_dims(struct reader *r, uint32_t n_embd) {
+    const char *key = r->row->two_heads ? "global_head_dim" : "head_dim";
+    uint32_t usual = r->row->two_heads ? 0 : MAX(n_embd / r->n_head, 1u);
+
+    if (r->row->latent) { /* the part of a head that RoPE rotates */
+        TRY(config_whole(r, "qk_rope_head_dim", 0, 2, 1 << 12, &r->head_dim));
+        r->full_dim = r->head_dim;
+        return 0;
+    }
+    TRY(config_whole(r, "head_dim", usual, 2, 1 << 12, &r->head_dim));
+    return config_whole(r, key, r->head_dim, 2, 1 << 12, &r->full_dim);
+}
+
 int reader_open_config(struct reader *r, const char *text, size_t len) {
     int result = json_parse(&r->doc, text, len, 0);
     char known[700];
@@ -153,9 +167,7 @@ int reader_open_config(struct reader *r, const char *text, size_t len) {
     TRY(config_whole(r, "vocab_size", 0, 1, 1 << 24, &r->n_vocab));
     uint32_t n_embd;
     TRY(config_whole(r, "hidden_size", 0, 1, 1 << 18, &n_embd));
-    if (r->row->latent) /* the part of a head that RoPE rotates */
-        return config_whole(r, "qk_rope_head_dim", 0, 2, 1 << 12, &r->head_dim);
-    return config_whole(r, "head_dim", MAX(n_embd / r->n_head, 1u), 2, 1 << 12, &r->head_dim);
+    return config_head_dims(r, n_embd);
 }
 
 /* Returns true if layer @l of layer_types is one of @words. */
@@ -191,11 +203,33 @@ static int config_windows(struct reader *r) {
     return 0;
 }
 
+/* Writes the number of key heads of each layer: layers without a window have another one where
+ * their keys are their values. */
+static int config_full_key_heads(struct reader *r) {
+    struct config_key key = config_name(r, "attention.head_count_kv");
+    yyjson_val *types = config_first(r, "layer_types");
+    uint32_t n = r->n_head_kv;
+
+    if (yyjson_arr_size(types) != r->n_layer)
+        return config_bad(r, "layer_types");
+    if (yyjson_get_bool(config_first(r, "attention_k_eq_v")))
+        TRY(config_whole(r, "num_global_key_value_heads", n, 1, 1 << 12, &n));
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
+    for (uint32_t l = 0; l < r->n_layer; l++) {
+        bool full = config_layer_is(types, l, "full_attention");
+
+        TRY(gguf_keys_add_u32(&r->build.keys, full ? n : r->n_head_kv));
+    }
+    return 0;
+}
+
 /* Writes the number of key heads, by layer where some layers have no attention. */
 static int config_key_heads(struct reader *r) {
     struct config_key key = config_name(r, "attention.head_count_kv");
     yyjson_val *types = config_first(r, "layer_types");
 
+    if (r->row->two_heads)
+        return config_full_key_heads(r);
     if (!r->row->by_layer_kv)
         return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
     yyjson_val *list = config_first(r, "full_attn_idxs");
@@ -218,6 +252,22 @@ static int config_layers(struct reader *r) {
     return r->n_mtp ? config_put_u32(r, "nextn_predict_layers", r->n_mtp) : 0;
 }
 
+/* Writes the width of the FFN of each layer: layers that read the keys of others may have one that
+ * is twice as wide. */
+static int config_wide_feed_forward(struct reader *r, uint32_t n_ff) {
+    struct config_key key = config_name(r, "feed_forward_length");
+    uint32_t shared;
+
+    TRY(config_whole(r, "num_kv_shared_layers", 0, 0, r->n_layer, &shared));
+    TRY(gguf_keys_array(&r->build.keys, key.s, GGUF_U32, r->n_layer));
+    for (uint32_t l = 0; l < r->n_layer; l++) {
+        uint32_t times = l + shared < r->n_layer ? 1 : 2;
+
+        TRY(gguf_keys_add_u32(&r->build.keys, times * n_ff));
+    }
+    return 0;
+}
+
 /* Writes the width of the FFN. That of LFM2 is two thirds of the number in config.json, times a
  * factor, rounded up to a multiple. */
 static int config_feed_forward(struct reader *r) {
@@ -229,6 +279,8 @@ static int config_feed_forward(struct reader *r) {
     if (!config_first(r, keys))
         return 0;
     TRY(config_whole(r, keys, 0, 0, 1 << 24, &n));
+    if (yyjson_get_bool(config_first(r, "use_double_wide_mlp")))
+        return config_wide_feed_forward(r, n);
     if (!r->row->adjusts_ff || (adjusts && !yyjson_get_bool(adjusts)))
         return config_put_u32(r, "feed_forward_length", n);
     TRY(config_whole(r, "block_multiple_of", 256, 1, 1 << 20, &multiple));
@@ -279,7 +331,8 @@ static int config_check_plain_layers(const struct reader *r) {
 /* Parameters of RoPE: the member of config.json that has them, and what it says. */
 struct config_rope {
     yyjson_val *from;
-    uint32_t n_rot;
+    /* n_turned: values of a head that have a frequency; others of the n_rot have frequency 0 */
+    uint32_t n_rot, n_turned;
     double base;
 };
 
@@ -326,6 +379,19 @@ static int rope_llama3(struct reader *r, const struct config_rope *p) {
         else if (wave > context / low)
             divisor = factor;
         memcpy(data + i * sizeof(float), &(float){(float)divisor}, sizeof(float));
+    }
+    return 0;
+}
+
+/* Pairs (i, i + half a head), of which the first n_turned / 2 turn. */
+static int rope_proportional(struct reader *r, const struct config_rope *p) {
+    uint8_t *data;
+
+    TRY(rope_tensor(r, "rope_freqs.weight", p->n_rot / 2, &data));
+    for (uint32_t i = 0; i < p->n_rot / 2; i++) {
+        float divisor = i < p->n_turned / 2 ? 1 : 1e30f;
+
+        memcpy(data + i * sizeof(divisor), &divisor, sizeof(divisor));
     }
     return 0;
 }
@@ -436,7 +502,7 @@ static const struct {
 } ropes[] = {
     {"default", rope_plain}, {"none", rope_plain},    {"mrope", rope_plain},
     {"linear", rope_linear}, {"llama3", rope_llama3}, {"longrope", rope_long},
-    {"yarn", rope_yarn},     {"su", rope_long},
+    {"yarn", rope_yarn},     {"su", rope_long},       {"proportional", rope_proportional},
 };
 
 /* Finds the parameters of RoPE: newer files have all of them in rope_parameters, by kind of layer
@@ -448,14 +514,18 @@ static int rope_find(struct reader *r, struct config_rope *p) {
 
     if (yyjson_obj_get(from, "full_attention"))
         from = yyjson_obj_get(from, "full_attention");
+    else if (r->row->two_heads)
+        return config_bad(r, "rope_parameters");
     *p = (struct config_rope){.from = from, .base = reader_number(r, "rope_theta")};
     if (isnan(part))
         part = rope_number(p, "partial_rotary_factor");
     if (isnan(n))
-        n = isnan(part) ? r->head_dim : floor(r->head_dim * part);
-    if (!(n >= 2 && n <= r->head_dim))
+        n = isnan(part) ? r->full_dim : floor(r->full_dim * part);
+    if (!(n >= 2 && n <= r->full_dim))
         return config_bad(r, "partial_rotary_factor");
-    p->n_rot = (uint32_t)n;
+    p->n_rot = p->n_turned = (uint32_t)n;
+    if (json_is(json_given(from, "rope_type"), "proportional"))
+        p->n_rot = r->full_dim;
     if (isfinite(rope_number(p, "rope_theta")))
         p->base = rope_number(p, "rope_theta");
     if (isnan(p->base))
@@ -471,6 +541,8 @@ static int config_rope(struct reader *r) {
 
     TRY(rope_find(r, &p));
     TRY(config_put_u32(r, "rope.dimension_count", p.n_rot));
+    if (r->row->two_heads)
+        TRY(config_put_u32(r, "rope.dimension_count_swa", r->head_dim));
     TRY(config_put_f32(r, "rope.freq_base", p.base));
     TRY(rope_sections(r, &p));
     yyjson_val *type = json_given(p.from, "rope_type");
@@ -491,8 +563,12 @@ static int config_heads(struct reader *r) {
 
     if (!r->row->latent) {
         TRY(config_key_heads(r));
-        TRY(config_put_u32(r, "attention.key_length", r->head_dim));
-        return config_put_u32(r, "attention.value_length", r->head_dim);
+        TRY(config_put_u32(r, "attention.key_length", r->full_dim));
+        TRY(config_put_u32(r, "attention.value_length", r->full_dim));
+        if (!r->row->two_heads)
+            return 0;
+        TRY(config_put_u32(r, "attention.key_length_swa", r->head_dim));
+        return config_put_u32(r, "attention.value_length_swa", r->head_dim);
     }
     TRY(config_whole(r, "kv_lora_rank", 0, 1, 1 << 16, &rank));
     TRY(config_whole(r, "qk_nope_head_dim", 0, 1, 1 << 12, &nope));

@@ -34,8 +34,10 @@ struct reader {
     uint32_t n_files;
     struct st_list list;
     struct gguf_build build;
+    /* size of heads, and that of the heads of layers without a window if row->two_heads */
+    uint32_t head_dim, full_dim;
     /* n_mtp: blocks of multi-token prediction, which follow the layers */
-    uint32_t head_dim, n_head, n_head_kv, n_layer, n_mtp, n_vocab;
+    uint32_t n_head, n_head_kv, n_layer, n_mtp, n_vocab;
     struct err *err;
 };
 

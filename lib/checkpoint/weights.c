@@ -81,7 +81,8 @@ static bool weights_find_in(const struct arch_name *list, const char *name,
 static const char *weights_text_name(const char *name) {
     static const char *const others[] = {
         "model.vision",      "vision", "visual.",     "model.visual.",      "multi_modal",
-        "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.mtp"};
+        "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.embed_audio",
+        "model.mtp"};
     static const char *const own[] = {"model.language_model.", "language_model.model.",
                                       "language_model.", "model."};
 

@@ -73,6 +73,14 @@ SPARSE = {
 }
 SANDWICH = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
             "post_ffw_norm": "post_feedforward_layernorm"}
+# names with an end stand for the whole name of transformers
+GEMMA4 = {
+    **SANDWICH, "post_ffw_norm_1": "post_feedforward_layernorm_1", "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "inp_gate": "per_layer_input_gate", "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm", "layer_output_scale.weight": "layer_scalar", "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj",
+}
 LFM2 = {
     "attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "shortconv.in_proj": "conv.in_proj",
     "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj", "attn_output": "self_attn.out_proj",
@@ -107,6 +115,7 @@ ARCHS = {
     "qwen2": ("qwen2", {}, False), "qwen3": ("qwen3", {}, False), "qwen3moe": ("qwen3_moe", {}, False),
     "phi3": ("phi3", {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}, False),
     "gemma2": ("gemma2", SANDWICH, False), "gemma3": ("gemma3_text", SANDWICH, False),
+    "gemma4": ("gemma4_text", GEMMA4, False),
     "olmo2": ("olmo3", SANDWICH, False),
     "glm4moe": ("glm4_moe", {"post_attention_norm": "post_attention_layernorm"}, False),
     "minimax-m2": ("minimax_m2", SPARSE, False), "lfm2": ("lfm2", LFM2, False), "lfm2moe": ("lfm2_moe", LFM2, False),
@@ -184,6 +193,33 @@ def sizes_of(g, arch, n_layer):
             "layer_types": ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(n_layer)]}
 
 
+def gemma4_config(g, config):
+    """Returns what is said otherwise for Gemma 4, whose layers have heads of two sizes."""
+    def key(name, usual=None):
+        return g.keys.get("gemma4." + name, usual)
+
+    windows, heads, widths = (key(k) for k in ("attention.sliding_window_pattern", "attention.head_count_kv", "feed_forward_length"))
+    heads = heads if isinstance(heads, list) else [heads] * len(windows)
+    widths = widths if isinstance(widths, list) else [widths] * len(windows)
+    full = [n for n, w in zip(heads, windows) if not w]
+    same = any(f"blk.{i}.attn_v.weight" not in g.tensors for i in range(len(windows) - key("attention.shared_kv_layers")))
+    turned = struct.unpack(f"<{len(g.tensors['rope_freqs.weight'][2]) // 4}f", g.tensors["rope_freqs.weight"][2]).count(1)
+    return {
+        "head_dim": key("attention.key_length_swa"), "global_head_dim": key("attention.key_length"),
+        "num_key_value_heads": next(n for n, w in zip(heads, windows) if w),
+        "num_global_key_value_heads": full[0] if same else None, "attention_k_eq_v": same,
+        "num_kv_shared_layers": key("attention.shared_kv_layers"), "intermediate_size": widths[0],
+        "use_double_wide_mlp": widths[-1] != widths[0], "top_k_experts": key("expert_used_count"),
+        "hidden_size_per_layer_input": key("embedding_length_per_layer_input"), "num_experts": key("expert_count"),
+        "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": key("rope.freq_base"),
+                               "partial_rotary_factor": 2 * turned / key("attention.key_length")},
+            "sliding_attention": {"rope_type": "default", "rope_theta": key("rope.freq_base_swa")}},
+        **{name: None for name in ("rope_theta", "rope_local_base_freq", "num_experts_per_tok", "num_local_experts") if name in config},
+    }
+
+
 def config_of(g):
     arch = g.keys["general.architecture"]
     n_layer = g.keys[arch + ".block_count"] - g.keys.get(arch + ".nextn_predict_layers", 0)
@@ -231,6 +267,8 @@ def config_of(g):
         scaling["mscale_all_dim"] /= 0.1
     if scaling:
         config["rope_scaling"] = scaling
+    if arch == "gemma4":
+        config.update(gemma4_config(g, config))
     if arch == "deepseek2":
         config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
@@ -372,12 +410,15 @@ def tensors_of(g):
     head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     names = {**COMMON, **MTP, **own}
     ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
-            "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight"}
+            "output.weight": "lm_head.weight", "token_embd_norm.weight": "model.embedding_norm.weight",
+            "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+            "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+            "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight"}
     out = {}
     for name, tensor in joined_tensors(g).items():
         if name.startswith("rope_f") or (arch == "gpt-oss" and "_exps." in name):
             continue  # experts of gpt-oss: hf_quantise.write_gpt_oss()
-        if arch.startswith(("gemma", "qwen3next", "qwen35")) and "norm" in name and "ssm_norm" not in name:
+        if arch.startswith(("gemma", "qwen3next", "qwen35")) and arch != "gemma4" and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
             out[ends[name]] = (tensor[0], tensor[1][::-1], tensor[2])
@@ -397,7 +438,7 @@ def tensors_of(g):
             dims = (dims[0], 1)
         fused = arch == "qwen35moe" and role.endswith("_exps")
         suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt", "attn_sinks") or fused else "." + end
-        to = f"{place}.{names[role]}{suffix}"
+        to = f"{place}.{names[rest]}" if rest in names and "." in rest else f"{place}.{names[role]}{suffix}"
         if role in QWEN_MTP and place.startswith("mtp."):
             to = f"{QWEN_MTP[role]}.{end}"
         if "{}" in to:

@@ -20,7 +20,7 @@ from upgrading import Daemon, upgrade
 from weftd import ANY_TIME, DATA, LIMIT_S, Weftd, every, main, program, synth, until_accepted
 
 GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", "llama-f16", "llama-bf16", "mistral3",
-          "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
+          "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple", "granite", "olmo2", "glm4moe-mtp", "minimax-m2",
           "lfm2", "lfm2moe", "qwen2moe", "smollm3", "seed-oss", "glm4", "exaone4", "exaone4-window", "ernie4-5",
           "ernie4-5-moe", "gemma", "arcee", "olmoe", "dots1", "deepseek", "granitemoe", "deepseek2-lite",
           "deepseek2-v3", "deepseek2-mtp")
@@ -44,7 +44,8 @@ def info(folder):
 
 
 def test_a_folder_gives_the_bits_of_a_gguf_file():
-    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "lfm2moe", "granitemoe", "deepseek2-v3")):
+    for name in every(GOLDEN, ("llama-gqa", "qwen3moe", "gemma3", "gemma4-moe", "gemma4-ple", "lfm2moe", "granitemoe",
+                              "deepseek2-v3")):
         with tempfile.TemporaryDirectory() as where:
             assert digests(folder_of(name, where)) == digests(golden(name)), name
 
@@ -378,6 +379,10 @@ JOINED_REFUSED = [
     ("qwen3next", set_key("layer_types", ["full_attention"]), "layer_types"),
     ("smollm3", set_key("no_rope_layers", [0, 1, 1, 1, 1]), "no_rope_layers[0]"),
     ("olmoe", set_key("norm_topk_prob", True), "norm_topk_prob true"),
+    ("gemma4", no_key("layer_types"), "layer_types"),
+    ("gemma4", set_key("rope_parameters", {"rope_theta": 1e6}), "rope_parameters"),
+    ("gemma4", set_key("num_global_key_value_heads", 0), "num_global_key_value_heads"),
+    ("gemma4-ple", set_key("num_kv_shared_layers", 10), "num_kv_shared_layers"),
 ]
 
 
@@ -503,7 +508,8 @@ def spread(pattern):
 
 
 def write_published(row, folder, left_out=""):
-    """Writes a folder with the names and shapes of @row, whose values are zeros that take no room."""
+    """Writes a folder with the names and shapes of @row, whose values are zeros that take no room; single values, which
+    may be factors, are 1."""
     sizes, at, header = {"BF16": 2, "F32": 4, "U8": 1}, 0, {}
     for pattern, shape in row["tensors"].items():
         kind = row.get("types", {}).get(pattern, "BF16")
@@ -520,6 +526,10 @@ def write_published(row, folder, left_out=""):
     with open(folder / "model.safetensors", "wb") as f:
         f.write(len(text).to_bytes(8, "little") + text)
         f.truncate(8 + len(text) + at)
+        for t in header.values():
+            if t["shape"] == [1]:
+                f.seek(8 + len(text) + t["data_offsets"][0])
+                f.write(struct.pack("<H", 0x3F80))
 
 
 def bound(folder):
