@@ -50,7 +50,7 @@ const struct arch_key arch_keys[] = {
     {"max_position_embeddings", "context_length", KEY_U32, true},
     {"hidden_size", "embedding_length", KEY_U32, true},
     {"num_attention_heads", "attention.head_count", KEY_U32, true},
-    {"rms_norm_eps norm_eps", "attention.layer_norm_rms_epsilon", KEY_F32, true},
+    {"rms_norm_eps norm_eps layer_norm_epsilon", "attention.layer_norm_rms_epsilon", KEY_F32, true},
     {"vocab_size", "vocab_size", KEY_U32, true},
     {"num_local_experts num_experts n_routed_experts", "expert_count", KEY_U32, false},
     {"num_experts_per_tok top_k_experts", "expert_used_count", KEY_U32, false},
@@ -108,6 +108,35 @@ static const struct arch_name names_gemma4[] = {
     {"layers.#.router.per_expert_scale", "blk.#.ffn_down_exps.scale", NAME_FLOATS},
     {"layers.#.experts.gate_up_proj", "blk.#.ffn_gate_up_exps.weight", NAME_PLAIN},
     {"layers.#.experts.down_proj", "blk.#.ffn_down_exps.weight", NAME_PLAIN},
+    {0},
+};
+
+/* Nemotron: each block has a norm and a mixer. Of multi-token prediction two blocks are one here,
+ * attention and experts, and the norm of the second is post_norm. */
+static const struct arch_name names_nemotron[] = {
+    {"embeddings.weight", "token_embd.weight", NAME_PLAIN},
+    {"norm_f.weight", "output_norm.weight", NAME_GAIN},
+    {"layers.#.norm.weight", "blk.#.attn_norm.weight", NAME_GAIN},
+    {"layers.#.post_norm.weight", "blk.#.post_attention_norm.weight", NAME_GAIN},
+    {"layers.#.final_layernorm.weight", "blk.#.nextn.shared_head_norm.weight", NAME_GAIN},
+    {"layers.#.mixer.in_proj.weight", "blk.#.ssm_in.weight", NAME_PLAIN},
+    {"layers.#.mixer.conv1d.weight", "blk.#.ssm_conv1d.weight", NAME_FLOATS},
+    {"layers.#.mixer.conv1d.bias", "blk.#.ssm_conv1d.bias", NAME_FLOATS},
+    {"layers.#.mixer.dt_bias", "blk.#.ssm_dt.bias", NAME_FLOATS},
+    {"layers.#.mixer.A_log", "blk.#.ssm_a", NAME_HEADS_NEG_EXP},
+    {"layers.#.mixer.D", "blk.#.ssm_d", NAME_HEADS},
+    {"layers.#.mixer.norm.weight", "blk.#.ssm_norm.weight", NAME_GROUPS},
+    {"layers.#.mixer.out_proj.weight", "blk.#.ssm_out.weight", NAME_PLAIN},
+    {"layers.#.mixer.q_proj.weight", "blk.#.attn_q.weight", NAME_PLAIN},
+    {"layers.#.mixer.k_proj.weight", "blk.#.attn_k.weight", NAME_PLAIN},
+    {"layers.#.mixer.v_proj.weight", "blk.#.attn_v.weight", NAME_PLAIN},
+    {"layers.#.mixer.o_proj.weight", "blk.#.attn_output.weight", NAME_PLAIN},
+    {"layers.#.mixer.gate.weight", "blk.#.ffn_gate_inp.weight", NAME_FLOATS},
+    {"layers.#.mixer.gate.e_score_correction_bias", "blk.#.exp_probs_b.bias", NAME_FLOATS},
+    {"layers.#.mixer.experts.@.up_proj.weight", "blk.#.ffn_up_exps.weight", NAME_EXPERT},
+    {"layers.#.mixer.experts.@.down_proj.weight", "blk.#.ffn_down_exps.weight", NAME_EXPERT},
+    {"layers.#.mixer.shared_experts.up_proj.weight", "blk.#.ffn_up_shexp.weight", NAME_PLAIN},
+    {"layers.#.mixer.shared_experts.down_proj.weight", "blk.#.ffn_down_shexp.weight", NAME_PLAIN},
     {0},
 };
 
@@ -264,6 +293,17 @@ static const struct arch_key keys_lfm2[] = {
     {0},
 };
 
+static const struct arch_key keys_nemotron[] = {
+    KEYS_ROUTING,
+    {"layer_norm_epsilon norm_eps", "attention.layer_norm_epsilon", KEY_F32, true},
+    {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", KEY_U32, false},
+    {"conv_kernel", "ssm.conv_kernel", KEY_U32, true},
+    {"ssm_state_size", "ssm.state_size", KEY_U32, true},
+    {"n_groups", "ssm.group_count", KEY_U32, true},
+    {"mamba_num_heads", "ssm.time_step_rank", KEY_U32, true},
+    {0},
+};
+
 static const struct arch_key keys_granitemoe[] = {
     {"embedding_multiplier", "embedding_scale", KEY_F32, true},
     {"residual_multiplier", "residual_scale", KEY_F32, true},
@@ -348,6 +388,13 @@ static const struct arch_row rows[] = {
      .sums_picks = true,
      .two_heads = true,
      .window_pattern = true},
+    {.model_type = "nemotron_h",
+     .arch = "nemotron_h_moe",
+     .names = names_nemotron,
+     .keys = keys_nemotron,
+     .blocks = true,
+     .mtp = true,
+     .gating = 2},
     {.model_type = "granite", .arch = "granite", .keys = keys_granite, .permuted = true},
     {.model_type = "olmo2", .arch = "olmo2", .names = names_gemma},
     {.model_type = "olmo3",

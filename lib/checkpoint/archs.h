@@ -20,6 +20,11 @@ enum name_how {
     NAME_GAIN,
     /* F32: -e^x */
     NAME_NEG_EXP,
+    /* F32: a value for each head of Mamba-2, as rows of one value; -e^x of these */
+    NAME_HEADS,
+    NAME_HEADS_NEG_EXP,
+    /* F32: a row for each group of heads of Mamba-2 */
+    NAME_GROUPS,
     /* a matrix of one expert, in place */
     NAME_EXPERT,
     /* tensors of several, which GGUF has apart (layouts.c) */
@@ -85,6 +90,8 @@ struct arch_row {
     bool grouped_heads;
     /* layers without attention have 0 key heads in the keys */
     bool by_layer_kv;
+    /* a block is Mamba-2, attention or experts, which a pattern says */
+    bool blocks;
     /* heads of layers with a window have another size and number than those of the others */
     bool two_heads;
     /* the width of the FFN is computed of the one in config.json */

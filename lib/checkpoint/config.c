@@ -39,7 +39,7 @@ double reader_number(const struct reader *r, const char *keys) {
     yyjson_val *v = config_first(r, keys);
 
     if (v)
-        return yyjson_is_num(v) ? yyjson_get_num(v) : NAN;
+        return yyjson_is_num(v) && isfinite(yyjson_get_num(v)) ? yyjson_get_num(v) : NAN;
     double d = NAN;
     for (size_t len; isnan(d) && *keys; keys += len + strspn(keys + len, " ")) {
         len = strcspn(keys, " ");
@@ -143,7 +143,8 @@ static int config_head_dims(struct reader *r, uint32_t n_embd) {
 }
 
 int reader_open_config(struct reader *r, const char *text, size_t len) {
-    int result = json_parse(&r->doc, text, len, 0);
+    /* time_step_limit of Mamba-2 mostly ends in Infinity */
+    int result = json_parse(&r->doc, text, len, YYJSON_READ_ALLOW_INF_AND_NAN);
     char known[700];
 
     if (result == -EINVAL)
@@ -203,6 +204,83 @@ static int config_windows(struct reader *r) {
     return 0;
 }
 
+/* Kinds of blocks, as a letter and a word. */
+static const struct {
+    char letter;
+    const char *word;
+} block_kinds[] = {{'M', "mamba"}, {'*', "attention"}, {'E', "moe"}};
+
+/* Finds the letter of block @l, which a text of letters or a list of words gives. Returns 0 or
+ * -EINVAL: none is there, or one that is not supported. */
+static int config_block(const struct reader *r, uint32_t l, char *out) {
+    yyjson_val *list = config_first(r, "layers_block_type"), *word = yyjson_arr_get(list, l);
+    const char *letters = json_cstr(config_first(r, "hybrid_override_pattern"));
+    bool listed = yyjson_arr_size(list) == r->n_layer;
+
+    if (!listed && !(letters && strlen(letters) == r->n_layer))
+        return config_bad(r, "hybrid_override_pattern");
+    for (size_t i = 0; i < ARRAY_SIZE(block_kinds); i++) {
+        bool same =
+            listed ? json_is(word, block_kinds[i].word) : letters[l] == block_kinds[i].letter;
+
+        if (same) {
+            *out = block_kinds[i].letter;
+            return 0;
+        }
+    }
+    return err_set(r->err, 0, NULL,
+                   "config.json: block %u is neither mamba, attention nor moe; other kinds are not "
+                   "supported for %s models",
+                   l, r->row->model_type);
+}
+
+/* Writes @key by block: @n in those of kind @letter and of multi-token prediction, else 0. */
+static int config_put_blocks(struct reader *r, const char *key, char letter, uint32_t n) {
+    uint32_t all = r->n_layer + r->n_mtp;
+
+    TRY(gguf_keys_array(&r->build.keys, config_name(r, key).s, GGUF_U32, all));
+    for (uint32_t l = 0; l < all; l++) {
+        char kind = letter;
+
+        if (l < r->n_layer)
+            TRY(config_block(r, l, &kind));
+        TRY(gguf_keys_add_u32(&r->build.keys, kind == letter ? n : 0));
+    }
+    return 0;
+}
+
+/* Refuses what blocks of Nemotron may have and the engine has not: activations, limits of time
+ * steps, experts in a latent space. */
+static int config_check_blocks(const struct reader *r) {
+    yyjson_val *act = config_first(r, "mlp_hidden_act");
+    yyjson_val *limit = config_first(r, "time_step_limit");
+    yyjson_val *low = yyjson_arr_get(limit, 0), *high = yyjson_arr_get(limit, 1);
+
+    if (act && !json_is(act, "relu2"))
+        return err_set(r->err, 0, NULL, "config.json: mlp_hidden_act %s is not supported",
+                       quoted(json_cstr(act) ? json_cstr(act) : "").s);
+    if (reader_number(r, "moe_latent_size") > 0)
+        return err_set(r->err, 0, NULL,
+                       "config.json: moe_latent_size: experts in a latent space are not supported");
+    if (yyjson_get_num(low) > 0 || (yyjson_is_num(high) && yyjson_get_num(high) < 1e6))
+        return err_set(r->err, 0, NULL, "config.json: time_step_limit is not supported");
+    return 0;
+}
+
+/* Writes the sizes of Mamba-2 and the widths of experts by block. */
+static int config_blocks(struct reader *r) {
+    uint32_t n_ff, heads, dim;
+
+    if (!r->row->blocks)
+        return 0;
+    TRY(config_check_blocks(r));
+    TRY(config_whole(r, "moe_intermediate_size", 0, 1, 1 << 20, &n_ff));
+    TRY(config_whole(r, "mamba_num_heads", 0, 1, 1 << 12, &heads));
+    TRY(config_whole(r, "mamba_head_dim", 0, 1, 1 << 12, &dim));
+    TRY(config_put_u32(r, "ssm.inner_size", heads * dim));
+    return config_put_blocks(r, "feed_forward_length", 'E', n_ff);
+}
+
 /* Writes the number of key heads of each layer: layers without a window have another one where
  * their keys are their values. */
 static int config_full_key_heads(struct reader *r) {
@@ -230,6 +308,8 @@ static int config_key_heads(struct reader *r) {
 
     if (r->row->two_heads)
         return config_full_key_heads(r);
+    if (r->row->blocks)
+        return config_put_blocks(r, "attention.head_count_kv", '*', r->n_head_kv);
     if (!r->row->by_layer_kv)
         return config_put_u32(r, "attention.head_count_kv", r->n_head_kv);
     yyjson_val *list = config_first(r, "full_attn_idxs");
@@ -276,7 +356,7 @@ static int config_feed_forward(struct reader *r) {
     double factor = reader_number(r, "block_ffn_dim_multiplier");
     uint32_t n, multiple;
 
-    if (!config_first(r, keys))
+    if (!config_first(r, keys) || r->row->blocks)
         return 0;
     TRY(config_whole(r, keys, 0, 0, 1 << 24, &n));
     if (yyjson_get_bool(config_first(r, "use_double_wide_mlp")))
@@ -339,7 +419,7 @@ struct config_rope {
 static double rope_number(const struct config_rope *p, const char *key) {
     yyjson_val *v = json_given(p->from, key);
 
-    return yyjson_is_num(v) ? yyjson_get_num(v) : NAN;
+    return yyjson_is_num(v) && isfinite(yyjson_get_num(v)) ? yyjson_get_num(v) : NAN;
 }
 
 /* Writes the number of @key as GGUF's key @to if it is there. */
@@ -669,6 +749,7 @@ int reader_write_keys(struct reader *r) {
     TRY(config_convert(r, r->row->keys));
     TRY(config_heads(r));
     TRY(config_hybrid(r));
+    TRY(config_blocks(r));
     TRY(config_check_choice(r));
     if (r->row->gating)
         TRY(config_put_u32(r, "expert_gating_func", r->row->gating));

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -84,7 +85,7 @@ static const char *weights_text_name(const char *name) {
         "model.multi_modal", "audio",  "model.audio", "model.embed_vision", "model.embed_audio",
         "model.mtp"};
     static const char *const own[] = {"model.language_model.", "language_model.model.",
-                                      "language_model.", "model."};
+                                      "language_model.", "model.", "backbone."};
 
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         if (strncmp(name, others[i], strlen(others[i])) == 0)
@@ -99,6 +100,17 @@ static const char *weights_text_name(const char *name) {
 struct weight_name {
     char s[ST_NAME_MAX + 32];
 };
+
+/* Makes a name of @rest in block @block of Nemotron's multi-token prediction, of which two are one
+ * here: attention, and experts, whose norm has another name then. */
+static void weights_mtp_pair(const struct reader *r, uint32_t block, const char *rest,
+                             struct weight_name *out) {
+    bool second = block % 2 == 1;
+
+    if (second && strcmp(rest, ".norm.weight") == 0)
+        rest = ".post_norm.weight";
+    snprintf(out->s, sizeof(out->s), "layers.%u%s", r->n_layer + block / 2, rest);
+}
 
 /* Makes a name of @name, which begins with "mtp.": Qwen's models have their block apart. Returns
  * false if no block has such a tensor. */
@@ -124,7 +136,10 @@ static bool weights_mtp_name(const struct reader *r, const char *name, struct we
     name += strlen("layers.");
     if (!weights_digits(&name, &block))
         return false;
-    snprintf(out->s, sizeof(out->s), "layers.%u%s", r->n_layer + block, name);
+    if (r->row->blocks)
+        weights_mtp_pair(r, block, name, out);
+    else
+        snprintf(out->s, sizeof(out->s), "layers.%u%s", r->n_layer + block, name);
     return true;
 }
 
@@ -228,11 +243,27 @@ static float weights_value(enum st_type type, const uint8_t *p, size_t i) {
 }
 
 static float weights_changed(const struct reader *r, enum name_how how, float v) {
-    if (how == NAME_NEG_EXP)
+    if (how == NAME_NEG_EXP || how == NAME_HEADS_NEG_EXP)
         return (float)-mx_exp((double)v);
     if (how == NAME_GAIN && r->row->gains_minus_one)
         return v + 1;
     return v;
+}
+
+/* Makes rows of the values of @b: one of each, or one of each group of Mamba-2's heads. Returns 0;
+ * -EINVAL: @t cannot be cut so. */
+static int weights_rows(const struct reader *r, const struct st_tensor *t, enum name_how how,
+                        struct gguf_built *b) {
+    double groups = how == NAME_GROUPS ? reader_number(r, "n_groups") : (double)b->ne[0];
+    bool whole = groups >= 1 && groups <= (double)b->ne[0] && groups == floor(groups);
+
+    if (b->n_dims != 1 || !whole || b->ne[0] % (uint64_t)groups)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
+                       r->file[t->file].name, t->name);
+    b->ne[1] = (uint64_t)groups;
+    b->ne[0] /= b->ne[1];
+    b->n_dims = 2;
+    return 0;
 }
 
 /* Returns where value @i of a vector of q or k is stored (struct tensor.interleave). */
@@ -438,6 +469,8 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
         return reader_write_layout(r, t, p.name->how, p.layer, b.type);
     bool floats = t->n_dims < 2 || (p.name->how != NAME_PLAIN && p.name->how != NAME_ROTATED);
     TRY(weights_shape(r, t, floats, &b));
+    if (p.name->how >= NAME_HEADS && p.name->how <= NAME_GROUPS)
+        TRY(weights_rows(r, t, p.name->how, &b));
     if (floats)
         return weights_convert(r, t, p.name->how, &b);
     return weights_in_place(r, t, p.name->how, &b);

@@ -64,21 +64,29 @@ static void reader_deinit(struct hf_reader *r) {
     buf_deinit(&r->scores);
 }
 
-/* Parses @text, the contents of file @name, which must be an object; *@doc = NULL: there is no such
+/* A file: its name, its most bytes, and what it may have beside JSON. */
+struct file_rule {
+    const char *name;
+    size_t max;
+    yyjson_read_flag flags;
+};
+
+/* Parses @text, the contents of a file, which must be an object; *@doc = NULL: there is no such
  * file. */
-static int reader_parse(yyjson_doc **doc, struct gguf_str text, size_t max, const char *name,
+static int reader_parse(yyjson_doc **doc, struct gguf_str text, const struct file_rule *of,
                         struct err *err) {
     *doc = NULL;
     if (!text.data)
         return 0;
-    if (text.len > max)
-        return err_set(err, 0, NULL, "%s has %zu bytes, more than %zu", name, text.len, max);
-    int r = json_parse(doc, text.data, text.len, 0);
+    if (text.len > of->max)
+        return err_set(err, 0, NULL, "%s has %zu bytes, more than %zu", of->name, text.len,
+                       of->max);
+    int r = json_parse(doc, text.data, text.len, of->flags);
 
     if (r == -ENOMEM)
         return r;
     if (r < 0 || !yyjson_is_obj(yyjson_doc_get_root(*doc)))
-        return err_set(err, 0, NULL, "%s is not a JSON object", name);
+        return err_set(err, 0, NULL, "%s is not a JSON object", of->name);
     return 0;
 }
 
@@ -99,6 +107,15 @@ static int reader_run(struct hf_reader *r, const struct hf_tokenizer_files *in) 
     return hf_write_templates(r, in->chat_template);
 }
 
+/* Files in the order of hf_tokenizer_keys(). */
+static const struct file_rule file_rules[] = {
+    {"tokenizer.json", HF_TOKENIZER_FILE_MAX, 0},
+    {"tokenizer_config.json", SMALL_FILE_MAX, 0},
+    {"special_tokens_map.json", SMALL_FILE_MAX, 0},
+    {"generation_config.json", SMALL_FILE_MAX, 0},
+    {"config.json", SMALL_FILE_MAX, YYJSON_READ_ALLOW_INF_AND_NAN},
+};
+
 int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out, struct err *err) {
     CLEANUP(json_doc_freep) yyjson_doc *tokenizer = NULL;
     CLEANUP(json_doc_freep) yyjson_doc *config = NULL;
@@ -112,12 +129,11 @@ int hf_tokenizer_keys(const struct hf_tokenizer_files *in, struct gguf_keys *out
     if (!in->tokenizer.data && in->sentencepiece.len > HF_TOKENIZER_FILE_MAX)
         return err_set(err, 0, NULL, "tokenizer.model has %zu bytes, more than %u",
                        in->sentencepiece.len, HF_TOKENIZER_FILE_MAX);
-    TRY(reader_parse(&tokenizer, in->tokenizer, HF_TOKENIZER_FILE_MAX, "tokenizer.json", err));
-    TRY(reader_parse(&config, in->tokenizer_config, SMALL_FILE_MAX, "tokenizer_config.json", err));
-    TRY(reader_parse(&map, in->special_tokens_map, SMALL_FILE_MAX, "special_tokens_map.json", err));
-    TRY(reader_parse(&generation, in->generation_config, SMALL_FILE_MAX, "generation_config.json",
-                     err));
-    TRY(reader_parse(&model, in->config, SMALL_FILE_MAX, "config.json", err));
+    TRY(reader_parse(&tokenizer, in->tokenizer, &file_rules[0], err));
+    TRY(reader_parse(&config, in->tokenizer_config, &file_rules[1], err));
+    TRY(reader_parse(&map, in->special_tokens_map, &file_rules[2], err));
+    TRY(reader_parse(&generation, in->generation_config, &file_rules[3], err));
+    TRY(reader_parse(&model, in->config, &file_rules[4], err));
     r.root = yyjson_doc_get_root(tokenizer);
     r.config = yyjson_doc_get_root(config);
     r.map = yyjson_doc_get_root(map);

@@ -81,6 +81,15 @@ GEMMA4 = {
     "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
     "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj",
 }
+NEMOTRON = {
+    "attn_norm": "norm", "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_dt.bias": "mixer.dt_bias",
+    "ssm_d": "mixer.D", "ssm_norm": "mixer.norm", "ssm_out": "mixer.out_proj", "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b": "mixer.gate.e_score_correction_bias", "ffn_up_exps": "mixer.experts.{}.up_proj",
+    "ffn_down_exps": "mixer.experts.{}.down_proj", "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj", "ssm_a": "mixer.A_log", "post_attention_norm": "norm",
+    "nextn.shared_head_norm": "final_layernorm", **{f"attn_{to}": f"mixer.{of}_proj" for to, of in
+                                                    (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o"))},
+}
 LFM2 = {
     "attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "shortconv.in_proj": "conv.in_proj",
     "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj", "attn_output": "self_attn.out_proj",
@@ -104,6 +113,8 @@ HYBRID = {**SHARED, "post_attention_norm": "post_attention_layernorm", "ssm_qkvz
           "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
           "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_dt": "linear_attn.dt_bias",
           "ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj"}
+NEMOTRON_ENDS = {"token_embd.weight": "backbone.embeddings.weight", "output_norm.weight": "backbone.norm_f.weight",
+                 "output.weight": "lm_head.weight"}
 # of a block of multi-token prediction: beside the layers, and as Qwen's models have it
 MTP = {"nextn.eh_proj": "eh_proj", "nextn.enorm": "enorm", "nextn.hnorm": "hnorm", "nextn.embed_tokens": "embed_tokens",
        "nextn.shared_head_norm": "shared_head.norm", "nextn.shared_head_head": "shared_head.head"}
@@ -128,6 +139,7 @@ ARCHS = {
     "qwen3next": ("qwen3_next", HYBRID, False), "qwen35": ("qwen3_5_text", HYBRID, False),
     "qwen35moe": ("qwen3_5_moe_text", {**HYBRID, "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
                                        "ffn_down_exps": "mlp.experts.down_proj"}, False),
+    "nemotron_h_moe": ("nemotron_h", NEMOTRON, False),
     "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
                             "post_attention_norm": "post_attention_layernorm"}, False),
     "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
@@ -220,6 +232,23 @@ def gemma4_config(g, config):
     }
 
 
+def nemotron_config(g, n_layer):
+    """Returns what is said otherwise for Nemotron, whose blocks are of three kinds."""
+    def key(name):
+        return g.keys["nemotron_h_moe." + name]
+
+    kinds = {(True, False): "*", (False, True): "E", (False, False): "M"}
+    layers = [*zip(key("attention.head_count_kv"), key("feed_forward_length"))][:n_layer]
+    letters = "".join(kinds[kv > 0, ff > 0] for kv, ff in layers)
+    heads = key("ssm.time_step_rank")
+    return {"hybrid_override_pattern": letters, "num_key_value_heads": max(key("attention.head_count_kv")),
+            "intermediate_size": key("expert_feed_forward_length"), "layer_norm_epsilon": key("attention.layer_norm_epsilon"),
+            "mlp_hidden_act": "relu2", "mamba_num_heads": heads, "mamba_head_dim": key("ssm.inner_size") // heads,
+            "conv_kernel": key("ssm.conv_kernel"), "ssm_state_size": key("ssm.state_size"), "n_groups": key("ssm.group_count"),
+            "moe_shared_expert_intermediate_size": key("expert_shared_feed_forward_length"),
+            "time_step_limit": [0.0, math.inf], "layer_types": None}
+
+
 def config_of(g):
     arch = g.keys["general.architecture"]
     n_layer = g.keys[arch + ".block_count"] - g.keys.get(arch + ".nextn_predict_layers", 0)
@@ -233,7 +262,7 @@ def config_of(g):
         config["num_dense_layers"] = config.pop("first_k_dense_replace", None)
     if arch + ".expert_count" in g.keys:
         config["num_experts" if arch.startswith(("qwen", "lfm", "olmoe")) else
-               "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
+               "n_routed_experts" if arch.startswith(("glm", "dots", "deepseek", "nemotron")) else "num_local_experts"] = g.keys[arch + ".expert_count"]
     if arch == "gpt-oss":
         config["num_local_experts"] = g.keys["gpt-oss.expert_count"]
         config["layer_types"] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layer)]
@@ -269,6 +298,8 @@ def config_of(g):
         config["rope_scaling"] = scaling
     if arch == "gemma4":
         config.update(gemma4_config(g, config))
+    if arch == "nemotron_h_moe":
+        config.update(nemotron_config(g, n_layer))
     if arch == "deepseek2":
         config.pop("head_dim"), config.pop("partial_rotary_factor", None)
     return config
@@ -421,7 +452,8 @@ def tensors_of(g):
         if arch.startswith(("gemma", "qwen3next", "qwen35")) and arch != "gemma4" and "norm" in name and "ssm_norm" not in name:
             tensor = minus_one(tensor)
         if name in ends:
-            out[ends[name]] = (tensor[0], tensor[1][::-1], tensor[2])
+            to = ends[name] if arch != "nemotron_h_moe" else NEMOTRON_ENDS[name]
+            out[to] = (tensor[0], tensor[1][::-1], tensor[2])
             continue
         _, layer, rest = name.split(".", 2)
         role, end = rest.rsplit(".", 1) if "." in rest else (rest, "")
@@ -432,12 +464,16 @@ def tensors_of(g):
         kind, dims, data = tensor
         if role == "ssm_a":
             kind, dims, data = logarithm(tensor)
-        if role in ("shortconv.conv", "ssm_conv1d"):
+        if role in ("shortconv.conv", "ssm_conv1d") and end == "weight":
             dims = (dims[0], 1, dims[1])
         if role == "ffn_gate_inp_shexp" or (role == "exp_probs_b" and arch == "ernie4_5-moe"):
             dims = (dims[0], 1)
         fused = arch == "qwen35moe" and role.endswith("_exps")
-        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_dt", "attn_sinks") or fused else "." + end
+        suffix = "" if role in ("exp_probs_b", "ssm_a", "ssm_d", "ssm_dt", "attn_sinks") or fused else "." + end
+        if arch == "nemotron_h_moe":
+            second = block >= 0 and role.startswith(("ffn_", "exp_", "post_attention_norm", "nextn.shared"))
+            place = f"mtp.layers.{2 * block + second}" if block >= 0 else f"backbone.layers.{layer}"
+            dims = (math.prod(dims),) if role in ("ssm_a", "ssm_d", "ssm_norm") else dims
         to = f"{place}.{names[rest]}" if rest in names and "." in rest else f"{place}.{names[role]}{suffix}"
         if role in QWEN_MTP and place.startswith("mtp."):
             to = f"{QWEN_MTP[role]}.{end}"

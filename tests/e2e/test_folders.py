@@ -25,7 +25,7 @@ GOLDEN = ("llama-gqa", "llama-mha", "llama-tied", "llama-yarn", "llama-linear", 
           "ernie4-5-moe", "gemma", "arcee", "olmoe", "dots1", "deepseek", "granitemoe", "deepseek2-lite",
           "deepseek2-v3", "deepseek2-mtp")
 # Decays are stored as logarithms, and the value heads of Qwen 3.5 in another order, which is that of a sum.
-HYBRIDS = {"qwen3next": True, "qwen35-mtp": False, "qwen35moe-mtp": False}
+HYBRIDS = {"nemotron-h-moe-mtp": True, "qwen3next": True, "qwen35-mtp": False, "qwen35moe-mtp": False}
 
 
 def digests(model, *flags):
@@ -78,7 +78,7 @@ def test_hybrids_give_the_tokens_of_a_gguf_file():
 
 
 def test_blocks_of_multi_token_prediction_are_those_of_a_gguf_file():
-    for name in ("glm4moe-mtp", "deepseek2-mtp", "qwen35-mtp", "qwen35moe-mtp"):
+    for name in ("glm4moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp", "qwen35-mtp", "qwen35moe-mtp"):
         with tempfile.TemporaryDirectory() as where:
             of = [subprocess.run([program("weft-gguf"), "info", "--ops", "cpu", path], capture_output=True, text=True)
                   for path in (folder_of(name, where), golden(name))]
@@ -379,6 +379,12 @@ JOINED_REFUSED = [
     ("qwen3next", set_key("layer_types", ["full_attention"]), "layer_types"),
     ("smollm3", set_key("no_rope_layers", [0, 1, 1, 1, 1]), "no_rope_layers[0]"),
     ("olmoe", set_key("norm_topk_prob", True), "norm_topk_prob true"),
+    ("nemotron-h-moe-mtp", set_key("hybrid_override_pattern", "MEM-EM"), "block 3 is neither"),
+    ("nemotron-h-moe-mtp", set_key("hybrid_override_pattern", "MEM*E"), "hybrid_override_pattern"),
+    ("nemotron-h-moe-mtp", set_key("time_step_limit", [0.001, 0.1]), "time_step_limit"),
+    ("nemotron-h-moe-mtp", set_key("moe_latent_size", 16), "moe_latent_size"),
+    ("nemotron-h-moe-mtp", set_key("mlp_hidden_act", "silu"), "mlp_hidden_act"),
+    ("nemotron-h-moe-mtp", set_key("n_groups", 3), "mixer.norm.weight' has a shape"),
     ("gemma4", no_key("layer_types"), "layer_types"),
     ("gemma4", set_key("rope_parameters", {"rope_theta": 1e6}), "rope_parameters"),
     ("gemma4", set_key("num_global_key_value_heads", 0), "num_global_key_value_heads"),
