@@ -24,6 +24,7 @@ static const struct {
     {"special_tokens_map.json", NULL, false},
     {"generation_config.json", NULL, false},
     {"chat_template.jinja", NULL, false},
+    {"preprocessor_config.json", NULL, false},
     {"model.safetensors.index.json", NULL, false},
 };
 

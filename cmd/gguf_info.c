@@ -444,7 +444,7 @@ int gguf_cmd_info(int argc, char **argv) {
         code = gguf_nearest_print(g, argv[1]);
         return files_flush() ? code : CLI_FAILED;
     }
-    if (projector && (r = gguf_open(&sees, projector, &err)) < 0)
+    if (projector && (r = checkpoint_open_projector(&sees, projector, &err)) < 0)
         return cli_fail_err(projector, &err, r);
     if (drafter && (r = checkpoint_open_model(&drafts, drafter, &err)) < 0)
         return cli_fail_err(drafter, &err, r);

@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/bench_clock.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
@@ -166,7 +167,7 @@ int gguf_cmd_picture(int argc, char **argv) {
     int r = decoder_new(&t.decoder, "/proc/self/exe");
     if (r < 0)
         return cli_fail_err("the process that decodes", &err, r);
-    if (o.projector && (r = gguf_open(&t.file, o.projector, &err)) == 0)
+    if (o.projector && (r = checkpoint_open_projector(&t.file, o.projector, &err)) == 0)
         r = image_encoder_new(&t.encoder, t.file, &o.encoder, &err);
     if (r < 0)
         return cli_fail_err(o.projector, &err, r);

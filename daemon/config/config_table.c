@@ -114,7 +114,8 @@ const struct option config_table[] = {
            "pooling in the model file."),
     STRING("model", "mmproj", mmproj, "",
            "The projector file with the model's image encoder; empty: the mmproj*.gguf beside the "
-           "model, if there is one; none: the model takes no pictures."),
+           "model, or else the encoder in its folder, if there is one; none: the model takes no "
+           "pictures."),
     UINT("model", "picture-min-tokens", picture_min_tokens, "0", 0, 65536,
          "Fewest tokens of a picture: smaller pictures are enlarged; 0: the model's own limit."),
     CHOICE("model", "picture-fit", picture_pads, "stretch", "stretch|pad", false,

@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "base/sha256.h"
 #include "base/try.h"
+#include "checkpoint/checkpoint.h"
 
 #define NONE "none"
 
@@ -91,7 +92,7 @@ static int projector_open_file(struct projector_file *p, const char *path, const
     struct gguf_str arch;
     char key[128];
 
-    TRY(gguf_open(&p->file, path, err));
+    TRY(checkpoint_open_projector(&p->file, path, err));
     TRY(projector_read(&p->projector, p->file, err));
     if (gguf_string(model, "general.architecture", &arch) == 0) {
         snprintf(key, sizeof(key), "%.*s.embedding_length", (int)MIN(arch.len, 64), arch.data);
@@ -143,12 +144,16 @@ void projector_file_deinit(struct projector_file *p) {
     *p = (struct projector_file){0};
 }
 
-/* Writes the path of the projector that the options name or that lies beside the model, or "". */
+/* Writes the path of the projector that the options name, that lies beside the model, or that is in
+ * its folder; "": none. */
 static void projector_find(struct projector_folder *f, const struct config *c, char *out,
                            size_t size) {
     snprintf(out, size, "%s", strcmp(c->mmproj, NONE) == 0 ? "" : c->mmproj);
-    if (!*c->mmproj)
-        find_beside(f, c->model, out, size);
+    if (*c->mmproj)
+        return;
+    find_beside(f, c->model, out, size);
+    if (!*out && checkpoint_has_projector(c->model))
+        snprintf(out, size, "%s", c->model);
 }
 
 bool projector_file_is_there(const struct config *c, struct projector_folder *f) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * projector_file - the file of a model's image encoder: the file that the option mmproj names, or
- * the one beside the model.
+ * projector_file - the file of a model's image encoder: the file that the option mmproj names, the
+ * one beside the model, or the encoder in the model's folder.
  */
 
 #include "base/gguf.h"
@@ -29,8 +29,8 @@ struct projector_folder {
 
 void projector_folder_deinit(struct projector_folder *f); /* accepts a zeroed one */
 
-/* Returns true if the option names a file that can be read, or one lies beside the model. Keeps the
- * names in the model's folder in @f for the next call. Any thread. */
+/* Returns true if the option names a file that can be read, or one lies beside the model or in its
+ * folder. Keeps the names beside the model in @f for the next call. Any thread. */
 bool projector_file_is_there(const struct config *c, struct projector_folder *f);
 /* Opens the file for the model @file, whose tokens are those of @t. A file beside the model that
  * does not fit it is ignored, with a warning in the log. Returns 0, or -errno with @err, which

@@ -37,6 +37,8 @@ enum name_how {
     NAME_BLOCKS_DOWN,
     /* F32: values of the gate and of the up projection in turns */
     NAME_GATE_UP_BIAS,
+    /* kernels of two frames, which GGUF has apart (vision.c) */
+    NAME_FRAMES,
     /* nothing that a GGUF file has */
     NAME_LEFT_OUT,
 };

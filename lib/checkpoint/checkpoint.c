@@ -68,7 +68,28 @@ static struct gguf_str checkpoint_text(const struct small_file *f) {
     return (struct gguf_str){f->text.data, f->text.len};
 }
 
-static void checkpoint_deinit(struct reader *r) {
+int reader_open(struct reader *r, const char *dir, size_t data_max, struct err *err) {
+    *r = (struct reader){.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .err = err};
+    st_list_init(&r->list);
+    gguf_build_init(&r->build, data_max);
+    if (r->dir >= 0)
+        return 0;
+    int e = errno;
+
+    err_set(err, 0, NULL, "%s: %s", dir, strerror(e));
+    return -e;
+}
+
+int reader_read_config(struct reader *r, struct buf *text) {
+    struct small_file f = {"config.json", CONFIG_MAX, true, {0}};
+    int result = checkpoint_read_small(r, &f);
+
+    *text = f.text;
+    TRY(result);
+    return reader_open_config(r, text->data, text->len);
+}
+
+void reader_close(struct reader *r) {
     files_closep(&r->dir);
     for (uint32_t i = 0; i < r->n_files; i++) {
         files_closep(&r->file[i].fd);
@@ -144,18 +165,9 @@ int checkpoint_open(struct gguf **out, const char *dir, struct err *err) {
         [GENERATION] = {"generation_config.json", CONFIG_MAX, false, {0}},
         [TEMPLATE] = {"chat_template.jinja", CONFIG_MAX, false, {0}},
     };
-    CLEANUP(checkpoint_deinit)
-    struct reader r = {.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                       .err = err ? err : &own};
+    CLEANUP(reader_close) struct reader r = {.dir = -1};
 
-    st_list_init(&r.list);
-    gguf_build_init(&r.build, CONVERTED_MAX);
-    if (r.dir < 0) {
-        int e = errno;
-
-        err_set(r.err, 0, NULL, "%s: %s", dir, strerror(e));
-        return -e;
-    }
+    TRY(reader_open(&r, dir, CONVERTED_MAX, err ? err : &own));
     int result = checkpoint_read(&r, small, out);
     for (int i = 0; i < N_SMALL; i++)
         buf_deinit(&small[i].text);

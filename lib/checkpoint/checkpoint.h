@@ -18,6 +18,14 @@
 /* Opens the folder @dir. Returns as gguf_open(); @err names the file and the key. */
 int checkpoint_open(struct gguf **out, const char *dir, struct err *err);
 
+/* Opens @path, a projector file in GGUF or a folder, whose image encoder becomes such a file in
+ * memory. Returns as gguf_open(). */
+int checkpoint_open_projector(struct gguf **out, const char *path, struct err *err);
+
+/* Returns true if the folder @dir has an image encoder of a kind that checkpoint_open_projector()
+ * opens, by its config.json. */
+bool checkpoint_has_projector(const char *dir);
+
 /* Reads what the folder @dir has without its weights, and refuses what checkpoint_open() would
  * refuse: a download of many gigabytes begins after this. Returns 0 or -errno with @err. */
 int checkpoint_check(const char *dir, struct err *err);

@@ -45,6 +45,14 @@ struct reader {
  * default; NAN if there is none or it is no number. */
 double reader_number(const struct reader *r, const char *keys);
 
+/* Opens the folder @dir, whose converted tensors have at most @data_max bytes. Returns 0 or -errno
+ * with @err; *r is valid in any case. */
+int reader_open(struct reader *r, const char *dir, size_t data_max, struct err *err);
+void reader_close(struct reader *r);
+
+/* Reads config.json to @text, and calls reader_open_config(). */
+int reader_read_config(struct reader *r, struct buf *text);
+
 /* Opens the folder's file @name, which may be a link into the blobs of the hub's cache beside it
  * but not elsewhere. Returns a descriptor or -errno. */
 int reader_openat(const struct reader *r, const char *name);
@@ -71,6 +79,16 @@ int reader_write_keys(struct reader *r);
 int reader_write_sampling(struct reader *r, const char *text, size_t len);
 /* Writes the tensors. */
 int reader_write_tensors(struct reader *r);
+/* Returns true if @name is of the pattern (archs.h), and sets *@layer if the pattern has one. */
+bool reader_match(const char *pattern, const char *name, uint32_t *layer);
+/* Finds the format of GGUF for the values of @t. Returns 0 or -EINVAL. */
+int reader_type(const struct reader *r, const struct st_tensor *t, enum tensor_type *out);
+/* Reads the bytes of @t to *@out, which the caller frees. Returns 0 or -errno. */
+int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **out);
+/* Adds a copy of @t with the name of @b: vectors and gains in F32, others as they are. Returns 0 or
+ * -errno. */
+int reader_copy(struct reader *r, const struct st_tensor *t, enum name_how how,
+                struct gguf_built *b);
 /* Writes the experts' matrices whose blocks of MXFP4 are @t (layouts.c). Returns 0 or -errno. */
 int reader_write_blocks(struct reader *r, const struct st_tensor *t, enum name_how how,
                         uint32_t layer);

@@ -67,6 +67,15 @@ static bool weights_match(const char *pattern, const char *name, struct weight_p
     return *name == 0;
 }
 
+bool reader_match(const char *pattern, const char *name, uint32_t *layer) {
+    struct weight_place p = {0};
+
+    if (!weights_match(pattern, name, &p))
+        return false;
+    *layer = p.layer;
+    return true;
+}
+
 static bool weights_find_in(const struct arch_name *list, const char *name,
                             struct weight_place *out) {
     for (const struct arch_name *n = list; n && n->from; n++)
@@ -190,8 +199,7 @@ static void weights_name(char out[64], const struct weight_place *p) {
         snprintf(out, 64, "%s", p->name->to);
 }
 
-/* Finds the format of GGUF for the values of @t. Returns 0 or -EINVAL. */
-static int weights_type(const struct reader *r, const struct st_tensor *t, enum tensor_type *out) {
+int reader_type(const struct reader *r, const struct st_tensor *t, enum tensor_type *out) {
     switch (t->type) {
     case ST_F32:
         *out = TENSOR_F32;
@@ -273,8 +281,7 @@ static size_t weights_interleaved(const struct reader *r, size_t i) {
     return i - in_head + in_head % 2 * (r->head_dim / 2) + in_head / 2;
 }
 
-/* Reads the bytes of @t to *@out, which the caller frees. */
-static int weights_read(const struct reader *r, const struct st_tensor *t, uint8_t **out) {
+int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **out) {
     uint8_t *bytes = malloc(t->n_bytes + 1);
 
     if (!bytes)
@@ -308,7 +315,7 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
     bool rotated = how == NAME_ROTATED && r->row->permuted;
     uint8_t *to;
 
-    TRY(weights_read(r, t, &bytes));
+    TRY(reader_bytes(r, t, &bytes));
     if (rotated && n % r->head_dim)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %u values",
                        r->file[t->file].name, t->name, r->head_dim);
@@ -319,6 +326,22 @@ static int weights_convert(struct reader *r, const struct st_tensor *t, enum nam
 
         weights_put(to, i, weights_changed(r, how, weights_value(t->type, bytes, from)));
     }
+    return 0;
+}
+
+int reader_copy(struct reader *r, const struct st_tensor *t, enum name_how how,
+                struct gguf_built *b) {
+    CLEANUP(freep) uint8_t *bytes = NULL;
+    bool floats = t->n_dims < 2 || how == NAME_GAIN;
+    uint8_t *to;
+
+    TRY(reader_type(r, t, &b->type));
+    TRY(weights_shape(r, t, floats, b));
+    if (floats)
+        return weights_convert(r, t, how, b);
+    TRY(reader_bytes(r, t, &bytes));
+    TRY(gguf_build_tensor(&r->build, b, t->n_bytes, &to));
+    memcpy(to, bytes, t->n_bytes);
     return 0;
 }
 
@@ -333,7 +356,7 @@ static int weights_split_bias(struct reader *r, const struct st_tensor *t, uint3
     if (t->n_dims != 2 || t->dim[0] == 0 || t->dim[1] == 0 || t->dim[1] % 2)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
                        r->file[t->file].name, t->name);
-    TRY(weights_read(r, t, &bytes));
+    TRY(reader_bytes(r, t, &bytes));
     for (size_t k = 0; k < 2; k++) {
         struct gguf_built b = {
             .type = TENSOR_F32, .n_dims = 2, .ne = {t->dim[1] / 2, t->dim[0], 1, 1}};
@@ -462,7 +485,7 @@ static int weights_add(struct weights *w, const struct st_tensor *t) {
         return weights_quantised(r, t, &q, p.name->how, &b);
     if (p.name->how == NAME_BLOCKS_GATE_UP || p.name->how == NAME_BLOCKS_DOWN)
         return reader_write_blocks(r, t, p.name->how, p.layer);
-    TRY(weights_type(r, t, &b.type));
+    TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_GATE_UP_BIAS)
         return weights_split_bias(r, t, p.layer);
     if (p.name->how >= NAME_GATE_UP && p.name->how <= NAME_KV_B)
@@ -520,7 +543,7 @@ static int weights_join_plain(struct reader *r, const struct weight_expert *e, u
 
     if (!piece)
         return -ENOMEM;
-    TRY(weights_type(r, e->t, &b.type));
+    TRY(reader_type(r, e->t, &b.type));
     TRY(weights_shape(r, e->t, false, &b));
     snprintf(b.name, sizeof(b.name), "%s", e->to);
     for (uint32_t i = 0; i < n; i++) {

@@ -142,6 +142,7 @@ ARCHS = {
     "nemotron_h_moe": ("nemotron_h", NEMOTRON, False),
     "gpt-oss": ("gpt_oss", {"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
                             "post_attention_norm": "post_attention_layernorm"}, False),
+    "qwen3vl": ("qwen3_vl_text", {}, False), "qwen2vl": ("qwen2_5_vl_text", {}, False),
     "dots1": ("dots1", {}, False), "deepseek": ("deepseek", {}, True),
 }
 KEYS = {

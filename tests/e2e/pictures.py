@@ -17,8 +17,12 @@ def uri(path):
     return "data:image/png;base64," + picture(path)
 
 
+def started_at(model, *flags):
+    return Weftd(*FLAGS, *flags, model=str(model))
+
+
 def started(name, *flags):
-    return Weftd(*FLAGS, *flags, model=str(FOLDER / f"{name}.gguf"))
+    return started_at(FOLDER / f"{name}.gguf", *flags)
 
 
 def metrics(d):

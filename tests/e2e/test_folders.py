@@ -12,7 +12,9 @@ import subprocess
 import tempfile
 
 import hf_folder
+import hf_pictures
 import hf_quantise
+import pictures
 from golden_models import FLAGS, REQUESTS, ask, golden
 from manager import wait_end, wait_until
 from test_models import models
@@ -116,6 +118,68 @@ def test_the_text_model_of_a_model_with_pictures():
         assert done.returncode == 0 and "qwen3vl" in done.stdout, done
         # each family has its own top_k and top_p, without which a request may sample other tokens of the same logits
         assert digests(folder, "--sampling", "openai") == digests(golden("qwen3"), "--sampling", "openai")
+
+
+# golden model with pictures: model_type of its folder
+SEEING = {"gemma3": "gemma3", "mistral3": "mistral3", "qwen3vl": "qwen3_vl", "qwen25vl": "qwen2_5_vl", "qwen35": "qwen3_5"}
+
+
+def rows_of(projector, picture, out):
+    """Returns the rows of the picture as the projector, a file or a folder, computes them."""
+    done = subprocess.run([program("weft-gguf"), "picture", "--projector", projector, "--rows", out, picture], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done
+    return pathlib.Path(out).read_bytes()
+
+
+def said_of_picture(model):
+    with pictures.started_at(model, "--speculation", "off", "--threads", "2") as d:
+        marker = d.request("GET", "/props")[2]["media_marker"]
+        body = {"prompt": {"prompt_string": f"What is {marker}?", "multimodal_data": [pictures.picture("decode/rgb8.png")]},
+                "temperature": 0, "n_predict": 16, "ignore_eos": True, "return_tokens": True}
+        answer = pictures.post(d, "/completion", body)
+        return answer["tokens"], answer["tokens_evaluated"]
+
+
+def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
+    for name, kind in SEEING.items():
+        with tempfile.TemporaryDirectory() as where:
+            model, projector = pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf"
+            copy = pathlib.Path(where) / f"{name}.gguf"
+            os.symlink(projector, pathlib.Path(where) / f"mmproj-{name}.gguf")
+            if name == "qwen35":
+                model = hf_folder.with_logarithms(model, copy)
+            if name == "mistral3":
+                model = hf_pictures.with_break(model, projector, copy)
+            folder = hf_pictures.write_folder(model, projector, os.path.join(where, "folder", name), kind)
+            for picture in ("rgb8.png", "q90-420.jpg"):
+                rows = [rows_of(p, pictures.FOLDER / "decode" / picture, os.path.join(where, "rows")) for p in (projector, folder)]
+                assert rows[0] == rows[1] and any(rows[0]), (name, picture)
+            answers = [said_of_picture(path) for path in (model, folder)]
+            assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
+
+
+ENCODER_REFUSED = [
+    ("gemma3", lambda c: c["vision_config"].pop("hidden_size"), "vision_config.hidden_size"),
+    ("gemma3", lambda c: c.update(mm_tokens_per_image=5), "vision_config.mm_tokens_per_image"),
+    ("gemma3", lambda c: c.update(model_type="x"), "the image encoder of a folder of this model_type is not supported"),
+    ("gemma3", lambda c: c.pop("vision_config"), "vision_config is missing"),
+    ("gemma3", lambda c: c["vision_config"].update(num_hidden_layers=9), "v.blk.4.ln1.weight"),
+    ("mistral3", lambda c: c["vision_config"].update(num_attention_heads=3), "has no whole heads"),
+    ("qwen3vl", lambda c: c["vision_config"].update(deepstack_visual_indexes=[1]), "vision_config.deepstack_visual_indexes"),
+    ("qwen25vl", lambda c: c["vision_config"].update(fullatt_block_indexes=[1, 2]), "vision_config.fullatt_block_indexes"),
+]
+
+
+def test_what_is_wrong_with_an_encoder_is_named():
+    for name, change, reason in ENCODER_REFUSED:
+        with tempfile.TemporaryDirectory() as where:
+            folder = hf_pictures.write_folder(pictures.FOLDER / f"{name}.gguf", pictures.FOLDER / f"mmproj-{name}.gguf",
+                                              os.path.join(where, name), SEEING[name])
+            edit(folder, "config.json", change)
+            done = subprocess.run([program("weft-gguf"), "picture", "--projector", folder, "--rows", where + "/rows",
+                                   pictures.FOLDER / "decode" / "rgb8.png"], capture_output=True, text=True)
+            assert done.returncode == 1 and reason in done.stderr and len(done.stderr) < 600, (name, reason, done)
 
 
 def test_a_folder_has_the_sampling_of_its_generation_config():

@@ -76,6 +76,16 @@ static void make_folder(void) {
     write_file("tokenizer.json", text.data, text.len);
 }
 
+/* Opens the folder's image encoder, if there is one. */
+static void open_encoder(void) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+    int r = checkpoint_open_projector(&g, folder, &err);
+
+    FUZZ_ASSERT(r == 0 || (err.message[0] && !strchr(err.message, '\n')));
+    (void)checkpoint_has_projector(folder);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     const uint8_t *zero = memchr(data, 0, len);
     CLEANUP(gguf_freep) struct gguf *g = NULL;
@@ -90,6 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     make_folder();
     write_file("config.json", data, (size_t)(zero - data));
     write_weights(header, (size_t)((stop ? stop : end) - header), begin, (size_t)(end - begin));
+    open_encoder();
     if (checkpoint_open(&g, folder, &err) < 0) {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
         return 0;
@@ -136,6 +147,32 @@ static const struct seed seeds[] = {
      "['full_attention'],'rope_parameters':{'full_attention':{'rope_theta':1e6,"
      "'rope_type':'linear','factor':8},'sliding_attention':{'rope_theta':1e4}}}",
      {"model.embed_tokens.weight BF16 2 8", "model.norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'gemma3','text_config':{'model_type':'gemma3_text'," CONFIG
+     "'sliding_window':16},"
+     "'mm_tokens_per_image':4,'vision_config':{'hidden_size':8,'intermediate_size':8,"
+     "'num_hidden_layers':1,'num_attention_heads':2,'patch_size':2,'image_size':8}}",
+     {"vision_tower.vision_model.embeddings.patch_embedding.weight BF16 8 3 2 2",
+      "vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias BF16 8",
+      "multi_modal_projector.mm_soft_emb_norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'qwen3_vl','text_config':{'model_type':'qwen3_vl_text'," CONFIG "'x':0},"
+     "'vision_config':{'hidden_size':8,'intermediate_size':8,'depth':1,'num_heads':2,"
+     "'patch_size':2,'deepstack_visual_indexes':[0]}}",
+     {"model.visual.patch_embed.proj.weight BF16 8 3 2 2 2",
+      "model.visual.deepstack_merger_list.0.norm.weight BF16 8"},
+     {0}},
+    {"{'model_type':'gemma4_text'," CONFIG "'global_head_dim':8,'sliding_window':16,"
+     "'hidden_size_per_layer_input':0,'num_kv_shared_layers':0,'layer_types':['full_attention'],"
+     "'rope_parameters':{'full_attention':{'rope_theta':1e6,'rope_type':'proportional',"
+     "'partial_rotary_factor':0.5},'sliding_attention':{'rope_theta':1e4}}}",
+     {"layers.0.layer_scalar BF16 1", "layers.0.experts.gate_up_proj BF16 2 16 8"},
+     {0}},
+    {"{'model_type':'nemotron_h'," CONFIG "'hybrid_override_pattern':'M','mamba_num_heads':2,"
+     "'mamba_head_dim':4,'n_groups':2,'ssm_state_size':4,'conv_kernel':4,"
+     "'moe_intermediate_size':8,'layer_norm_epsilon':1e-5,'time_step_limit':[0,Infinity]}",
+     {"backbone.layers.0.mixer.norm.weight BF16 8", "backbone.layers.0.mixer.A_log F32 2",
+      "mtp.layers.1.norm.weight BF16 8"},
      {0}},
     {"{'model_type':'phi3'," CONFIG "'original_max_position_embeddings':32,"
      "'rope_scaling':{'type':'longrope','long_factor':[1,2],'short_factor':[1,1]}}",
