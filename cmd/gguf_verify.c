@@ -16,19 +16,6 @@ static const char usage[] =
     "usage: weft-gguf verify FILE\n"
     "Checks structure and weights. Prints \"ok\", or on stderr the first problem and its place.\n";
 
-/* Offsets of the half floats in a block; second is 0 if there is only one. */
-static const struct {
-    enum tensor_type type;
-    uint16_t first, second;
-} halves[] = {
-    {TENSOR_F16, 0, 0},    {TENSOR_Q4_0, 0, 0},    {TENSOR_Q4_1, 0, 2},   {TENSOR_Q5_0, 0, 0},
-    {TENSOR_Q5_1, 0, 2},   {TENSOR_Q8_0, 0, 0},    {TENSOR_Q2_K, 80, 82}, {TENSOR_Q3_K, 108, 0},
-    {TENSOR_Q4_K, 0, 2},   {TENSOR_Q5_K, 0, 2},    {TENSOR_Q6_K, 208, 0}, {TENSOR_IQ4_NL, 0, 0},
-    {TENSOR_IQ4_XS, 0, 0}, {TENSOR_IQ2_XXS, 0, 0}, {TENSOR_IQ1_S, 0, 0},  {TENSOR_IQ2_XS, 0, 0},
-    {TENSOR_IQ2_S, 0, 0},  {TENSOR_IQ3_XXS, 0, 0}, {TENSOR_IQ3_S, 0, 0},  {TENSOR_TQ1_0, 52, 0},
-    {TENSOR_TQ2_0, 64, 0},
-};
-
 /* Returns the offset of the first number at @at + k * @stride whose exponent bits (@mask of its top
  * 16 bits) are all set, or -1. */
 static int64_t verify_find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
@@ -63,6 +50,7 @@ static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) 
 /* Returns the offset of the first value or scale that is not finite, or -1. */
 static int64_t verify_bytes(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
+    int64_t bad = -1;
 
     if (t->format->type == TENSOR_F32)
         return verify_find_bad(t->data, t->n_bytes, 2, 4, 0x7F80);
@@ -72,15 +60,13 @@ static int64_t verify_bytes(const struct tensor *t) {
         return find_bad_exponent(t->data, t->n_bytes, stride);
     if (t->format->type == TENSOR_IQ1_M)
         return find_bad_iq1_m(t->data, t->n_bytes, stride);
-    for (size_t i = 0; i < ARRAY_SIZE(halves); i++) /* NVFP4 has no half floats */
-        if (halves[i].type == t->format->type) {
-            int64_t bad = verify_find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
+    for (size_t i = 0; i < ARRAY_SIZE(t->format->half_at) && bad < 0; i++) {
+        uint16_t at = t->format->half_at[i];
 
-            if (bad < 0 && halves[i].second)
-                bad = verify_find_bad(t->data, t->n_bytes, halves[i].second, stride, 0x7C00);
-            return bad;
-        }
-    return -1;
+        if (at != TENSOR_NONE)
+            bad = verify_find_bad(t->data, t->n_bytes, at, stride, 0x7C00);
+    }
+    return bad;
 }
 
 /* Returns the offset in its row of the first value or scale that is not finite, or -1. */

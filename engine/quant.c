@@ -26,7 +26,6 @@ DECODE(q8_0, TENSOR_Q8_0, 32)
 DECODE(q2_k, TENSOR_Q2_K, 256)
 DECODE(q3_k, TENSOR_Q3_K, 256)
 DECODE(q6_k, TENSOR_Q6_K, 256)
-DECODE(tq2_0, TENSOR_TQ2_0, 256)
 DECODE(nvfp4, TENSOR_NVFP4, 64)
 
 static void decode_q4_0(const uint8_t *p, float *y) {
@@ -187,46 +186,46 @@ DECODE_IQ(iq2_s, TENSOR_IQ2_S, 0.125f, iq2_sizes)
 DECODE_IQ(iq3_xxs, TENSOR_IQ3_XXS, 0.25f, iq3_xxs_sizes)
 DECODE_IQ(iq3_s, TENSOR_IQ3_S, 1, iq3_s_sizes)
 
-/* Indexed by tensor type; bytes 0: the type is not supported. */
-static const struct {
-    uint16_t n, bytes;
-    void (*decode)(const uint8_t *block, float *y);
-} formats[] = {
-    [TENSOR_F32] = {1, 4, decode_f32},
-    [TENSOR_F16] = {1, 2, decode_f16},
-    [TENSOR_BF16] = {1, 2, decode_bf16},
-    [TENSOR_Q4_0] = {32, 18, decode_q4_0},
-    [TENSOR_Q4_1] = {32, 20, decode_q4_1},
-    [TENSOR_Q5_0] = {32, 22, decode_q5_0},
-    [TENSOR_Q5_1] = {32, 24, decode_q5_1},
-    [TENSOR_Q8_0] = {32, 34, decode_q8_0},
-    [TENSOR_Q2_K] = {256, 84, decode_q2_k},
-    [TENSOR_Q3_K] = {256, 110, decode_q3_k},
-    [TENSOR_Q4_K] = {256, 144, decode_q4_k},
-    [TENSOR_Q5_K] = {256, 176, decode_q5_k},
-    [TENSOR_Q6_K] = {256, 210, decode_q6_k},
-    [TENSOR_IQ2_XXS] = {256, 66, decode_iq2_xxs},
-    [TENSOR_IQ4_NL] = {32, 18, decode_iq4_nl},
-    [TENSOR_IQ4_XS] = {256, 136, decode_iq4_xs},
-    [TENSOR_MXFP4] = {32, 17, decode_mxfp4},
-    [TENSOR_NVFP4] = {64, 36, decode_nvfp4},
-    [TENSOR_IQ1_S] = {256, 50, decode_iq1_s},
-    [TENSOR_IQ1_M] = {256, 56, decode_iq1_m},
-    [TENSOR_IQ2_XS] = {256, 74, decode_iq2_xs},
-    [TENSOR_IQ2_S] = {256, 82, decode_iq2_s},
-    [TENSOR_IQ3_XXS] = {256, 98, decode_iq3_xxs},
-    [TENSOR_IQ3_S] = {256, 110, decode_iq3_s},
-    [TENSOR_TQ1_0] = {256, 54, decode_tq1_0},
-    [TENSOR_TQ2_0] = {256, 66, decode_tq2_0},
+typedef void (*decode_fn)(const uint8_t *block, float *y);
+
+/* Decoders of whole blocks, indexed by tensor type. Types without one are decoded by blk_value(),
+ * which is slower. */
+static const decode_fn decoders[] = {
+    [TENSOR_F32] = decode_f32,         [TENSOR_F16] = decode_f16,
+    [TENSOR_BF16] = decode_bf16,       [TENSOR_Q4_0] = decode_q4_0,
+    [TENSOR_Q4_1] = decode_q4_1,       [TENSOR_Q5_0] = decode_q5_0,
+    [TENSOR_Q5_1] = decode_q5_1,       [TENSOR_Q8_0] = decode_q8_0,
+    [TENSOR_Q2_K] = decode_q2_k,       [TENSOR_Q3_K] = decode_q3_k,
+    [TENSOR_Q4_K] = decode_q4_k,       [TENSOR_Q5_K] = decode_q5_k,
+    [TENSOR_Q6_K] = decode_q6_k,       [TENSOR_IQ2_XXS] = decode_iq2_xxs,
+    [TENSOR_IQ4_NL] = decode_iq4_nl,   [TENSOR_IQ4_XS] = decode_iq4_xs,
+    [TENSOR_MXFP4] = decode_mxfp4,     [TENSOR_NVFP4] = decode_nvfp4,
+    [TENSOR_IQ1_S] = decode_iq1_s,     [TENSOR_IQ1_M] = decode_iq1_m,
+    [TENSOR_IQ2_XS] = decode_iq2_xs,   [TENSOR_IQ2_S] = decode_iq2_s,
+    [TENSOR_IQ3_XXS] = decode_iq3_xxs, [TENSOR_IQ3_S] = decode_iq3_s,
+    [TENSOR_TQ1_0] = decode_tq1_0,
 };
 
-void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) {
-    const uint8_t *p = src;
+/* Decodes the block at @p of a format without a row in decoders[]. */
+static void decode_values(const struct tensor_format *f, const uint8_t *p, float *y) {
+    for (unsigned i = 0; i < f->block; i++)
+        y[i] = blk_value((uint32_t)f->type, p, i, &quant_grids);
+}
 
-    assert((size_t)type < ARRAY_SIZE(formats) && formats[type].bytes);
-    assert(n % formats[type].n == 0);
-    for (size_t i = 0; i < n; i += formats[type].n, p += formats[type].bytes)
-        formats[type].decode(p, dst + i);
+void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+    const uint8_t *p = src;
+    decode_fn decode = NULL;
+
+    assert(f && n % f->block == 0);
+    if ((size_t)type < ARRAY_SIZE(decoders))
+        decode = decoders[type];
+    for (size_t i = 0; i < n; i += f->block, p += f->block_bytes) {
+        if (decode)
+            decode(p, dst + i);
+        else
+            decode_values(f, p, dst + i);
+    }
 }
 
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst) {

@@ -19,37 +19,43 @@
 
 #include "base/err.h"
 
+/* Rows of the formats of tensors: name, number in the file, values of a block, its bytes (of the
+ * structs block_* of ggml-common.h, with which files are written), and the offsets of the half
+ * floats in it, or TENSOR_NONE. I32 is a type of tables, not of weights. */
+#define TENSOR_NONE 0xFFFF
+#define TENSOR_FORMATS(X)                                                                          \
+    X(F32, 0, 1, 4, TENSOR_NONE, TENSOR_NONE)                                                      \
+    X(F16, 1, 1, 2, 0, TENSOR_NONE)                                                                \
+    X(Q4_0, 2, 32, 18, 0, TENSOR_NONE)                                                             \
+    X(Q4_1, 3, 32, 20, 0, 2)                                                                       \
+    X(Q5_0, 6, 32, 22, 0, TENSOR_NONE)                                                             \
+    X(Q5_1, 7, 32, 24, 0, 2)                                                                       \
+    X(Q8_0, 8, 32, 34, 0, TENSOR_NONE)                                                             \
+    X(Q2_K, 10, 256, 84, 80, 82)                                                                   \
+    X(Q3_K, 11, 256, 110, 108, TENSOR_NONE)                                                        \
+    X(Q4_K, 12, 256, 144, 0, 2)                                                                    \
+    X(Q5_K, 13, 256, 176, 0, 2)                                                                    \
+    X(Q6_K, 14, 256, 210, 208, TENSOR_NONE)                                                        \
+    X(IQ2_XXS, 16, 256, 66, 0, TENSOR_NONE)                                                        \
+    X(IQ2_XS, 17, 256, 74, 0, TENSOR_NONE)                                                         \
+    X(IQ3_XXS, 18, 256, 98, 0, TENSOR_NONE)                                                        \
+    X(IQ1_S, 19, 256, 50, 0, TENSOR_NONE)                                                          \
+    X(IQ4_NL, 20, 32, 18, 0, TENSOR_NONE)                                                          \
+    X(IQ3_S, 21, 256, 110, 0, TENSOR_NONE)                                                         \
+    X(IQ2_S, 22, 256, 82, 0, TENSOR_NONE)                                                          \
+    X(IQ4_XS, 23, 256, 136, 0, TENSOR_NONE)                                                        \
+    X(I32, 26, 1, 4, TENSOR_NONE, TENSOR_NONE)                                                     \
+    X(IQ1_M, 29, 256, 56, TENSOR_NONE, TENSOR_NONE)                                                \
+    X(BF16, 30, 1, 2, TENSOR_NONE, TENSOR_NONE)                                                    \
+    X(TQ1_0, 34, 256, 54, 52, TENSOR_NONE)                                                         \
+    X(TQ2_0, 35, 256, 66, 64, TENSOR_NONE)                                                         \
+    X(MXFP4, 39, 32, 17, TENSOR_NONE, TENSOR_NONE)                                                 \
+    X(NVFP4, 40, 64, 36, TENSOR_NONE, TENSOR_NONE)
+
 /* Types of tensors, numbered as in the file. */
-enum tensor_type {
-    TENSOR_F32 = 0,
-    TENSOR_F16 = 1,
-    TENSOR_Q4_0 = 2,
-    TENSOR_Q4_1 = 3,
-    TENSOR_Q5_0 = 6,
-    TENSOR_Q5_1 = 7,
-    TENSOR_Q8_0 = 8,
-    TENSOR_Q2_K = 10,
-    TENSOR_Q3_K = 11,
-    TENSOR_Q4_K = 12,
-    TENSOR_Q5_K = 13,
-    TENSOR_Q6_K = 14,
-    TENSOR_IQ2_XXS = 16,
-    TENSOR_IQ2_XS = 17,
-    TENSOR_IQ3_XXS = 18,
-    TENSOR_IQ1_S = 19,
-    TENSOR_IQ4_NL = 20,
-    TENSOR_IQ3_S = 21,
-    TENSOR_IQ2_S = 22,
-    TENSOR_IQ4_XS = 23,
-    /* a type of tables, not of weights */
-    TENSOR_I32 = 26,
-    TENSOR_IQ1_M = 29,
-    TENSOR_BF16 = 30,
-    TENSOR_TQ1_0 = 34,
-    TENSOR_TQ2_0 = 35,
-    TENSOR_MXFP4 = 39,
-    TENSOR_NVFP4 = 40,
-};
+#define TENSOR_NUMBER(name, number, ...) TENSOR_##name = number,
+enum tensor_type { TENSOR_FORMATS(TENSOR_NUMBER) };
+#undef TENSOR_NUMBER
 
 /* Describes the layout of a type's values in a file: consecutive whole blocks. */
 struct tensor_format {
@@ -60,6 +66,8 @@ struct tensor_format {
     uint32_t block;
     /* bytes per block */
     uint32_t block_bytes;
+    /* offsets of half floats in a block (scales, or values); TENSOR_NONE: fewer than two */
+    uint16_t half_at[2];
 };
 
 /* Returns the row of the format table, which is static; NULL for a type that weft does not read. */
