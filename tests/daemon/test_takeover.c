@@ -93,7 +93,7 @@ static void live(void) {
     note("%s", n_open() == before ? "" : "a descriptor is left;");
     takeover_close();
     uv_run(&loop, UV_RUN_DEFAULT);
-    note("%s", uv_loop_close(&loop) == 0 ? "" : "handles are left;");
+    note("%s", uv_loop_close(&loop) == 0 ? "end;" : "handles are left;");
 }
 
 struct message {
@@ -150,6 +150,9 @@ static void run(const char *names, const char *variable, const struct message *t
     close(out[1]);
     for (size_t at = 0; (n = read(out[0], text + at, sizeof(text) - 1 - at)) > 0;)
         at += (size_t)n;
+    char *last = strstr(text, "end;");
+    cr_assert(last && !last[4], "%s", text);
+    *last = 0;
     cr_expect_str_eq(text, did);
     for (size_t at = 0; (n = recv(pair[0], answer + at, sizeof(answer) - 2 - at, 0)) != 0;) {
         cr_assert(n > 0 || errno == ECONNRESET); /* the daemon left messages unread */
