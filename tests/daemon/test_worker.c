@@ -378,6 +378,31 @@ Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
     cr_expect_eq(end(&s), WORKER_CHANNEL);
 }
 
+/* The front sends no part behind a cancel: the parts before it are forgotten. */
+Test(worker, a_cancel_drops_the_parts_of_a_request, .timeout = 60) {
+    static int32_t prompt[40000];
+    CLEANUP(buf_deinit) struct buf first = {.max = MSG_MAX_FRAME}, next = first, cancel = first;
+    struct submit m = {.id = 8,
+                       .tokens = prompt,
+                       .n_prompt = ARRAY_SIZE(prompt),
+                       .n_tokens = ARRAY_SIZE(prompt),
+                       .max_new = 1};
+    struct scene s;
+
+    params_init(&m.sampling);
+    int n = msg_submit_pack_part(&first, &m, 0);
+    cr_assert_gt(n, 0);
+    cr_assert_gt(msg_submit_pack_part(&next, &m, (uint32_t)n), 0);
+    cr_assert_eq(msg_cancel_pack(&cancel, m.id), 0);
+    serve(&s, (struct msg_open){0}, -1);
+    say(&s, MSG_SUBMIT_PART, first.data, first.len);
+    say(&s, MSG_CANCEL, cancel.data, cancel.len);
+    say(&s, MSG_SUBMIT_PART, next.data, next.len);
+    receive_type(&s, MSG_FAILED);
+    cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
+    cr_expect_eq(end(&s), WORKER_CHANNEL);
+}
+
 /* The memory of the machine is for pages, pictures and the disk tier, unless the options say
  * otherwise. */
 Test(worker, memory_that_no_option_gives_is_divided) {
