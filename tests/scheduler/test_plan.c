@@ -693,6 +693,29 @@ Test(plan, a_quarantined_request_has_its_step_for_itself) {
     cr_expect_eq(n_alone, 4);
 }
 
+Test(plan, quarantined_requests_take_turns) {
+    static struct fixture f;
+
+    for (int others = 0; others < 2; others++) {
+        uint32_t n[2] = {0};
+
+        for (uint64_t turn = 0; turn < 24 * PLAN_ALONE_TURNS; turn++) {
+            setup(&f, 1, 0.01);
+            for (int i = 0; i < 2; i++)
+                add_running(&f, 101, 100)->alone = true;
+            if (others)
+                add_running(&f, 101, 100);
+            f.p.turn = turn;
+            plan_step(&f.p);
+            check(&f);
+            if (f.p.alone != PLAN_NONE)
+                n[f.p.alone]++;
+        }
+        for (int i = 0; i < 2; i++)
+            cr_expect_eq(n[i], others ? 12 : 12 * PLAN_ALONE_TURNS, "%d: %u", i, n[i]);
+    }
+}
+
 Test(plan, rows_go_round_when_not_all_fit) {
     static struct fixture f;
     uint32_t n[10] = {0};
