@@ -178,6 +178,11 @@ static const struct {
      "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", \"arguments\": "
      "{\"pattern\":\"three\"}}\n</tool_call>",
      RESULT, true},
+    {"Qwen-Qwen3-0.6B",
+     "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", \"arguments\": "
+     "{\"pattern\":\"three\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"find\", "
+     "\"arguments\": {\"pattern\":\"four\"}}\n</tool_call>",
+     RESULT, true},
     {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", THOUGHT "\n</think>\n\nThere are three of them.",
      QUESTION, true},
     {"llama-cpp-deepseek-r1", THOUGHT "\n</think>\n\nThere are three of them.", QUESTION, true},
