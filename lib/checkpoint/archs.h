@@ -39,6 +39,8 @@ enum name_how {
     NAME_GATE_UP_BIAS,
     /* kernels of two frames, which GGUF has apart (vision.c) */
     NAME_FRAMES,
+    /* kernels whose colours are behind the pixels (vision.c) */
+    NAME_PIXELS,
     /* nothing that a GGUF file has */
     NAME_LEFT_OUT,
 };

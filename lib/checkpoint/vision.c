@@ -68,6 +68,38 @@ static const struct arch_name names_qwen[] = {
     {0},
 };
 
+/* Products may have bounds beside their matrix, which is `linear` then. */
+static const struct arch_name names_gemma4v[] = {
+    {"vision_tower.patch_embedder.input_proj", "v.patch_embd", NAME_PIXELS},
+    {"vision_tower.patch_embedder.position_embedding_table", "v.position_embd.weight", NAME_PLAIN},
+    {"vision_tower.std_bias", "v.std_bias", NAME_PLAIN},
+    {"vision_tower.std_scale", "v.std_scale", NAME_PLAIN},
+    {"embed_vision.embedding_projection", "mm.input_projection", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.input_layernorm", "v.blk.#.ln1", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.post_attention_layernorm", "v.blk.#.attn_post_norm",
+     NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.pre_feedforward_layernorm", "v.blk.#.ln2", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.post_feedforward_layernorm", "v.blk.#.ffn_post_norm",
+     NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.q_norm", "v.blk.#.attn_q_norm", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.k_norm", "v.blk.#.attn_k_norm", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.q_proj.linear", "v.blk.#.attn_q", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.q_proj", "v.blk.#.attn_q", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.k_proj.linear", "v.blk.#.attn_k", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.k_proj", "v.blk.#.attn_k", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.v_proj.linear", "v.blk.#.attn_v", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.v_proj", "v.blk.#.attn_v", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.o_proj.linear", "v.blk.#.attn_out", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.self_attn.o_proj", "v.blk.#.attn_out", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.gate_proj.linear", "v.blk.#.ffn_gate", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.gate_proj", "v.blk.#.ffn_gate", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.up_proj.linear", "v.blk.#.ffn_up", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.up_proj", "v.blk.#.ffn_up", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.down_proj.linear", "v.blk.#.ffn_down", NAME_PLAIN},
+    {"vision_tower.encoder.layers.#.mlp.down_proj", "v.blk.#.ffn_down", NAME_PLAIN},
+    {0},
+};
+
 /* The rows of q and k are in the order of halves; GGUF has that of neighbours. */
 static const struct arch_name names_pixtral[] = {
     {"vision_tower.patch_conv", "v.patch_embd", NAME_PLAIN},
@@ -208,8 +240,24 @@ static int vision_pixtral(struct reader *r) {
     return gguf_keys_bool(&r->build.keys, "clip.use_silu", true);
 }
 
+/* Gemma 4: the engine's heads divide a row evenly. */
+static int vision_gemma4(struct reader *r) {
+    yyjson_val *act = yyjson_obj_get(r->text, "hidden_activation");
+    double dim = reader_number(r, "head_dim"), heads = reader_number(r, "num_attention_heads");
+
+    if (!isnan(dim) && dim * heads != reader_number(r, "hidden_size"))
+        return vision_bad(r, "head_dim");
+    TRY(vision_put(r, "pooling_kernel_size", "clip.vision.projector.scale_factor"));
+    if (json_is(act, "quick_gelu"))
+        return 0;
+    if (!json_is(act, "gelu_pytorch_tanh"))
+        return vision_bad(r, "hidden_activation");
+    return gguf_keys_bool(&r->build.keys, "clip.use_gelu", true);
+}
+
 /* Means and deviations of colours. */
 static const double halves[2][3] = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+static const double unchanged[2][3] = {{0, 0, 0}, {1, 1, 1}};
 static const double clip[2][3] = {{0.48145466, 0.4578275, 0.40821073},
                                   {0.26862954, 0.26130258, 0.27577711}};
 
@@ -219,6 +267,7 @@ static const struct vision_row vision_rows[] = {
     {"qwen3_5", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3},
     {"qwen3_5_moe", "qwen3vl_merger", names_qwen, halves, 1e-6, vision_qwen3},
     {"qwen2_5_vl", "qwen2.5vl_merger", names_qwen, clip, 1e-6, vision_qwen25},
+    {"gemma4", "gemma4v", names_gemma4v, unchanged, 1e-6, vision_gemma4},
     {"mistral3", "pixtral", names_pixtral, clip, 1e-5, vision_pixtral},
 };
 
@@ -262,6 +311,8 @@ static int vision_preprocessor(struct reader *r, const struct vision_row *row) {
         TRY(result);
         root = yyjson_doc_get_root(doc);
     }
+    if (yyjson_is_false(yyjson_obj_get(root, "do_normalize")))
+        root = NULL;
     TRY(vision_colours(r, yyjson_obj_get(root, "image_mean"), row->colours[0],
                        "clip.vision.image_mean"));
     return vision_colours(r, yyjson_obj_get(root, "image_std"), row->colours[1],
@@ -283,7 +334,7 @@ static int vision_keys(struct reader *r, const struct vision_row *row, uint32_t 
         {"num_attention_heads num_heads", "clip.vision.attention.head_count"},
         {"patch_size", "clip.vision.patch_size"},
     };
-    double eps = reader_number(r, "layer_norm_eps");
+    yyjson_val *given = json_given(r->text, "layer_norm_eps");
 
     TRY(vision_text(r, "general.architecture", "clip"));
     TRY(vision_text(r, "general.type", "mmproj"));
@@ -292,8 +343,9 @@ static int vision_keys(struct reader *r, const struct vision_row *row, uint32_t 
     TRY(gguf_keys_u32(&r->build.keys, "clip.vision.projection_dim", n_out));
     for (size_t i = 0; i < ARRAY_SIZE(map); i++)
         TRY(vision_put(r, map[i].from, map[i].to));
-    if (isnan(eps))
-        eps = row->eps;
+    if (!given)
+        given = json_given(r->text, "rms_norm_eps");
+    double eps = yyjson_is_num(given) ? yyjson_get_num(given) : row->eps;
     TRY(gguf_keys_f32(&r->build.keys, "clip.vision.attention.layer_norm_epsilon", (float)eps));
     TRY(vision_preprocessor(r, row));
     return row->write(r);
@@ -370,6 +422,33 @@ static int vision_frames(struct reader *r, const struct st_tensor *t, struct ggu
     return 0;
 }
 
+/* Adds kernels [rows][side][side][colours] as [rows][colours][side][side]. */
+static int vision_pixels(struct reader *r, const struct st_tensor *t, struct gguf_built *b) {
+    size_t size = st_type_bytes(t->type);
+    CLEANUP(freep) uint8_t *bytes = NULL;
+    uint32_t side;
+    uint8_t *to;
+
+    TRY(vision_whole(r, "patch_size", &side));
+    size_t n = (size_t)side * side;
+    if (side > 256 || t->n_dims != 2 || t->dim[1] != 3 * n || t->n_bytes == 0)
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
+                       r->file[t->file].name, t->name);
+    b->n_dims = 4;
+    b->ne[0] = b->ne[1] = side;
+    b->ne[2] = 3;
+    b->ne[3] = t->dim[0];
+    TRY(reader_bytes(r, t, &bytes));
+    TRY(gguf_build_tensor(&r->build, b, t->n_bytes, &to));
+    for (size_t row = 0; row < t->dim[0]; row++)
+        for (size_t i = 0; i < 3 * n; i++) {
+            size_t from = i % n * 3 + i / n;
+
+            memcpy(to + (row * 3 * n + i) * size, bytes + (row * 3 * n + from) * size, size);
+        }
+    return 0;
+}
+
 /* Adds the rows of q or k, those of each head in the order of neighbours: row 2 i + k is row
  * k * half + i of the file. */
 static int vision_rotated(struct reader *r, const struct st_tensor *t, struct gguf_built *b) {
@@ -406,8 +485,8 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
 
     if (strncmp(name, "model.", 6) == 0)
         name += 6;
-    bool own = strncmp(name, "vision", 6) == 0 || strncmp(name, "visual.", 7) == 0 ||
-               strncmp(name, "multi_modal_projector.", 22) == 0;
+    bool own = strncmp(name, "vision", 6) == 0 || strncmp(name, "embed_vision.", 13) == 0 ||
+               strncmp(name, "visual.", 7) == 0 || strncmp(name, "multi_modal_projector.", 22) == 0;
     if (!own)
         return 0;
     if (!vision_place(row, name, &p))
@@ -417,6 +496,8 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
     TRY(reader_type(r, t, &b.type));
     if (p.name->how == NAME_FRAMES)
         return vision_frames(r, t, &b);
+    if (p.name->how == NAME_PIXELS)
+        return vision_pixels(r, t, &b);
     if (p.name->how == NAME_ROTATED)
         return vision_rotated(r, t, &b);
     return reader_copy(r, t, p.name->how, &b);

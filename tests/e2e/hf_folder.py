@@ -494,10 +494,29 @@ def byte_letters():
     return [chr(b) for b in kept] + [chr(256 + i) for i in range(len(rest))]
 
 
+def chars_tokenizer_of(g):
+    """Returns tokenizer.json of Gemma 4's vocabulary: merges of letters, bytes for letters that it lacks."""
+    tokens, kinds = g.keys["tokenizer.ggml.tokens"], g.keys["tokenizer.ggml.token_type"]
+    added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+              "special": kinds[i] != 4} for i, t in enumerate(tokens) if kinds[i] in (2, 3, 4)]
+    decoders = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        "post_processor": None, "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+                  "vocab": {t: i for i, t in enumerate(tokens)}, "merges": g.keys["tokenizer.ggml.merges"]},
+    }
+
+
 def tokenizer_of(g):
     """Returns tokenizer.json of a byte-level vocabulary: the file's own, or one of the same size."""
     keys = g.keys
     n = g.tensors["token_embd.weight"][1][1]
+    if keys["tokenizer.ggml.model"] == "gemma4":
+        return chars_tokenizer_of(g)
     own = keys["tokenizer.ggml.model"] == "gpt2"
     tokens = keys["tokenizer.ggml.tokens"] if own else byte_letters() + [f"<{i}>" for i in range(256, n)]
     kinds = keys["tokenizer.ggml.token_type"] if own else [1] * 256 + [3] * (n - 256)

@@ -18,11 +18,19 @@ QWEN25 = {**QWEN3, "v.post_ln": "merger.ln_q", "mm.0": "merger.mlp.0", "mm.2": "
 PIXTRAL = {"v.patch_embd": "patch_conv", "v.pre_ln": "ln_pre", "ln1": "attention_norm", "ln2": "ffn_norm",
            **{f"attn_{to}": f"attention.{of}_proj" for to, of in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o"))},
            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")}}
+GEMMA4 = {"ln1": "input_layernorm", "attn_post_norm": "post_attention_layernorm", "ln2": "pre_feedforward_layernorm",
+          "ffn_post_norm": "post_feedforward_layernorm", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+          **{f"attn_{to}": f"self_attn.{of}_proj.linear" for to, of in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o"))},
+          **{f"ffn_{part}": f"mlp.{part}_proj.linear" for part in ("gate", "up", "down")}}
+GEMMA4_WHOLE = {"v.patch_embd.weight": "vision_tower.patch_embedder.input_proj.weight", "v.std_bias": "vision_tower.std_bias",
+                "v.position_embd.weight": "vision_tower.patch_embedder.position_embedding_table",
+                "v.std_scale": "vision_tower.std_scale", "mm.input_projection.weight": "embed_vision.embedding_projection.weight"}
 PROJECTOR = {"mm.input_norm.weight": "norm.weight", "mm.patch_merger.weight": "patch_merger.merging_layer.weight",
              "mm.1.weight": "linear_1.weight", "mm.2.weight": "linear_2.weight"}
 # kind: names, prefix, where the layers are, names of the configuration's sizes
 KINDS = {
     "gemma3": (SIGLIP, "vision_tower.vision_model.", "encoder.layers", {}),
+    "gemma4v": (GEMMA4, "model.vision_tower.", "encoder.layers", {}),
     "pixtral": (PIXTRAL, "vision_tower.", "transformer.layers", {}),
     "qwen3vl_merger": (QWEN3, "model.visual.", "blocks", {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}),
     "qwen2.5vl_merger": (QWEN25, "visual.", "blocks", {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}),
@@ -37,6 +45,19 @@ def frames(first, second):
     n = len(data) // (dims[2] * dims[3])
     parts = [part[i:i + n] for i in range(0, len(data), n) for part in (data, second[2])]
     return kind, (dims[0], dims[1], 2, dims[2], dims[3]), b"".join(parts)
+
+
+def flat(kernel):
+    """Returns kernels as a matrix, in which the colours of a pixel follow each other."""
+    kind, (side, _, colours, rows), data = kernel
+    size, n = len(data) // (side * side * colours * rows), side * side
+    values = [data[i:i + size] for i in range(0, len(data), size)]
+    out = [values[(r * colours + c) * n + i] for r in range(rows) for i in range(n) for c in range(colours)]
+    return kind, (colours * n, rows), b"".join(out)
+
+
+def kind_of(mm):
+    return mm.keys.get("clip.projector_type") or mm.keys["clip.vision.projector_type"]
 
 
 def fused(parts):
@@ -59,7 +80,7 @@ def stored(tensors):
 
 def encoder_of(mm):
     """Returns the tensors of the projector file, dimensions with the outermost first."""
-    kind = mm.keys["clip.projector_type"]
+    kind = kind_of(mm)
     names, prefix, layers, _ = KINDS[kind]
     deep = [i for i, there in enumerate(mm.keys.get("clip.vision.is_deepstack_layers", [])) if there]
     out = {}
@@ -68,7 +89,11 @@ def encoder_of(mm):
             continue
         if kind == "pixtral" and name.endswith(("attn_q.weight", "attn_k.weight")):
             tensor = hf_folder.unpermuted(tensor, tensor[1][1] // mm.keys["clip.vision.attention.head_count"])
-        if kind == "pixtral" and name in PROJECTOR:
+        if kind == "gemma4v" and name == "v.patch_embd.weight":
+            tensor = flat(tensor)
+        if kind == "gemma4v" and name in GEMMA4_WHOLE:
+            to = "model." + GEMMA4_WHOLE[name]
+        elif kind == "pixtral" and name in PROJECTOR:
             to = "multi_modal_projector." + PROJECTOR[name]
         elif name == "mm.input_projection.weight":
             to = "multi_modal_projector.mm_input_projection_weight"
@@ -87,13 +112,15 @@ def encoder_of(mm):
 
 
 def vision_config_of(mm):
-    kind = mm.keys["clip.projector_type"]
+    kind = kind_of(mm)
     key = lambda name, usual=None: mm.keys.get("clip.vision." + name, usual)
     config = {KINDS[kind][3].get(to, to): key(of) for of, to in SIZES.items()}
     if kind == "gemma3":
         config["image_size"] = key("image_size")
     elif kind == "qwen3vl_merger":
         config["deepstack_visual_indexes"] = [i for i, there in enumerate(key("is_deepstack_layers", [])) if there]
+    elif kind == "gemma4v":
+        config.update(pooling_kernel_size=key("projector.scale_factor", 3), hidden_activation="quick_gelu", rms_norm_eps=1e-6)
     elif kind != "pixtral":
         period = key("n_wa_pattern")
         config.update(window_size=112, fullatt_block_indexes=[*range(period - 1, key("block_count"), period)])

@@ -121,7 +121,7 @@ def test_the_text_model_of_a_model_with_pictures():
 
 
 # golden model with pictures: model_type of its folder
-SEEING = {"gemma3": "gemma3", "mistral3": "mistral3", "qwen3vl": "qwen3_vl", "qwen25vl": "qwen2_5_vl", "qwen35": "qwen3_5"}
+SEEING = {"gemma3": "gemma3", "gemma4": "gemma4", "mistral3": "mistral3", "qwen3vl": "qwen3_vl", "qwen25vl": "qwen2_5_vl", "qwen35": "qwen3_5"}
 
 
 def rows_of(projector, picture, out):
@@ -164,6 +164,8 @@ ENCODER_REFUSED = [
     ("gemma3", lambda c: c.update(mm_tokens_per_image=5), "vision_config.mm_tokens_per_image"),
     ("gemma3", lambda c: c.update(model_type="x"), "the image encoder of a folder of this model_type is not supported"),
     ("gemma3", lambda c: c.pop("vision_config"), "vision_config is missing"),
+    ("gemma4", lambda c: c["vision_config"].update(hidden_activation="relu"), "vision_config.hidden_activation"),
+    ("gemma4", lambda c: c["vision_config"].update(patch_size=8), "input_proj.weight' has a shape"),
     ("gemma3", lambda c: c["vision_config"].update(num_hidden_layers=9), "v.blk.4.ln1.weight"),
     ("mistral3", lambda c: c["vision_config"].update(num_attention_heads=3), "has no whole heads"),
     ("qwen3vl", lambda c: c["vision_config"].update(deepstack_visual_indexes=[1]), "vision_config.deepstack_visual_indexes"),
