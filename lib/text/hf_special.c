@@ -82,11 +82,16 @@ static int32_t hf_named(const struct hf_reader *r, yyjson_val *file, const char 
     return hf_find(r, hf_str(v));
 }
 
+/* Returns the text model's part of config.json; NULL: it has none. */
+static yyjson_val *hf_text_config(const struct hf_reader *r) {
+    return json_given(r->model_config, "text_config");
+}
+
 /* Returns the id of special token @name ("bos"): of the tokenizer's own files, or else the number
  * in the model's. */
 static int32_t hf_special_id(const struct hf_reader *r, const char *name) {
-    yyjson_val *const by_text[] = {r->config, r->map}, *const by_id[] = {r->generation,
-                                                                         r->model_config};
+    yyjson_val *const by_text[] = {r->config, r->map};
+    yyjson_val *const by_id[] = {r->generation, r->model_config, hf_text_config(r)};
     char key[32];
 
     snprintf(key, sizeof(key), "%s_token", name);
@@ -154,7 +159,7 @@ static int hf_collect_ends(struct hf_reader *r, yyjson_val *file, const char *na
                            uint32_t *n) {
     yyjson_val *v = json_given(file, "eos_token_id"), *one = yyjson_is_arr(v) ? NULL : v;
 
-    if (yyjson_arr_size(v) > HF_ENDS_MAX - 1 - *n)
+    if (yyjson_arr_size(v) + (one != NULL) > HF_ENDS_MAX - *n)
         return err_set(r->err, 0, NULL, "%s: eos_token_id has too many entries", name);
     JSON_EACH(item, v) {
         if (!yyjson_is_uint(item) || yyjson_get_uint(item) >= r->n)
@@ -174,6 +179,7 @@ static int hf_write_ends(struct hf_reader *r) {
 
     TRY(hf_collect_ends(r, r->generation, "generation_config.json", ids, &n));
     TRY(hf_collect_ends(r, r->model_config, "config.json", ids, &n));
+    TRY(hf_collect_ends(r, hf_text_config(r), "config.json", ids, &n));
     TRY(gguf_keys_array(r->out, HF_KEY_ENDS, GGUF_U32, n));
     for (uint32_t i = 0; i < n; i++)
         TRY(gguf_keys_add_u32(r->out, ids[i]));

@@ -204,6 +204,9 @@ Test(hf_tokenizer, refusals_of_the_other_files) {
     in.generation_config = text("[");
     cr_assert_str_eq(refusal(&in), "generation_config.json is not a JSON object");
     in.generation_config = (struct gguf_str){0};
+    in.config = text("{'eos_token_id':0,'text_config':{'eos_token_id':-1}}");
+    cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id is no id"));
+    in.config = (struct gguf_str){0};
     in.tokenizer_config = text("{'add_bos_token':1}");
     cr_assert_str_eq(refusal(&in), "tokenizer_config.json: add_bos_token is not a bool");
     in.tokenizer_config = text("{'chat_template':[{'name':'a b','template':''}]}");
@@ -218,7 +221,7 @@ Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
         .tokenizer_config = text("{'bos_token':{'content':'<s>'},'add_bos_token':true}"),
         .special_tokens_map = text("{'bos_token':'<t>','eos_token':'<e>'}"),
         .generation_config = text("{'eos_token_id':[6]}"),
-        .config = text("{'eos_token_id':3}"),
+        .config = text("{'eos_token_id':3,'text_config':{'eos_token_id':[2]},'limit':Infinity}"),
     };
     CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
     struct tokens got = expect_encode(t, "a", 1, TOKENIZE_BOS);
@@ -226,8 +229,22 @@ Test(hf_tokenizer, special_tokens_of_the_files_beside_it) {
     expect_ids(&got, (int32_t[]){4, 0}, 2, "a");
     cr_assert_eq(tokenizer_eos(t), 5);
     cr_assert(tokenizer_is_end(t, 5) && tokenizer_is_end(t, 6) && tokenizer_is_end(t, 3));
-    cr_assert_not(tokenizer_is_end(t, 4));
+    cr_assert(tokenizer_is_end(t, 2) && !tokenizer_is_end(t, 4));
     tokens_deinit(&got);
+}
+
+Test(hf_tokenizer, ends_of_all_files_have_one_limit) {
+    struct hf_tokenizer_files in = {.tokenizer = text("{" BPE "}")};
+    char many[256] = "{'eos_token_id':[0";
+
+    for (int i = 1; i < 64; i++)
+        strcat(many, ",0");
+    strcat(many, "]}");
+    in.generation_config = text(many);
+    CLEANUP(tokenizer_freep) struct tokenizer *t = load(&in);
+    cr_assert(tokenizer_is_end(t, 0));
+    in.config = text("{'text_config':{'eos_token_id':1}}");
+    cr_assert_not_null(strstr(refusal(&in), "config.json: eos_token_id has too many entries"));
 }
 
 /* </s> is ordinary text in files that do not add it. */
