@@ -535,7 +535,11 @@ int checkpoint_open_projector(struct gguf **out, const char *path, struct err *e
     if (!files_is_folder(path))
         return gguf_open(out, path, err);
     TRY(reader_open(&r, path, ENCODER_MAX, err ? err : &own));
-    return vision_read(&r, out);
+    int result = vision_read(&r, out);
+    if (result == -EMSGSIZE)
+        return err_set(r.err, 0, NULL, "the image encoder has more than %zu GiB",
+                       ENCODER_MAX >> 30);
+    return result;
 }
 
 bool checkpoint_has_projector(const char *dir) {
