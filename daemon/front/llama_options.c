@@ -14,6 +14,7 @@
 
 #define WHOLE_CONTEXT "penalties look at the whole context"
 #define GGUF "the model file decides it"
+#define TERMINAL "weftctl chat asks in the terminal"
 
 static const struct llama_option table[] = {
     /* the model */
@@ -79,6 +80,13 @@ static const struct llama_option table[] = {
     {"-ngl,--gpu-layers,--n-gpu-layers", LLAMA_LAYERS, NULL},
     {"-ncmoe,--n-cpu-moe", LLAMA_VALUE, "host-experts"},
     {"-cmoe,--cpu-moe", LLAMA_FLAG, "host-experts=1000000"},
+    {"-cmoed,--cpu-moe-draft,--spec-draft-cpu-moe", LLAMA_HERE, NULL},
+    {"-ncmoed,--n-cpu-moe-draft,--spec-draft-n-cpu-moe", LLAMA_HERE_VALUE, NULL},
+    /* of ik_llama.cpp */
+    {"-fmoe,--fused-moe,-nofmoe,-fmla,-rtr,--run-time-repack,-ger,-muge", LLAMA_HERE, NULL},
+    {"-mla,--mla-use,-amb,--attention-max-batch", LLAMA_HERE_VALUE, NULL},
+    {"-ser,--smart-expert-reduction", LLAMA_REFUSED_VALUE,
+     "all experts that the model picks are computed: leave it out"},
     {"-dev,--device", LLAMA_DEVICES, "--devices 0,1 names CUDA devices, --backend cpu none"},
     {"-sm,--split-mode", LLAMA_SPLIT, NULL},
     {"-mg,--main-gpu", LLAMA_VALUE, "devices"},
@@ -132,6 +140,9 @@ static const struct llama_option table[] = {
     {"--reasoning-budget", LLAMA_BUDGET, NULL},
     {"-sys", LLAMA_REFUSED_VALUE, "--system-prompt FILE reads it from a file"},
     {"--prefill-assistant,--no-prefill-assistant", LLAMA_HERE, NULL},
+    {"-p,--prompt,-f,--file", LLAMA_REFUSED_VALUE, TERMINAL},
+    {"-cnv,--conversation,-i,--interactive,--interactive-first", LLAMA_REFUSED, TERMINAL},
+    {"--color,-co,-st,--single-turn", LLAMA_REFUSED, TERMINAL},
     {"--skip-chat-parsing", LLAMA_REFUSED, "tool calls and reasoning are always separated"},
     /* the server */
     {"--host", LLAMA_HOST, NULL},
