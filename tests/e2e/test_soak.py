@@ -270,4 +270,5 @@ def test_a_quiet_tenant_beside_all_attackers_at_once():
             assert during.p99("chat") < CHAT_S, during.line("chat")
 
 
-main(globals())
+if __name__ == "__main__":
+    main(globals())
