@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 #define BEHIND 1e4F /* subtracted from logits of tokens that are no candidates */
 

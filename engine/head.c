@@ -9,8 +9,8 @@
 #include "base/mathx.h"
 #include "base/try.h"
 #include "engine/bind.h"
+#include "engine/formats/quant.h"
 #include "engine/host.h"
-#include "engine/quant.h"
 
 /* Returns true if the file says, by its type of pooling or by its name, that the model is a
  * reranker. */

@@ -21,7 +21,7 @@
 
 #include "base/try.h"
 #include "engine/cpu/state.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Sizes in bytes: a huge page, the smallest block of weights, memory of pages that touch_kv()
  * writes to. */

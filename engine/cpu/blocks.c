@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/cpu/state.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Buffers for the largest batch. */
 struct blocks {

@@ -4,7 +4,7 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/engine.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #ifdef CPU_X86
 #include <cpuid.h>
 #include <sys/syscall.h>

@@ -11,7 +11,7 @@
 
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Rows on which a function runs, and its context; a function reads only some of the members. */
 struct rows {

@@ -12,8 +12,8 @@
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
 #include "engine/experts.h"
+#include "engine/formats/quant.h"
 #include "engine/prove.h"
-#include "engine/quant.h"
 
 #define MIN_MAJOR 8 /* the minimum, for mma.m16n8k16 and cp.async */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/gguf.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Returns element @i of @t, which is F32 and need not be aligned. */
 static float bounds_at(const struct tensor *t, size_t i) {

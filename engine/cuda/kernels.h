@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/formats/tiles.h"
 #include "engine/shared/pages.h"
 #include "engine/shared/sampling.h"
-#include "engine/shared/tiles.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,8 +14,8 @@
 #include "base/try.h"
 #include "engine/cuda/bounds.h"
 #include "engine/cuda/ranks/ranks.h"
-#include "engine/quant.h"
-#include "engine/shared/blocks.h"
+#include "engine/formats/blocks.h"
+#include "engine/formats/quant.h"
 
 /* Takes @bytes of @from, whose size was counted before; while it is counted, *out is NULL. Returns
  * 0, or -ENOMEM with @err. */

@@ -1,5 +1,5 @@
 /*
- * load - from the file's blocks to tiles (engine/shared/tiles.h), on the device: a thread computes
+ * load - from the file's blocks to tiles (engine/formats/tiles.h), on the device: a thread computes
  * whole words of a tile from whatever blocks hold its weights. Slow per weight, but the weights
  * come over PCIe anyway.
  */

@@ -19,8 +19,8 @@
 #include "base/rng.h"
 #include "base/try.h"
 #include "engine/cuda/load.h"
-#include "engine/quant.h"
-#include "engine/shared/blocks.h"
+#include "engine/formats/blocks.h"
+#include "engine/formats/quant.h"
 
 #define ROWS 72u /* rows of activations: two blocks of matmul_wide; matvec gets a part of them */
 #define OWN 24u  /* different rows; the others repeat them */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/reference/reference.h"
 
 void ref_blocks_alloc(struct be *b, const struct be_opts *o) {

@@ -9,7 +9,7 @@
 
 #include "base/cpus.h"
 #include "base/thread.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/reference/reference.h"
 
 #define MOST_PARTS 16u   /* most threads of a product */

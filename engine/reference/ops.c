@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/reference/reference.h"
 
 float ref_vector_at(const struct tensor *t, size_t i) {

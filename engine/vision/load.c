@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/bind.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/vision/encoder_private.h"
 
 /* Context of loading; the first error is kept in b.r. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/mathx.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/vision/encoder.h"
 #include "engine/vision/host.h"
 

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "engine/engine.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "tests/support/tiny_model.h"
 
 #ifdef BACKEND

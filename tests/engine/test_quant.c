@@ -13,7 +13,7 @@
 #include <yyjson.h>
 
 #include "base/util.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"

@@ -20,7 +20,7 @@
 
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/sampler.h"
 #include "tests/gpu/bandwidth.h"
 #include "tests/gpu/describe.h"

@@ -7,7 +7,7 @@
 
 #include "base/mathx.h"
 #include "base/rng.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 enum { DELTA_KEY_HEADS = 2, DELTA_VALUE_HEADS = 4, DELTA_DIM = 64, DELTA_KERNEL = 4 };
 enum { LATENT = 64 }; /* deepseek2: rank of the latent vectors, and values of a head without RoPE */

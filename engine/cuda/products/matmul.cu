@@ -2,7 +2,7 @@
  * matmul - matrix products with quantised weights, y (+)= W x + bias, where x is (rows, columns), W
  * (outputs, columns) and y (rows, outputs).
  *
- * Weights are stored as tiles of 16 outputs by 64 or 256 columns (engine/shared/tiles.h), in the
+ * Weights are stored as tiles of 16 outputs by 64 or 256 columns (engine/formats/tiles.h), in the
  * order of the registers of a warp's 32 lanes: a lane loads 16 bytes and decodes them to the half
  * precision operand A of mma.m16n8k16 (weights.cuh), without a shuffle. Activations are packed by
  * the kernel before: half precision, each row scaled by a power of two (pack_args). An output is

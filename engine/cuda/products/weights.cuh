@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * weights - decodes tiles of weights in shared memory (engine/shared/tiles.h) to operands of mma.
+ * weights - decodes tiles of weights in shared memory (engine/formats/tiles.h) to operands of mma.
  * Every format gives a weight as one half precision number,
  *
  *     w = round(code * s - m)

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * weights_low - operands of mma from slices of tiles of few bits (engine/shared/tiles_low.h): a
+ * weights_low - operands of mma from slices of tiles of few bits (engine/formats/tiles_low.h): a
  * part of weights.cuh. The recipe is the same: round(code * s - m), one fused multiply-add.
  *
  * load() takes what a lane needs of a slice of 64 columns; weights(kb) gives a0 .. a3 of block kb

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* -- keys and values --------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/reference/reference.h"
 
 /* Returns the number of values of a head's query before the absorbed product. */

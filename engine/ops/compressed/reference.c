@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/compressed.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/sparse.h"
 
 /* Buffers, in the order in which the ops fill them. */

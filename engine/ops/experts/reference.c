@@ -9,7 +9,7 @@
 
 #include "base/mathx.h"
 #include "engine/experts.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Leaves the normed rows in b->normed for ref_experts() and ref_shared(). */
 int ref_route(struct step *s, const struct model_op *op) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/try.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Returns the number of heads of a recurrent op, 0 if it has no heads. */
 static uint32_t heads_of(const struct be *b) {

@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Computes the products of STATE_IN with LOW_DOWN or LOW_UP. */
 static int ref_low_products(struct step *s, const struct model_op *op) {

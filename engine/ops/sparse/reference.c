@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "engine/sparse.h"
 
 /* Applies RoPE for text position @pos to @x. */

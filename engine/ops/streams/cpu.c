@@ -18,8 +18,8 @@
 
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
+#include "engine/formats/quant.h"
 #include "engine/ngram.h"
-#include "engine/quant.h"
 #include "engine/sinkhorn.h"
 
 /* Buffers for the largest batch. */

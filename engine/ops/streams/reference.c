@@ -7,8 +7,8 @@
 
 #include <string.h>
 
+#include "engine/formats/quant.h"
 #include "engine/ngram.h"
-#include "engine/quant.h"
 #include "engine/sinkhorn.h"
 
 /* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */

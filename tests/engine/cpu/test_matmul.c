@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "tests/engine/cpu/fixture.h"
 
 enum { MAX_ROWS = 300, OUT = 40 };

@@ -1,6 +1,6 @@
 /*
  * Tests the layouts of the CUDA backend by the headers that kernels use (engine/shared): blocks
- * decode as in engine/quant; a tile holds every weight exactly once; pages hold every key and value
+ * decode as in engine/formats/quant; a tile holds every weight exactly once; pages hold every key and value
  * exactly once; the work of attention covers every query and chunk exactly once.
  */
 
@@ -13,7 +13,7 @@
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/pace.h"
 #include "engine/cuda/products/matvec_way.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "tests/support/few.h"
 
 static const enum tensor_type types[] = {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 #include "tests/support/synth/gguf_fill.h"
 
 enum { N_VALUES = 256 * 1024 };

@@ -47,11 +47,12 @@
  * kernel multiplies d by 1 / 8 (gemm_k.h).
  */
 
+#include "engine/formats/panel.h"
+
 #include <assert.h>
 #include <string.h>
 
-#include "engine/cpu/cpu.h"
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Stores a number of half precision for row @lane of 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
@@ -130,7 +131,7 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
     put_half(meta + 288, lane, blk_u16(p + 2));
 }
 
-/* The functions pack_x() implement pack_fn, one for each format. engine/shared/blocks.h has the
+/* The functions pack_x() implement pack_fn, one for each format. engine/formats/blocks.h has the
  * blocks of the file, the top of this file those of a panel. */
 
 static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {

@@ -53,7 +53,7 @@
  * columns beyond the matrix are zero.
  */
 
-#include "engine/shared/tiles_low.h"
+#include "engine/formats/tiles_low.h"
 
 #define TILE_SEGMENTS 8u
 /* largest exponent of MXFP4 that is kept: half of 2^(150 - 127) exceeds half precision */

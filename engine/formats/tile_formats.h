@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "engine/shared/blocks.h"
+#include "engine/formats/blocks.h"
 
 /* Formats of tiles. Code compares them by order, as the comments below state. */
 enum tile_format {

@@ -33,7 +33,7 @@
  *     bits of a weight   IQ1 1.8125   IQ2 2.5625   IQ3 3.4375   Q2_K 2.625   Q3_K 3.5625
  */
 
-#include "engine/shared/tile_formats.h"
+#include "engine/formats/tile_formats.h"
 
 #define TILE_SLICES 4u /* slices of a tile of 256 columns */
 

@@ -1,4 +1,4 @@
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 /* Found by decoding crafted blocks with another implementation. */
 const struct blk_grids quant_grids = {

@@ -1,4 +1,4 @@
-#include "engine/quant.h"
+#include "engine/formats/quant.h"
 
 #include <assert.h>
 #include <string.h>

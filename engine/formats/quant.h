@@ -3,7 +3,7 @@
 /*
  * quant - exact decoding of every tensor format to f32, plain and slow on purpose: fast kernels are
  * tested against it, and the reference backend computes with it. The block layouts are those of
- * ggml (engine/shared/blocks.h). Every product is rounded to f32 in the order written there, so
+ * ggml (engine/formats/blocks.h). Every product is rounded to f32 in the order written there, so
  * that other implementations agree bit for bit.
  */
 
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/gguf.h"
-#include "engine/shared/blocks.h"
+#include "engine/formats/blocks.h"
 
 /* Decodes @n values (a multiple of the format's block) starting at @src, which need not be
  * aligned. */
