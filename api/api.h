@@ -21,8 +21,10 @@
 #include "vision/fit.h"
 
 struct api;
+struct auth; /* keys of clients that were read */
 struct flight_record;
 struct http;
+struct tls_config;
 struct model; /* a served model, and the handle by which its worker calls the api */
 
 /* Port through which the api reaches a model's worker. While the worker is down, submit() queues
@@ -347,9 +349,8 @@ int api_check_keys(const char *file, struct err *err);
 int api_save_state(struct api *a);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
-/* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err;
- * the previous certificate then stays in use. */
-int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err);
+/* Takes over the certificate of listeners with TLS; open connections continue with theirs. */
+void api_set_tls(struct api *a, const struct tls_config *config);
 int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
                    struct err *err);
 int api_listen_unix(struct api *a, const char *path, struct err *err);
@@ -450,7 +451,11 @@ void api_stop_accepting(struct api *a);
 void api_drain(struct api *a);
 void api_close(struct api *a);      /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
-int api_reload_keys(struct api *a, struct err *err);
+/* Reads the file of keys, on any thread and one at a time. Returns 0 with *out, or -errno with
+ * @err. */
+int api_read_keys(const struct api *a, struct auth **out, struct err *err);
+void api_set_keys(struct api *a, struct auth *keys); /* takes over what api_read_keys() has read */
+struct auth *api_free_keys(struct auth *keys);
 /* Replaces the tenants. Returns 0 or -ENOMEM. */
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 

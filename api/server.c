@@ -30,8 +30,8 @@
 
 /* ---- listeners ---- */
 
-int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err) {
-    return http_server_load_tls(&a->http, certificate, key, err);
+void api_set_tls(struct api *a, const struct tls_config *config) {
+    http_server_set_tls(&a->http, config);
 }
 
 int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
@@ -316,8 +316,32 @@ struct api *api_free(struct api *a) {
     return NULL;
 }
 
-int api_reload_keys(struct api *a, struct err *err) {
-    return auth_reload(&a->env.auth, err);
+int api_read_keys(const struct api *a, struct auth **out, struct err *err) {
+    struct auth *next = malloc(sizeof(*next));
+
+    if (!next)
+        return -ENOMEM;
+    int r = auth_read(next, &a->env.auth, err);
+    if (r < 0)
+        api_free_keys(next);
+    else
+        *out = next;
+    return r;
+}
+
+void api_set_keys(struct api *a, struct auth *keys) {
+    struct auth old = a->env.auth;
+
+    a->env.auth = *keys;
+    *keys = old;
+    api_free_keys(keys);
+}
+
+struct auth *api_free_keys(struct auth *keys) {
+    if (keys)
+        auth_deinit(keys);
+    free(keys);
+    return NULL;
 }
 
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {

@@ -313,15 +313,13 @@ static int start_listener(struct listener *l, int bound, const char *what, struc
     return r;
 }
 
-int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
-                         struct err *err) {
-    struct tls_config next;
-    TRY(tls_config_init(&next, certificate, key, err));
+void http_server_set_tls(struct http_server *s, const struct tls_config *config) {
+    bool is_bad = config->days_left < 0 || config->rsa_bits > RSA_QUICK;
+
     tls_config_deinit(&s->tls);
-    s->tls = next;
-    log_event(next.days_left < 0 || next.rsa_bits > RSA_QUICK ? WLOG_WARN : WLOG_INFO,
-              "certificate", "days_left=%d rsa_bits=%d", next.days_left, next.rsa_bits);
-    return 0;
+    s->tls = *config;
+    log_event(is_bad ? WLOG_WARN : WLOG_INFO, "certificate", "days_left=%d rsa_bits=%d",
+              config->days_left, config->rsa_bits);
 }
 
 /* Checks that there can be a listener with @tls. Returns 0, or -EINVAL with @err. */

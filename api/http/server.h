@@ -147,11 +147,9 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
 /* Frees the server after http_server_close() when the loop has run out, or if it never listened. */
 void http_server_deinit(struct http_server *s);
 
-/* Reads the certificate and key (PEM) of listeners with TLS, may be called again: new connections
- * use the new pair. Returns 0, or -errno with @err and without a change. */
-int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
-                         struct err *err);
-/* Listens on a numeric address ("localhost" and "*" too), with @tls after http_server_load_tls().
+/* Takes over @config, the certificate and key of listeners with TLS: new connections use them. */
+void http_server_set_tls(struct http_server *s, const struct tls_config *config);
+/* Listens on a numeric address ("localhost" and "*" too), with @tls after http_server_set_tls().
  * Port 0 takes any port; *bound_port (may be NULL) is the bound one. Returns 0, or a negative value
  * with @err. */
 int http_server_listen_tcp(struct http_server *s, const char *host, int port, bool tls,

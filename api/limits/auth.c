@@ -214,7 +214,10 @@ static int read_named_keys(struct auth *next, const struct auth *a, FILE *file, 
     return read_keys(next, file, err);
 }
 
-static int auth_read_again(struct auth *next, const struct auth *a, struct err *err) {
+int auth_read(struct auth *next, const struct auth *a, struct err *err) {
+    *next = (struct auth){.file = a->file, .now_s = a->now_s};
+    if (!a->file)
+        return 0;
     FILE *file = files_open(a->file);
 
     if (!file) {
@@ -229,11 +232,9 @@ static int auth_read_again(struct auth *next, const struct auth *a, struct err *
 }
 
 int auth_reload(struct auth *a, struct err *err) {
-    struct auth next = {.file = a->file, .now_s = a->now_s};
+    struct auth next;
+    int r = auth_read(&next, a, err);
 
-    if (!a->file)
-        return 0;
-    int r = auth_read_again(&next, a, err);
     if (r < 0) {
         auth_deinit(&next);
         return r;

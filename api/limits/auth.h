@@ -53,8 +53,11 @@ struct auth {
 /* Initialises @a without keys; auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
 void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
-/* Reads the file again. Returns 0; -ENOMEM, or -errno with @err, which names the line; the old keys
- * then stay in use. */
+/* Reads the file of @a into @next, which the caller passes to auth_deinit() also after an error; on
+ * any thread, since a file may be slow, while nothing changes @a. Returns 0; -ENOMEM, or -errno
+ * with @err, which names the line. */
+int auth_read(struct auth *next, const struct auth *a, struct err *err);
+/* Reads the file again. Returns as auth_read(); after an error the old keys stay in use. */
 int auth_reload(struct auth *a, struct err *err);
 
 /* Finds the request's key (Authorization: Bearer KEY, or x-api-key), which is valid until the file

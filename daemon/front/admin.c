@@ -44,8 +44,8 @@
 struct admin {
     struct admin_opts opts;
     struct http_server http;
-    /* request that waits for the end of an upgrade, or NULL */
-    struct exchange *upgrading;
+    /* requests that wait for the end of an upgrade and of a reload, or NULL */
+    struct exchange *upgrading, *reloading;
 };
 
 /* ---- answers ---- */
@@ -240,17 +240,41 @@ static void flight_serve(struct exchange *x, struct http *h) {
         respond_taken(x, 200, "application/octet-stream", &file);
 }
 
-static void reload_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = OUT_MAX};
-    const struct admin_opts *o = opts_of(x);
-    struct err err = {0};
-    struct json j = {.out = &b};
+static void leave_reload(struct exchange *x, void *state) {
+    ((struct admin *)state)->reloading = NULL;
+}
 
-    json_print(&j, "{reloaded:true, needs_restart:[");
-    if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &j, &err), &err) < 0) {
+static void reload_serve(struct exchange *x, struct http *h) {
+    static const struct exchange_ops ops = {.leave = leave_reload};
+    const struct admin_opts *o = opts_of(x);
+    struct admin *a = x->ctx;
+    struct err err = {0};
+
+    if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) < 0) {
         refuse_action(x, &err);
         return;
     }
+    assert(!a->reloading);
+    a->reloading = x;
+    exchange_attach(x, &ops, a);
+}
+
+void admin_reload_over(struct admin *a, const char *const *later, uint32_t n,
+                       const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = OUT_MAX};
+    struct exchange *x = STEAL(a->reloading);
+    struct json j = {.out = &b};
+
+    if (!x)
+        return;
+    exchange_detach(x);
+    if (!later) {
+        refuse_action(x, err);
+        return;
+    }
+    json_print(&j, "{reloaded:true, needs_restart:[");
+    for (uint32_t i = 0; i < n; i++)
+        json_cstring(&j, later[i]);
     json_print(&j, "]}");
     if (j.error < 0 || buf_add(&b, "", 1) < 0)
         respond_errno(x, -ENOMEM);

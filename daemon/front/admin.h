@@ -37,6 +37,10 @@ struct admin *admin_free(struct admin *a); /* needs admin_close() and the end of
 int admin_listen_unix(struct admin *a, const char *path, struct err *err);
 int admin_listen_fd(struct admin *a, int fd, struct err *err);
 int admin_last_fd(const struct admin *a); /* returns http_server_last_fd() */
+/* Answers the request for a reload. @later: the keys of the options that need a restart, [@n], or
+ * NULL: it failed for the reason in @err. */
+void admin_reload_over(struct admin *a, const char *const *later, uint32_t n,
+                       const struct err *err);
 /* Answers the request for an upgrade. @why NULL: it succeeded, and process @pid serves. */
 void admin_upgrade_over(struct admin *a, int pid, const char *why);
 /* Stops accepting because the next daemon listens; the files of the sockets stay. */

@@ -18,9 +18,9 @@ struct admin_opts {
     /* "starting", "serving", "replacing", "failed", "draining" */
     const char *(*health)(void *ctx);
     void (*drain)(void *ctx);
-    /* Reads the configuration again. Returns 0 and adds the keys that need a restart to @later, or
-     * -errno with the reason in @err. */
-    int (*reload)(void *ctx, struct json *later, struct err *err);
+    /* Begins to read the configuration again. Returns 0: admin_reload_over() follows; or -errno
+     * with the reason in @err. */
+    int (*reload)(void *ctx, struct err *err);
     /* Starts an upgrade. Returns 0: admin_upgrade_over() follows; or -errno with the reason in
      * @err. */
     int (*upgrade)(void *ctx, struct err *err);

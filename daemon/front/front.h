@@ -43,6 +43,8 @@ struct front {
     /* status line for the service manager, from was_ready on */
     char status[400];
     bool draining, closing, was_ready, handed_over;
+    /* a thread reads the files; another reload follows */
+    bool reloading, reload_again;
     /* the next daemon asked for the device and got it */
     bool gave_way;
     int exit_code;

@@ -20,7 +20,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/http/tls.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -36,6 +35,7 @@
 #include "daemon/front/next_daemon.h"
 #include "daemon/front/picture_decoder.h"
 #include "daemon/front/process.h"
+#include "daemon/front/reload.h"
 #include "daemon/front/service.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
@@ -187,96 +187,9 @@ static void drain_from_admin(void *front) {
         front_start_drain(f);
 }
 
-/* ---- reloading ---- */
-
-/* Takes over the reloadable options of @next, and names each other option that differs in the log
- * and, unless it is NULL, in @later. Returns 0 or -errno. */
-static int apply_reload(struct front *f, const struct config *next, struct json *later) {
-    int r;
-
-    for (uint32_t i = 0; i < config_table_n; i++) {
-        const struct option *o = &config_table[i];
-        char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
-
-        config_value(&f->config, o, was, sizeof(was));
-        config_value(next, o, is, sizeof(is));
-        if (strcmp(was, is) == 0)
-            continue;
-        log_event(o->reloads ? WLOG_INFO : WLOG_WARN,
-                  o->reloads ? "reloaded" : "reload_needs_restart", "key=%s", o->key);
-        if (!o->reloads && later)
-            json_cstring(later, o->key);
-        if ((r = o->reloads ? config_copy(&f->config, next, o) : 0) != 0)
-            return r;
-    }
-    return 0;
-}
-
-/* Reads keys, tenants and certificate again. An invalid file changes nothing. */
-static int read_files(struct front *f, struct err *err) {
-    CLEANUP(freep) struct api_tenant *rows = NULL;
-    uint32_t n = 0;
-
-    audit_key_file(f->config.api_keys);
-    if (*f->config.tenants) {
-        int r = tenants_read(f->config.tenants, &rows, &n, err);
-
-        TRY(process_name_key(r, "tenants", err));
-    }
-    TRY(process_name_key(api_reload_keys(f->api, err), "api-keys", err));
-    TRY(api_set_tenants(f->api, rows, n));
-    if (!*f->config.tls_certificate)
-        return 0;
-    return api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
-}
-
-/* Tells the service manager that the front serves, or why a part of the reload has failed, since a
- * reload by signal has no other answer. */
-static void tell_reload(const struct front *f, int r, const struct err *err) {
-    char status[500];
-
-    if (!f->was_ready || f->draining)
-        return;
-    snprintf(status, sizeof(status), "%.200s; reload refused: %.250s", f->status,
-             printable(err->message).s);
-    service_status(r < 0 ? status : f->status);
-}
-
-static int front_read_again(struct front *f, struct json *later, struct err *err) {
-    CLEANUP(config_deinit) struct config next = {0};
-
-    TRY(config_init(&next));
-    TRY(args_read(&next, f->argc, f->argv, NULL, err));
-    TRY(config_check(&next, err));
-    TRY(apply_reload(f, &next, later));
-    log_set_level(config_log_level(&f->config));
-    return read_files(f, err);
-}
-
-/* Reads everything that can be read again. Errors are reported, and the previous values stay. */
-static int reload(void *front, struct json *later, struct err *err) {
-    struct front *f = front;
-    int r = front_read_again(f, later, err);
-
-    if (r < 0 && !*err->message)
-        err_set(err, 0, NULL, "the configuration cannot be read again: %s", strerror(-r));
-    if (r < 0)
-        log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
-    tell_reload(f, r, err);
-    return r;
-}
-
 static void on_hup(uv_signal_t *s, int signum) {
-    struct front *f = the_front((uv_handle_t *)s);
-    struct err err = {0};
-
-    api_mark_loop("a reload");
     audit_signal("reload");
-    if (f->was_ready && !f->draining)
-        service_reloading();
-    reload(f, NULL, &err);
-    if (f->was_ready && !f->draining)
-        service_ready();
+    reload_for_signal(the_front((uv_handle_t *)s));
 }
 
 static void on_usr2(uv_signal_t *s, int signum) {
@@ -539,7 +452,7 @@ static int front_open_admin(struct front *f) {
         .ctx = f,
         .health = health_word,
         .drain = drain_from_admin,
-        .reload = reload,
+        .reload = reload_for_admin,
         .upgrade = next_daemon_start,
     };
 
@@ -566,7 +479,7 @@ static int open_front(struct front *f, struct err *err) {
     TRY(takeover_start(&t));
     TRY(next_daemon_new(f));
     TRY(front_open_admin(f));
-    TRY(read_files(f, err));
+    TRY(reload_first(f, err));
     TRY(open_listeners(f, err));
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);

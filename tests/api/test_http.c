@@ -566,7 +566,7 @@ Test(auth, keys_are_asked_for_and_reloaded) {
                  "More than one");
     world_expect(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, "ok");
     write_keys(path, "bob:sk-bob\n");
-    cr_expect_eq(api_reload_keys(w.api, &err), 0);
+    cr_expect_eq(world_reload_keys(&w, &err), 0);
     world_expect(&w, WITH("Authorization: Bearer sk-alice"), 401, "Incorrect");
     world_expect(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
     char wide[1100] = "alice:";
@@ -578,12 +578,12 @@ Test(auth, keys_are_asked_for_and_reloaded) {
     };
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
         write_keys(path, wrong[i][0]);
-        cr_expect_lt(api_reload_keys(w.api, &err), 0);
+        cr_expect_lt(world_reload_keys(&w, &err), 0);
         cr_expect(strstr(err.message, wrong[i][1]), "%s", err.message);
     }
     world_expect(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
     unlink(path);
-    cr_expect_lt(api_reload_keys(w.api, &err), 0);
+    cr_expect_lt(world_reload_keys(&w, &err), 0);
     world_stop(&w);
 }
 

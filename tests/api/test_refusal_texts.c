@@ -317,7 +317,7 @@ Test(refusal_texts, of_keys) {
         f = fopen(path, "w");
         cr_assert(f && fputs(wrong[i][0], f) >= 0 && fclose(f) == 0);
         err = (struct err){0};
-        cr_expect_eq(api_reload_keys(w.api, &err), -EINVAL);
+        cr_expect_eq(world_reload_keys(&w, &err), -EINVAL);
         cr_expect(strstr(err.message, wrong[i][1]), "%s", err.message);
     }
     world_stop(&w);

@@ -95,6 +95,15 @@ void world_see(struct world *w) {
     w->opts.decode = decode;
 }
 
+int world_reload_keys(struct world *w, struct err *err) {
+    struct auth *keys;
+    int r = api_read_keys(w->api, &keys, err);
+
+    if (r == 0)
+        api_set_keys(w->api, keys);
+    return r;
+}
+
 void world_start(struct world *w) {
     static int number;
     struct err err = {0};
@@ -103,7 +112,7 @@ void world_start(struct world *w) {
     cr_assert_eq(api_new(&w->api, &w->loop, &w->opts, &w->model, &w->port.port, clock_monotonic()),
                  0);
     w->port.model = api_first_model(w->api);
-    cr_assert_eq(api_reload_keys(w->api, &err), 0, "%s", err.message);
+    cr_assert_eq(world_reload_keys(w, &err), 0, "%s", err.message);
     cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, false, &w->tcp_port, &err), 0, "%s",
                  err.message);
     snprintf(w->path, sizeof(w->path), "/tmp/weft-test-%d-%d.sock", getpid(), number++);

@@ -41,6 +41,8 @@ void world_init(struct world *w);
  * world_start(). */
 void world_see(struct world *w);
 void world_start(struct world *w);
+/* Reads the file of keys again. Returns as api_read_keys(). */
+int world_reload_keys(struct world *w, struct err *err);
 void world_stop(struct world *w);   /* also asserts that nothing remains */
 void world_deinit(struct world *w); /* for a world that was not started */
 void world_turn(struct world *w);   /* runs one turn of the loop and of the script */

@@ -408,6 +408,7 @@ static void listen_on(struct server *s, const char *address) {
 }
 
 static void serve(struct server *s, const char *address) {
+    struct auth *keys = NULL;
     struct err err = {0};
 
     uv_loop_init(&s->loop);
@@ -415,7 +416,8 @@ static void serve(struct server *s, const char *address) {
     s->port = (struct api_port){.submit = submit, .cancel = cancel, .turn_end = turn_end};
     check(api_new(&s->api, &s->loop, &s->opts, &s->model, &s->port, clock_monotonic()), "api",
           NULL);
-    check(api_reload_keys(s->api, &err), "api-keys", &err);
+    check(api_read_keys(s->api, &keys, &err), "api-keys", &err);
+    api_set_keys(s->api, keys);
     s->tick.data = s->term.data = s->interrupt.data = s;
     uv_timer_init(&s->loop, &s->tick);
     uv_signal_init(&s->loop, &s->term);

@@ -132,9 +132,8 @@ static void on_drain(void *ctx) {
     strcpy(did, "drain");
 }
 
-static int on_reload(void *ctx, struct json *later, struct err *err) {
+static int on_reload(void *ctx, struct err *err) {
     strcpy(did, "reload");
-    json_cstring(later, "listen");
     return refusal(err);
 }
 
@@ -222,7 +221,6 @@ Test(admin, each_path_has_one_action) {
         {"POST /models/b/swap", accepted, "swap b -", 200},
         {"POST /models/b/swap?file=/c%20d", accepted, "swap b /c d", 200},
         {"POST /drain", "{\"draining\":true}\n", "drain", 200},
-        {"POST /reload", "{\"reloaded\":true,\"needs_restart\":[\"listen\"]}\n", "reload", 200},
     };
     static const char *const refused[][2] = {
         {"POST /models/tiny/load", "load tiny"},
@@ -366,6 +364,25 @@ Test(admin, an_upgrade_is_answered_when_it_is_over) {
     world_turns(&w, 4);
     world_drop(&w, fd);
     admin_upgrade_over(admin, 42, NULL); /* no client waits */
+}
+
+Test(admin, a_reload_is_answered_when_it_is_over) {
+    static const char *const later[] = {"listen", "threads"};
+    const struct err err = {.message = "line 3"};
+    int fd = ask("POST /reload");
+
+    world_turns(&w, 4);
+    cr_expect_str_eq(did, "reload");
+    admin_reload_over(admin, later, 2, NULL);
+    expect_answer(fd, 200, "{\"reloaded\":true,\"needs_restart\":[\"listen\",\"threads\"]}\n");
+    fd = ask("POST /reload");
+    world_turns(&w, 4);
+    admin_reload_over(admin, NULL, 0, &err);
+    expect_answer(fd, 400, ERROR(400, "line 3"));
+    fd = ask("POST /reload");
+    world_turns(&w, 4);
+    world_drop(&w, fd);
+    admin_reload_over(admin, later, 2, NULL); /* no client waits */
 }
 
 Test(admin, a_pull_tells_its_lines) {

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import socket
@@ -520,6 +521,34 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
             d.process.send_signal(signal.SIGHUP)
             wait_until("the reload", lambda: "reloaded key=log-level" in d.log)
             writer.join()
+
+
+def test_a_file_that_does_not_end_keeps_nobody_waiting():
+    """The writer of the FIFO stops in the middle, as a mount without its server does."""
+    with tempfile.TemporaryDirectory() as folder:
+        conf = pathlib.Path(folder, "weft.conf")
+        conf.write_text("")
+        with Weftd("--config", conf, "--kv-memory", "64M") as d:
+            conf.unlink()
+            os.mkfifo(conf)
+            reader = os.open(conf, os.O_RDONLY | os.O_NONBLOCK)  # the writer can open it before the daemon does
+            with open(conf, "w") as writer:
+                writer.write("[log]\n")
+                writer.flush()
+                d.process.send_signal(signal.SIGHUP)
+                wait_until("the first line is read", lambda: not select.select([reader], [], [], 0)[0])
+                assert d.health() == 200
+                assert d.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+                status, answer = d.admin_request("POST", "/reload")[:2]
+                assert status == 409 and "another reload still reads" in answer["error"]["message"], answer
+                d.process.send_signal(signal.SIGHUP)  # reads the file once more when this one has ended
+                wait_until("two signals", lambda: d.log.count("action=reload by=signal") == 2)
+                os.rename(conf, os.path.join(folder, "fifo"))
+                conf.write_text("[log]\nlog-level = info\n[engine]\nthreads = 9\n")
+                writer.write("log-level = debug\n")
+            wait_until("both reloads", lambda: d.log.count("reloaded key=log-level") == 2)
+            assert d.log.count("reload_needs_restart key=threads") == 1, d.log
+            os.close(reader)
 
 
 def test_admin_socket_answers_lists_cancels_and_drains():

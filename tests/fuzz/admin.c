@@ -91,10 +91,6 @@ static int refuse(void *ctx, struct err *err) {
     return err_set(err, 400, NULL, "not here");
 }
 
-static int refuse_reload(void *ctx, struct json *later, struct err *err) {
-    return refuse(ctx, err);
-}
-
 static struct world world;
 static char path[64], path_of_api[64];
 
@@ -117,7 +113,7 @@ static void start(void) {
                            .clock = clock_monotonic(),
                            .health = health,
                            .drain = drain,
-                           .reload = refuse_reload,
+                           .reload = refuse,
                            .upgrade = refuse};
     strcpy(path_of_api, world.path);
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
