@@ -23,7 +23,8 @@ static uint32_t faults_find(const struct faults *f, uint64_t id) {
     return FAULTS_MAX;
 }
 
-static void note_one(struct faults *f, uint64_t id) {
+/* Counts a death for request @id, up to @most. */
+static void note_one(struct faults *f, uint64_t id, uint32_t most) {
     uint32_t i = faults_find(f, id);
 
     if (i == FAULTS_MAX) {
@@ -31,16 +32,23 @@ static void note_one(struct faults *f, uint64_t id) {
         f->row[i].id = id;
         f->row[i].n = 0;
     }
-    f->row[i].n++;
+    if (f->row[i].n < most)
+        f->row[i].n++;
 }
 
 /* Counts ids of steps and of compilations. No request is in both lists, since it runs only when its
  * grammar has been compiled. */
-void faults_note(struct faults *f, const struct crash_page *page) {
-    for (uint32_t i = 0; i < MIN(page->n, CRASH_PAGE_MAX); i++)
-        note_one(f, page->ids[i]);
-    for (uint32_t i = 0; i < MIN(page->n_compiling, CRASH_PAGE_COMPILING_MAX); i++)
-        note_one(f, page->compiling[i]);
+void faults_note(struct faults *f, const struct crash_page *page, bool is_short) {
+    uint32_t n = MIN(page->n, CRASH_PAGE_MAX);
+    uint32_t n_compiling = MIN(page->n_compiling, CRASH_PAGE_COMPILING_MAX);
+    uint32_t most = UINT32_MAX;
+
+    if (is_short && n + n_compiling > 1)
+        most = FAULTS_ALONE;
+    for (uint32_t i = 0; i < n; i++)
+        note_one(f, page->ids[i], most);
+    for (uint32_t i = 0; i < n_compiling; i++)
+        note_one(f, page->compiling[i], most);
 }
 
 uint32_t faults_of(const struct faults *f, uint64_t id) {

@@ -6,12 +6,14 @@
  * several deaths runs alone (the scheduler's quarantine), and then fails.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
 #include "base/buf.h"
 #include "proto/crash_page.h"
 
+#define FAULTS_ALONE 2 /* deaths after which a request runs alone */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
 /* Table of requests. A new id takes the oldest row, since an id that was present at a death and
@@ -26,8 +28,9 @@ struct faults {
 };
 
 /* Counts a death for all requests in @page. The page was shared with a crashed process, so its
- * content is not trusted. */
-void faults_note(struct faults *f, const struct crash_page *page);
+ * content is not trusted. @is_short: memory was short, which no request among several has to have
+ * caused: they run alone after that, which needs the least memory, but none of them fails. */
+void faults_note(struct faults *f, const struct crash_page *page, bool is_short);
 /* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
 /* Begins to write the record of death number @n to a file in folder @dir ("": the service manager's

@@ -468,7 +468,9 @@ static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal)
         workers_release_weights(w, w->state == WORKERS_LOADING);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
-    if (w->served && signal == SIGKILL && !w->killed)
+    /* of others than this front: mostly the kernel, which needs memory */
+    bool is_short = status == WORKER_SHORT || (signal == SIGKILL && !w->killed);
+    if (w->served && is_short && signal == SIGKILL)
         snprintf(w->refusal, sizeof(w->refusal), "killed: is there enough memory?");
     if (served) {
         w->down_ns = clock_now(w->opts.clock);
@@ -477,7 +479,7 @@ static void workers_on_process_exit(uv_process_t *p, int64_t status, int signal)
     if (w->state == WORKERS_LOADING || w->state == WORKERS_SERVING) {
         workers_set_state(w, WORKERS_DOWN);
         w->n_deaths++;
-        faults_note(&w->faults, w->crash_page);
+        faults_note(&w->faults, w->crash_page, is_short);
         if (served)
             dump_fault(w, path, sizeof(path));
         /* main.c reports the reason why no worker ever served, as the last line of the front. */

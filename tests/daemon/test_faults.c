@@ -15,13 +15,33 @@ Test(faults, deaths_are_counted_by_request) {
     struct crash_page page = {.n = 2, .ids = {7, 8}, .n_compiling = 1, .compiling = {9}};
     struct faults f = {0};
 
-    faults_note(&f, &page);
+    faults_note(&f, &page, false);
     page.n = 1;
-    faults_note(&f, &page);
+    faults_note(&f, &page, false);
     cr_expect_eq(faults_of(&f, 7), 2);
     cr_expect_eq(faults_of(&f, 8), 1);
     cr_expect_eq(faults_of(&f, 9), 2);
     cr_expect_eq(faults_of(&f, 0), 0, "a row that was never written is none");
+}
+
+Test(faults, a_want_of_memory_counts_against_those_that_run_alone) {
+    struct crash_page page = {.n = 2, .ids = {7, 8}, .n_compiling = 1, .compiling = {9}};
+    struct faults f = {0};
+
+    for (int i = 0; i < 5; i++)
+        faults_note(&f, &page, true);
+    for (uint64_t id = 7; id <= 9; id++)
+        cr_expect_eq(faults_of(&f, id), FAULTS_ALONE, "request %d", (int)id);
+    page = (struct crash_page){.n = 1, .ids = {7}};
+    faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE + 1);
+    page = (struct crash_page){.n_compiling = 1, .compiling = {9}};
+    faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 9), FAULTS_ALONE + 1);
+    page = (struct crash_page){.n = 2, .ids = {7, 8}};
+    faults_note(&f, &page, true);
+    cr_expect_eq(faults_of(&f, 7), FAULTS_ALONE + 1, "what was counted stays");
+    cr_expect_eq(faults_of(&f, 8), FAULTS_ALONE);
 }
 
 Test(faults, counts_beyond_the_arrays_are_cut) {
@@ -32,7 +52,7 @@ Test(faults, counts_beyond_the_arrays_are_cut) {
         page.ids[i] = i + 1;
     for (uint32_t i = 0; i < CRASH_PAGE_COMPILING_MAX; i++)
         page.compiling[i] = 5000 + i;
-    faults_note(&f, &page);
+    faults_note(&f, &page, false);
     cr_expect_eq(f.n, CRASH_PAGE_MAX + CRASH_PAGE_COMPILING_MAX);
     cr_expect_eq(faults_of(&f, 5000), 1);
     cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
