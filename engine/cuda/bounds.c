@@ -87,6 +87,44 @@ double bounds_ffn(const struct model_shape *m, const struct model_op *op) {
     return BOUNDS_ROUNDING * most;
 }
 
+/* Returns the bound of the product with op->w[i]. */
+static double bounds_largest(const struct model_shape *m, const struct model_op *op, int i) {
+    size_t n_out = op->w[i]->ne[1];
+    double *most = malloc(n_out * sizeof(*most)), all = 0;
+
+    if (!most)
+        return INFINITY;
+    bounds_product(m, op, i, most);
+    for (size_t o = 0; o < n_out; o++)
+        all = fmax(all, most[o]);
+    free(most);
+    return all;
+}
+
+/* Returns the bound of the values that @op, a KEYS or QKV, stores in pages of f16. */
+static double bounds_values(const struct model_shape *m, const struct model_op *op) {
+    if (op->kind == OP_QKV && op->qkv.v_unit)
+        return BOUNDS_ROUNDING * sqrt(op->heads.dim);
+    if (!isfinite(bounds_norm(m, op)))
+        return INFINITY;
+    if (op->kind == OP_KEYS)
+        return bounds_largest(m, op, 1);
+    return bounds_largest(m, op, op->w[2] ? 2 : 1);
+}
+
+double bounds_attend(const struct model_shape *m, const struct model_op *op) {
+    const struct kv_layer *kv = &op->kv;
+
+    for (uint32_t k = (uint32_t)(op - m->op); k-- > 0;) {
+        const struct model_op *from = &m->op[k];
+        bool stores = from->kind == OP_KEYS || from->kind == OP_QKV;
+
+        if (stores && from->w[1] && from->kv.cls == kv->cls && from->kv.layer == kv->layer)
+            return bounds_values(m, from);
+    }
+    return INFINITY;
+}
+
 float bounds_scale(double most) {
     int e;
 

@@ -22,6 +22,10 @@
  * weights in the calling thread. */
 double bounds_norm(const struct model_shape *m, const struct model_op *op);
 double bounds_ffn(const struct model_shape *m, const struct model_op *op);
+/* Returns the largest magnitude of the output of @op, an ATTEND of the model's ops m->op: a mean of
+ * values, which an op before it stores in pages of f16. INFINITY: as above. Decodes the matrix of
+ * the values. */
+double bounds_attend(const struct model_shape *m, const struct model_op *op);
 /* Sets most[o] to the bound of output @o of the product with op->w[i], whose input has the norm of
  * @op: sqrt(n) times the length of row o of W, with the weights of the norm as factors of its
  * columns, and the output of the biases. */
