@@ -38,6 +38,7 @@ static bool fuse_begins(const struct fusing *f, const struct model_op *op) {
 /* Returns the buffer whose rows an op of @kind computes for a PROJ; ACT_ROLES: none. */
 static enum act_role fuse_role(enum op_kind kind) {
     switch (kind) {
+    case OP_ATTEND:
     case OP_GATE:
         return ACT_O;
     case OP_GATE_UP:
@@ -54,7 +55,8 @@ static enum act_role fuse_role(enum op_kind kind) {
 }
 
 /* Returns true if @op can take the result of @from before that is complete. Gates from a matrix of
- * their own are applied by GATE itself. Packed rows are those of the op right before. */
+ * their own are applied by GATE itself. Packed rows, and rows that attention leaves for a PROJ, are
+ * those of the op right before. */
 static bool fuse_takes(const struct fusing *f, const struct model_op *op,
                        const struct model_op *from) {
     enum act_role role = fuse_role(from->kind);
@@ -63,7 +65,7 @@ static bool fuse_takes(const struct fusing *f, const struct model_op *op,
         return false;
     if (from->kind == OP_GATE && from->w[0])
         return false;
-    if (role == ACT_D && from != op - 1)
+    if ((role == ACT_D || from->kind == OP_ATTEND) && from != op - 1)
         return false;
     return op->kind != OP_PROJ || role == ACT_ROLES || role == op->in;
 }

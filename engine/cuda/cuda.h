@@ -141,8 +141,9 @@ struct weights {
     /* EXPERTS with fetched experts: tiles of all experts */
     const uint8_t *host[MATMUL_MATRICES];
     float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
-    /* pack_args.fixed of the op's input after its norm; of the output of a GATE_UP */
-    float fixed_norm, fixed_h;
+    /* pack_args.fixed of the op's input after its norm; of the output of a GATE_UP; of the input of
+     * a PROJ that is attention's output */
+    float fixed_norm, fixed_h, fixed_o;
     /* by expert */
     float *pick_bias, *weigh;
     /* by head */
@@ -890,6 +891,8 @@ void *step_host_state(struct be *b, uint32_t state);
 int step_norm(struct step *s, const struct model_op *op);
 /* Returns true for steps of few rows, whose gate and up matvec multiplies and combines. */
 bool step_fuses(const struct step *s);
+/* Returns true if ATTEND @op packs its output for its PROJ by a static scale. */
+bool step_attend_packs(const struct step *s, const struct model_op *op);
 /* Completes x if another op has left that to @op. */
 int step_complete(struct step *s, const struct model_op *op);
 /* Adds the result of @op to x, unless another op does or its product has done so. */

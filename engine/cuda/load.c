@@ -411,6 +411,15 @@ static void load_page_size(struct be *b, const struct model_op *op) {
     kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
 }
 
+/* Returns true if the input of @op is the output of attention over pages of f16, whose bound is
+ * known. */
+static bool load_bounds_heads(const struct be *b, const struct model_op *op) {
+    const struct model_op *from = op->links.from;
+
+    return op->kind == OP_PROJ && from && from->kind == OP_ATTEND && !from->attn.sparse &&
+           b->opts->kv_type.v == ENGINE_KV_F16 && op->w[0]->ne[0] % 64 == 0;
+}
+
 /* Sets the static scales of an op. Products of bytes have scales of their own. */
 static void load_scales(const struct be *b, struct weights *w, const struct model_op *op) {
     if (!b->ways.fixed || b->products.planes > 1 || b->group.n > 1 || cuda_counts(b))
@@ -418,6 +427,8 @@ static void load_scales(const struct be *b, struct weights *w, const struct mode
     w->fixed_norm = bounds_scale(bounds_norm(b->shape, op));
     if (op->kind == OP_GATE_UP && op->w[0]->ne[1] % 64 == 0)
         w->fixed_h = bounds_scale(bounds_ffn(b->shape, op));
+    if (load_bounds_heads(b, op))
+        w->fixed_o = bounds_scale(bounds_attend(b->shape, op->links.from));
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {

@@ -333,8 +333,8 @@ static int load_logits(struct be *b, struct weights *w, const struct model_op *o
      OP_BIT(OP_BLOCK_OUT) | OP_BIT(OP_DEEP))
 /* Kinds whose result PROJ completes: gates, functions of gate and up, and rows that are packed. */
 #define INPUTS                                                                                     \
-    (OP_BIT(OP_GATE) | OP_BIT(OP_GATE_UP) | OP_BIT(OP_GATE_IN) | OP_BIT(OP_DELTA) |                \
-     OP_BIT(OP_KDA) | OP_BIT(OP_MAMBA) | OP_BIT(OP_MLA_OUT))
+    (OP_BIT(OP_ATTEND) | OP_BIT(OP_GATE) | OP_BIT(OP_GATE_UP) | OP_BIT(OP_GATE_IN) |               \
+     OP_BIT(OP_DELTA) | OP_BIT(OP_KDA) | OP_BIT(OP_MAMBA) | OP_BIT(OP_MLA_OUT))
 
 const struct op_code cuda_code[OP_KINDS] = {
     [OP_EMBED] = {.run = step_embed,

@@ -588,8 +588,21 @@ static int step_pack_ffn(struct step *s, const struct model_op *ffn, uint32_t n)
     return step_launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Packs the input of a PROJ, unless the op that computes it has done so. Gates of attention that
- * came with the queries are applied here. */
+/* Packs the output of attention, unless attention has done so. Gates that came with the queries are
+ * applied here. */
+static int step_pack_heads(struct step *s, const struct model_op *op) {
+    const struct model_op *from = op->links.from;
+    bool attends = from && from->kind == OP_ATTEND;
+    enum pack_kind kind = from && !attends ? PACK_GATE : PACK_PLAIN;
+    struct pack_args a = step_pack_args(s->be, kind, s->be->act.o, NULL, op->weights->n_in);
+
+    if (attends && step_attend_packs(s, from))
+        return 0;
+    a.fixed = op->weights->fixed_o;
+    return step_launch_pack(s->be, s->grid.rows, &a);
+}
+
+/* Packs the input of a PROJ, unless the op that computes it has done so. */
 static int step_pack_in(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     const struct model_op *from = op->links.from;
@@ -600,7 +613,7 @@ static int step_pack_in(struct step *s, const struct model_op *op) {
         assert(from);
         return step_pack_ffn(s, from, n);
     case ACT_O:
-        return step_pack(s, from ? PACK_GATE : PACK_PLAIN, b->act.o, NULL, n);
+        return step_pack_heads(s, op);
     default:
         assert(op->in == ACT_D);
         return from ? 0 : step_pack(s, PACK_PLAIN, b->recurrent.out, NULL, n);

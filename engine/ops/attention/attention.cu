@@ -281,7 +281,9 @@ template <int D> struct State {
 #pragma unroll
         for (int i = 0; i < D && whole; i++)
             o[i] = o[i] * factor / l;
-        if (d < a.n_value)
+        if (d < a.n_value && whole && a.packed)
+            attention_pack<D>(a, it, query, d, o);
+        else if (d < a.n_value)
             store_some<D>(to + d, o);
         if (!whole && threadIdx.x % 32 == 0) {
             to[a.n_value] = m;

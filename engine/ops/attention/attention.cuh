@@ -459,6 +459,23 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
     to[1] = s.chunk_l[threadIdx.x];
 }
 
+/* Packs N values of query @query of the item or merge @it from value @d on, as put_quads() packs
+ * rows for matvec. */
+template <int N, class ITEM>
+DEVICE void attention_pack(const struct attend_args &a, const ITEM &it, uint32_t query, uint32_t d,
+                           const float v[N]) {
+    uint32_t q = it.q0 + query, row = it.row0 + q / a.group;
+    uint32_t i = (blockIdx.y * a.group + q % a.group) * a.n_value + d;
+    uint32_t group = row / PACK_ROWS * (a.n_head * a.n_value / 32) + i / 32;
+    uint16_t *to = a.packed + (group * PACK_ROWS + row % PACK_ROWS) * 32;
+
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++)
+        to[pack_place((i + k) % 32)] = (uint16_t)pack_half(v[k] * a.fixed);
+    if (i == 0)
+        a.packed_scale[row] = 1.0f / a.fixed;
+}
+
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
 /* Computes values @d .. @d + 3 of query @query of a merge: shared chunks first, then its own. */
@@ -508,7 +525,10 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
 #pragma unroll
     for (uint32_t v = 0; v < 4; v++)
         o[v] /= l;
-    store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
+    if (a.packed)
+        attention_pack<4>(a, it, query, d, o);
+    else
+        store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
 
 /* Define a kernel for each format of pages (ATTEND_KERNELS() declares them): KIND gets the name,

@@ -127,6 +127,12 @@ static int turn_back(const struct step *s, const struct heads *h, uint32_t run) 
     return CUDA_LAUNCH(s->be, hadamard, s->grid.rows, (h->n + 7) / 8, CUDA_THREADS, &a);
 }
 
+bool step_attend_packs(const struct step *s, const struct model_op *op) {
+    const struct model_op *to = op->links.into;
+
+    return to && to->weights->fixed_o != 0 && op->heads.dim <= 128 && step_fuses(s);
+}
+
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -152,6 +158,11 @@ int step_attend(struct step *s, const struct model_op *op) {
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
+    if (step_attend_packs(s, op)) {
+        a.packed = b->act.packed;
+        a.packed_scale = b->act.scale;
+        a.fixed = op->links.into->weights->fixed_o;
+    }
     if (op->attn.sparse) {
         TRY(sparse_attend(s, op, &a));
         return run ? turn_back(s, h, run) : 0;

@@ -49,12 +49,12 @@ Test(fuse, norms_include_the_addition_before_them_and_work_lists_are_made_once) 
                 "    0 embed 0\n"
                 "    1 qkv 0\n"
                 "    2 attend 0: lists\n"
-                "    3 proj 0\n"
+                "    3 proj 0: completes 2 attend\n"
                 "    4 gate_up 0: adds 3 proj\n"
                 "    5 proj 0: completes 4 gate_up\n"
                 "    6 qkv 1: adds 5 proj\n"
                 "    7 attend 1\n"
-                "    8 proj 1\n"
+                "    8 proj 1: completes 7 attend\n"
                 "    9 gate_up 1: adds 8 proj\n"
                 "   10 proj 1: completes 9 gate_up\n"
                 "   11 logits 0\n");
@@ -208,6 +208,23 @@ Test(fuse, a_projection_completes_what_it_reads_in_its_layer) {
     op[1].layer = op[2].layer = 1;
     link_ops(op, 3, completes);
     cr_expect(!op[2].links.from);
+}
+
+Test(fuse, attention_packs_only_for_the_next_op) {
+    static const struct op_code packs[OP_KINDS] = {
+        [OP_PROJ] = {.takes = OP_BIT(OP_ATTEND) | OP_BIT(OP_GATE)}};
+    const struct tensor matrix = {.n_bytes = 1};
+    struct model_op op[3] = {
+        {.kind = OP_ATTEND}, {.kind = OP_GATE}, {.kind = OP_PROJ, .in = ACT_O}};
+
+    link_ops(op, 3, packs);
+    cr_expect(op[2].links.from == &op[1] && !op[0].links.into);
+    op[1].w[0] = &matrix; /* it multiplies the result of attention itself */
+    link_ops(op, 3, packs);
+    cr_expect(!op[2].links.from && !op[0].links.into);
+    op[1].kind = OP_ATTEND;
+    link_ops(op, 3, packs);
+    cr_expect(op[2].links.from == &op[1] && op[1].links.into == &op[2] && !op[0].links.into);
 }
 
 Test(fuse, a_list_counts_as_made_in_its_pass) {

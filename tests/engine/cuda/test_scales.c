@@ -1,5 +1,5 @@
-/* Tests static scales of activations (WEFT_CUDA_STATIC=1, engine/cuda/bounds.h): with few rows the
- * product of gate and up packs its results itself. Scales are powers of two, so that the bits are
+/* Tests static scales of activations (WEFT_CUDA_STATIC=1, engine/cuda/bounds.h): with few rows
+ * attention and the product of gate and up pack their results themselves. Scales are powers of two, so that the bits are
  * those of the rows' own scales where no value is far below the bound, as in these models. */
 
 #include <criterion/criterion.h>
@@ -82,12 +82,50 @@ Test(scales, a_static_one_saves_a_pack_and_no_bit) {
         if (i > 1)
             continue;
         cr_expect_eq(n_steps, own_steps);
-        cr_expect_eq(own_packs - n_pack, i == 0 ? LAYERS * n_steps : 0, "%s: %lu of %lu packs",
+        cr_expect_eq(own_packs - n_pack, i == 0 ? 2 * LAYERS * n_steps : 0, "%s: %lu of %lu packs",
                      ways[i].name, (unsigned long)n_pack, (unsigned long)own_packs);
-        cr_expect_eq(n_plain, LAYERS * n_steps, "%s: %lu packs of attention", ways[i].name,
-                     (unsigned long)n_plain);
+        cr_expect_eq(n_plain, 0, "%s: %lu packs", ways[i].name, (unsigned long)n_plain);
     }
     free(own.logits);
+    unlink(path);
+}
+
+/* The rows after 256 keys have two chunks, whose results merge() packs. */
+Test(scales, chunks_are_packed_where_they_are_merged) {
+    enum { TOKENS = 275 };
+    static uint64_t digest[2][TOKENS];
+    char path[64];
+
+    scales_model(TENSOR_Q4_K, 512, path);
+    for (uint32_t i = 0; i < 2; i++) {
+        n_pack = n_steps = n_plain = 0;
+        setenv("WEFT_CUDA_STATIC", i ? "1" : "0", 1);
+        fake_find()->on_launch = scales_count;
+        ways_long(path, TOKENS, 16, digest[i]);
+        fake_find()->on_launch = NULL;
+    }
+    cr_expect_eq(n_plain, 0);
+    for (uint32_t r = 0; r < TOKENS; r++)
+        cr_expect_eq(digest[0][r], digest[1][r], "logits at position %u", r);
+    unlink(path);
+}
+
+/* Values of q8_0 pages may exceed the bound. */
+Test(scales, attention_over_bytes_keeps_the_scale_of_the_row) {
+    static const struct way way = {
+        .name = "q8_0", .chunk = 1, .fuse = "1", .kv_type = {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}};
+    struct trace own = {0}, t = {0};
+    char path[64];
+
+    scales_model(TENSOR_Q4_K, 512, path);
+    scales_run(path, false, &way, &own);
+    uint64_t own_packs = n_pack;
+    scales_run(path, true, &way, &t);
+    cr_expect_eq(own_packs - n_pack, LAYERS * n_steps); /* those of h */
+    cr_expect_eq(n_plain, LAYERS * n_steps);
+    scales_same(&own, &t, way.name);
+    free(own.logits);
+    free(t.logits);
     unlink(path);
 }
 
@@ -101,7 +139,8 @@ Test(scales, other_shapes_keep_the_scale_of_the_row) {
     scales_run(path, false, &way, &own);
     uint64_t own_packs = n_pack;
     scales_run(path, true, &way, &t);
-    cr_expect_eq(n_pack, own_packs);
+    cr_expect_eq(own_packs - n_pack, LAYERS * n_steps); /* attention's */
+    cr_expect_eq(n_plain, LAYERS * n_steps);
     scales_same(&own, &t, "288 values");
     free(own.logits);
     free(t.logits);
