@@ -230,8 +230,8 @@ struct way {
     bool left_out;
     /* rows of activations; rows of a panel; split-K */
     uint32_t n_rows, block_rows, n_splits;
-    /* pack_args.cores; for tensors of experts */
-    bool cores, expert;
+    /* pack_args.cores; for tensors of experts; warps with roles */
+    bool cores, expert, roles;
 };
 
 static int by_matvec(struct be *b, const struct product *p, const struct operand *x,
@@ -243,7 +243,7 @@ static int by_matvec(struct be *b, const struct product *p, const struct operand
 
 static int by_wide(struct be *b, const struct product *p, const struct operand *x,
                    const struct way *w) {
-    const struct product_way way = {.block_rows = w->block_rows, .n_splits = w->n_splits};
+    const struct product_way way = {w->block_rows, w->n_splits, w->roles};
 
     return cuda_matmul_wide(b, &p->w, x, false, way);
 }
@@ -276,16 +276,20 @@ static int by_expert(struct be *b, const struct product *p, const struct operand
 /* Ways to compute a product. The result of the first must be right; the others must have its
  * bits. */
 static const struct way ways[] = {
-    {"matmul_wide", by_wide, 0, false, ROWS, 64, 1, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false},
-    {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false},
-    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false},
-    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 128, 1, true, false},
-    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 64, 1, true, false},
-    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, true, false},
-    {"expert_vec", by_expert, FLAG(experts.no_vec, true), ROWS, EXPERT_ROWS, 1, false, true},
-    {"expert_wide", by_expert, FLAG(experts.no_wide, true), ROWS, 64, 1, false, true},
+    {"matmul_wide", by_wide, 0, false, ROWS, 64, 1, false, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false, false},
+    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false, false},
+    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 128, 1, true, false, false},
+    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 64, 1, true, false, false},
+    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, true, false, false},
+    {"expert_vec", by_expert, FLAG(experts.no_vec, true), ROWS, EXPERT_ROWS, 1, false, true, false},
+    {"expert_wide", by_expert, FLAG(experts.no_wide, true), ROWS, 64, 1, false, true, false},
+    {"matmul_roles", by_wide, FLAG(products.roles, false), 24, 64, 1, true, false, true},
+    {"matmul_roles", by_wide, FLAG(products.roles, false), 31, 64, 1, true, false, true},
+    {"matmul_roles", by_wide, FLAG(products.roles, false), 48, 64, 4, true, false, true},
+    {"matmul_roles", by_wide, FLAG(products.roles, false), 64, 64, 1, true, false, true},
 };
 
 #define WAYS ARRAY_SIZE(ways)

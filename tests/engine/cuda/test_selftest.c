@@ -104,6 +104,14 @@ static bool is_wgmma(const char *kernel, const void *args) {
     return strncmp(kernel, "matmul_wgmma", 12) == 0;
 }
 
+static bool is_roles(const char *kernel, const void *args) {
+    return strncmp(kernel, "matmul_roles", 12) == 0;
+}
+
+static bool is_shared_roles(const char *kernel, const void *args) {
+    return is_roles(kernel, args) && ((const struct matmul_args *)args)->n_splits > 1;
+}
+
 static bool is_wide(const char *kernel, const void *args) {
     return strcmp(kernel, "matmul_wide") == 0;
 }
@@ -264,6 +272,17 @@ Test(cuda_selftest, products_that_are_wrong_are_left_out) {
     };
 
     try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, roles_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_roles, "without matmul_roles: other bits", false, true},
+        {is_shared_roles, "without matmul_roles: other bits", false, true},
+    };
+
+    setenv("WEFT_CUDA_ROLES", "1", 1);
+    try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
+    unsetenv("WEFT_CUDA_ROLES");
 }
 
 Test(cuda_selftest, experts_that_are_wrong_are_left_out) {
