@@ -310,6 +310,8 @@ int step_embed(struct step *s, const struct model_op *op) {
 
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n) {
+    /* offsets in a unit of packed rows have 32 bits in kernels */
+    assert(round_up(n, 64) * WGMMA_ROWS <= UINT32_MAX);
     return (struct pack_args){
         .batch = b->head,
         .x = x,

@@ -32,8 +32,13 @@
 #define ROLES_WARPS (ROLES_GROUPS * 4u) /* warps that multiply */
 #define ROLES_MULTIPLY (ROLES_GROUPS * 128u)
 #define ROLES_BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
-#define ROLES_FEW 24                   /* registers of the warpgroup that copies */
-#define ROLES_MANY 160                 /* and of the others: 128 * 24 + 384 * 160 <= 65536 */
+#define ROLES_LAUNCHED 128u            /* registers of a thread of the launch (check_kernels.py) */
+#define ROLES_FEW 24u                  /* then of the warpgroup that copies */
+#define ROLES_MANY 160u                /* and of the others */
+
+/* Otherwise the warpgroups that multiply would wait for registers for ever. */
+static_assert(128 * ROLES_FEW + ROLES_MULTIPLY * ROLES_MANY <= ROLES_THREADS * ROLES_LAUNCHED,
+              "the registers that one warpgroup gives back are those that the others take");
 
 /* Return the barriers of stage @i: of its copies, and of the warps that use it. */
 DEVICE uint64_t *roles_full(uint32_t i) {

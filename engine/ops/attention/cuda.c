@@ -158,6 +158,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
+    assert((uint64_t)h->n * n_value * MATVEC_ROWS <= UINT32_MAX); /* offsets in attention_pack() */
     if (step_attend_packs(s, op)) {
         a.packed = b->act.packed;
         a.packed_scale = b->act.scale;

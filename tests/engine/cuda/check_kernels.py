@@ -138,6 +138,10 @@ SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8"
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
 SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4",)}
 SHARED_MAX = 48 * 1024
+# Kernels whose warpgroups exchange registers: a launch with fewer would wait for ever, with more the sum is another one
+# (ROLES_LAUNCHED in matmul_roles.cu).
+EXACT = {f"matmul_roles_{n}": 128 for n in (24, 32, 48, 64)}
+SERVERS_90 = ("sm_90a",)  # where these kernels have code
 # Kernels that may spill, with the bytes of stack, stores and loads: fewer blocks on a multiprocessor would cost more, or
 # a thread cannot have more registers.
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
@@ -231,6 +235,9 @@ def main():
                 if n > limit:
                     problems += 1
                     print(f"{kernel} ({arch}): {n} registers, at most {limit}")
+                if arch in SERVERS_90 and n != EXACT.get(kernel, n):
+                    problems += 1
+                    print(f"{kernel} ({arch}): {n} registers, and its warpgroups exchange those of {EXACT[kernel]}")
                 kernel = None
         ptx = pathlib.Path(path).with_suffix(".ptx")  # in builds with tests
         if ptx.exists():
