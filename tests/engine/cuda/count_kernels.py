@@ -5,13 +5,14 @@ multiprocessor; and for the loops of products the instructions for each weight o
 4,096 columns. A wgmma of N columns counts as N / 8 mma, the part of one warp. Needs nvcc and cc, no device and no
 disassembler.
 
-usage: count_kernels.py FOLDER [ARCHITECTURES [FILES]]
+usage: [NVCC=PATH] count_kernels.py FOLDER [ARCHITECTURES [FILES]]
 FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
 Exit 1 where a kernel spills, a slice in matmul_roles takes too many instructions, or products are not found in its
 code: then cubin.py does not understand it.
 ARCHITECTURES: 80,90 (all six); FILES: matmul,attention (all with kernels).
 """
 import collections
+import os
 import pathlib
 import re
 import subprocess
@@ -92,7 +93,7 @@ def compiled(folder, arch, files):
         if not to.exists() or to.stat().st_mtime < newest:
             wgmma = name in ("matmul_wgmma", "matmul_roles") and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
-            subprocess.run(["nvcc", *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
+            subprocess.run([os.environ.get("NVCC", "nvcc"), *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
 
 
