@@ -12,6 +12,7 @@
 #include "daemon/front/admin.h"
 #include "proto/flight_file.h"
 #include "tests/api/world.h"
+#include "tests/support/quotes.h"
 
 static struct world w;
 static struct admin *admin;
@@ -270,31 +271,29 @@ static void generate(const char *id) {
 }
 
 Test(admin, requests_that_live_are_listed) {
-    static const char *const parts[] = {
-        "\"request_id\":\"one\"", "\"endpoint\":\"/v1/completions\"",
-        "\"state\":\"running\"",  "\"prompt_tokens\":1,",
-        "\"output_tokens\":0,",
+    const char *const parts[] = {
+        J("'request_id':'one'"), J("'endpoint':'/v1/completions'"), J("'state':'running'"),
+        J("'prompt_tokens':1,"), J("'output_tokens':0,"),
     };
 
-    expect("GET /requests", 200, "{\"requests\":[]}");
+    expect("GET /requests", 200, J("{'requests':[]}"));
     int fd = begin("one");
-    expect("GET /requests", 200, "\"state\":\"queued\"");
+    expect("GET /requests", 200, J("'state':'queued'"));
     fake_accept(&w.port, 0);
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         expect("GET /requests", 200, parts[i]);
     end(fd, 0);
-    expect("GET /requests", 200, "{\"requests\":[]}");
+    expect("GET /requests", 200, J("{'requests':[]}"));
 }
 
 Test(admin, requests_that_have_ended_are_listed) {
-    expect("GET /requests/ended", 200, "{\"requests\":[]}");
+    expect("GET /requests/ended", 200, J("{'requests':[]}"));
     generate("one");
     generate("two");
-    expect("GET /requests/ended", 200,
-           "{\"requests\":[{\"request_id\":\"two\",\"tenant\":\"default\",");
+    expect("GET /requests/ended", 200, J("{'requests':[{'request_id':'two','tenant':'default',"));
     expect("GET /requests/ended?order=slowest&oldest_s=1000&tenant=default", 200,
-           "\"endpoint\":\"/v1/completions\",\"status\":200,\"finish\":\"stop\"");
-    expect("GET /requests/ended?newest_s=1000", 200, "{\"requests\":[]}");
+           J("'endpoint':'/v1/completions','status':200,'finish':'stop'"));
+    expect("GET /requests/ended?newest_s=1000", 200, J("{'requests':[]}"));
 }
 
 Test(admin, what_is_not_understood_is_refused) {

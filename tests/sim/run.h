@@ -18,8 +18,8 @@ struct run_opts {
     /* processor time after which a seed counts as hanging; 0: 60 s */
     uint32_t hang_s;
     bool no_shrink;
-    /* fails if a rare path (tests/support/buggify.h) is never taken, also in the next RARE_RANGES - 1
-     * ranges of as many seeds */
+    /* fails if a rare path (tests/support/buggify.h) is never taken, neither in these seeds nor in
+     * the next RARE_RANGES - 1 ranges of as many */
     bool all_rare;
 };
 
