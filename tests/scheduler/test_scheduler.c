@@ -325,6 +325,22 @@ Test(scheduler, what_can_never_fit_is_refused_in_words) {
     sim_deinit(&sim);
 }
 
+Test(scheduler, breakers_reach_the_sampler_as_bits) {
+    static const int32_t ids[] = {3, 31, 40};
+    sim_init(&sim, &(struct sim_opts){0});
+    struct sim_client *c = sim_client(&sim, 10, 1, 0, 5);
+    c->m.sampling.dry_multiplier = 1;
+    c->m.sampling.dry_penalty_last_n = -1;
+    c->m.breakers = (struct str){(const char *)ids, sizeof(ids)};
+    sim_submit(&sim, c, 0);
+    const struct engine_samplers *e = (*sched_slot(sim.sched, c->m.id))->param.samplers;
+    cr_assert(e && e->breakers);
+    cr_expect_eq(e->breakers[0], 1u << 3 | 1u << 31);
+    cr_expect_eq(e->breakers[1], 1u << 8);
+    sim_run(&sim, 50);
+    sim_deinit(&sim);
+}
+
 Test(scheduler, an_id_is_used_once_and_unknown_ones_are_ignored) {
     sim_init(&sim, &(struct sim_opts){0});
     struct sim_client *c = sim_client(&sim, 10, 1, 0, 5);
