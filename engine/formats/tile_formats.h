@@ -35,6 +35,29 @@ enum tile_format {
 
 #define TILE_LOW TILE_IQ1
 
+/* Rows of the formats: columns of a tile, bytes of its codes and of its scales, halves among the
+ * scales, and the exponent t for which scales must satisfy 2^24 scale < 2^t. Then all products of
+ * the scale with its integers stay within half precision. */
+#define TILE_EACH(X)                                                                               \
+    X(F16, 64, 2048, 0, 0, 15)                                                                     \
+    X(Q8_0, 64, 1024, 64, 32, 15)                                                                  \
+    X(Q4_0, 64, 512, 64, 32, 15)                                                                   \
+    X(IQ4_NL, 64, 512, 64, 32, 15)                                                                 \
+    X(MXFP4, 64, 512, 32, 0, 15)                                                                   \
+    X(NVFP4, 64, 512, 64, 0, 15)                                                                   \
+    X(Q5_0, 64, 640, 64, 32, 15)                                                                   \
+    X(Q4_1, 64, 512, 128, 64, 15)                                                                  \
+    X(Q5_1, 64, 640, 128, 64, 15)                                                                  \
+    X(Q4_K, 256, 2048, 320, 32, 8)                                                                 \
+    X(Q5_K, 256, 2560, 320, 32, 8)                                                                 \
+    X(Q6_K, 256, 3072, 288, 16, 8)                                                                 \
+    X(IQ4_XS, 256, 2048, 160, 16, 8)                                                               \
+    X(IQ1, 256, 768, 160, 16, 14)                                                                  \
+    X(IQ2, 256, 1152, 160, 16, 14)                                                                 \
+    X(IQ3, 256, 1664, 96, 16, 12)                                                                  \
+    X(Q2_K, 256, 1024, 320, 32, 12)                                                                \
+    X(Q3_K, 256, 1536, 288, 16, 11)
+
 #define TILE_ROWS 16u
 #define TILE_LANES 32u
 /* Returns the format that a tensor type is repacked to: its own, one that can represent it, or half

@@ -59,65 +59,48 @@
 /* largest exponent of MXFP4 that is kept: half of 2^(150 - 127) exceeds half precision */
 #define TILE_FP4_MAX 150u
 
+/* A row of TILE_EACH. */
+struct tile_sizes {
+    uint32_t columns, code_bytes, scale_bytes, n_halves;
+    int top;
+};
+
+/* Returns the row of format @f. A constant format costs nothing in a kernel. */
+MX_FN struct tile_sizes tile_sizes(uint32_t f) {
+    struct tile_sizes none = {0, 0, 0, 0, 0};
+
+#define TILE_CASE(f, columns, codes, scales, halves, top)                                          \
+    case TILE_##f: {                                                                               \
+        struct tile_sizes row = {columns, codes, scales, halves, top};                             \
+        return row;                                                                                \
+    }
+    switch (f) {
+        TILE_EACH(TILE_CASE)
+    default:
+        return none;
+    }
+#undef TILE_CASE
+}
+
 /* Returns the number of columns of a tile. */
 MX_FN uint32_t tile_k(uint32_t f) {
-    return f >= TILE_Q4_K ? 256 : 64;
+    return tile_sizes(f).columns;
 }
 
 /* Returns the bytes of a tile before its scales: whole vectors of 512 bytes for formats before
  * TILE_LOW, plus 128 bytes of fifth bits in Q5_0 and Q5_1. */
 MX_FN uint32_t tile_code_bytes(uint32_t f) {
-    if (f >= TILE_LOW)
-        return TILE_SLICES * LOW_CODE_BYTES(f);
-    switch (f) {
-    case TILE_F16:
-        return 2048;
-    case TILE_Q8_0:
-        return 1024;
-    case TILE_Q4_0:
-    case TILE_IQ4_NL:
-    case TILE_MXFP4:
-    case TILE_NVFP4:
-    case TILE_Q4_1:
-        return 512;
-    case TILE_Q5_0:
-    case TILE_Q5_1:
-        return 512 + 128;
-    case TILE_Q5_K:
-        return 2048 + 512;
-    case TILE_Q6_K:
-        return 2048 + 1024;
-    default:
-        return 2048;
-    }
+    return tile_sizes(f).code_bytes;
 }
 
 /* Returns the bytes of a tile, scales included. */
 MX_FN uint32_t tile_bytes(uint32_t f) {
-    if (f >= TILE_LOW)
-        return tile_code_bytes(f) + TILE_SLICES * LOW_SCALE_BYTES(f) + 2 * LOW_HALVES(f);
-    switch (f) {
-    case TILE_F16:
-        return 2048;
-    case TILE_Q8_0:
-    case TILE_Q4_0:
-    case TILE_IQ4_NL:
-    case TILE_NVFP4:
-    case TILE_Q5_0:
-        return tile_code_bytes(f) + 64;
-    case TILE_Q4_1:
-    case TILE_Q5_1:
-        return tile_code_bytes(f) + 128;
-    case TILE_MXFP4:
-        return tile_code_bytes(f) + 32;
-    case TILE_Q4_K:
-    case TILE_Q5_K:
-        return tile_code_bytes(f) + 320;
-    case TILE_Q6_K:
-        return tile_code_bytes(f) + 288;
-    default:
-        return tile_code_bytes(f) + 160;
-    }
+    return tile_sizes(f).code_bytes + tile_sizes(f).scale_bytes;
+}
+
+/* Returns the number of halves among a tile's scales: d, or d and dmin, of all rows. */
+MX_FN uint32_t tile_n_halves(uint32_t f) {
+    return tile_sizes(f).n_halves;
 }
 
 /* Formats whose codes some device families multiply as bytes (engine/cuda). */
@@ -322,29 +305,6 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
 
 /* -- scaling: the scales of a tile once those of the whole tensor are known -------------------- */
 
-/* Returns the number of halves among a tile's scales: d, or d and dmin, of all rows. */
-MX_FN uint32_t tile_n_halves(uint32_t f) {
-    if (f >= TILE_LOW)
-        return LOW_HALVES(f);
-    switch (f) {
-    case TILE_Q8_0:
-    case TILE_Q4_0:
-    case TILE_IQ4_NL:
-    case TILE_Q5_0:
-    case TILE_Q4_K:
-    case TILE_Q5_K:
-        return 2 * TILE_ROWS;
-    case TILE_Q4_1:
-    case TILE_Q5_1:
-        return 4 * TILE_ROWS;
-    case TILE_Q6_K:
-    case TILE_IQ4_XS:
-        return TILE_ROWS;
-    default:
-        return 0;
-    }
-}
-
 /* Returns the offset of half @i < tile_n_halves() in a tile. The halves are at the end of the
  * tile. */
 MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
@@ -409,23 +369,6 @@ MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0
     return size * (tile_has_minima(f) ? 0x1p-24f : 0x1p-11f);
 }
 
-/* Returns the exponent t for which scales must satisfy 2^24 scale < 2^t. Then all products of the
- * scale with its integers stay within half precision. */
-MX_FN int tile_unit_top(uint32_t f) {
-    switch (f) {
-    case TILE_IQ1:
-    case TILE_IQ2:
-        return 14;
-    case TILE_IQ3:
-    case TILE_Q2_K:
-        return 12;
-    case TILE_Q3_K:
-        return 11;
-    default:
-        return f >= TILE_Q4_K ? 8 : 15;
-    }
-}
-
 /* Returns the unit of a tensor: kernels compute with 2^unit times the weights of the file
  * (engine/cuda/products/weights.cuh). @most is the largest tile_scale_size() of the tensor; the
  * unit brings it just below the largest scale that half precision allows. */
@@ -436,7 +379,7 @@ MX_FN int tile_unit(uint32_t f, float most) {
         return -7;
     if (f == TILE_MXFP4)
         return 128 - (most > 2 ? (int)most : 2);
-    return f == TILE_F16 || most == 0 ? 0 : tile_unit_top(f) - 24 - e;
+    return f == TILE_F16 || most == 0 ? 0 : tile_sizes(f).top - 24 - e;
 }
 
 /* Returns half @i of a tile from its value @h in the file; @unit is the result of tile_unit(). */
