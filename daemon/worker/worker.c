@@ -207,17 +207,21 @@ static void log_memory(const struct worker *w, uint64_t room) {
               (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
 }
 
-/* Takes the formats from the options; separate formats of keys and values override the common
- * one. */
+/* Takes the formats from the options, which name them in the order of enum engine_kv_type, but for
+ * the last; separate formats of keys and values override the common one. */
 static void take_kv_types(const struct config *c, struct engine_opts *o) {
-    static const enum engine_kv_type types[] = {ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
-    enum engine_kv_type both = types[c->kv_type < ARRAY_SIZE(types) ? c->kv_type : 0];
+    const uint32_t n = ENGINE_KV_F32, automatic = n;
+    enum engine_kv_type both = ENGINE_KV_F16;
 
-    assert(c->kv_type <= ARRAY_SIZE(types) && c->kv_type_k <= ARRAY_SIZE(types) &&
-           c->kv_type_v <= ARRAY_SIZE(types));
-    o->kv_type.k = c->kv_type_k ? types[c->kv_type_k - 1] : both;
-    o->kv_type.v = c->kv_type_v ? types[c->kv_type_v - 1] : both;
-    o->kv_auto = c->kv_type == ARRAY_SIZE(types) && !c->kv_type_k && !c->kv_type_v;
+    assert(c->kv_type <= automatic && c->kv_type_k <= n && c->kv_type_v <= n);
+    if (c->kv_type != automatic)
+        both = (enum engine_kv_type)c->kv_type;
+    o->kv_type = kv_both(both);
+    if (c->kv_type_k)
+        o->kv_type.k = (enum engine_kv_type)(c->kv_type_k - 1);
+    if (c->kv_type_v)
+        o->kv_type.v = (enum engine_kv_type)(c->kv_type_v - 1);
+    o->kv_auto = c->kv_type == automatic && !c->kv_type_k && !c->kv_type_v;
 }
 
 bool worker_engine_opts(struct config *c, const struct msg_open *m) {
