@@ -322,6 +322,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
                       c->draft_model, err));
     TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);
+    gguf_fingerprint(m->file, m->print);
     engine_keep_key(m->file, front_model_block(m), m->keep_key[0]);
     if (m->draft)
         engine_keep_key(m->draft, NULL, m->keep_key[1]);
@@ -396,11 +397,9 @@ void front_model_deinit(struct front_model *m) {
 /* Returns a digest of everything that a request's tokens depend on besides the request: model file
  * and program. */
 static uint64_t fingerprint_of(const struct front_model *m) {
-    uint8_t file[16];
     struct rng r;
 
-    gguf_fingerprint(m->file, file);
-    memcpy(&r.state, file, sizeof(r.state));
+    memcpy(&r.state, m->print, sizeof(r.state));
     for (const char *s = WEFT_VERSION; *s; s++)
         r.state = rng_next(&r) ^ (unsigned char)*s;
     return rng_next(&r);

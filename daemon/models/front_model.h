@@ -37,6 +37,8 @@ struct front_model {
     char fingerprint[24];
     /* Keys under which the packed weights of the file and of the draft model's file are kept. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
+    /* fingerprint of the file, computed where it is opened: it reads a megabyte */
+    uint8_t print[16];
     /* bytes that its worker will need, as far as files and options tell */
     uint64_t memory_bytes;
     /* of the CPU; without the draft model */

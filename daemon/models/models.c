@@ -314,7 +314,7 @@ static void take_front(struct served *s) {
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
     workers_set_files(s->workers, s->front->file, s->front->draft, s->front->projector.file,
-                      s->front->keep_key);
+                      s->front->keep_key, s->front->print);
     describe_opened(s);
 }
 

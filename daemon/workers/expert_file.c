@@ -41,11 +41,8 @@ static int expert_file_copy(int to, int from) {
     return n < 0 ? -errno : 0;
 }
 
-int expert_file_open(struct expert_file *f, const struct gguf *model) {
-    uint8_t print[16];
-
-    gguf_fingerprint(model, print);
-    if (f->fd > 0 && memcmp(print, f->print, sizeof(print)) == 0)
+int expert_file_open(struct expert_file *f, const uint8_t print[16]) {
+    if (f->fd > 0 && memcmp(print, f->print, sizeof(f->print)) == 0)
         return f->fd;
     expert_file_close(f);
     int fd = memfd_create("weft-experts", MFD_CLOEXEC);
@@ -55,7 +52,7 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     }
     f->fd = fd;
     f->n_kept = 0;
-    memcpy(f->print, print, sizeof(print));
+    memcpy(f->print, print, sizeof(f->print));
     name_path(f);
     int from =
         *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;

@@ -7,9 +7,9 @@
  * state folder stays for the next load.
  */
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <uv.h>
-
-#include "base/gguf.h"
 
 struct expert_save;
 
@@ -29,9 +29,10 @@ struct expert_file {
     char path[256];
 };
 
-/* Opens the file of @model and reads the kept counts, unless @f is already that file. Returns its
- * descriptor, or -1 after a failure, which is logged. */
-int expert_file_open(struct expert_file *f, const struct gguf *model);
+/* Opens the file of the model with the fingerprint @print (gguf_fingerprint()) and reads the kept
+ * counts, unless @f is already that file. Returns its descriptor, or -1 after a failure, which is
+ * logged. */
+int expert_file_open(struct expert_file *f, const uint8_t print[16]);
 /* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
  * costs a few minutes of counts. */
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);

@@ -62,6 +62,13 @@ static int kept(const struct expert_file *f) {
     return v;
 }
 
+static int open_of(struct expert_file *f, const struct gguf *model) {
+    uint8_t print[16];
+
+    gguf_fingerprint(model, print);
+    return expert_file_open(f, print);
+}
+
 /* Waits until the copies that were begun have ended. */
 static void wait_for_copies(void) {
     cr_assert_eq(uv_run(uv_default_loop(), UV_RUN_DEFAULT), 0);
@@ -77,9 +84,9 @@ Test(expert_file, each_model_has_its_own) {
     struct expert_file f = {.loop = uv_default_loop()};
     int v = 0;
 
-    cr_expect_gt(expert_file_open(&f, dense), 0);
+    cr_expect_gt(open_of(&f, dense), 0);
     write_counts(&f, 1);
-    cr_expect_gt(expert_file_open(&f, experts), 0);
+    cr_expect_gt(open_of(&f, experts), 0);
     cr_expect_eq(pread(f.fd, &v, sizeof(v), 0), 0);
     expert_file_close(&f);
     gguf_free(dense);
@@ -96,10 +103,10 @@ Test(expert_file, without_descriptors_there_is_none) {
     few = all;
     few.rlim_cur = 0;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    cr_expect_eq(expert_file_open(&f, experts), -1);
+    cr_expect_eq(open_of(&f, experts), -1);
     cr_expect_eq(f.fd, 0);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &all), 0);
-    cr_expect_gt(expert_file_open(&f, experts), 0);
+    cr_expect_gt(open_of(&f, experts), 0);
     expert_file_close(&f);
     gguf_free(experts);
 }
@@ -111,7 +118,7 @@ Test(expert_file, counts_are_kept_while_a_worker_lives) {
     int64_t now = 100 * MINUTE;
     int v = 0;
 
-    expert_file_open(&f, experts);
+    open_of(&f, experts);
     expert_file_keep(&f, 0, now);
     wait_for_copies();
     cr_expect_eq(kept(&f), -1);
@@ -130,7 +137,7 @@ Test(expert_file, counts_are_kept_while_a_worker_lives) {
     expert_file_keep(&f, 200, now + 30 * MINUTE); /* no pick was counted */
     wait_for_copies();
     cr_expect_eq(kept(&f), 2);
-    expert_file_open(&next, experts);
+    open_of(&next, experts);
     cr_assert_eq(pread(next.fd, &v, sizeof(v), 0), sizeof(v));
     cr_expect_eq(v, 2);
     signal(SIGXFSZ, SIG_IGN);
@@ -149,7 +156,7 @@ Test(expert_file, copies_follow_each_other) {
     struct gguf *experts = model_with(8);
     struct expert_file f = {.loop = uv_default_loop()};
 
-    expert_file_open(&f, experts);
+    open_of(&f, experts);
     write_counts(&f, 1);
     expert_file_save(&f);
     expert_file_save(&f);
@@ -173,12 +180,12 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
 
     snprintf(list, sizeof(list), "%s:/nonexistent", folder);
     setenv("STATE_DIRECTORY", list, 1);
-    expert_file_open(&f, experts);
+    open_of(&f, experts);
     snprintf(path, sizeof(path), "%s/experts-", folder);
     cr_expect_eq(strncmp(f.path, path, strlen(path)), 0, "%s", f.path);
     cr_assert_eq(mkfifo(f.path, 0600), 0);
     expert_file_close(&f);
-    cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer of the FIFO */
+    cr_expect_gt(open_of(&f, experts), 0); /* does not wait for a writer of the FIFO */
     write_counts(&f, 4);
     int next = dup(f.fd); /* the number that the copy will have */
     close(next);

@@ -26,6 +26,7 @@ static struct config config;
 static struct kept *kept;
 static struct workers *workers;
 static struct gguf *file;
+static const uint8_t print[16] = {1};
 static uint8_t keys[2][ENGINE_KEEP_KEY];
 static char path[64], told[600]; /* told: calls of the callbacks */
 static struct chan chan;         /* the worker's end */
@@ -129,7 +130,7 @@ static void begin(void) {
                              .on_answer = on_answer,
                              .on_closed = on_closed};
     cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
-    workers_set_files(workers, file, NULL, NULL, keys);
+    workers_set_files(workers, file, NULL, NULL, keys, print);
     workers_attach(workers, api_first_model(world.api));
     cr_assert_eq(workers_start(workers), 0);
 }
