@@ -98,7 +98,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     };
 
     assert(w->n_mats > 0 && w->n_mats <= ARRAY_SIZE(a.m));
-    /* kernels have offsets in the rows of matvec, in two planes, and in a row of tiles in 32 bits */
+    /* kernels have offsets in the rows of matvec (two planes) and in a row of tiles in 32 bits */
     assert((uint64_t)a.n_blocks * 16 * MATVEC_ROWS * 2 * sizeof(uint16_t) <= UINT32_MAX);
     for (uint32_t i = 0; i < w->n_mats; i++) {
         assert((uint64_t)w->m[i].n_units * tile_bytes(w->m[i].format) <= UINT32_MAX);

@@ -1,6 +1,7 @@
 /* Tests static scales of activations (WEFT_CUDA_STATIC=1, engine/cuda/bounds.h): with few rows
- * attention and the product of gate and up pack their results themselves. Scales are powers of two, so that the bits are
- * those of the rows' own scales where no value is far below the bound, as in these models. */
+ * attention and the product of gate and up pack their results themselves. Scales are powers of two,
+ * so that the bits are those of the rows' own scales where no value is far below the bound, as in
+ * these models. */
 
 #include <criterion/criterion.h>
 #include <unistd.h>
