@@ -552,6 +552,8 @@ static void conn_read_some(struct conn *c) {
         on_eof(c);
     else if (c->discard || c->state == CONN_LINGER)
         return;
+    else if (c->state == CONN_HANDSHAKE && conn_has_left(c))
+        conn_close(c); /* a signature takes up to 5 ms of the loop's time */
     else if (c->tls)
         receive_tls(c, data, (size_t)n);
     else

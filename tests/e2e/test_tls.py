@@ -347,6 +347,17 @@ def test_bytes_that_are_no_tls_or_broken_tls_hurt_no_one():
         assert w.process.poll() is None
 
 
+def test_a_client_that_leaves_behind_its_first_message_gets_no_handshake():
+    with Tls() as w:
+        w.process.send_signal(signal.SIGSTOP)  # the end has arrived when the front reads
+        with socket.create_connection(("127.0.0.1", w.port), LIMIT_S) as sock:
+            sock.sendall(hello())
+            sock.shutdown(socket.SHUT_WR)
+            w.process.send_signal(signal.SIGCONT)
+            assert sock.recv(10) == b""
+        assert w.health() == 200
+
+
 def test_sockets_of_the_service_manager_are_told_by_their_name():
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as tls, socket.create_server(("127.0.0.1", 0)) as plain:
         cert, key = make_pair(folder)
