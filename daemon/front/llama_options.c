@@ -82,7 +82,7 @@ static const struct llama_option table[] = {
     {"-cmoe,--cpu-moe", LLAMA_FLAG, "host-experts=1000000"},
     {"-cmoed,--cpu-moe-draft,--spec-draft-cpu-moe", LLAMA_HERE, NULL},
     {"-ncmoed,--n-cpu-moe-draft,--spec-draft-n-cpu-moe", LLAMA_HERE_VALUE, NULL},
-    /* of ik_llama.cpp */
+    /* Options of ik_llama.cpp. */
     {"-fmoe,--fused-moe,-nofmoe,-fmla,-rtr,--run-time-repack,-ger,-muge", LLAMA_HERE, NULL},
     {"-mla,--mla-use,-amb,--attention-max-batch", LLAMA_HERE_VALUE, NULL},
     {"-ser,--smart-expert-reduction", LLAMA_REFUSED_VALUE,
