@@ -254,6 +254,43 @@ Test(thinking, reasoning_stays_in_the_content_if_the_client_or_the_server_says_s
     }
 }
 
+/* Messages, Responses and Ollama's chats have a place for reasoning: the server's option for chat
+ * completions leaves it there. */
+Test(thinking, reasoning_stays_apart_in_other_apis) {
+    const char *const cases[][3] = {
+        {"/v1/messages",
+         J("{'model':'tiny','max_tokens':52,'thinking':{'type':'adaptive'},"
+           "'messages':[{'role':'user','content':'hi'}]}"),
+         J("'thinking':'Sum'")},
+        {"/v1/responses", J("{'input':'hi'}"), J("'type':'reasoning_text','text':'Sum'")},
+        {"/api/chat",
+         J("{'model':'tiny','stream':false,'messages':[{'role':'user','content':'hi'}]}"),
+         J("'thinking':'Sum'")},
+    };
+    struct yyjson_doc *doc = NULL;
+    struct err err = {0};
+    struct world w;
+
+    cr_assert_eq(api_read_kwargs(J("{'thinking': true}"), &doc, &err), 0);
+    world_init(&w);
+    world_use_template(&w, source, strlen(source));
+    w.model.template_kwargs = yyjson_doc_get_root(doc);
+    w.model.inline_reasoning = true;
+    world_start(&w);
+    w.port.script = "Sum</think>\n\nYes";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reply r;
+
+        world_ask(&w, cases[i][0], cases[i][1], &r);
+        cr_expect_eq(r.status, 200);
+        expect_body(&r, cases[i][2]);
+        cr_expect_null(strstr(r.body.data, "<think>"), "%s: %s", cases[i][0], r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+    yyjson_doc_free(doc);
+}
+
 Test(thinking, variables_of_the_server_count_where_the_request_sets_none) {
     struct yyjson_doc *doc = NULL;
     struct err err = {0};
