@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * blocks - the value of one weight in a block of a GGUF tensor, for host and device. engine/formats/quant
- * decodes whole blocks, by these functions or by faster ones that round in the same places
- * (tests/engine/test_quant.c, tests/engine/cuda/test_layout.c). It is slow, and meant for repacking
- * at load and for single rows of the embedding.
+ * blocks - the value of one weight in a block of a GGUF tensor, for host and device.
+ * engine/formats/quant decodes whole blocks, by these functions or by faster ones that round in the
+ * same places (tests/engine/test_quant.c, tests/engine/cuda/test_layout.c). It is slow, and meant
+ * for repacking at load and for single rows of the embedding.
  */
 
 #include "base/gguf.h"

@@ -3,9 +3,9 @@
 /*
  * reference - the backend with which the other backends are compared. It is plain C, written from
  * the formulas of op.h: activations are f32, weights are decoded row by row when they are needed
- * (engine/formats/quant.h), and every sum has one fixed order. Keys and values are rounded to the format of
- * the pages and read back from there, as in every backend. The other backends round differently, so
- * tests compare with tolerances.
+ * (engine/formats/quant.h), and every sum has one fixed order. Keys and values are rounded to the
+ * format of the pages and read back from there, as in every backend. The other backends round
+ * differently, so tests compare with tolerances.
  */
 
 #include "base/arena.h"

@@ -1,7 +1,7 @@
 /*
  * Tests the layouts of the CUDA backend by the headers that kernels use (engine/shared): blocks
- * decode as in engine/formats/quant; a tile holds every weight exactly once; pages hold every key and value
- * exactly once; the work of attention covers every query and chunk exactly once.
+ * decode as in engine/formats/quant; a tile holds every weight exactly once; pages hold every key
+ * and value exactly once; the work of attention covers every query and chunk exactly once.
  */
 
 #include <criterion/criterion.h>
