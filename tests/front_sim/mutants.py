@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs weft-front-sim on the front with one seeded bug at a time (tests/mutants/front.edits): each must break a rule.
 
-usage: mutants.py EDITS PROGRAM [--seeds N] [--only NAME] [--every N] [--try-first FILE]
+usage: mutants.py EDITS PROGRAM [--seeds N] [--only NAME] [--try-first FILE]
 
 FILE has lines "NAME SEED": a seed that found the bug the last time. It is tried before all others. What the run prints as
 "# NAME SEED" are the lines of today.
@@ -20,11 +20,10 @@ def main():
     ap.add_argument("program")
     ap.add_argument("--seeds", type=int, default=600, help="at most so many are tried for each bug")
     ap.add_argument("--only")
-    ap.add_argument("--every", type=int, default=1, help="one bug in so many")
     ap.add_argument("--try-first", type=pathlib.Path)
     args = ap.parse_args()
     names = re.findall(r"^mutant (\w+): (.+)", args.edits.read_text(), re.M)
-    names = [n for n in names if args.only in (None, n[0])][:: args.every]
+    names = [n for n in names if args.only in (None, n[0])]
     known = dict(line.split() for line in args.try_first.read_text().splitlines() if line) if args.try_first else {}
     lost = 0
     print(f"TAP version 13\n1..{len(names)}")

@@ -5,7 +5,7 @@ a hole in the tests. TAP.
 The first program that finds one is enough; programs come in the order of their arguments. One with slow tests comes
 twice, with a filter for each half.
 
-usage: check_mutants.py [--every N] [--try-first FILE] FILE.edits NAME[:FILTER]=PROGRAM...
+usage: check_mutants.py [--try-first FILE] FILE.edits NAME[:FILTER]=PROGRAM...
 
 FILE has lines "BUG NAME SUITE/TEST": a test that found the bug the last time, which is run before all others. What the
 run prints as "## BUG NAME SUITE/TEST" are the lines of today.
@@ -44,12 +44,11 @@ def find(program, pattern, bug=None):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--every", type=int, default=1, help="one bug in so many")
     ap.add_argument("--try-first", type=pathlib.Path)
     ap.add_argument("edits", type=pathlib.Path)
     ap.add_argument("programs", nargs="+")
     args = ap.parse_args()
-    bugs = re.findall(r"^mutant (\w+): (.*)", args.edits.read_text(), re.M)[:: args.every]
+    bugs = re.findall(r"^mutant (\w+): (.*)", args.edits.read_text(), re.M)
     known = {}
     for line in args.try_first.read_text().splitlines() if args.try_first else []:
         bug, *test = line.split()
