@@ -1,8 +1,6 @@
 #include <string.h>
 
-#include "engine/arch/arch.h"
-#include "engine/arch/assistant.h"
-#include "engine/arch/dflash.h"
+#include "engine/archs.h"
 #include "engine/engine.h"
 
 /* A file with a block's eh_proj is only an MTP block if its layer 0 has no attention norm. */

@@ -18,9 +18,7 @@
 #include <string.h>
 
 #include "base/try.h"
-#include "engine/arch/arch.h"
-#include "engine/arch/assistant.h"
-#include "engine/arch/dflash.h"
+#include "engine/archs.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
 #include "engine/fuse.h"

@@ -15,8 +15,6 @@
  * in part would give wrong results without notice.
  */
 
-#include "engine/arch/arch.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -46,6 +44,7 @@
 #include "engine/arch/qwen4exp.h"
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
+#include "engine/archs.h"
 #include "engine/experts.h"
 #include "engine/head.h"
 #include "engine/nearest.h"

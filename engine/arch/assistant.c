@@ -32,6 +32,7 @@
 #include "engine/arch/gemma4.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/window.h"
+#include "engine/archs.h"
 #include "engine/rope.h"
 
 /* Hyperparameters of the assistant. has and source have an element for layers without a window (0)

@@ -9,8 +9,6 @@
 
 #define ASSISTANT_ARCH "gemma4-assistant" /* general.architecture */
 
-/* Returns true if @file is an assistant, by the name of its architecture. */
-bool assistant_found(const struct gguf *file);
 /* Adds pass 1 from @b, the assistant's file, after the ops of @m, which end with LOGITS and whose
  * RoPE has been read. @d: options of the model's layers. Sets -EINVAL in the binder if the
  * assistant belongs to another model. */

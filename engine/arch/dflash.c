@@ -35,6 +35,7 @@
 
 #include "engine/arch/gemma4.h"
 #include "engine/arch/window.h"
+#include "engine/archs.h"
 #include "engine/rope.h"
 
 enum { TAPS_MAX = 32 };

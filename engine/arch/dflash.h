@@ -9,8 +9,6 @@
 
 #define DFLASH_ARCH "dflash" /* general.architecture */
 
-/* Returns true if @file is a block drafter, by the name of its architecture. */
-bool dflash_found(const struct gguf *file);
 /* Adds pass 1 to @m, whose last op is LOGITS, from @b, the drafter's file, and adds the ops that
  * compute the keys of the drafter's layers to pass 0. Sets -EINVAL in the binder if the drafter
  * does not fit the model. */

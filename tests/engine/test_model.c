@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
-#include "engine/arch/arch.h"
+#include "engine/archs.h"
 #include "engine/backend.h"
 #include "engine/experts.h"
 #include "tests/support/engine_driver.h"

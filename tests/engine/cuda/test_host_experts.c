@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/arch/arch.h"
+#include "engine/archs.h"
 #include "engine/cuda/kernels.h"
 #include "engine/picks.h"
 #include "tests/engine/cuda/fake_find.h"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/try.h"
-#include "engine/arch/arch.h"
+#include "engine/archs.h"
 #include "engine/backend.h"
 #include "engine/pictures.h"
 #include "engine/vision/ops.h"

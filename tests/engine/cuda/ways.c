@@ -12,7 +12,7 @@
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
-#include "engine/arch/arch.h"
+#include "engine/archs.h"
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
 #include "engine/experts.h"

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * arch - reads a model from a GGUF file: finds the architecture by its name, reads its
+ * archs - reads a model from a GGUF file: finds the architecture by its name, reads its
  * hyperparameters, and builds the list of ops with their tensors. All conditions that op.h and
- * shape.h state are checked here, so backends need not check them.
+ * shape.h state are checked there, so backends need not check them. Implemented by engine/arch.
  */
 
 #include "engine/model.h"
@@ -23,3 +23,9 @@ int arch_try(const struct gguf *file, uint32_t i, struct survey *s, const char *
 /* Computes a digest of 128 bits of the contents of @file and @block (NULL: no drafting part) on
  * which results depend. */
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);
+/* Returns true if @file is an assistant (engine/arch/assistant.h), by the name of its
+ * architecture. */
+bool assistant_found(const struct gguf *file);
+/* Returns true if @file is a block drafter (engine/arch/dflash.h), by the name of its
+ * architecture. */
+bool dflash_found(const struct gguf *file);
