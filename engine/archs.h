@@ -6,8 +6,8 @@
  * shape.h state are checked there, so backends need not check them. Implemented by engine/arch.
  */
 
+#include "engine/bind/survey.h"
 #include "engine/model.h"
-#include "engine/survey.h"
 
 /* Reads the model of o->file for contexts of at most o->max_context tokens. @drafts: reads the
  * drafting part too, from o->block, which must fit the model, or else from o->file if that has MTP

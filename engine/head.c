@@ -8,7 +8,7 @@
 
 #include "base/mathx.h"
 #include "base/try.h"
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 #include "engine/formats/quant.h"
 #include "engine/host.h"
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "base/mathx.h"
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 #include "engine/op_table.h"
 
 float xielu_at(const struct xielu *p, float x) {

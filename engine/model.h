@@ -48,7 +48,7 @@ struct model {
     uint32_t n_lead, n_mtp, n_ff_common;
     /* reason why no pass drafts although drafts were requested; "" */
     char no_drafts[400];
-    /* tensors of ops that are parts of the file's (bind.h) */
+    /* tensors of ops that are parts of the file's (bind/bind.h) */
     struct view *views;
     struct head_tensors head;
     /* slopes of heads, where ops have them */

@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/gguf.h"
-#include "engine/survey.h"
+#include "engine/bind/survey.h"
 
 /* A known architecture beside a file. A try ends with the first layer that does not fit, so names
  * that only later layers have may be missing from @missing. */

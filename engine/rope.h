@@ -6,7 +6,7 @@
  */
 
 #include "engine/backend.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Defaults of a set of rotary frequencies. rope.dimension_count (with suffix @suffix) may replace
  * @dim, the number of rotary values, by a smaller one. */

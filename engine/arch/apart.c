@@ -6,7 +6,7 @@
 #include "engine/arch/assistant.h"
 #include "engine/arch/dflash.h"
 #include "engine/archs.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Checks that the block in the file of @b belongs to a model of this architecture with as many
  * layers, and sets m->n_mtp. */

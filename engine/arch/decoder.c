@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "engine/bind.h"
-#include "engine/meta.h"
+#include "engine/bind/bind.h"
+#include "engine/bind/meta.h"
 
 #define NO_LAYER UINT32_MAX
 

@@ -7,7 +7,7 @@
  * its own, which uses the functions here. Errors are kept in the binder.
  */
 
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 #include "engine/model.h"
 
 /* Options of decoder layers: the differences from layers of seven matrices and two norms. */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/mathx.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Returns the scale of scores, which includes YaRN's factor. The file has YaRN's multiplier times
  * 0.1. */

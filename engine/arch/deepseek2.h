@@ -6,7 +6,7 @@
  */
 
 #include "engine/arch/decoder.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Reads the sizes of the latent vectors, the scale of the scores and the temperature of queries. */
 void deepseek2_read(struct binder *b, struct model *m);

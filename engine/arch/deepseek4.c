@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "engine/arch/mtp.h"
+#include "engine/bind/meta.h"
 #include "engine/compressed.h"
-#include "engine/meta.h"
 #include "engine/rope.h"
 #include "engine/sinkhorn.h"
 

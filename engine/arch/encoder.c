@@ -9,7 +9,7 @@
 
 #include "base/mathx.h"
 #include "engine/arch/window.h"
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 
 #define ALIBI_BIAS 8 /* the smallest slope is 2^-8; files cannot give another number */
 

@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "engine/arch/nemotron.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 void granite_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_shape *s = &m->shape;

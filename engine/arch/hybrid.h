@@ -6,7 +6,7 @@
  */
 
 #include "engine/arch/decoder.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Reads the sizes of the delta nets. */
 void hybrid_read_delta(struct binder *b, bool tiled, struct model_shape *s);

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Adds x += W (short convolution of norm x). */
 static void bind_conv(struct binder *b, struct model *m, uint32_t l) {

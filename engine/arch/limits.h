@@ -6,7 +6,7 @@
  * layers grow until the logits are useless.
  */
 
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 #include "engine/model.h"
 
 struct limits {

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 void nemotron_read_mamba(struct binder *b, struct model_shape *s) {
     struct mamba_shape *d = &s->mamba;

@@ -6,7 +6,7 @@
  */
 
 #include "engine/arch/decoder.h"
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 /* Sets in_window[l] for each of @n_layer layers: from an array in the file, or else true for all
  * layers but the last of every @period layers (0: for all), where the file may give another period.

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 #include "engine/formats/quant.h"
 #include "engine/vision/encoder_private.h"
 

@@ -121,7 +121,7 @@ struct tensor {
     uint16_t shard;
     /* offset of the data in its shard */
     uint64_t file_offset;
-    /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind.h sets it
+    /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind sets it
      * for the tensors of a model that have one; NULL as read from the file. */
     const struct tensor *scale;
 };

@@ -6,7 +6,7 @@
  * all keys and checks once.
  */
 
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 
 /* A key with its architecture, returned by value. */
 struct meta_key {

@@ -1,4 +1,4 @@
-#include "engine/survey.h"
+#include "engine/bind/survey.h"
 
 #include <stdio.h>
 #include <string.h>

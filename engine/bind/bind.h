@@ -2,8 +2,8 @@
 
 /*
  * bind - finds the tensors of a model and checks their shapes against the hyperparameters. Used by
- * engine/arch. The first error is kept in binder.r and @err; later calls do nothing and return
- * NULL.
+ * engine/arch and engine/vision. The first error is kept in binder.r and @err; later calls do
+ * nothing and return NULL.
  *
  * A tensor of the file that was never bound is an error, too (bind_rest()): without a scale or a
  * bias a model would almost work.
@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 #include "base/gguf.h"
-#include "engine/survey.h"
+#include "engine/bind/survey.h"
 
 /* States that a tensor must not be bound, may be missing, or must exist. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };

@@ -1,4 +1,4 @@
-#include "engine/bind.h"
+#include "engine/bind/bind.h"
 
 #include <assert.h>
 #include <errno.h>

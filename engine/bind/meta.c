@@ -1,4 +1,4 @@
-#include "engine/meta.h"
+#include "engine/bind/meta.h"
 
 #include <assert.h>
 #include <errno.h>
