@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 #include "engine/experts.h"
 #include "engine/formats/quant.h"
 #include "engine/prove.h"

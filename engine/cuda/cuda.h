@@ -18,7 +18,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/ranks/kernels_ranks.h"
+#include "engine/cuda/kernels.h"
 #include "engine/kept.h"
 #include "engine/op_table.h"
 #include "engine/picture_rows.h"

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 
 /* Rows are computed as those of the next size: half a step between large ones costs at most a third
  * more, a whole one twice as much. */

@@ -17,6 +17,7 @@
 extern "C" {
 #endif
 
+#define RANKS 8u          /* most devices that share a model */
 #define CUDA_THREADS 256u /* threads of a block of every kernel, unless it says otherwise */
 #define SAMPLE_THREADS 512u
 #define PACK_THREADS 512u

@@ -13,7 +13,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/bounds.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 #include "engine/formats/blocks.h"
 #include "engine/formats/quant.h"
 

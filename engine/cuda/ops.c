@@ -11,7 +11,7 @@
 
 #include "base/try.h"
 #include "engine/cuda/load.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 
 /* -- what the backend lacks: op_code.lacks ----------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/pace.h"
-#include "engine/cuda/ranks/ranks.h"
+#include "engine/cuda/several.h"
 
 int cuda_lose(struct be *b, const char *format, ...) {
     va_list list;

@@ -7,8 +7,6 @@
 
 #include "engine/cuda/kernels.h"
 
-#define RANKS 8u /* most devices that share a model */
-
 /* Rows of @n columns that are divided among devices: in each period of @period columns, the shares
  * have consecutive columns in order. Each share may be in the memory of any device that can be
  * accessed. */

@@ -11,27 +11,8 @@
  * current device. Once one device is lost, all are.
  */
 
-#include "engine/cuda/cuda.h"
-
-/* Implement op_division.run and part (engine/backend.h). */
-step_op ranks_embed, ranks_logits, ranks_gate, ranks_proj, ranks_gate_up;
-/* Implements be_ops.several: other functions are those of weft_backend_cuda. */
-const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err);
-/* Sets of ranks, as bits: work that @by enqueue from now on waits for all work that @of have
- * enqueued. */
-struct meeting {
-    uint32_t of, by;
-};
-#define FIRST_RANK 1u
-#define OTHER_RANKS (~FIRST_RANK)
-/* Enqueues a meeting; afterwards the device of one of @by is current. Returns 0 or an error of the
- * runtime, after which no device is marked lost yet; *failed, if not NULL: the rank that failed. */
-int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed);
-/* Implements step_logit_rows() without scale and cap; afterwards the first device has all logits.
- * Returns 0 or -EIO. */
-int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
-
-/* -- what the files of ranks share ------------------------------------------------------------- */
+#include "engine/cuda/ranks/kernels_ranks.h"
+#include "engine/cuda/several.h"
 
 struct ranks {
     /* open devices; the one that functions of be_ops take */
@@ -68,8 +49,6 @@ static inline struct be *ranks_nth(const struct ranks *k, uint32_t i) {
     return k->be[(k->leader + 1 + i) % k->n];
 }
 
-/* Marks all devices that compute a model with @b as lost, as @b is. */
-void ranks_lose(const struct be *b);
 /* Makes @b the current device; does nothing while a graph is replayed. Returns 0 or -EIO. */
 int ranks_use(struct be *b);
 /* Calls @call with @b as the current device. Returns its result, or -EIO. */
@@ -81,8 +60,6 @@ struct model_op ranks_part_of(const struct be *b, const struct model_op *op);
 int ranks_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
 /* Does so for devices that divide the layers: on the device that computes the op. */
 int layers_load(struct ranks *k, const struct model_op *op, struct weights **out, struct err *err);
-/* Loads the part of rank @b. */
-int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Sets the functions of be_ops that a step consists of. */
 void ranks_step_ops(struct be_ops *all);
 /* Returns the name of a property of an op that several devices do not support, or NULL; the op's
