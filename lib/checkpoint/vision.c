@@ -138,9 +138,23 @@ static int vision_bad(const struct reader *r, const char *key) {
                    (int)strcspn(key, " "), key);
 }
 
-/* Reads a whole number from 1 to 2^20. */
-static int vision_whole(const struct reader *r, const char *keys, uint32_t *out) {
-    double v = reader_number(r, keys);
+/* Returns the number of the first of the @keys (blanks separate them) that @from has, or NAN. Unlike
+ * reader_number() it looks nowhere else: numbers of the text model have the same names, and lie
+ * beside vision_config in files that have no text_config. */
+static double vision_number(yyjson_val *from, const char *keys) {
+    for (size_t len; *keys; keys += len + strspn(keys + len, " ")) {
+        len = strcspn(keys, " ");
+        yyjson_val *v = yyjson_obj_getn(from, keys, len);
+
+        if (v && !yyjson_is_null(v))
+            return yyjson_is_num(v) ? yyjson_get_num(v) : NAN;
+    }
+    return NAN;
+}
+
+/* Reads a whole number of @from, from 1 to 2^20. */
+static int vision_whole(const struct reader *r, yyjson_val *from, const char *keys, uint32_t *out) {
+    double v = vision_number(from, keys);
 
     if (!(v >= 1 && v <= 1 << 20 && v == floor(v)))
         return vision_bad(r, keys);
@@ -151,7 +165,7 @@ static int vision_whole(const struct reader *r, const char *keys, uint32_t *out)
 static int vision_put(struct reader *r, const char *from, const char *to) {
     uint32_t v;
 
-    TRY(vision_whole(r, from, &v));
+    TRY(vision_whole(r, r->text, from, &v));
     return gguf_keys_u32(&r->build.keys, to, v);
 }
 
@@ -159,9 +173,9 @@ static int vision_put(struct reader *r, const char *from, const char *to) {
 static int vision_gemma3(struct reader *r) {
     uint32_t side, patch, n;
 
-    TRY(vision_whole(r, "image_size", &side));
-    TRY(vision_whole(r, "patch_size", &patch));
-    TRY(vision_whole(r, "mm_tokens_per_image", &n));
+    TRY(vision_whole(r, r->text, "image_size", &side));
+    TRY(vision_whole(r, r->text, "patch_size", &patch));
+    TRY(vision_whole(r, r->config, "mm_tokens_per_image", &n));
     uint32_t rows = (uint32_t)lround(sqrt(n));
     if (rows * rows != n || side % patch || side / patch % rows)
         return vision_bad(r, "mm_tokens_per_image");
@@ -235,7 +249,10 @@ static int vision_break(struct reader *r) {
 }
 
 static int vision_pixtral(struct reader *r) {
-    TRY(vision_put(r, "spatial_merge_size", "clip.vision.spatial_merge_size"));
+    uint32_t n;
+
+    TRY(vision_whole(r, r->config, "spatial_merge_size", &n));
+    TRY(gguf_keys_u32(&r->build.keys, "clip.vision.spatial_merge_size", n));
     TRY(vision_break(r));
     return gguf_keys_bool(&r->build.keys, "clip.use_silu", true);
 }
@@ -243,9 +260,10 @@ static int vision_pixtral(struct reader *r) {
 /* Gemma 4: the engine's heads divide a row evenly. */
 static int vision_gemma4(struct reader *r) {
     yyjson_val *act = yyjson_obj_get(r->text, "hidden_activation");
-    double dim = reader_number(r, "head_dim"), heads = reader_number(r, "num_attention_heads");
+    double dim = vision_number(r->text, "head_dim");
+    double heads = vision_number(r->text, "num_attention_heads");
 
-    if (!isnan(dim) && dim * heads != reader_number(r, "hidden_size"))
+    if (!isnan(dim) && dim * heads != vision_number(r->text, "hidden_size"))
         return vision_bad(r, "head_dim");
     TRY(vision_put(r, "pooling_kernel_size", "clip.vision.projector.scale_factor"));
     if (json_is(act, "quick_gelu"))
@@ -429,7 +447,7 @@ static int vision_pixels(struct reader *r, const struct st_tensor *t, struct ggu
     uint32_t side;
     uint8_t *to;
 
-    TRY(vision_whole(r, "patch_size", &side));
+    TRY(vision_whole(r, r->text, "patch_size", &side));
     size_t n = (size_t)side * side;
     if (side > 256 || t->n_dims != 2 || t->dim[1] != 3 * n || t->n_bytes == 0)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has a shape that is not supported",
@@ -456,8 +474,8 @@ static int vision_rotated(struct reader *r, const struct st_tensor *t, struct gg
     uint32_t width, heads;
     uint8_t *to;
 
-    TRY(vision_whole(r, "hidden_size", &width));
-    TRY(vision_whole(r, "num_attention_heads", &heads));
+    TRY(vision_whole(r, r->text, "hidden_size", &width));
+    TRY(vision_whole(r, r->text, "num_attention_heads", &heads));
     size_t dim = width / heads;
     if (t->n_dims != 2 || t->dim[0] != width || width % heads || dim % 2 || t->n_bytes == 0)
         return err_set(r->err, 0, NULL, "%s: tensor '%s' has no whole heads of %zu rows",
@@ -506,7 +524,6 @@ static int vision_add(struct reader *r, const struct vision_row *row, const stru
 /* Reads the encoder of the folder r->dir. Returns 0 or -errno. */
 static int vision_read(struct reader *r, struct gguf **out) {
     CLEANUP(buf_deinit) struct buf text = {0};
-    uint32_t n_out;
 
     TRY(reader_read_config(r, &text));
     const struct vision_row *row = vision_find(r->config);
@@ -517,7 +534,7 @@ static int vision_read(struct reader *r, struct gguf **out) {
         return err_set(r->err, 0, NULL,
                        "config.json: the image encoder of a folder of this model_type is not "
                        "supported; a projector file in GGUF is needed");
-    TRY(vision_whole(r, "hidden_size", &n_out));
+    uint32_t n_out = (uint32_t)reader_number(r, "hidden_size"); /* reader_open_config() checks it */
     r->text = vision;
     TRY(reader_open_files(r));
     TRY(vision_keys(r, row, n_out));

@@ -159,6 +159,19 @@ def test_the_encoder_in_a_folder_gives_the_rows_of_a_projector_file():
             assert answers[0] == answers[1] and answers[0][1] > 10, (name, answers)
 
 
+def test_the_encoder_beside_a_text_model_without_a_part_of_its_own():
+    """Older files of Qwen 2.5 VL have the text model's numbers beside vision_config, under names that both may have."""
+    def flatten(config):
+        config.update({**config.pop("text_config"), "model_type": "qwen2_5_vl"})
+
+    projector = pictures.FOLDER / "mmproj-qwen25vl.gguf"
+    with tempfile.TemporaryDirectory() as where:
+        folder = hf_pictures.write_folder(pictures.FOLDER / "qwen25vl.gguf", projector, os.path.join(where, "folder"), "qwen2_5_vl")
+        edit(folder, "config.json", flatten)
+        rows = [rows_of(p, pictures.FOLDER / "decode" / "rgb8.png", where + "/rows") for p in (projector, folder)]
+        assert rows[0] == rows[1] and any(rows[0])
+
+
 ENCODER_REFUSED = [
     ("gemma3", lambda c: c["vision_config"].pop("hidden_size"), "vision_config.hidden_size"),
     ("gemma3", lambda c: c.update(mm_tokens_per_image=5), "vision_config.mm_tokens_per_image"),
