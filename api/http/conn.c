@@ -552,7 +552,7 @@ static void conn_read_some(struct conn *c) {
         on_eof(c);
     else if (c->discard || c->state == CONN_LINGER)
         return;
-    else if (c->state == CONN_HANDSHAKE && conn_has_left(c))
+    else if (c->state == CONN_HANDSHAKE && tls_is_new(c->tls) && conn_has_left(c))
         conn_close(c); /* a signature takes up to 5 ms of the loop's time */
     else if (c->tls)
         receive_tls(c, data, (size_t)n);

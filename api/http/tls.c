@@ -198,6 +198,7 @@ static int bio_write(BIO *b, const char *data, int n) {
     struct tls *t = BIO_get_data(b);
 
     BIO_clear_retry_flags(b);
+    t->answered = true;
     return buf_add(&t->wire, data, (size_t)n) == 0 ? n : -1;
 }
 
@@ -283,6 +284,10 @@ ssize_t tls_read(struct tls *t, void *out, size_t size) {
     return r > 0 ? r : reason(t, r);
 }
 
+bool tls_is_new(const struct tls *t) {
+    return !t->answered;
+}
+
 bool tls_is_open(const struct tls *t) {
     return SSL_is_init_finished(t->ssl);
 }
@@ -358,6 +363,10 @@ void tls_feed(struct tls *t, const char *data, size_t len) {
 
 ssize_t tls_read(struct tls *t, void *out, size_t size) {
     return -EPROTO;
+}
+
+bool tls_is_new(const struct tls *t) {
+    return !t->answered;
 }
 
 bool tls_is_open(const struct tls *t) {

@@ -50,6 +50,8 @@ struct tls {
     size_t at;
     /* records for the peer */
     struct buf wire;
+    /* there have been some */
+    bool answered;
 };
 
 /* Makes the server's side of a connection in which at most @max bytes of HTTP wait. Returns 0 or
@@ -64,6 +66,9 @@ void tls_feed(struct tls *t, const char *data, size_t len);
  * first. -EPIPE: the peer ends the connection (close_notify); -EPROTONOSUPPORT: it speaks plain
  * HTTP; -EPROTO: it breaks the rules. */
 ssize_t tls_read(struct tls *t, void *out, size_t size);
+/* Returns true if the peer has had no answer yet: the server's signature, which costs most of a
+ * handshake, is still to be made. */
+bool tls_is_new(const struct tls *t);
 /* Returns true if the handshake is over. */
 bool tls_is_open(const struct tls *t);
 

@@ -358,6 +358,29 @@ def test_a_client_that_leaves_behind_its_first_message_gets_no_handshake():
         assert w.health() == 200
 
 
+def test_a_request_with_the_last_message_of_a_handshake_is_answered():
+    """The client has said everything, and shuts its side down: the end may arrive with the request."""
+    with Tls() as w:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = w.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with socket.create_connection(("127.0.0.1", w.port), LIMIT_S) as sock:
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    sock.sendall(outgoing.read())
+                    incoming.write(sock.recv(1 << 16))
+            client.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            w.process.send_signal(signal.SIGSTOP)
+            sock.sendall(outgoing.read())
+            sock.shutdown(socket.SHUT_WR)
+            w.process.send_signal(signal.SIGCONT)
+            while data := sock.recv(1 << 16):
+                incoming.write(data)
+            assert client.read(1 << 16).startswith(b"HTTP/1.1 200")
+
+
 def test_sockets_of_the_service_manager_are_told_by_their_name():
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as tls, socket.create_server(("127.0.0.1", 0)) as plain:
         cert, key = make_pair(folder)
