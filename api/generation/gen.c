@@ -318,6 +318,7 @@ static void gen_end(struct gen *g, enum finish_reason why) {
     assert(why != FINISH_NONE && (why != FINISH_ERROR || g->err.status >= 400));
     g->finish = why;
     g->done_ns = clock_now(g->env->clock);
+    gen_ids_end(&g->env->ids, g->m.id, g->done_ns);
     g->ready = g->stopped ? g->ready : g->text.len;
     bool cut = why != FINISH_STOP || g->stopped;
 

@@ -40,6 +40,13 @@ void gen_ids_start(struct gen_ids *ids, uint64_t id, int64_t now) {
         g->times.started_ns = now;
 }
 
+void gen_ids_end(struct gen_ids *ids, uint64_t id, int64_t now) {
+    struct gen_id *g = (struct gen_id *)ids_of(ids, id);
+
+    if (g)
+        g->times.ended_ns = now;
+}
+
 /* A story that is being written, for which @left records of the worker are still to come. */
 struct ids_story {
     struct flight_record *out;
@@ -93,6 +100,8 @@ uint32_t gen_ids_story(const struct gen_ids *ids, uint64_t id, const struct flig
         s.out[s.n++] = r[i];
         s.left--;
     }
+    if (g && g->times.ended_ns && n > 0 && r[n - 1].why == WHY_ENDED)
+        ids_add_wait(&s, id, WHY_FRONT, r[n - 1].until_ns, g->times.ended_ns);
     return s.n;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /* ids - the ids of recent requests, so that the operator can ask about one by the name that its
- * client knows, and the times before the scheduler had them. Clients choose these names, so two
+ * client knows, and the times before and after the scheduler had them. Clients choose these names, so two
  * tenants may use the same. */
 
 #include <stdint.h>
@@ -20,6 +20,8 @@ struct gen_times {
     int64_t entered_ns;
     /* left the queue for the worker; 0: not yet */
     int64_t started_ns;
+    /* had the last tokens; 0: not yet */
+    int64_t ended_ns;
 };
 
 /* The last GEN_IDS first generations of text answers, and of their further rounds, in a ring. */
@@ -41,9 +43,12 @@ void gen_ids_note(struct gen_ids *ids, uint32_t tenant, const char *request_id, 
                   const struct gen_times *times, const char *left_out);
 /* Notes that generation @id has left the queue at @now, if it is among the last. */
 void gen_ids_start(struct gen_ids *ids, uint64_t id, int64_t now);
+/* Notes that the front had the last tokens of generation @id at @now, if it is among the last. */
+void gen_ids_end(struct gen_ids *ids, uint64_t id, int64_t now);
 /* Writes the worker's @n records @r of generation @id to @out[@max], with the waits of at least
- * 1 ms that the front knows: before them, and for a new worker between them. @max >= @n. Sets
- * *begin_ns to the receipt, as far as it is known. Returns the number of records. */
+ * 1 ms that the front knows: before them, for a new worker between them, and behind the end, if the
+ * front was late to read the tokens. @max >= @n. Sets *begin_ns to the receipt, as far as it is
+ * known. Returns the number of records. */
 uint32_t gen_ids_story(const struct gen_ids *ids, uint64_t id, const struct flight_record *r,
                        uint32_t n, struct flight_record *out, uint32_t max, int64_t *begin_ns);
 /* Returns what was left out for generation @id; "" also if it is not among the last. */

@@ -720,7 +720,7 @@ static int writer_create_gens(struct writer *w, struct err *err) {
 static void note_generation(const struct writer *w, const struct gen *g, const char *left_out,
                             int64_t since_ns) {
     struct exchange *x = w->exchange;
-    struct gen_times t = {since_ns, since_ns, since_ns, clock_now(w->job.env->clock), 0};
+    struct gen_times t = {since_ns, since_ns, since_ns, clock_now(w->job.env->clock), 0, 0};
 
     x->gen = g->m.id;
     if (since_ns == x->started_ns && w->job.waits_until_ns) {

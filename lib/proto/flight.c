@@ -26,6 +26,7 @@ static const struct {
     [WHY_LOAD] = {"load", "waited for its model to be loaded"},
     [WHY_PLACE] = {"place", "waited in the queue (max-running)"},
     [WHY_WORKER] = {"worker", "waited for the worker"},
+    [WHY_FRONT] = {"front", "waited for the front to read its last tokens"},
 };
 
 const char *flight_name(enum why why) {

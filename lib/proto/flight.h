@@ -61,6 +61,8 @@ enum why {
     WHY_PLACE,
     /* no worker took it: one is started or replaced */
     WHY_WORKER,
+    /* its last tokens lay in the ring until the front ran again */
+    WHY_FRONT,
     WHY_N,
 };
 

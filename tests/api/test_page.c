@@ -343,7 +343,7 @@ static uint32_t tell(const struct gen_ids *ids, uint64_t id, const struct flight
 Test(page, a_story_begins_with_the_waits_of_the_front) {
     enum { MS = 1000000 };
     static struct gen_ids ids;
-    const struct gen_times t = {1000 * MS, 1002 * MS, 1402 * MS, 1402 * MS + 5, 0};
+    const struct gen_times t = {1000 * MS, 1002 * MS, 1402 * MS, 1402 * MS + 5, 0, 0};
     const struct flight_record r[] = {
         {.id = 7, .from_ns = 1500 * MS, .until_ns = 1510 * MS, .why = WHY_QUEUED},
         {.id = 7, .from_ns = 1510 * MS, .until_ns = 1600 * MS, .why = WHY_DECODE},
@@ -370,7 +370,18 @@ Test(page, a_story_begins_with_the_waits_of_the_front) {
     tell(&ids, 7, r, 5, 6, text);
     cr_expect_str_eq(text, "read:0-2 queued:500-510 decode:510-600 queued:650-650 "
                            "decode:650-660 queued:660-660 ");
-    const struct gen_times none = {5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS};
+    const struct flight_record end = {
+        .id = 7, .from_ns = 1660 * MS, .until_ns = 1660 * MS, .why = WHY_ENDED};
+    gen_ids_end(&ids, 7, 1661 * MS - 1);
+    tell(&ids, 7, &end, 1, 17, text);
+    cr_expect_str_eq(text, "read:0-2 load:2-402 place:402-450 ended:660-660 ");
+    gen_ids_end(&ids, 7, 1684 * MS);
+    tell(&ids, 7, &end, 1, 17, text);
+    cr_expect_str_eq(text, "read:0-2 load:2-402 place:402-450 ended:660-660 front:660-684 ",
+                     "the front was late");
+    tell(&ids, 7, r, 1, 17, text);
+    cr_expect(!strstr(text, "front"), "the worker has not ended it: %s", text);
+    const struct gen_times none = {5 * MS, 5 * MS, 5 * MS, 5 * MS, 5 * MS, 0};
     gen_ids_note(&ids, 1, "y", 9, &none, "");
     cr_expect_eq(tell(&ids, 9, NULL, 0, 16, text), 0);
 }
