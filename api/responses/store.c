@@ -459,7 +459,8 @@ static struct stored *new_stored(struct store *s, uint32_t tenant, const char *i
     list_init(&r->bucket);
     list_init(&r->dirty);
     list_init(&r->by_row);
-    r->created_s = r->used_s = save_now(s);
+    r->created_s = save_now(s);
+    r->used_s = save_use_date(s);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
     return r;
 }

@@ -50,6 +50,8 @@ struct store_save {
     uv_timer_t timer;
     /* number that this process writes into its rows */
     int64_t writer;
+    /* seconds from 1970 to the zero of store.clock, by the machine's time at the start */
+    int64_t epoch_s;
     /* highest number of a row that was looked at */
     int64_t last;
     /* db_version() at the last look; 0: look again */

@@ -46,6 +46,9 @@ void save_init(struct store *s, uv_loop_t *loop); /* opens its handles */
 void save_close(struct store *s);        /* closes the handles; on the loop, without the lock */
 void save_deinit(struct store *s);       /* drops the rows not written; without the lock */
 int64_t save_now(const struct store *s); /* seconds since 1970; on any thread */
+/* Returns the date of a use: seconds since 1970 as the machine's time at the start counts them, so
+ * that no row ages when that is set while the process runs. On any thread. */
+int64_t save_use_date(const struct store *s);
 /* Lets @r, and all that it continues, have rows. */
 void save_want_locked(struct stored *r);
 void save_mark_locked(struct stored *r); /* marks that the row, if there is one, differs */
@@ -61,8 +64,10 @@ void save_pin_locked(struct stored *r); /* takes over a reference until the next
 
 /* Writes what is new or has changed of @r. Returns 0 or -errno. */
 int rows_write(struct db *db, struct stored *r, const char *tenant, int64_t writer);
-/* Deletes rows that were not used since @before_s and that no younger ones continue. */
-int rows_clean(struct db *db, int64_t before_s);
+/* Deletes rows that were not used for @ttl_s and that no younger ones continue. Rows dated after
+ * @now_s count as used now. If all are older than @ttl_s, the clock was wrong or is: none is
+ * deleted, and the dates move until the newest is @now_s. */
+int rows_clean(struct db *db, int64_t now_s, int64_t ttl_s);
 /* Adds rows with numbers above *@last that other processes wrote to @out, up to @max_bytes, and
  * moves *@last. *@more: there may be more. Invalid rows are left out; *@n_bad counts those whose
  * checksum is wrong. Returns 0 or -errno. */

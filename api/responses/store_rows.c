@@ -36,6 +36,9 @@ static const char delete_old[] =
     "DELETE FROM responses WHERE used < ?1 AND number NOT IN (WITH RECURSIVE young(n) AS ("
     "SELECT number FROM responses WHERE used >= ?1 AND listed UNION "
     "SELECT parent FROM responses JOIN young ON number = n WHERE parent > 0) SELECT n FROM young)";
+static const char date_back[] = "UPDATE responses SET used = ?1 WHERE used > ?1";
+static const char move_dates[] = "UPDATE responses SET used = used + ?";
+static const char select_newest[] = "SELECT coalesce(max(used), ?) FROM responses";
 static const char select_rows[] =
     "SELECT number, tenant, id, parent, listed, created, used, cancelled, head, echo, input, "
     "output_items, input_items, events FROM responses WHERE number > ? AND writer <> ? "
@@ -179,10 +182,37 @@ int rows_write(struct db *db, struct stored *r, const char *tenant, int64_t writ
     return insert_row(db, r, tenant, writer);
 }
 
-int rows_clean(struct db *db, int64_t before_s) {
-    const struct db_value v = number_value(before_s);
+/* Writes when a row was used last to *@out; @now_s if there are no rows. */
+static int find_newest(struct db *db, int64_t now_s, int64_t *out) {
+    const struct db_value v = number_value(now_s);
+    struct db_rows *rows;
 
-    return db_run(db, delete_old, &v, 1);
+    TRY(db_rows_begin(db, &rows, select_newest, &v, 1));
+    int r = db_next(rows);
+    if (r == 1)
+        *out = db_number(rows, 0);
+    db_rows_end(rows);
+    return MIN(r, 0);
+}
+
+/* Fits the dates of rows to a clock that may have been set since they were written. */
+static int fit_dates(struct db *db, int64_t now_s, int64_t ttl_s) {
+    const struct db_value now = number_value(now_s);
+    int64_t newest_s = now_s;
+
+    TRY(db_run(db, date_back, &now, 1));
+    TRY(find_newest(db, now_s, &newest_s));
+    if (newest_s >= now_s - ttl_s)
+        return 0;
+    const struct db_value ahead = number_value(now_s - MAX(newest_s, 0));
+    return db_run(db, move_dates, &ahead, 1);
+}
+
+int rows_clean(struct db *db, int64_t now_s, int64_t ttl_s) {
+    const struct db_value before = number_value(now_s - ttl_s);
+
+    TRY(fit_dates(db, now_s, ttl_s));
+    return db_run(db, delete_old, &before, 1);
 }
 
 /* ---- reading ---- */

@@ -39,6 +39,10 @@ int64_t save_now(const struct store *s) {
     return time(NULL);
 }
 
+int64_t save_use_date(const struct store *s) {
+    return s->save.epoch_s + clock_now(s->clock) / 1000000000;
+}
+
 static struct list *row_bucket(struct store *s, int64_t number) {
     return &s->save.rows[(uint64_t)number % STORE_BUCKETS];
 }
@@ -89,7 +93,7 @@ void save_want_locked(struct stored *r) {
 }
 
 void save_use_locked(struct stored *r) {
-    int64_t now_s = save_now(r->store);
+    int64_t now_s = save_use_date(r->store);
 
     for (struct stored *p = r; p; p = p->parent) {
         loop_items(1);
@@ -236,7 +240,7 @@ static int save_run(struct state_job *j, struct db *db) {
     free_found(save);
     save->look = (struct save_look){.last = save->last};
     TRY(write_batch(s, db));
-    TRY(save->cleaned ? 0 : rows_clean(db, save_now(s) - s->limits.ttl_s));
+    TRY(save->cleaned ? 0 : rows_clean(db, save_use_date(s), s->limits.ttl_s));
     TRY(db_version(db, &version));
     if (version == save->version && !save->more)
         return 0;
@@ -267,7 +271,7 @@ static bool is_under_way(const struct store *s, const struct stored_row *row) {
 
 /* Enters what other processes have added. On the loop's thread. */
 static void save_put_found(struct store *s) {
-    int64_t now_ns = clock_now(s->clock), now_s = save_now(s);
+    int64_t now_ns = clock_now(s->clock), now_s = save_use_date(s);
 
     for (struct list *node; (node = list_pop_front(&s->save.found));) {
         struct stored_row *row = LIST_ENTRY(node, struct stored_row, link);
@@ -361,6 +365,7 @@ void save_init(struct store *s, uv_loop_t *loop) {
         .wants = save_wants, .run = save_run, .committed = save_committed, .done = save_done};
     if (getrandom(&save->writer, sizeof(save->writer), GRND_NONBLOCK) != sizeof(save->writer))
         save->writer = uv_hrtime(); /* daemons that share the database began at different times */
+    save->epoch_s = save_now(s) - clock_now(s->clock) / 1000000000;
     save->version = -1;
     save->on = true;
 }

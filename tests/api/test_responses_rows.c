@@ -18,6 +18,7 @@ static char folder[40], path[80];
 static struct clock_virtual virtual_clock;
 static int n_troubles;
 static bool beside;
+static int64_t wrong_s; /* seconds that the machine's time is ahead */
 
 static void setup(void) {
     strcpy(folder, "/tmp/weft-test-rows-XXXXXX");
@@ -26,6 +27,7 @@ static void setup(void) {
     clock_virtual_init(&virtual_clock, INT64_C(1000000000000));
     n_troubles = 0;
     beside = false;
+    wrong_s = 0;
 }
 
 static void teardown(void) {
@@ -36,7 +38,7 @@ static void teardown(void) {
 }
 
 static int64_t unix_s(void *ctx) {
-    return 1795392000 + clock_now(&virtual_clock.clock) / 1000000000;
+    return 1795392000 + wrong_s + clock_now(&virtual_clock.clock) / 1000000000;
 }
 
 static const char *name_of(void *ctx, uint32_t tenant) {
@@ -294,4 +296,77 @@ Test(rows, an_idle_store_does_not_lock_the_database, .init = setup, .fini = tear
     store_load(&s.store);
     cr_expect(has_first(&s), "what another has added is found");
     shelf_deinit(&s);
+}
+
+/* Lets time pass for all clocks. */
+static void pass(int64_t seconds) {
+    virtual_clock.ns += seconds * 1000000000;
+}
+
+/* Returns true if a store that begins now has response @i, after it forgot what is old. */
+static bool begins_with(uint64_t i) {
+    static struct shelf s;
+    char id[16];
+
+    name(id, i);
+    shelf_init(&s, true);
+    store_watch(&s.store, 0);
+    s.store.tick.timer_cb(&s.store.tick);
+    struct stored *r = store_get(&s.store, 0, id, strlen(id));
+    stored_unref(r);
+    shelf_deinit(&s);
+    return r;
+}
+
+/* Stores response @i in a process of its own. */
+static void store_one(uint64_t i) {
+    static struct shelf s;
+
+    shelf_init(&s, true);
+    add(&s, 0, i, IDS, 10);
+    shelf_deinit(&s);
+}
+
+Test(rows, a_start_with_a_clock_that_is_ahead_keeps_all, .init = setup, .fini = teardown) {
+    store_one(1);
+    pass(TTL_S / 2);
+    store_one(2);
+    wrong_s = INT64_C(315360000);
+    cr_expect(begins_with(1));
+    cr_expect(begins_with(2));
+    pass(TTL_S / 2 + 1);
+    cr_expect_not(begins_with(1), "the first is older than the second");
+    cr_expect(begins_with(2));
+    store_one(3);
+    pass(TTL_S / 2);
+    cr_expect_not(begins_with(2), "it is the oldest, and the third is new");
+    cr_expect(begins_with(3));
+}
+
+Test(rows, rows_of_a_clock_that_was_ahead_expire, .init = setup, .fini = teardown) {
+    wrong_s = INT64_C(315360000);
+    store_one(1);
+    wrong_s = 0;
+    cr_expect(begins_with(1));
+    pass(TTL_S - 10);
+    cr_expect(begins_with(1));
+    store_one(2);
+    pass(11);
+    cr_expect_not(begins_with(1), "it counts from the start with the right clock");
+    cr_expect(begins_with(2));
+}
+
+Test(rows, a_clock_that_is_set_meanwhile_changes_no_age, .init = setup, .fini = teardown) {
+    static struct shelf s;
+
+    shelf_init(&s, true);
+    add(&s, 0, 1, IDS, 10);
+    pass(TTL_S / 2);
+    wrong_s = INT64_C(315360000);
+    add(&s, 0, 2, IDS, 10);
+    shelf_deinit(&s);
+    cr_expect(begins_with(1));
+    wrong_s = 0;
+    cr_expect(begins_with(1));
+    cr_expect(begins_with(2));
 }
