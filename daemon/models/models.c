@@ -27,6 +27,7 @@
 #include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
+#include "daemon/workers/expert_file.h"
 
 #define TICK_MS 500
 #define QUEUED_TICK_MS 50 /* period of decisions while a model waits for room */
@@ -296,10 +297,17 @@ static int start_worker(struct served *s) {
 
 /* ---- opening ---- */
 
+/* Reads the files of the model into s->opened, and what was kept for it. On any thread. */
+static int models_read_files(struct served *s, struct err *err) {
+    TRY(front_model_open(s->opened, &s->config, &s->room, err));
+    s->experts_fd = expert_file_read(s->opened->print);
+    return 0;
+}
+
 static void models_on_thread(uv_work_t *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
-    s->open_result = front_model_open(s->opened, &s->config, &s->room, &s->open_err);
+    s->open_result = models_read_files(s, &s->open_err);
 }
 
 static void front_free(struct front_model *f) {
@@ -314,7 +322,8 @@ static void take_front(struct served *s) {
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
     workers_set_files(s->workers, s->front->file, s->front->draft, s->front->projector.file,
-                      s->front->keep_key, s->front->print);
+                      s->front->keep_key, s->front->print, s->experts_fd);
+    s->experts_fd = -1;
     describe_opened(s);
 }
 
@@ -355,6 +364,8 @@ static struct served *served_free(struct served *s) {
     config_deinit(&s->config);
     if (s->disk_fd >= 0)
         close(s->disk_fd);
+    if (s->experts_fd >= 0)
+        close(s->experts_fd);
     free(s->name);
     free(s);
     return NULL;
@@ -555,7 +566,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
         return -ENOMEM;
     }
     s->of = m;
-    s->disk_fd = -1;
+    s->disk_fd = s->experts_fd = -1;
     s->config = *c;
     memset(c, 0, sizeof(*c)); /* its members were taken over */
     s->file = models_file_id(s->config.model);
@@ -671,7 +682,7 @@ static void remove_namesake(const struct served *first) {
 static int open_beside(struct served *s, struct err *err) {
     const struct models *m = s->of;
 
-    TRY(front_model_open(s->opened, &s->config, &s->room, err));
+    TRY(models_read_files(s, err));
     if (!m->opts.beside || m->opts.waits || s->opened->memory_bytes <= m->available)
         return 0;
     return err_set(err, 0, "model",

@@ -75,6 +75,8 @@ struct served {
     struct model *model;
     struct workers *workers;
     struct front_model *front;
+    /* expert_file_read() of `opened`; -1 when its worker has taken it over, or none */
+    int experts_fd;
     /* file of the disk tier; -1: none, not opened yet, or this is the first model, which uses
      * models_opts.disk_fd */
     int disk_fd;

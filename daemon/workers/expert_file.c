@@ -19,15 +19,16 @@
 #define SIZE_LIMIT (8 << 20)
 #define KEEP_NS INT64_C(600000000000)
 
-/* Makes the path of the kept file; "" if there is no folder. */
-static void name_path(struct expert_file *f) {
-    char state[201], print[2 * sizeof(f->print) + 1];
+/* Makes the path of the kept file of the model with the fingerprint @print; "" if there is no
+ * folder. */
+static void expert_file_path(const uint8_t print[16], char *out, size_t size) {
+    char state[201], digits[2 * 16 + 1];
 
-    *f->path = 0;
+    *out = 0;
     if (!files_state_folder(state, sizeof(state)))
         return;
-    hex_write(print, f->print, sizeof(f->print));
-    snprintf(f->path, sizeof(f->path), "%s/experts-%s", state, print);
+    hex_write(digits, print, 16);
+    snprintf(out, size, "%s/experts-%s", state, digits);
 }
 
 /* Copies the whole of @from, from its beginning. Returns 0 or -errno. */
@@ -41,26 +42,31 @@ static int expert_file_copy(int to, int from) {
     return n < 0 ? -errno : 0;
 }
 
-int expert_file_open(struct expert_file *f, const uint8_t print[16]) {
-    if (f->fd > 0 && memcmp(print, f->print, sizeof(f->print)) == 0)
-        return f->fd;
-    expert_file_close(f);
-    int fd = memfd_create("weft-experts", MFD_CLOEXEC);
+int expert_file_read(const uint8_t print[16]) {
+    char path[EXPERT_FILE_PATH];
+    int fd = memfd_create("weft-experts", MFD_CLOEXEC), from = -1;
+
     if (fd < 0) {
         log_event(WLOG_WARN, "experts_not_kept", "error=\"%s\"", strerror(errno));
         return -1;
     }
-    f->fd = fd;
-    f->n_kept = 0;
-    memcpy(f->print, print, sizeof(f->print));
-    name_path(f);
-    int from =
-        *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    expert_file_path(print, path, sizeof(path));
+    if (*path)
+        from = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
     if (from >= 0) {
         expert_file_copy(fd, from); /* a short copy is ignored by the engine */
         close(from);
     }
     return fd;
+}
+
+void expert_file_set(struct expert_file *f, const uint8_t print[16], int fd) {
+    expert_file_close(f);
+    if (fd < 0)
+        return;
+    f->fd = fd;
+    f->n_kept = 0;
+    expert_file_path(print, f->path, sizeof(f->path));
 }
 
 /* A copy that a thread writes. It outlives its expert_file. */
@@ -71,7 +77,7 @@ struct expert_save {
     /* of the file in memory */
     int fd;
     int result;
-    char path[sizeof(((struct expert_file *)0)->path)];
+    char path[EXPERT_FILE_PATH];
 };
 
 /* Copies the descriptor @from to the new file @to, named @next, which then takes the place of

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#define EXPERT_FILE_PATH 256u /* bytes of a path */
+
 struct expert_save;
 
 struct expert_file {
@@ -21,18 +23,19 @@ struct expert_file {
     bool is_stale;
     /* file in memory; 0: there is none */
     int fd;
-    /* fingerprint of the model */
-    uint8_t print[16];
     /* number of picks at the last copy */
     uint64_t n_kept;
     int64_t kept_ns;
-    char path[256];
+    /* path of the copy */
+    char path[EXPERT_FILE_PATH];
 };
 
-/* Opens the file of the model with the fingerprint @print (gguf_fingerprint()) and reads the kept
- * counts, unless @f is already that file. Returns its descriptor, or -1 after a failure, which is
- * logged. */
-int expert_file_open(struct expert_file *f, const uint8_t print[16]);
+/* Makes a file in memory with the kept counts of the model with the fingerprint @print
+ * (gguf_fingerprint()): on a thread of the pool, since a disk may be slow. Returns its descriptor,
+ * or -1 after a failure, which is logged. */
+int expert_file_read(const uint8_t print[16]);
+/* Makes @f the file @fd of that model, which is taken over; -1: the model has none. */
+void expert_file_set(struct expert_file *f, const uint8_t print[16], int fd);
 /* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
  * costs a few minutes of counts. */
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);

@@ -731,10 +731,10 @@ void workers_stop(struct workers *w) {
 
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
                        const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY],
-                       const uint8_t print[16]) {
+                       const uint8_t print[16], int experts_fd) {
     assert(file && !w->process_open);
     w->keys = keys;
-    memcpy(w->print, print, sizeof(w->print));
+    expert_file_set(&w->experts, print, experts_fd);
     w->opts.file = file;
     w->opts.draft = draft;
     w->opts.projector = projector;

@@ -104,10 +104,11 @@ struct api_port *workers_port(struct workers *w);
 /* must be called before workers_start() */
 void workers_attach(struct workers *w, struct model *model);
 /* Sets the files of a model that is opened after workers_new(); before workers_start(). @keys: of
- * both files for kept_claim(), not copied. @print: gguf_fingerprint() of @file. */
+ * both files for kept_claim(), not copied. @print: gguf_fingerprint() of @file. @experts_fd: result
+ * of expert_file_read(), taken over. */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
                        const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY],
-                       const uint8_t print[16]);
+                       const uint8_t print[16], int experts_fd);
 /* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
 /* Lets this worker and later ones use the file of the disk tier, which no other daemon has. Returns

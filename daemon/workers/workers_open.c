@@ -66,7 +66,8 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     claim_weights(w);
     for (int i = 0; i < 2; i++)
         add_fd(out, w->kept[i] ? kept_fd(w->kept[i]) : -1);
-    add_fd(out, expert_file_open(&w->experts, w->print));
+    if (w->experts.fd > 0)
+        add_fd(out, w->experts.fd);
     return 0;
 }
 

@@ -90,8 +90,6 @@ struct workers {
     bool file_changed;
     struct faults faults;
     uint8_t (*keys)[ENGINE_KEEP_KEY];
-    /* fingerprint of the model's file */
-    uint8_t print[16];
     /* weights of the model and of the draft model; NULL: they stay the worker's own memory */
     struct kept_file *kept[2];
     /* see workers_stats */

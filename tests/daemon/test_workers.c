@@ -16,6 +16,7 @@
 #include "api/generation/model.h"
 #include "base/chan.h"
 #include "daemon/worker/worker.h"
+#include "daemon/workers/expert_file.h"
 #include "daemon/workers/workers.h"
 #include "tests/api/world.h"
 #include "tests/support/tiny_model.h"
@@ -130,7 +131,7 @@ static void begin(void) {
                              .on_answer = on_answer,
                              .on_closed = on_closed};
     cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
-    workers_set_files(workers, file, NULL, NULL, keys, print);
+    workers_set_files(workers, file, NULL, NULL, keys, print, expert_file_read(print));
     workers_attach(workers, api_first_model(world.api));
     cr_assert_eq(workers_start(workers), 0);
 }
