@@ -76,6 +76,8 @@ struct worker {
     int n_shards;
     /* file of the disk tier, if there is one */
     int disk_fd;
+    /* path of that file, perhaps cut off; "": unknown */
+    char disk_path[256];
     /* keep_fd in the engine_opts of the draft model */
     int keep_draft_fd;
     /* readable when the compiler or the disk tier has a result */
@@ -312,21 +314,39 @@ static void lower_priority(const struct worker *w) {
 
 /* Implements sched_disk.note: the disk tier never fails a request; its errors are only logged. */
 static void on_disk_note(void *ctx, const char *what, int error) {
-    log_event(WLOG_WARN, "kv_disk", "what=%s%s%s", quoted(what).s, error < 0 ? " error=" : "",
-              error < 0 ? quoted(strerror(-error)).s : "");
+    const struct worker *w = ctx;
+    struct printable path = quoted(w->disk_path);
+
+    if (error < 0)
+        log_event(WLOG_WARN, "kv_disk", "what=%s error=%s path=%s", quoted(what).s,
+                  quoted(strerror(-error)).s, path.s);
+    else
+        log_event(WLOG_WARN, "kv_disk", "what=%s path=%s", quoted(what).s, path.s);
+}
+
+/* Notes the path of the file of the disk tier, of which the front passes only a descriptor. */
+static void name_disk(struct worker *w) {
+    char link[40];
+
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", w->disk_fd);
+    ssize_t n = readlink(link, w->disk_path, sizeof(w->disk_path) - 1);
+    w->disk_path[MAX(n, 0)] = 0;
 }
 
 /* Completes @d for the file behind the shards. Its identity covers the size and time of the model's
  * files and the version. */
-static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
+static void open_disk(struct worker *w, const struct msg_open *m, struct sched_disk *d) {
     uint32_t n = (uint32_t)w->n_shards - (w->config.engine.block ? 0 : m->n_draft_shards);
     uint64_t h = n;
     struct stat st;
 
     d->fd = w->disk_fd;
     d->note = on_disk_note;
+    d->ctx = w;
     d->waits = m->disk_waits;
-    if (!m->has_disk)
+    if (m->has_disk)
+        name_disk(w);
+    else
         d->n_bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         if (fstat(WORKER_FD_MODEL + (int)i, &st) == 0) {

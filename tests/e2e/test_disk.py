@@ -108,7 +108,7 @@ def test_a_deleted_folder_is_one_line():
             ask(d, random_tokens(seed, 1000))
             wait_for(d, "disk_saved_tokens", CACHED * (seed - 69))
         wait_until("the event", lambda: notes(d))
-        assert len(notes(d)) == 1 and "was deleted" in notes(d)[0], notes(d)
+        assert len(notes(d)) == 1 and "was deleted" in notes(d)[0] and f'path="{f.file()}"' in notes(d)[0], notes(d)
         check(d, CACHED, "from memory")
 
 
