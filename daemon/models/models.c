@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <uv.h>
@@ -488,9 +487,11 @@ static void models_on_closed(void *ctx) {
 static bool renew(struct models *m, uint32_t i) {
     struct served *s = m->served[i];
     struct err err;
-    uint64_t file =
-        s->found && !s->old && !s->next && !s->retired ? models_file_id(s->config.model) : s->file;
+    uint64_t file;
 
+    if (!s->found || s->old || s->next || s->retired)
+        return false;
+    file = models_file_state(s->config.model).id;
     if (file == s->file || file == 0)
         return false;
     s->file = file;
@@ -550,12 +551,13 @@ void models_decide_soon(struct models *m) {
 static int models_add_served(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models *m = ctx;
 
-    TRY(models_add(m, c, name, file_bytes));
+    TRY(models_add(m, c, name, file_bytes, models_file_state(c->model)));
     m->served[m->n - 1]->found = true;
     return 0;
 }
 
-int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes) {
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes,
+               struct model_file file) {
     struct served *s = calloc(1, sizeof(*s));
     struct served **all = reallocarray(m->served, m->n + 1, sizeof(*all));
 
@@ -569,7 +571,8 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
     s->disk_fd = s->experts_fd = -1;
     s->config = *c;
     memset(c, 0, sizeof(*c)); /* its members were taken over */
-    s->file = models_file_id(s->config.model);
+    s->file = file.id;
+    s->info.created_unix = file.id ? file.changed_unix : time(NULL);
     s->file_bytes = file_bytes;
     m->served[m->n++] = s;
     return 0;
@@ -578,14 +581,12 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 /* Fills in the known properties of a model whose file was not opened. */
 static void models_describe(struct served *s) {
     const char *slash = strrchr(s->config.model, '/');
-    struct stat st;
 
     s->info.id = s->name;
     s->info.aliases = (const char *const *)s->config.aliases;
     s->info.tags = (const char *const *)s->config.tags;
     s->info.file = slash ? slash + 1 : s->config.model;
     s->info.n_bytes = s->file_bytes;
-    s->info.created_unix = stat(s->config.model, &st) == 0 ? st.st_mtime : time(NULL);
     s->info.keep_alive_s = s->config.keep_alive_s;
     s->bytes = s->file_bytes;
 }
@@ -658,7 +659,7 @@ static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};
 
     TRY(config_clone(&c, m->opts.config));
-    TRY(models_add(m, &c, "", 0));
+    TRY(models_add(m, &c, "", 0, models_file_state(c.model)));
     m->served[0]->first = true;
     return 0;
 }
@@ -914,7 +915,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
     if (file)
         TRY(config_set(&c, "model", file, err));
     TRY(config_set(&c, "model-name", old->name, err));
-    TRY(models_add(m, &c, old->name, old->file_bytes));
+    TRY(models_add(m, &c, old->name, old->file_bytes, models_file_state(c.model)));
     s = m->served[m->n - 1];
     s->first = old->first;
     s->found = old->found && !file; /* a file that is named by its path is not in the folder */

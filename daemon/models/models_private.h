@@ -58,6 +58,13 @@ struct models_scan {
     struct list waiting;
 };
 
+/* State of a file. id: from its path, inode, size and time; 0: there is none. */
+struct model_file {
+    uint64_t id;
+    /* time of its last change */
+    int64_t changed_unix;
+};
+
 /*
  * One model. `front` is set when the model has been opened, and stays set; `info` is the api's
  * copy. The memory of the model counts while it is LOADING, READY, LEAVING or ENDING. Invariants
@@ -90,7 +97,7 @@ struct served {
     bool stale;
     /* the last scan would have withdrawn it, but a load or swap was under way */
     bool goes;
-    /* value of models_file_id() for the file */
+    /* model_file.id of the file */
     uint64_t file;
     /* during a swap. old: model that this one replaces; next: model that replaces this one */
     struct served *old, *next;
@@ -195,7 +202,8 @@ void models_drain(struct served *s);
 /* Ends the load of @s, in whatever state it is, unless requests wait for the model. */
 void models_call_off(struct served *s);
 /* Appends a model with options @c, which are taken over (zeroed). Returns 0 or -ENOMEM. */
-int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes,
+               struct model_file file);
 /* Type of api_add_model() and api_new_model(). */
 typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
                         struct model **out);
@@ -243,8 +251,8 @@ void models_free_guests(struct models *m); /* needs the end of the loop before *
 
 /* models_rescan.c, models_manage.c, models_pull.c */
 
-/* Returns a number that identifies the file at @path by its path, inode, size and time. */
-uint64_t models_file_id(const char *path);
+/* Returns the state of the file at @path, which may wait for a disk. */
+struct model_file models_file_state(const char *path);
 /* Reads the folders like models_rescan(), with a scan that starts after this call. Returns false if
  * memory is short. */
 bool models_rescan_now(struct models *m, struct api_rescan *wait);

@@ -26,9 +26,9 @@
 #define PAUSE_MS 2000      /* least time from the end of one scan to the next */
 #define SCAN_LIMIT_MS 5000 /* time after which requests that wait for a scan continue without it */
 
-/* The header of a file that models_file_id() identifies; zeroed if it cannot be read. */
+/* The header of a file in this state; zeroed if it cannot be read. */
 struct known_header {
-    uint64_t file;
+    struct model_file file;
     struct model_header header;
 };
 
@@ -42,27 +42,28 @@ struct found {
     bool sees;
 };
 
-uint64_t models_file_id(const char *path) {
+struct model_file models_file_state(const char *path) {
     struct stat st;
     uint64_t h = 1;
 
     if (stat(path, &st) < 0)
-        return 0;
+        return (struct model_file){0};
     for (const char *p = path; *p; p++)
         h = hash_step(h, (unsigned char)*p);
     h = hash_step(hash_step(h, (uint64_t)st.st_dev), (uint64_t)st.st_ino);
     h = hash_step(hash_step(h, (uint64_t)st.st_size), (uint64_t)st.st_mtim.tv_sec);
-    return hash_step(h, (uint64_t)st.st_mtim.tv_nsec);
+    h = hash_step(h, (uint64_t)st.st_mtim.tv_nsec);
+    return (struct model_file){h, st.st_mtime};
 }
 
 /* ---- functions on a thread ---- */
 
 /* Returns the header of the file at @path, which is read unless the last scan has read it. */
 static struct known_header header_of(const struct models_scan *s, const char *path) {
-    struct known_header h = {.file = models_file_id(path)};
+    struct known_header h = {.file = models_file_state(path)};
 
     for (size_t i = 0; i < s->n_known; i++)
-        if (s->known[i].file == h.file)
+        if (s->known[i].file.id == h.file.id)
             return s->known[i];
     model_header_open(&h.header, path);
     return h;
@@ -211,7 +212,7 @@ static void withdraw(struct served *s) {
 /* Adds a model to the list behind the served models, before replaced and removed ones. Returns 0 or
  * -errno with @err. */
 static int add_found(struct models *m, struct found *f, struct err *err) {
-    int r = models_add(m, &f->config, f->name, f->bytes);
+    int r = models_add(m, &f->config, f->name, f->bytes, f->header.file);
 
     if (r < 0)
         return r;
