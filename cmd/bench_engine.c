@@ -42,7 +42,7 @@ static const char usage[] =
     "  --threads N        threads; 0: one per core (0)\n"
     "  --backend B        backend: reference, cpu, cuda or auto (auto)\n"
     "  --isa I            instruction set of the cpu backend, such as avx2, or auto (auto)\n"
-    "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
+    "  --kv T[,T]         format of keys and values, or of each: " KV_TYPE_NAMES " (f16)\n"
     "  -p N               prompt tokens; 0: no prefill (512)\n"
     "  -n N               tokens to decode; 0: no decode (128)\n"
     "  -d N               context tokens before the decoded ones (0)\n"
@@ -408,7 +408,7 @@ int bench_cmd_engine(int argc, char **argv) {
     if (code < 0 && !b.model)
         code = cli_usage("--model is missing: the GGUF file to measure");
     if (code < 0 && !kv_option_read(b.kv, &b.kv_type))
-        code = cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", b.kv);
+        code = cli_usage("--kv \"%s\": formats are " KV_TYPE_NAMES, b.kv);
     if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)
         code = cli_usage("-p 0 and -n 0 leave nothing to measure");
     if (code < 0)

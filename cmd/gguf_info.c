@@ -25,7 +25,7 @@ static const char usage[] =
     "Prints metadata, tensors and sizes, and whether and how this machine can serve it.\n"
     "  --memory BYTES     assume this much free memory (as 16G)\n"
     "  --max-context N    size for contexts of N tokens\n"
-    "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
+    "  --kv T[,T]         format of keys and values, or of each: " KV_TYPE_NAMES " (f16)\n"
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
     "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --draft-model FILE serve it with this draft model or block, not the model's own\n"
@@ -436,7 +436,7 @@ int gguf_cmd_info(int argc, char **argv) {
     if (n_args != 1)
         return cli_usage("info needs one FILE");
     if (!kv_option_read(kv, &machine.kv_type))
-        return cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", kv);
+        return cli_usage("--kv \"%s\": formats are " KV_TYPE_NAMES, kv);
     int r = info_open(&g, argv[1], overrides, &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);

@@ -41,6 +41,9 @@ static const struct kv_type kv_types[] = {
     {"f32", TENSOR_F32, 1, 4, 32, true},
 };
 
+/* Names of the formats that options take: those of kv_types that are no judges, in their order. */
+#define KV_TYPE_NAMES "f16|q8_0|q4_0"
+
 /* Returns @type for both keys and values. */
 static inline struct kv_formats kv_both(enum engine_kv_type type) {
     return (struct kv_formats){type, type};

@@ -267,12 +267,12 @@ const struct option config_table[] = {
          "Values that replace those of the model file: KEY=TYPE:VALUE,... with the types int, "
          "float, bool and str. general.architecture=str:NAME also renames the keys of the file's "
          "own architecture."),
-    CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0|q4_0|auto", false,
+    CHOICE("engine", "kv-type", kv_type, "f16", KV_TYPE_NAMES "|auto", false,
            "Format of keys and values; q4_0 is less exact; auto: f16, or q8_0 if f16 does not hold "
            "the context."),
-    CHOICE("engine", "kv-type-k", kv_type_k, "kv-type", "kv-type|f16|q8_0|q4_0", false,
+    CHOICE("engine", "kv-type-k", kv_type_k, "kv-type", "kv-type|" KV_TYPE_NAMES, false,
            "Format of keys; kv-type: the value of the option kv-type."),
-    CHOICE("engine", "kv-type-v", kv_type_v, "kv-type", "kv-type|f16|q8_0|q4_0", false,
+    CHOICE("engine", "kv-type-v", kv_type_v, "kv-type", "kv-type|" KV_TYPE_NAMES, false,
            "Format of values; kv-type: the value of the option kv-type."),
     UINT("engine", "page-tokens", engine.page_tokens, "32", 16, 64,
          "Tokens per page: 16, 32 or 64."),

@@ -336,15 +336,14 @@ static void add_served(struct reading *d, const char *first) {
 }
 
 static void add_kv_type(struct reading *d, const char *name, const char *option, const char *type) {
-    static const char *const types[] = {"f16", "q8_0", "q4_0"};
     bool known = false;
 
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        known |= strcmp(types[i], type) == 0;
+    for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
+        known |= !kv_types[i].judges && strcmp(kv_types[i].name, type) == 0;
     if (known)
         args_add(d, "--%s=%s", option, type);
     else
-        args_refuse(d, name, "format %.20s does not exist here: use --%s f16, q8_0 or q4_0", type,
+        args_refuse(d, name, "format %.20s does not exist here: use --%s " KV_TYPE_NAMES, type,
                     option);
 }
 

@@ -196,7 +196,7 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
         "--no-such: unknown option (weftd",
         "--thread: unknown option; is --threads meant?",
         "x.gguf: not an option; a model is given with --model FILE",
-        "-ctk: format q5_1 does not exist here: use --kv-type-k f16, q8_0 or q4_0",
+        "-ctk: format q5_1 does not exist here: use --kv-type-k f16|q8_0|q4_0",
         "-c: \"4x\" is not a whole number",
         "-c: \"-4\" is not a whole number",
         "-c: \"18446744073709551615\" is too large",
@@ -212,6 +212,16 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         cr_expect(strstr(a.refused.data, parts[i]), "%s in %s", parts[i], a.refused.data);
     cr_expect_str_eq(a.here.data, "--jinja");
+}
+
+Test(args, options_list_each_format_of_pages) {
+    char names[100] = "";
+
+    for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
+        if (!kv_types[i].judges)
+            snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s",
+                     names[0] ? "|" : "", kv_types[i].name);
+    cr_expect_str_eq(names, KV_TYPE_NAMES);
 }
 
 Test(args, our_own_options_are_untouched) {

@@ -46,7 +46,7 @@ LLAMA_SERVER = [
     ("--lora l.gguf", "merge it into the model"),
     ("--slot-save-path /s", "--kv-disk FOLDER keeps prefixes over restarts"),
     ("--cache-type-k q8_0 --cache-type-v q8_0 --cache-ram 2048", ""),
-    ("-ctk q5_1", "use --kv-type-k f16, q8_0 or q4_0"),
+    ("-ctk q5_1", "use --kv-type-k f16|q8_0|q4_0"),
     ("--tools all", "tools are run by clients"),
     ("--no-such-option 3", "unknown option (weftd --help lists all)"),
 ]
