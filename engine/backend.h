@@ -253,6 +253,9 @@ struct be_ops {
     /* Begins (@on) or ends a proof (prove.h). Returns false if no proof is needed. NULL: none is
      * ever needed. */
     bool (*proving)(struct be *b, bool on);
+    /* For warm.h: returns the rows of step @i that is computed before the device serves, or 0 after
+     * the last; sets *apart: each row is a sequence of its own. NULL: no step is. */
+    uint32_t (*warm)(struct be *b, uint32_t i, bool *apart);
     /* Returns true if matrix products round activations to eight bits; a proof then has a wider
      * tolerance. NULL: they never do. */
     bool (*coarse)(const struct be *b);

@@ -25,6 +25,7 @@
 #include "engine/pictures.h"
 #include "engine/prove.h"
 #include "engine/size.h"
+#include "engine/warm.h"
 
 #define MAX_IN_FLIGHT 2u
 
@@ -226,7 +227,7 @@ static void fill_info(struct engine *e) {
 }
 
 /* Notes the code paths that the device does not use: those that failed at open, then those that
- * fail the proof. */
+ * fail the proof; then warms it up. */
 static int prove(struct engine *e, struct err *err) {
     uint32_t n_states = e->opts.n_states + (e->host_snapshots ? 0 : e->opts.n_snapshots);
     char found[300];
@@ -237,7 +238,7 @@ static int prove(struct engine *e, struct err *err) {
         note_add(e->note, sizeof(e->note), "; ", "%s", at_open);
     if (*found)
         note_add(e->note, sizeof(e->note), "; ", "%s", found);
-    return 0;
+    return warm_device(&e->model, e->ops, e->be, &e->opts, e->info.n_windows, n_states);
 }
 
 /* Opens the backend with the chosen sizes, loads the weights, and proves a device. */

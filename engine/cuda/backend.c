@@ -226,7 +226,8 @@ bool cuda_asks(const char *what) {
 /* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
  * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
  * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. WEFT_CUDA_PACE=0: the end of
- * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed. */
+ * a step is polled for all the time. WEFT_CUDA_STATIC=1: be.ways.fixed. WEFT_CUDA_WARM=0:
+ * be.ways.warms is off. */
 static void cuda_read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
@@ -238,6 +239,8 @@ static void cuda_read_environment(struct be *b) {
     b->ways.fixed = cuda_asks("STATIC");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
+    b->products.timing = b->products.timed;
+    b->ways.warms = cuda_wants("WARM") && !b->shape->encoder && !has_host_part(b->shape);
     b->experts.wants_vec = true;
 }
 
@@ -496,6 +499,25 @@ static bool cuda_proving(struct be *b, bool on) {
     return true;
 }
 
+/* Has a step of each size of graphs, then a prompt of each class of rows of products that are
+ * timed. Afterwards none is timed: a request would wait for it. Steps with a part on the host are
+ * too slow to be computed for this; their products are timed when they are first needed. */
+static uint32_t cuda_warm(struct be *b, uint32_t i, bool *apart) {
+    struct products *p = &b->products;
+
+    if (!b->ways.warms)
+        return 0;
+    uint32_t n_rows = graph_rows(i);
+
+    *apart = n_rows > 0;
+    if (n_rows == 0 && p->timed)
+        n_rows = product_class(i - GRAPHS);
+    p->timing = p->timed && n_rows > 0;
+    if (n_rows == 0)
+        cuda_clear_picks(b);
+    return n_rows;
+}
+
 static bool cuda_coarse(const struct be *b) {
     return b->products.planes == 2;
 }
@@ -554,6 +576,7 @@ const struct be_ops weft_backend_cuda = {
     .n_threads = cuda_n_threads,
     .variant = cuda_variant,
     .proving = cuda_proving,
+    .warm = cuda_warm,
     .coarse = cuda_coarse,
     .note = cuda_note,
     .picks = picks,

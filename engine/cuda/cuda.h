@@ -269,8 +269,8 @@ struct products {
     bool roles;
     /* PACK_PLANES of the kernels here */
     uint32_t planes;
-    /* ways are chosen by timing (choose.c) */
-    bool timed;
+    /* ways are chosen by timing (choose.c): of products that were not, now, or never */
+    bool timed, timing;
     /* timers, once anything was timed */
     void *from, *to;
     /* [multiprocessors] arrival counters of panels with shared segments; zero between kernels */
@@ -522,6 +522,8 @@ struct be {
         /* each kernel lets the next one start where it waits, not where it begins */
         bool late;
         bool wants_graphs;
+        /* steps before the first request record graphs and time products (cuda_warm()) */
+        bool warms;
         /* rows are packed by static scales where there are some */
         bool fixed;
     } ways;
@@ -767,6 +769,8 @@ uint32_t cuda_roles_panels(const struct weights *w);
  * @add, be.act.o, which is free. Returns 0 or -EIO. */
 int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
                    struct product_way *way);
+/* Returns the most rows of class @i of products that are timed, or 0 after the last. */
+uint32_t product_class(uint32_t i);
 /* Returns the choice that product_choose() has made. */
 struct product_way product_chosen(const struct be *b, const struct weights *w,
                                   const struct operand *x);
@@ -805,6 +809,8 @@ int hidden_launch(struct step *s);
 void graph_close(struct be *b);
 /* Frees all graphs, because steps will be launched differently. Nothing is in flight. */
 void graph_forget(struct be *b);
+/* Returns the rows of graph size @i, or 0 after the last. */
+uint32_t graph_rows(uint32_t i);
 /* Returns the most blocks of @few queries in a step of this size; @group heads share keys. */
 uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 /* Decides the grids of a step that has begun. Returns true if graph_launch() launches the whole

@@ -1,17 +1,19 @@
 /*
  * choose - decides how a product of many rows is computed: by panels of 64 or of 128 rows, and by
  * how many blocks that share the segments of a panel (split-K). Each way has the same bits, so the
- * choice is free, and the device itself is asked instead of a model of it: the first product of a
- * shape and a class of rows is computed in each way and timed, on the weights and the rows of that
- * step, and the fastest way serves as long as the worker lives. A model has about six shapes, and
- * there are seven classes of up to 2048 rows; the trial of the largest product of Qwen3-8B with
- * 2048 rows takes 12 ms on an H100 (computed: eight runs of 1.5 ms).
+ * choice is free, and the device itself is asked instead of a model of it: in the steps before the
+ * device serves (cuda_warm()), the first product of a shape and a class of rows is computed in each
+ * way and timed, on the weights and the rows of that step, and the fastest way serves as long as
+ * the worker lives. A model has about six shapes, and there are seven classes of up to 2048 rows;
+ * the trial of the largest product of Qwen3-8B with 2048 rows takes 12 ms on an H100 (computed:
+ * eight runs of 1.5 ms).
  *
  * Sums that blocks leave to residual() are added up by the last block where they are timed, which
  * takes longer; so where shared segments win the trial, they win the step.
  *
- * Several devices, WEFT_CUDA_TIMES=0, and products by warps with roles (WEFT_CUDA_ROLES=1): nothing
- * is timed. Blocks then share segments as long as there are multiprocessors for them.
+ * Several devices, WEFT_CUDA_TIMES=0, products by warps with roles (WEFT_CUDA_ROLES=1), and
+ * products that no step before the first request had: nothing is timed. Blocks then share segments
+ * as long as there are multiprocessors for them.
  */
 
 #include <assert.h>
@@ -157,6 +159,10 @@ static const struct choice *product_find(const struct products *p, const struct 
     return NULL;
 }
 
+uint32_t product_class(uint32_t i) {
+    return i < 32 && FEWEST <= MOST >> i ? FEWEST << i : 0;
+}
+
 struct product_way product_chosen(const struct be *b, const struct weights *w,
                                   const struct operand *x) {
     const struct products *p = &b->products;
@@ -166,7 +172,7 @@ struct product_way product_chosen(const struct be *b, const struct weights *w,
 
     if (has_roles(b, x))
         return roles_way(b, w, x);
-    if (!p->timed || x->untimed)
+    if (!p->timed || x->untimed || (!c && !p->timing))
         return usual_way(b, w, x);
     uint32_t n = list_ways(b, w, x, ways);
     if (n == 1 || x->n_rows > MOST || !c)
@@ -183,9 +189,10 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
     struct products *p = &b->products;
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
-    bool timed = p->timed && !has_roles(b, x) && !x->untimed && n > 1 && x->n_rows <= MOST;
+    bool timed = p->timing && !has_roles(b, x) && !x->untimed && n > 1 && x->n_rows <= MOST;
 
     assert(b->group.n == 1 || !p->timed);
+    assert(p->timed || !p->timing);
     if (timed && !b->graphs.replaying && !b->fault.lost && p->n_choices < CHOICES &&
         !product_find(p, &key)) {
         TRY(product_try_ways(b, w, x, add, ways, n, &key.way));

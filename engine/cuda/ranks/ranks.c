@@ -252,6 +252,16 @@ static bool ranks_proving(struct be *b, bool on) {
     return wanted;
 }
 
+static uint32_t ranks_warm(struct be *b, uint32_t i, bool *apart) {
+    const struct ranks *k = b->group.ranks;
+    uint32_t n_rows = 0;
+
+    for (uint32_t j = 0; j < k->n; j++)
+        if (ranks_use(ranks_nth(k, j)) == 0)
+            n_rows = weft_backend_cuda.warm(ranks_nth(k, j), i, apart);
+    return n_rows;
+}
+
 /* Devices without a part of the step have not begun it: a draft pass is computed by the last. */
 static int end_ranks(struct step *s, struct engine_result *out) {
     const struct ranks *k = s->be->group.ranks;
@@ -348,6 +358,7 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
     all.copy_state = ranks_copy_state;
     all.host_state = ranks_host_state;
     all.proving = ranks_proving;
+    all.warm = ranks_warm;
     all.one = &weft_backend_cuda;
     if (!direct) {
         layers_ops(&all);

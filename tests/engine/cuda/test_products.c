@@ -340,3 +340,51 @@ Test(cuda_products, the_fastest_way_is_taken) {
     fake_find()->us_of = NULL;
     unlink(path);
 }
+
+/* The steps before the first request time the products and record the graphs: the first step of a
+ * request is as the second one, with the bits of a device that was not warmed up. */
+Test(cuda_products, a_device_that_serves_neither_times_nor_records) {
+    static const uint32_t sizes[] = {1, 16, OWN, 65};
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 512,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 64};
+    uint64_t cold[ARRAY_SIZE(sizes)][OWN];
+    struct driver d;
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->us_of = us_of_products;
+    setenv("WEFT_CUDA_TIMES", "1", 1);
+    for (int warm = 0; warm < 2; warm++) {
+        device = (struct product_times){64, 4, 0, 0};
+        setenv("WEFT_CUDA_WARM", warm ? "1" : "0", 1);
+        fake_find()->idle = true; /* what is timed need not be computed */
+        open_with(&d, path, "1", 132);
+        fake_find()->idle = false;
+        fake_find()->on_launch = count_fast;
+        uint64_t n_graphs = fake_find()->n_graphs;
+        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+            uint32_t n[2];
+
+            for (int step = 0; step < 2; step++) {
+                device.n_fast = device.n_slow = 0;
+                run_rows(&d, sizes[i]);
+                n[step] = device.n_fast + device.n_slow;
+            }
+            if (!warm)
+                memcpy(cold[i], digest, sizeof(digest));
+            cr_expect(memcmp(cold[i], digest, sizeof(digest)) == 0, "%u rows", sizes[i]);
+            cr_expect(!warm || n[0] == n[1], "%u rows: %u, then %u", sizes[i], n[0], n[1]);
+            cr_expect(sizes[i] != OWN || device.n_fast == 3, "%u", device.n_fast);
+        }
+        cr_expect((fake_find()->n_graphs == n_graphs) == warm, "%d", warm);
+        driver_close(&d);
+    }
+    fake_find()->us_of = NULL;
+    unlink(path);
+}
