@@ -265,6 +265,11 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     }
 }
 
+Test(layout, formats_of_256_columns_are_the_last) {
+    for (uint32_t f = 0; f < TILE_FORMATS; f++)
+        cr_expect(tile_k(f) == tile_sizes(f).columns, "format %u", f);
+}
+
 Test(layout, segments_cover_every_tile_once) {
     for (uint32_t n = 1; n < 300; n++) {
         cr_expect(tile_segment(n, 0) == 0 && tile_segment(n, TILE_SEGMENTS) == n);
