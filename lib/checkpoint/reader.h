@@ -83,7 +83,8 @@ int reader_write_tensors(struct reader *r);
 bool reader_match(const char *pattern, const char *name, uint32_t *layer);
 /* Finds the format of GGUF for the values of @t. Returns 0 or -EINVAL. */
 int reader_type(const struct reader *r, const struct st_tensor *t, enum tensor_type *out);
-/* Reads the bytes of @t to *@out, which the caller frees. Returns 0 or -errno. */
+/* Reads the bytes of @t to *@out, which the caller frees. Returns 0 or -errno; -EINVAL: they are
+ * more than the header may have. */
 int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **out);
 /* Adds a copy of @t with the name of @b: vectors and gains in F32, others as they are. Returns 0 or
  * -errno. */

@@ -282,6 +282,10 @@ static size_t weights_interleaved(const struct reader *r, size_t i) {
 }
 
 int reader_bytes(const struct reader *r, const struct st_tensor *t, uint8_t **out) {
+    if (t->n_bytes > r->build.data.max) /* before the memory is taken */
+        return err_set(r->err, 0, NULL, "%s: tensor '%s' has %llu bytes; at most %zu are supported",
+                       r->file[t->file].name, t->name, (unsigned long long)t->n_bytes,
+                       r->build.data.max);
     uint8_t *bytes = malloc(t->n_bytes + 1);
 
     if (!bytes)
