@@ -216,8 +216,12 @@ void reload_for_signal(struct front *f) {
     f->reload_again = f->reloading;
     if (f->reloading)
         return;
-    if (f->was_ready && !f->draining)
+    bool is_told = f->was_ready && !f->draining;
+    if (is_told)
         service_reloading();
-    if (reload_begin(f, false) < 0)
-        log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(strerror(ENOMEM)).s);
+    if (reload_begin(f, false) == 0)
+        return;
+    log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(strerror(ENOMEM)).s);
+    if (is_told) /* or the service manager waits for the end of the reload */
+        service_ready();
 }
