@@ -260,7 +260,7 @@ bool cli_asks_version(const char *arg) {
 }
 
 int cli_version(const char *program) {
-    version_print(program);
+    version_print(program, "");
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/build_id.h"
+#include "engine/engine.h"
 
 void backend_build_id(uint8_t out[20]) {
     static const uint8_t id[20] = {ENGINE_BUILD_ID};
@@ -80,6 +81,18 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     }
     found = ops;
     return found;
+}
+
+void engine_describe_cuda(char *out, size_t size) {
+    struct err err = {0};
+    const struct be_ops *ops = find_cuda(true, &err);
+    Dl_info found;
+
+    *out = 0;
+    if (ops && dladdr(ops, &found))
+        snprintf(out, size, "cuda (%s)", found.dli_fname);
+    else if (*err.message)
+        snprintf(out, size, "cuda (not used: %s)", err.message);
 }
 
 const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o,

@@ -31,6 +31,9 @@ struct engine_kind {
 /* Checks by the file alone whether the engine supports the model's architecture and tensors.
  * Returns 0 with *out, which may be NULL, or -errno with @err. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
+/* Writes to @out how weft-cuda.so is found: "cuda (PATH)", "cuda (not used: REASON)"; "": it is not
+ * installed. Does not look for a device. */
+void engine_describe_cuda(char *out, size_t size);
 /* Checks that this machine has the instruction set opts->isa, unless opts->backend is one that does
  * not compute on the CPU. Returns 0, or -EINVAL with @err. */
 int engine_check_isa(const struct engine_opts *opts, struct err *err);

@@ -42,6 +42,7 @@
 #include "daemon/upgrade/takeover.h"
 #include "daemon/worker/sigbus.h"
 #include "daemon/worker/worker.h"
+#include "engine/engine.h"
 #include "vision/decoder.h"
 
 #define FILES_KEPT 128      /* descriptors reserved for everything except clients */
@@ -552,6 +553,14 @@ static int front_read_options(struct front *f, struct err *err) {
     return process_name_key(tenants_read(f->config.tenants, &rows, &n_rows, err), "tenants", err);
 }
 
+static int front_version(void) {
+    char cuda[500];
+
+    engine_describe_cuda(cuda, sizeof(cuda));
+    version_print("weftd", cuda);
+    return !files_flush();
+}
+
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
@@ -572,7 +581,7 @@ int main(int argc, char **argv) {
     if (process_take_flag(&argc, argv, "--print-config"))
         return config_print(stdout), !files_flush();
     if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
-        return version_print("weftd"), !files_flush();
+        return front_version();
     sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
     bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;

@@ -6,5 +6,6 @@
  * one knows. In a file of its own, because each commit changes it. */
 extern const char version_commit[];
 
-/* Prints the version of @program, its commit, its compiler and its backends to stdout. */
-void version_print(const char *program);
+/* Prints the version of @program, its commit, its compiler and its backends to stdout. @library:
+ * the backend of a library, in words; "": none is found, or @program uses none. */
+void version_print(const char *program, const char *library);

@@ -20,6 +20,10 @@ bool engine_is_block(const struct gguf *file) {
     return false;
 }
 
+void engine_describe_cuda(char *out, size_t size) {
+    *out = 0;
+}
+
 int engine_check_isa(const struct engine_opts *opts, struct err *err) {
     return 0;
 }

@@ -83,6 +83,18 @@ Test(device, auto_takes_the_device_or_says_why_not) {
     expect_auto("probe", "cpu", "the CPU computes: the fake has no device");
 }
 
+Test(device, the_version_says_which_library_is_loaded) {
+    char text[500];
+
+    setenv("FAKE_CUDA", "build", 1);
+    engine_describe_cuda(text, sizeof(text));
+    cr_expect(strstr(text, "cuda (not used: weft-cuda.so is of another build") == text, "%s", text);
+    unsetenv("FAKE_CUDA");
+    engine_describe_cuda(text, sizeof(text));
+    cr_expect(strstr(text, "cuda (/") == text, "%s", text);
+    cr_expect(strstr(text, "/tests/engine/device/weft-cuda.so)") != NULL, "%s", text);
+}
+
 /* with "auto" the CPU serves such a model */
 Test(device, models_that_the_device_does_not_compute_are_refused) {
     static const char why[] = "the cuda backend does not compute residual streams, which this "
