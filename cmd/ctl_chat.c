@@ -26,7 +26,8 @@
 
 static const char help[] =
     "usage: weftctl chat [OPTIONS] [MESSAGE]\n"
-    "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --url URL        address of weftd ($WEFT_URL, else that of the one daemon that runs,\n"
+    "                   else http://127.0.0.1:8080)\n"
     "  --unix PATH      UNIX socket of weftd instead\n"
     "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
     "  --model NAME     model to talk with\n"
@@ -388,9 +389,9 @@ static int one_message(struct chat *c, char **words, int n) {
 }
 
 int ctl_chat(int argc, char **argv, bool json) {
-    const char *url = getenv("WEFT_URL"), *path = NULL, *file = NULL, *model = "", *system = "";
+    const char *url = NULL, *path = NULL, *file = NULL, *model = "", *system = "";
     const char *load = NULL, *key;
-    char key_text[KEY_MAX];
+    char key_text[KEY_MAX], found[CTL_URL_MAX];
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     const struct cli_option options[] = {
         {"url", CLI_TEXT, &url, 0, 0},       {"unix", CLI_TEXT, &path, 0, 0},
@@ -404,8 +405,10 @@ int ctl_chat(int argc, char **argv, bool json) {
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
     if (r != 0)
         return r;
-    if (!url || !*url)
-        url = path ? "http://localhost" : "http://127.0.0.1:8080";
+    if (path && !url)
+        url = "http://localhost";
+    else if (!url || !*url)
+        url = ctl_url(found);
     if (chat_server_new(&server, url, path, key) < 0)
         return cli_fail("out of memory");
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};

@@ -30,7 +30,8 @@ static const char help[] =
     "Starts CLIENT with a model of weftd, through environment variables and arguments; no file is\n"
     "written, except for pi, openclaw, hermes and continue, which read only their files. CLIENT\n"
     "is one of " CLIENTS ".\n"
-    "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --url URL        address of weftd ($WEFT_URL, else that of the one daemon that runs,\n"
+    "                   else http://127.0.0.1:8080)\n"
     "  --model NAME     model to use (else the first served model)\n"
     "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
     "  --print          print the settings for a shell, and start nothing\n"
@@ -551,9 +552,9 @@ static bool launch_client_file(const struct launch_client *c, char path[PATH_MAX
 }
 
 int ctl_launch(int argc, char **argv, bool json) {
-    const char *url = getenv("WEFT_URL"), *model = NULL, *file = NULL;
+    const char *url = NULL, *model = NULL, *file = NULL;
     bool prints = false, writes = false, undoes = false, anyway = false;
-    char key_text[KEY_MAX], path[PATH_MAX];
+    char key_text[KEY_MAX], path[PATH_MAX], address[CTL_URL_MAX];
     const char *key;
     CLEANUP(freep) char *found = NULL, *limit = NULL;
     const struct cli_option options[] = {
@@ -585,10 +586,9 @@ int ctl_launch(int argc, char **argv, bool json) {
         return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
-    struct target t = {.url = url && *url ? url : "http://127.0.0.1:8080",
-                       .model = model,
-                       .key = key ? key : "none",
-                       .limit = ""};
+    if (!url || !*url)
+        url = ctl_url(address);
+    struct target t = {.url = url, .model = model, .key = key ? key : "none", .limit = ""};
     if (r == CLI_OK && !c)
         return launch_unknown(argv[1], &t, key);
     if (r == CLI_OK)

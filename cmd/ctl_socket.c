@@ -125,3 +125,30 @@ int ctl_socket(char *out, size_t size, struct err *err) {
     snprintf(out, size, "%s", f.n ? f.path[0] : f.denied);
     return CTL_OK;
 }
+
+/* Returns the port that the name of the socket @path is: 8080 for ".../8080.sock". 0: none. */
+static unsigned socket_port(const char *path) {
+    const char *name = strrchr(path, '/');
+    unsigned port = 0;
+    int end = 0;
+
+    if (!name || sscanf(name, "/%5u.sock%n", &port, &end) != 1 || !end || name[end])
+        return 0;
+    return port;
+}
+
+const char *ctl_url(char out[static CTL_URL_MAX]) {
+    const char *url = getenv("WEFT_URL"), *admin = getenv("WEFT_ADMIN");
+    char path[PATH_MAX] = "";
+    unsigned port = 0;
+    struct err err;
+
+    if (url && *url)
+        return url;
+    if (admin && *admin)
+        port = socket_port(admin);
+    else if (ctl_socket(path, sizeof(path), &err) == CTL_OK)
+        port = socket_port(path);
+    snprintf(out, CTL_URL_MAX, "http://127.0.0.1:%u", port ? port : 8080);
+    return out;
+}

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import resource
 import select
 import signal
@@ -314,10 +315,16 @@ def test_the_daemon_of_a_user_is_found_in_his_folders():
     """A file on which no process listens, as a killed daemon leaves it, is no daemon; two daemons are listed."""
     with tempfile.TemporaryDirectory() as folder:
         runtime, home = os.path.join(folder, "run"), os.path.join(folder, "home")
-        where = [os.path.join(runtime, "weft", "8080.sock"), os.path.join(home, ".local/state/weft", "8081.sock")]
+        where = [os.path.join(runtime, "weft", "1.sock"), os.path.join(home, ".local/state/weft", "2.sock")]
         env = {**os.environ, "XDG_RUNTIME_DIR": runtime, "HOME": home}
-        env.pop("WEFT_ADMIN", None)
-        env.pop("XDG_STATE_HOME", None)
+        for name in ("WEFT_ADMIN", "WEFT_URL", "XDG_STATE_HOME"):
+            env.pop(name, None)
+
+        def address(**more):
+            """That of the HTTP API, as a client gets it; no process listens there."""
+            p = subprocess.run([program("weftctl"), "launch", "unknown"], capture_output=True, text=True, env={**env, **more},
+                               timeout=LIMIT_S, cwd=folder)
+            return re.search(r"Anthropic +(\S+)", p.stdout + p.stderr)[1]
 
         def health():
             p = subprocess.run([program("weftctl"), "health"], capture_output=True, text=True, env=env, timeout=LIMIT_S, cwd=folder)
@@ -333,6 +340,9 @@ def test_the_daemon_of_a_user_is_found_in_his_folders():
         for path in where:
             with Server(answers, path):
                 assert health() == (0, "serving, worker serving\n"), path
+                assert address() == f"http://127.0.0.1:{os.path.basename(path)[0]}", path
+                assert address(WEFT_ADMIN="/tmp/3.sock") == "http://127.0.0.1:3"
+                assert address(WEFT_URL="http://127.0.0.1:4") == "http://127.0.0.1:4"
         with Server(answers, where[0]), Server(answers, where[1]):
             code, text = health()
             assert code == 69 and "2 daemons run" in text and all(path in text for path in where), text
