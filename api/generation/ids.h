@@ -1,8 +1,8 @@
 #pragma once
 
 /* ids - the ids of recent requests, so that the operator can ask about one by the name that its
- * client knows, and the times before and after the scheduler had them. Clients choose these names, so two
- * tenants may use the same. */
+ * client knows, and the times before and after the scheduler had them. Clients choose these names,
+ * so two tenants may use the same. */
 
 #include <stdint.h>
 
