@@ -138,9 +138,9 @@ static int vision_bad(const struct reader *r, const char *key) {
                    (int)strcspn(key, " "), key);
 }
 
-/* Returns the number of the first of the @keys (blanks separate them) that @from has, or NAN. Unlike
- * reader_number() it looks nowhere else: numbers of the text model have the same names, and lie
- * beside vision_config in files that have no text_config. */
+/* Returns the number of the first of the @keys (blanks separate them) that @from has, or NAN.
+ * Unlike reader_number() it looks nowhere else: numbers of the text model have the same names, and
+ * lie beside vision_config in files that have no text_config. */
 static double vision_number(yyjson_val *from, const char *keys) {
     for (size_t len; *keys; keys += len + strspn(keys + len, " ")) {
         len = strcspn(keys, " ");
